@@ -1,0 +1,31 @@
+# Every target makes its own environment first: `make generate` and `make test` work in a fresh clone.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: generate test check format clean
+
+generate: $(INSTALLED)  ## write out/clip.mp4
+	$(BIN)/millstream generate --out out/clip.mp4 --overwrite
+
+test: $(INSTALLED) check  ## lint, types and all tests
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv out build *.egg-info
+
+# torch comes first and alone, pinned: otherwise the other packages may choose another build of it.
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@

@@ -1,0 +1,27 @@
+"""Millstream streams video out of causal diffusion transformers while people steer it.
+
+from millstream import Engine
+
+engine = Engine("wan-mini", weights="random")
+for chunk in engine.session("a lantern over the sea").stream(chunks=4):
+    print(chunk.index, chunk.frames.shape, chunk.timing.total_ms)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millstream.runtime.engine import Engine
+
+__all__ = ["Engine"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`Engine` is imported when it is first asked for: core and planner must not pull in torch."""
+    if name == "Engine":
+        from millstream.runtime.engine import Engine
+
+        return Engine
+    raise AttributeError(f"module 'millstream' has no attribute {name!r}")

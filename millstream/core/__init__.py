@@ -1,0 +1,1 @@
+"""Plain data shared by everything: configuration, controls, envelopes, errors, spans. No torch."""

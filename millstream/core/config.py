@@ -1,0 +1,194 @@
+"""The shapes of models and streams. Frozen, checked once, readable without torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from millstream.core.errors import ConfigError
+
+Positions = Literal["absolute", "windowed"]
+Anchor = Literal["off", "latent", "decoded"]
+
+SPATIAL_STRIDE = 8
+"""Pixels per latent cell along each side."""
+TEMPORAL_STRIDE = 4
+"""Pixel frames per latent frame, after the first one, which holds a single frame."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiTConfig:
+    """A causal diffusion transformer of the Wan family."""
+
+    layers: int
+    width: int
+    heads: int
+    ffn: int
+    channels: int = 16
+    """Latent channels, in and out."""
+    patch: int = 2
+    """Latent cells per token along each side; time is never merged."""
+    text_width: int = 4096
+    text_tokens: int = 512
+    time_features: int = 256
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ConfigError(f"width {self.width} must be a multiple of heads {self.heads}")
+        if self.head_width % 2:
+            raise ConfigError(f"head width {self.head_width} must be even to carry rotary phases")
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VAEConfig:
+    """A causal video VAE: 8x in space, 4x in time."""
+
+    width: int = 96
+    multipliers: tuple[int, ...] = (1, 2, 4, 4)
+    res_blocks: int = 2
+    downsample_time: tuple[bool, ...] = (False, True, True)
+    channels: int = 16
+    mean: tuple[float, ...] = ()
+    """Per latent channel; the DiT sees (latent - mean) / std. Empty means zeros."""
+    std: tuple[float, ...] = ()
+    """Per latent channel. Empty means ones."""
+
+    def __post_init__(self) -> None:
+        if 2 ** (len(self.multipliers) - 1) != SPATIAL_STRIDE or 2 ** sum(self.downsample_time) != TEMPORAL_STRIDE:
+            raise ConfigError(f"a VAE must shrink {SPATIAL_STRIDE}x in space and {TEMPORAL_STRIDE}x in time")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextConfig:
+    """A UMT5 encoder."""
+
+    width: int = 4096
+    layers: int = 24
+    heads: int = 64
+    head_width: int = 64
+    ffn: int = 10240
+    vocabulary: int = 256384
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamConfig:
+    """How one session streams. Everything a session can be asked to be, at its start."""
+
+    height: int = 480
+    width: int = 832
+    fps: float = 16.0
+    frames_per_chunk: int = 3
+    """Latent frames generated together."""
+    steps: tuple[float, ...] = (1000, 750, 500, 250)
+    """Noise levels, high to low: one model call each."""
+    shift: float = 5.0
+    """Moves `steps` towards more noise, as in training; used when `warp` is on."""
+    warp: bool = True
+    """Whether `steps` are positions on the unshifted schedule (True) or noise levels as they are (False)."""
+    context_noise: float = 0.0
+    """Noise level of the commit pass, 0 to 1000."""
+    window: int = 21
+    """Latent frames a chunk may attend to, its own and the sink's among them."""
+    sink: int = 0
+    """The first frames of the epoch, which never leave the window."""
+    positions: Positions = "absolute"
+    anchor: Anchor = "off"
+    """Rebuild the window before each chunk from clean latents, its first frame as it is or decoded and encoded again."""
+    seed: int = 0
+    noise_scale: float = 0.7
+    """Video to video: share of noise mixed into the input, 0 to 1."""
+    motion_gain: float = 0.2
+    """Video to video: how much the fastest motion adds to `noise_scale`; 0 switches the controller off."""
+    kv_bias: float = 1.0
+    """Weight of past frames in attention, 0 (exclusive) to 1; below 1 a stream changes its mind more easily."""
+
+    def __post_init__(self) -> None:
+        check_size(self.height, self.width)
+        check_steps(self.steps)
+        check_window(self.window, self.sink, self.frames_per_chunk)
+        check_seed(self.seed)
+        check_share("noise_scale", self.noise_scale)
+        check_share("kv_bias", self.kv_bias)
+        if self.positions not in ("absolute", "windowed"):
+            raise ConfigError(f"positions must be absolute or windowed, got {self.positions!r}")
+        if self.anchor not in ("off", "latent", "decoded"):
+            raise ConfigError(f"anchor must be off, latent or decoded, got {self.anchor!r}")
+        if not (math.isfinite(self.fps) and 0 < self.fps <= 240):
+            raise ConfigError(f"fps must be above 0 and at most 240, got {self.fps}")
+        if not (math.isfinite(self.shift) and self.shift > 0):
+            raise ConfigError(f"shift must be above 0, got {self.shift}")
+        if not 0 <= self.context_noise <= 1000:
+            raise ConfigError(f"context_noise must be between 0 and 1000, got {self.context_noise}")
+        if not -1 <= self.motion_gain <= 1:
+            raise ConfigError(f"motion_gain must be between -1 and 1, got {self.motion_gain}")
+
+    @property
+    def latent_size(self) -> tuple[int, int]:
+        return self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """One model by name: its three parts and the stream it was made for."""
+
+    name: str
+    dit: DiTConfig
+    vae: VAEConfig = field(default_factory=VAEConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    stream: StreamConfig = field(default_factory=StreamConfig)
+
+
+def pixel_frames(start_frame: int, frames: int) -> int:
+    """Pixel frames that `frames` latent frames decode to when the first of them is number `start_frame` of its epoch."""
+    return TEMPORAL_STRIDE * frames - (TEMPORAL_STRIDE - 1 if start_frame == 0 else 0)
+
+
+def check_size(height: int, width: int) -> None:
+    unit = SPATIAL_STRIDE * 2
+    if height < unit or width < unit or height % unit or width % unit:
+        nearest = f"{max(unit, round(height / unit) * unit)}x{max(unit, round(width / unit) * unit)}"
+        raise ConfigError(f"size must be HEIGHTxWIDTH in multiples of {unit}, got {height}x{width}; try {nearest}")
+    if height > 8192 or width > 8192:
+        raise ConfigError(f"size must be at most 8192 a side, got {height}x{width}")
+
+
+def check_steps(steps: tuple[float, ...]) -> None:
+    if not steps:
+        raise ConfigError("steps must name at least one noise level, for example 1000,750,500,250")
+    if any(not 0 < step <= 1000 for step in steps):
+        raise ConfigError(f"steps must lie above 0 and at most at 1000, got {_listed(steps)}")
+    if any(later >= earlier for earlier, later in itertools.pairwise(steps)):
+        raise ConfigError(f"steps must decrease, got {_listed(steps)}")
+
+
+def check_window(window: int, sink: int, frames_per_chunk: int) -> None:
+    if frames_per_chunk < 1 or sink < 0:
+        raise ConfigError(f"need frames_per_chunk >= 1 and sink >= 0, got {frames_per_chunk} and {sink}")
+    if window < frames_per_chunk + sink:
+        needed = frames_per_chunk + sink
+        raise ConfigError(
+            f"window {window} cannot hold a chunk of {frames_per_chunk} and a sink of {sink}; use {needed} or more"
+        )
+    if window > 1024:
+        raise ConfigError(f"window must be at most 1024 latent frames, got {window}")
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed must be between 0 and 2^63 - 1, got {seed}")
+
+
+def check_share(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ConfigError(f"{name} must be above 0 and at most 1, got {value}")
+
+
+def _listed(values: tuple[float, ...]) -> str:
+    return ",".join(f"{value:g}" for value in values)

@@ -1,0 +1,156 @@
+"""What a person may ask of a running session, and the two receipts each request gets.
+
+A control applies at a chunk boundary. These are plain messages: `runtime/timeline.py` gives them meaning.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import msgspec
+
+from millstream.core.config import check_seed, check_share, check_steps
+from millstream.core.errors import ControlError, PromptError
+
+MAX_PROMPT_BYTES = 8192
+MAX_PROMPTS = 8
+MAX_BLEND_CHUNKS = 256
+
+Switch = Literal["cut", "recompute", "keep", "blend"]
+
+
+class WeightedPrompt(msgspec.Struct, frozen=True):
+    """One text and its share in a mix."""
+
+    text: str
+    weight: float = 1.0
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    """Base of all controls. An empty id is replaced by the session."""
+
+    id: str = ""
+
+    def check(self) -> None:
+        """Raise an error that names the fix if this can never apply."""
+
+
+class SetPrompt(Control, frozen=True, kw_only=True, tag="prompt"):
+    """Change what the stream shows.
+
+    cut        start a new picture
+    recompute  keep the picture, rebuild the window under the new prompt
+    keep       keep the picture and its window; the new prompt takes over slowly
+    blend      move from the old mix to the new one over `chunks` chunks
+    """
+
+    prompt: str = ""
+    prompts: tuple[WeightedPrompt, ...] = ()
+    mode: Switch = "recompute"
+    chunks: int = 4
+
+    def check(self) -> None:
+        if bool(self.prompt) == bool(self.prompts):
+            raise PromptError("a prompt control needs either prompt or prompts, not both and not neither")
+        check_prompts(self.mix)
+        if not 1 <= self.chunks <= MAX_BLEND_CHUNKS:
+            raise ControlError(f"chunks must be between 1 and {MAX_BLEND_CHUNKS}, got {self.chunks}")
+
+    @property
+    def mix(self) -> tuple[WeightedPrompt, ...]:
+        return self.prompts or (WeightedPrompt(self.prompt),)
+
+
+class Cut(Control, frozen=True, kw_only=True, tag="cut"):
+    """Start a new picture under the current prompt."""
+
+
+class SetSteps(Control, frozen=True, kw_only=True, tag="steps"):
+    """Change the noise levels, and with them the number of model calls a chunk."""
+
+    steps: tuple[float, ...]
+
+    def check(self) -> None:
+        check_steps(self.steps)
+
+
+class SetSeed(Control, frozen=True, kw_only=True, tag="seed"):
+    """Change the noise from the next chunk on."""
+
+    seed: int
+
+    def check(self) -> None:
+        check_seed(self.seed)
+
+
+class SetNoiseScale(Control, frozen=True, kw_only=True, tag="noise_scale"):
+    """Change how much noise is mixed into an input video."""
+
+    noise_scale: float
+
+    def check(self) -> None:
+        check_share("noise_scale", self.noise_scale)
+
+
+class SetWindow(Control, frozen=True, kw_only=True, tag="window"):
+    """Change how far back a chunk attends; the window is rebuilt from clean latents."""
+
+    window: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    sink: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+
+
+class SetKVBias(Control, frozen=True, kw_only=True, tag="kv_bias"):
+    """Change the weight of past frames in attention."""
+
+    kv_bias: float
+
+    def check(self) -> None:
+        check_share("kv_bias", self.kv_bias)
+
+
+class Pause(Control, frozen=True, kw_only=True, tag="pause"):
+    """Plan no further chunk until resumed."""
+
+
+class Resume(Control, frozen=True, kw_only=True, tag="resume"):
+    """Go on after a pause."""
+
+
+class Stop(Control, frozen=True, kw_only=True, tag="stop"):
+    """End the session after the chunks already planned."""
+
+
+AnyControl = SetPrompt | Cut | SetSteps | SetSeed | SetNoiseScale | SetWindow | SetKVBias | Pause | Resume | Stop
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a control: first `queued`, then `applied` at `chunk_index`, or `refused` there with the reason."""
+
+    control_id: str
+    state: Literal["queued", "applied", "refused"]
+    chunk_index: int
+    """queued: the first chunk it could apply at; otherwise the chunk it did apply at, or was refused at."""
+    reason: str = ""
+
+
+def check_prompts(prompts: tuple[WeightedPrompt, ...]) -> None:
+    if not 1 <= len(prompts) <= MAX_PROMPTS:
+        raise PromptError(f"a mix needs 1 to {MAX_PROMPTS} prompts, got {len(prompts)}")
+    for prompt in prompts:
+        if not prompt.text.strip():
+            raise PromptError("the prompt is empty; say what the stream should show")
+        size = len(prompt.text.encode("utf-8", "surrogatepass"))
+        if size > MAX_PROMPT_BYTES:
+            raise PromptError(f"the prompt has {size} bytes; shorten it to {MAX_PROMPT_BYTES}")
+        if not (math.isfinite(prompt.weight) and prompt.weight > 0):
+            raise PromptError(f"prompt weights must be above 0, got {prompt.weight}")
+
+
+def normalise(prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]:
+    """The same mix with weights that sum to one and each text once."""
+    total = sum(prompt.weight for prompt in prompts)
+    shares: dict[str, float] = {}
+    for prompt in prompts:
+        shares[prompt.text] = shares.get(prompt.text, 0.0) + prompt.weight / total
+    return tuple(WeightedPrompt(text, weight) for text, weight in shares.items())

@@ -1,0 +1,117 @@
+"""One envelope describes one chunk of work completely; one result answers it.
+
+The metadata only: tensors travel beside it (`wire/parcel.py`). What is not written here does not happen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import msgspec
+
+from millstream.core.config import Positions, check_share, check_size, check_steps, check_window
+from millstream.core.controls import WeightedPrompt
+from millstream.core.errors import EnvelopeRefused, MillstreamError
+
+VERSION = 1
+WARM_UP_EPOCH = -1
+
+Action = Literal["NOOP", "INFER", "SHUTDOWN"]
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """PPEnvelopeV1 without its tensors. Unknown fields are ignored, unknown versions refused."""
+
+    version: int = VERSION
+    action: Action = "INFER"
+    call_id: int
+    """Strictly increasing over all actions of one front."""
+    session_id: str
+    chunk_index: int
+    """Counts the session's chunks, across cuts."""
+    cache_epoch: int
+    """Counts hard cuts; -1 marks warm-up."""
+    height: int
+    width: int
+    start_frame: int
+    """Number of this chunk's first latent frame within the epoch."""
+    frames: int
+    init_cache: bool
+    """Allocate the caches anew, for the window below."""
+    reset_kv: bool
+    reset_cross: bool
+    recompute: bool
+    context_indices: tuple[int, ...] = ()
+    """Which frames of the epoch `context_frames` holds, oldest first; empty unless `recompute`."""
+    steps: tuple[float, ...]
+    """Noise levels as the model sees them, 0 to 1000, high to low."""
+    commit: bool
+    context_noise: float
+    expected_calls: int
+    window: int
+    sink: int
+    positions: Positions
+    seed: int
+    noise_scale: float
+    """Share of noise in `latents_in`: 1 for text to video."""
+    kv_bias: float
+    prompts: tuple[WeightedPrompt, ...]
+    conditioning_id: str
+    """Names the conditioning tensor, which travels only when the other side does not hold it yet."""
+
+    @property
+    def end_frame(self) -> int:
+        return self.start_frame + self.frames
+
+    def validate(self) -> None:
+        """Refuse before anything is committed. Says nothing about tensors."""
+        if self.version != VERSION:
+            raise EnvelopeRefused(f"envelope version {self.version} is not spoken here; this side speaks {VERSION}")
+        if self.action != "INFER":
+            return
+        try:
+            check_size(self.height, self.width)
+            check_steps(self.steps)
+            check_window(self.window, self.sink, self.frames)
+            check_share("noise_scale", self.noise_scale)
+            check_share("kv_bias", self.kv_bias)
+        except MillstreamError as error:
+            raise EnvelopeRefused(f"chunk {self.chunk_index} of {self.session_id}: {error}") from None
+        self._check_recompute()
+        calls = recompute_calls(len(self.context_indices), self.frames) + len(self.steps) + self.commit
+        if self.expected_calls != calls:
+            raise EnvelopeRefused(
+                f"chunk {self.chunk_index} of {self.session_id} expects {self.expected_calls} model calls, its plan has {calls}"
+            )
+
+    def _check_recompute(self) -> None:
+        indices = self.context_indices
+        if self.recompute != bool(indices):
+            raise EnvelopeRefused(f"chunk {self.chunk_index} of {self.session_id}: recompute and context must come together")
+        if any(later <= earlier for earlier, later in itertools.pairwise(indices)):
+            raise EnvelopeRefused(f"context frames must be in order, got {indices}")
+        if indices and (indices[-1] != self.start_frame - 1 or len(indices) > self.window - self.frames):
+            raise EnvelopeRefused(f"context {indices} does not lead up to frame {self.start_frame} within window {self.window}")
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """PPResultV1 without its tensor: exactly one per INFER, errors included."""
+
+    version: int = VERSION
+    call_id: int
+    session_id: str
+    chunk_index: int
+    cache_epoch: int
+    ok: bool
+    error: str = ""
+    observed_calls: int = 0
+    end_frame: int = 0
+    stage1_ms: float = 0.0
+    mesh_idle_ms: float = 0.0
+    digest: str = ""
+
+
+def recompute_calls(num_context_frames: int, frames_per_chunk: int) -> int:
+    """The window is rebuilt chunk by chunk, oldest first."""
+    return -(-num_context_frames // frames_per_chunk)

@@ -1,0 +1,44 @@
+"""What goes wrong in front of a person. Each message is one line that names the fix.
+
+Invariants are asserts, not these. The command line prints a `MillstreamError` without a traceback.
+"""
+
+
+class MillstreamError(Exception):
+    """Base of every error that a person can do something about."""
+
+
+class ConfigError(MillstreamError):
+    """A setting that cannot work, alone or together with another."""
+
+
+class UnknownModel(MillstreamError):
+    """A model name that is not registered."""
+
+
+class WeightsError(MillstreamError):
+    """Weights that are missing, unreadable, damaged or of another shape."""
+
+
+class PromptError(MillstreamError):
+    """A prompt that is empty or too long."""
+
+
+class ControlError(MillstreamError):
+    """A control that cannot be queued: malformed, in the past, or one too many."""
+
+
+class EnvelopeRefused(MillstreamError):
+    """An envelope that contradicts itself or the state it is meant for."""
+
+
+class JournalError(MillstreamError):
+    """A journal that cannot be read or does not fit what it is replayed on."""
+
+
+class VideoError(MillstreamError):
+    """An input video that cannot be read, or an output that cannot be written."""
+
+
+class DeviceError(MillstreamError):
+    """Hardware that is not there or too small for what was asked."""

@@ -1,0 +1,71 @@
+"""Models by name and schedules by name: figures only, so the planner can read them without torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millstream.core.config import DiTConfig, ModelSpec, StreamConfig, TextConfig, VAEConfig
+from millstream.core.errors import ConfigError, UnknownModel
+
+# fmt: off
+WAN_LATENT_MEAN = (-0.7571, -0.7089, -0.9113,  0.1075, -0.1745,  0.9653, -0.1517,  1.5508,
+                    0.4134, -0.0715,  0.5517, -0.3632, -0.1922, -0.9497,  0.2503, -0.2921)
+WAN_LATENT_STD  = ( 2.8184,  1.4541,  2.3275,  2.6558,  1.2196,  1.7708,  2.6052,  2.0743,
+                    3.2687,  2.1526,  2.8652,  1.5579,  1.6382,  1.1253,  2.8251,  1.9160)
+# fmt: on
+
+WAN_VAE = VAEConfig(mean=WAN_LATENT_MEAN, std=WAN_LATENT_STD)
+_TINY_TEXT = TextConfig(width=32, layers=2, heads=2, head_width=16, ffn=64, vocabulary=384)
+_TINY_STREAM = StreamConfig(height=64, width=64, steps=(1000, 500), window=9)
+
+MODELS: dict[str, ModelSpec] = {
+    spec.name: spec
+    for spec in (
+        ModelSpec(
+            name="wan2.1-t2v-1.3b",
+            dit=DiTConfig(layers=30, width=1536, heads=12, ffn=8960),
+            vae=WAN_VAE,
+            stream=StreamConfig(window=21),
+        ),
+        ModelSpec(
+            name="wan2.1-t2v-14b",
+            dit=DiTConfig(layers=40, width=5120, heads=40, ffn=13824),
+            vae=WAN_VAE,
+            stream=StreamConfig(height=320, width=576, window=6),
+        ),
+        ModelSpec(  # about 5M parameters: what two CPU cores can stream
+            name="wan-mini",
+            dit=DiTConfig(layers=6, width=256, heads=4, ffn=768, text_width=64, text_tokens=32),
+            vae=VAEConfig(width=8),
+            text=TextConfig(width=64, layers=2, heads=4, head_width=16, ffn=128, vocabulary=384),
+            stream=StreamConfig(height=256, width=256, steps=(1000, 500), window=9),
+        ),
+        ModelSpec(  # for tests: every part there, nothing larger than it must be
+            name="wan-tiny",
+            dit=DiTConfig(layers=2, width=48, heads=2, ffn=96, channels=4, text_width=32, text_tokens=8, time_features=32),
+            vae=VAEConfig(width=4, res_blocks=1, channels=4, mean=(0.1, -0.2, 0.3, 0.0), std=(1.5, 0.5, 1.0, 2.0)),
+            text=_TINY_TEXT,
+            stream=_TINY_STREAM,
+        ),
+    )
+}
+
+SCHEDULES: dict[str, dict[str, object]] = {
+    "self-forcing": dict(steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=21, sink=0),
+    "krea": dict(steps=(1000, 937, 833, 625), shift=5.0, warp=False, frames_per_chunk=3, window=6, sink=0),
+    "streamdiffusion-v2": dict(steps=(700, 500, 400, 200), shift=8.0, warp=False, frames_per_chunk=1, window=6, sink=3),
+    "longlive": dict(steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=12, sink=3),
+}
+"""Published sampling schedules: what checkpoints of that name were distilled for."""
+
+
+def find_model(name: str) -> ModelSpec:
+    if name not in MODELS:
+        raise UnknownModel(f"{name!r} is not registered; known: {', '.join(sorted(MODELS))}")
+    return MODELS[name]
+
+
+def apply_schedule(stream: StreamConfig, name: str) -> StreamConfig:
+    if name not in SCHEDULES:
+        raise ConfigError(f"schedule {name!r} is unknown; known: {', '.join(sorted(SCHEDULES))}")
+    return replace(stream, **SCHEDULES[name])  # type: ignore[arg-type]  # keys are StreamConfig's own

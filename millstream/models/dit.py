@@ -1,0 +1,213 @@
+"""A causal diffusion transformer over video latents, as in Wan 2.1.
+
+One device, one chunk at a time. Self-attention sees whatever its `Memory` returns: a session's ring when
+streaming, a masked sequence when training. `parallel/` shards it from outside; nothing here knows about ranks.
+Shapes: B batch, F frames, T tokens a frame, L = F*T chunk tokens, D width, N heads, H head width,
+C latent channels, Y and X latent rows and columns, S text tokens, E text width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from millstream.core.config import DiTConfig
+from millstream.models.kv import Memory
+from millstream.ops.attention import attend
+from millstream.ops.norms import layer_norm, rms_norm
+from millstream.ops.rope import rotate
+
+
+@dataclass(frozen=True, slots=True)
+class CrossKV:
+    """Keys and values of a prompt for every layer: computed once per conditioning, read by every call."""
+
+    k: tuple[Tensor, ...]
+    v: tuple[Tensor, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.k, *self.v))
+
+
+class RMSNorm(nn.Module):
+    """Over the full width, all heads together: the reason tensor parallelism needs one small collective."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """The projections that self- and cross-attention share."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.o = nn.Linear(config.width, config.width)
+        self.norm_q = RMSNorm(config.width, config.eps)
+        self.norm_k = RMSNorm(config.width, config.eps)
+
+    def query(self, x_BLD: Tensor) -> Tensor:
+        return self.norm_q(self.q(x_BLD)).unflatten(-1, (self.heads, -1))
+
+    def key_value(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        k = self.norm_k(self.k(x_BLD)).unflatten(-1, (self.heads, -1))
+        return k, self.v(x_BLD).unflatten(-1, (self.heads, -1))
+
+
+class SelfAttention(Attention):
+    def remember(self, x_BLD: Tensor, layer: int, memory: Memory) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Write this chunk's keys and values; return all that it may attend to."""
+        k, v = self.key_value(x_BLD)
+        return memory.write(layer, rotate(k, memory.phases), v)
+
+    def forward(self, x_BLD: Tensor, layer: int, memory: Memory) -> Tensor:
+        k, v, bias = self.remember(x_BLD, layer, memory)
+        return self.o(attend(rotate(self.query(x_BLD), memory.phases), k, v, bias).flatten(2))
+
+
+class CrossAttention(Attention):
+    def forward(self, x_BLD: Tensor, k_BSNH: Tensor, v_BSNH: Tensor) -> Tensor:
+        return self.o(attend(self.query(x_BLD), k_BSNH, v_BSNH).flatten(2))
+
+
+class MLP(nn.Module):
+    """Up, activate, down."""
+
+    def __init__(self, inner: int, hidden: int, outer: int, activation: str) -> None:
+        super().__init__()
+        self.up = nn.Linear(inner, hidden)
+        self.down = nn.Linear(hidden, outer)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.up(x)
+        return self.down(F.silu(hidden) if self.activation == "silu" else F.gelu(hidden, approximate="tanh"))
+
+
+class Block(nn.Module):
+    """Attend to the window, attend to the prompt, think; each frame modulated by its own noise level."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.eps = config.eps
+        self.modulation = nn.Parameter(torch.randn(1, 6, config.width) / config.width**0.5)
+        self.self_attn = SelfAttention(config)
+        self.cross_norm = nn.LayerNorm(config.width, eps=config.eps)
+        self.cross_attn = CrossAttention(config)
+        self.ffn = MLP(config.width, config.ffn, config.width, "gelu")
+
+    def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, layer: int, memory: Memory, cross: CrossKV) -> Tensor:
+        shift1, scale1, gate1, shift2, scale2, gate2 = self._modulations(levels_BF6D)
+        attended = self.self_attn(self._modulated(x_BFTD, shift1, scale1).flatten(1, 2), layer, memory)
+        x_BFTD = x_BFTD + attended.view_as(x_BFTD) * gate1
+        asked = self.cross_attn(self.cross_norm(x_BFTD).flatten(1, 2), cross.k[layer], cross.v[layer])
+        x_BFTD = x_BFTD + asked.view_as(x_BFTD)
+        return x_BFTD + self.ffn(self._modulated(x_BFTD, shift2, scale2)) * gate2
+
+    def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, layer: int, memory: Memory) -> None:
+        """Only what the cache needs: this layer's keys and values."""
+        shift, scale, *_ = self._modulations(levels_BF6D)
+        self.self_attn.remember(self._modulated(x_BFTD, shift, scale).flatten(1, 2), layer, memory)
+
+    def _modulations(self, levels_BF6D: Tensor) -> tuple[Tensor, ...]:
+        return (self.modulation + levels_BF6D).unsqueeze(3).unbind(2)
+
+    def _modulated(self, x_BFTD: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+        return layer_norm(x_BFTD, self.eps) * (1 + scale) + shift
+
+
+class PatchEmbedding(nn.Module):
+    """One linear map per patch of latent cells."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.patch = config.patch
+        self.weight = nn.Parameter(torch.empty(config.width, config.channels, 1, config.patch, config.patch))
+        self.bias = nn.Parameter(torch.zeros(config.width))
+        nn.init.normal_(self.weight, std=(config.channels * config.patch**2) ** -0.5)
+
+    def forward(self, latents_BFCYX: Tensor) -> Tensor:
+        p = self.patch
+        cells = latents_BFCYX.unflatten(-2, (-1, p)).unflatten(-1, (-1, p))  # B F C rows p columns p
+        tokens = cells.permute(0, 1, 3, 5, 2, 4, 6).flatten(4).flatten(2, 3)
+        return F.linear(tokens, self.weight.flatten(1), self.bias)
+
+
+class Head(nn.Module):
+    """From tokens back to latent cells."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.modulation = nn.Parameter(torch.randn(1, 2, config.width) / config.width**0.5)
+        self.proj = nn.Linear(config.width, config.patch**2 * config.channels)
+
+    def forward(self, x_BFTD: Tensor, time_BFD: Tensor, grid: tuple[int, int]) -> Tensor:
+        shift, scale = (self.modulation + time_BFD.unsqueeze(2)).unsqueeze(3).unbind(2)
+        cells = self.proj(layer_norm(x_BFTD, self.config.eps) * (1 + scale) + shift)
+        p = self.config.patch
+        cells = cells.unflatten(2, grid).unflatten(-1, (p, p, self.config.channels))  # B F rows columns p p C
+        return cells.permute(0, 1, 6, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)
+
+
+class CausalDiT(nn.Module):
+    """Predicts the flow (noise minus clean latents) of one chunk."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_in = PatchEmbedding(config)
+        self.text_in = MLP(config.text_width, config.width, config.width, "gelu")
+        self.time_in = MLP(config.time_features, config.width, config.width, "silu")
+        self.time_out = nn.Linear(config.width, 6 * config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.head = Head(config)
+
+    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+        """Flow at noise level `level_BF` (0 to 1000) of each frame. Writes the chunk's keys and values into `memory`."""
+        x, time, levels = self._embed(latents_BFCYX, level_BF)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, levels, layer, memory, cross)
+        grid = latents_BFCYX.shape[-2] // self.config.patch, latents_BFCYX.shape[-1] // self.config.patch
+        return self.head(x, time, grid)
+
+    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
+        """Leave the chunk's keys and values in `memory` and predict nothing: the last layer stops at its keys."""
+        x, _, levels = self._embed(latents_BFCYX, level_BF)
+        *body, last = self.blocks
+        for layer, block in enumerate(body):
+            x = block(x, levels, layer, memory, cross)
+        last.remember(x, levels, len(body), memory)
+
+    def read_prompt(self, text_BSE: Tensor) -> CrossKV:
+        """Keys and values of a prompt for every layer."""
+        text_BSD = self.text_in(text_BSE)
+        pairs = [block.cross_attn.key_value(text_BSD) for block in self.blocks]
+        return CrossKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
+
+    def _embed(self, latents_BFCYX: Tensor, level_BF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x_BFTD = self.patch_in(latents_BFCYX)
+        time_BFD = self.time_in(time_features(level_BF, self.config.time_features).to(x_BFTD.dtype))
+        levels_BF6D = self.time_out(F.silu(time_BFD)).unflatten(-1, (6, -1))
+        return x_BFTD, time_BFD, levels_BF6D
+
+
+def time_features(level: Tensor, count: int) -> Tensor:
+    """Cosines and sines of a noise level at geometrically spaced frequencies, float32."""
+    half = count // 2
+    frequencies = torch.exp(-math.log(10000.0) * torch.arange(half, device=level.device, dtype=torch.float64) / half)
+    angle = level.to(torch.float64).unsqueeze(-1) * frequencies
+    return torch.cat([angle.cos(), angle.sin()], dim=-1).float()

@@ -1,0 +1,161 @@
+"""A session's keys and values: a ring of frame slots, the first of which may be a sink that never leaves.
+
+Frames are written into the slots in order; once all are taken, the oldest frame outside the sink is overwritten.
+Keys carry their rotary phase, so the order of slots does not matter to attention and nothing is ever moved.
+All bookkeeping is in Python integers; tensors are only written and sliced, so no call waits for the device.
+With `windowed` positions the sink's keys are kept a second time as they were written, and turned to their
+distance from the window once a chunk.
+Shapes: B batch, L chunk tokens, W valid window tokens, N heads, H head width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from millstream.core.config import Positions
+from millstream.ops.rope import Phases, frame_phases, rotate, shift_phases
+
+
+class Attended(NamedTuple):
+    """What a chunk's queries attend to."""
+
+    k_BWNH: Tensor
+    v_BWNH: Tensor
+    bias: Tensor | None
+
+
+class Memory(Protocol):
+    """Where a self-attention layer puts its keys and values and finds those it may see."""
+
+    @property
+    def phases(self) -> Phases: ...
+
+    def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> Attended: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RingShape:
+    """What a ring's size depends on, and nothing else."""
+
+    layers: int
+    heads: int
+    head_width: int
+    grid: tuple[int, int]
+    """Tokens of one frame, height x width."""
+    window: int
+    sink: int
+    positions: Positions = "absolute"
+
+    @property
+    def tokens_per_frame(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+
+class KVRing:
+    """Keys and values of one session. `place` chooses slots for a run of frames, `write` fills them layer by layer."""
+
+    def __init__(self, shape: RingShape, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.shape = shape
+        tokens = shape.window * shape.tokens_per_frame
+        size = (shape.layers, 1, tokens, shape.heads, shape.head_width)
+        self.k = torch.zeros(size, device=device, dtype=dtype)
+        self.v = torch.zeros_like(self.k)
+        keeps_sink = shape.positions == "windowed" and shape.sink > 0
+        self.sink_k = self.k[:, :, : shape.sink * shape.tokens_per_frame].clone() if keeps_sink else None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything; memory stays."""
+        self.frames: list[int] = [-1] * self.shape.window
+        """Which frame of the epoch each slot holds, -1 for none."""
+        self.written = 0
+        self._bias: Tensor | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        held = (self.k, self.v) if self.sink_k is None else (self.k, self.v, self.sink_k)
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    @property
+    def phases(self) -> Phases:
+        return self._phases
+
+    def place(self, frames: list[int], *, end_frame: int | None = None, kv_bias: float = 1.0) -> None:
+        """Take slots for `frames`, evicting the oldest; every `write` until the next `place` goes there.
+
+        Placing the newest frames again takes the same slots again: a chunk is placed once and written many times.
+        `end_frame` is where the window ends for `windowed` positions, if that is past the last of `frames`.
+        """
+        end = frames[-1] + 1 if end_frame is None else end_frame
+        slots = [self._slot_of(frame) for frame in frames]
+        self._index = self._token_index(slots)
+        held = min(self.written, self.shape.window)
+        self._valid = held * self.shape.tokens_per_frame
+        device = self.k.device
+        positions = torch.tensor([self._position(frame, slot, end) for frame, slot in zip(frames, slots, strict=True)])
+        self._phases = frame_phases(positions.to(device), self.shape.grid, self.shape.head_width)
+        self._bias = self._past_bias(slots, kv_bias)
+        if self.sink_k is not None:
+            self._turn_sink(slots, end)
+
+    def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> Attended:
+        """Store a layer's keys and values in the placed slots and return all that the placed frames attend to."""
+        k, v = self.k[layer], self.v[layer]
+        k.index_copy_(1, self._index, k_BLNH)
+        v.index_copy_(1, self._index, v_BLNH)
+        if self.sink_k is not None and self._sink_tokens is not None:
+            kept, count = self._sink_tokens, len(self._sink_tokens)
+            self.sink_k[layer].index_copy_(1, kept, rotate(k_BLNH[:, :count], self._untwist))
+        return Attended(k[:, : self._valid], v[:, : self._valid], self._bias)
+
+    def _slot_of(self, frame: int) -> int:
+        if frame in self.frames:
+            return self.frames.index(frame)
+        sink, ring = self.shape.sink, self.shape.window - self.shape.sink
+        slot = self.written if self.written < self.shape.window else sink + (self.written - sink) % ring
+        self.frames[slot] = frame
+        self.written += 1
+        return slot
+
+    def _position(self, frame: int, slot: int, end_frame: int) -> int:
+        """The frame number whose phase a frame carries: its own, but never further back than the window is long."""
+        if self.shape.positions == "absolute" or slot >= self.shape.sink:
+            return frame
+        return max(frame, end_frame - self.shape.window + slot)
+
+    def _token_index(self, slots: list[int]) -> Tensor:
+        per_frame = self.shape.tokens_per_frame
+        first = torch.tensor(slots).repeat_interleave(per_frame) * per_frame
+        return (first + torch.arange(per_frame).repeat(len(slots))).to(self.k.device)
+
+    def _past_bias(self, slots: list[int], kv_bias: float) -> Tensor | None:
+        """Scores of past frames lowered by log(kv_bias); the placed frames keep theirs."""
+        if kv_bias == 1.0:
+            return None
+        bias = torch.full((self.shape.window, self.shape.tokens_per_frame), math.log(kv_bias))
+        bias[slots] = 0.0
+        return bias.flatten()[: self._valid].to(self.k).view(1, 1, 1, -1)
+
+    def _turn_sink(self, slots: list[int], end_frame: int) -> None:
+        """Bring the sink's keys to their distance for a window that ends at `end_frame`."""
+        assert self.sink_k is not None
+        per_frame, device = self.shape.tokens_per_frame, self.k.device
+        fresh = [slot for slot in slots if slot < self.shape.sink]
+        assert fresh == slots[: len(fresh)], f"sink slots must be written first, got {slots}"
+        self._sink_tokens = self._token_index(fresh) if fresh else None
+        offsets = [
+            self._position(frame, slot, end_frame) - frame
+            for slot, frame in enumerate(self.frames[: self.shape.sink])
+            if frame >= 0
+        ]
+        fresh_offsets = torch.tensor([offsets[slot] for slot in fresh], dtype=torch.int64, device=device)
+        self._untwist = shift_phases(-fresh_offsets, per_frame, self.shape.head_width)
+        if any(offsets):
+            turn = shift_phases(torch.tensor(offsets, device=device), per_frame, self.shape.head_width)
+            tokens = len(offsets) * per_frame
+            self.k[:, :, :tokens] = rotate(self.sink_k[:, :, :tokens], turn)

@@ -1,0 +1,221 @@
+"""Wan's causal video VAE, streaming: what it remembers between calls is an object passed in and out.
+
+The modules hold weights only. Any split of a sequence gives the same frames: each causal layer is handed the
+last frames it saw, zeros at the start of an epoch. The first latent frame stands for one pixel frame, each
+later one for four.
+Shapes: B batch, C channels, T frames (latent or pixel, by depth), Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from millstream.core.config import TEMPORAL_STRIDE, VAEConfig
+from millstream.ops.norms import channel_norm
+
+VAEState = tuple[Tensor, ...]
+"""The tail of every causal layer, in the order the layers are visited. An empty one starts an epoch."""
+
+
+class Carry:
+    """Hands each layer of one pass its own tail, and collects the new ones."""
+
+    def __init__(self, state: VAEState) -> None:
+        self.starts_epoch = not state
+        self._old = iter(state)
+        self._new: list[Tensor] = []
+
+    def extend(self, x_BCTYX: Tensor, frames: int) -> Tensor:
+        """x with the `frames` frames before it, zeros where there were none."""
+        b, c, _, y, x = x_BCTYX.shape
+        tail = x_BCTYX.new_zeros(b, c, frames, y, x) if self.starts_epoch else next(self._old)
+        longer = torch.cat([tail, x_BCTYX], dim=2)
+        self._new.append(longer[:, :, -frames:].clone())
+        return longer
+
+    def finish(self) -> VAEState:
+        assert next(self._old, None) is None, "state belongs to another network"
+        return tuple(self._new)
+
+
+class CausalConv(nn.Conv3d):
+    """A 3D convolution that sees the past, never the future. Not padded in time: the carry supplies the past."""
+
+    def __init__(self, inner: int, outer: int, kernel: int | tuple[int, int, int], time_stride: int = 1) -> None:
+        t, y, x = (kernel,) * 3 if isinstance(kernel, int) else kernel
+        super().__init__(inner, outer, (t, y, x), stride=(time_stride, 1, 1), padding=(0, y // 2, x // 2))
+
+    def forward(self, x_BCTYX: Tensor, carry: Carry) -> Tensor:
+        return super().forward(carry.extend(x_BCTYX, self.kernel_size[0] - 1))
+
+
+class ChannelNorm(nn.Module):
+    def __init__(self, channels: int, dims: int = 3) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels, *(1,) * dims))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return channel_norm(x, self.weight)
+
+
+class ResBlock(nn.Module):
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        self.norm1 = ChannelNorm(inner)
+        self.conv1 = CausalConv(inner, outer, 3)
+        self.norm2 = ChannelNorm(outer)
+        self.conv2 = CausalConv(outer, outer, 3)
+        self.shortcut = nn.Conv3d(inner, outer, 1) if inner != outer else nn.Identity()
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        y = self.conv1(F.silu(self.norm1(x)), carry)
+        y = self.conv2(F.silu(self.norm2(y)), carry)
+        return self.shortcut(x) + y
+
+
+class FrameAttention(nn.Module):
+    """Each frame's pixels attend to each other; time is not crossed."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = ChannelNorm(channels, dims=2)
+        self.qkv = nn.Conv2d(channels, 3 * channels, 1)
+        self.proj = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        frames = x.transpose(1, 2).flatten(0, 1)
+        q, k, v = self.qkv(self.norm(frames)).flatten(2).transpose(1, 2).unsqueeze(1).chunk(3, dim=-1)
+        attended = F.scaled_dot_product_attention(q, k, v).squeeze(1).transpose(1, 2).view_as(frames)
+        return x + self.proj(attended).unflatten(0, (x.shape[0], -1)).transpose(1, 2)
+
+
+class Upsample(nn.Module):
+    """Twice the size, half the channels; twice the frames too if `time`, save for the epoch's first."""
+
+    def __init__(self, channels: int, time: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels // 2, 3, padding=1)
+        self.time_conv = CausalConv(channels, 2 * channels, (3, 1, 1)) if time else None
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        if self.time_conv is not None:
+            x = self._double_frames(x, self.time_conv, carry)
+        frames = F.interpolate(x.transpose(1, 2).flatten(0, 1), scale_factor=2.0, mode="nearest-exact")
+        return self.conv(frames).unflatten(0, (x.shape[0], -1)).transpose(1, 2)
+
+    @staticmethod
+    def _double_frames(x: Tensor, time_conv: CausalConv, carry: Carry) -> Tensor:
+        """The epoch's first frame stays single and is not part of what the later ones see."""
+        first, rest = (x[:, :, :1], x[:, :, 1:]) if carry.starts_epoch else (x[:, :, :0], x)
+        if rest.shape[2] == 0:
+            carry.extend(rest, 2)
+            return first
+        even, odd = time_conv(rest, carry).chunk(2, dim=1)
+        return torch.cat([first, torch.stack([even, odd], dim=3).flatten(2, 3)], dim=2)
+
+
+class Downsample(nn.Module):
+    """Half the size; half the frames too if `time`, save for the epoch's first."""
+
+    def __init__(self, channels: int, time: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+        self.time_conv = nn.Conv3d(channels, channels, (3, 1, 1), stride=(2, 1, 1)) if time else None
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        frames = F.pad(x.transpose(1, 2).flatten(0, 1), (0, 1, 0, 1))
+        x = self.conv(frames).unflatten(0, (x.shape[0], -1)).transpose(1, 2)
+        return x if self.time_conv is None else self._halve_frames(x, self.time_conv, carry)
+
+    @staticmethod
+    def _halve_frames(x: Tensor, time_conv: nn.Conv3d, carry: Carry) -> Tensor:
+        longer = carry.extend(x, 1)
+        if not carry.starts_epoch:
+            return time_conv(longer)
+        first = x[:, :, :1]
+        return first if x.shape[2] == 1 else torch.cat([first, time_conv(x)], dim=2)
+
+
+class Encoder(nn.Module):
+    def __init__(self, config: VAEConfig) -> None:
+        super().__init__()
+        widths = [config.width * m for m in (1, *config.multipliers)]
+        self.conv_in = CausalConv(3, widths[0], 3)
+        self.down = nn.ModuleList()
+        for level, (inner, outer) in enumerate(itertools.pairwise(widths)):
+            self.down.extend(ResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks))
+            if level < len(config.downsample_time):
+                self.down.append(Downsample(outer, config.downsample_time[level]))
+        top = widths[-1]
+        self.middle = nn.ModuleList([ResBlock(top, top), FrameAttention(top), ResBlock(top, top)])
+        self.norm_out = ChannelNorm(top)
+        self.conv_out = CausalConv(top, 2 * config.channels, 3)
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        x = self.conv_in(x, carry)
+        for layer in (*self.down, *self.middle):
+            x = layer(x, carry)
+        return self.conv_out(F.silu(self.norm_out(x)), carry)
+
+
+class Decoder(nn.Module):
+    def __init__(self, config: VAEConfig) -> None:
+        super().__init__()
+        widths = [config.width * m for m in (config.multipliers[-1], *reversed(config.multipliers))]
+        doubles_time = tuple(reversed(config.downsample_time))
+        top = widths[0]
+        self.conv_in = CausalConv(config.channels, top, 3)
+        self.middle = nn.ModuleList([ResBlock(top, top), FrameAttention(top), ResBlock(top, top)])
+        self.up = nn.ModuleList()
+        for level, (inner, outer) in enumerate(itertools.pairwise(widths)):
+            inner = inner if level == 0 else inner // 2  # the upsampling before it has halved the channels
+            self.up.extend(ResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks + 1))
+            if level < len(doubles_time):
+                self.up.append(Upsample(outer, doubles_time[level]))
+        self.norm_out = ChannelNorm(widths[-1])
+        self.conv_out = CausalConv(widths[-1], 3, 3)
+
+    def forward(self, z: Tensor, carry: Carry) -> Tensor:
+        x = self.conv_in(z, carry)
+        for layer in (*self.middle, *self.up):
+            x = layer(x, carry)
+        return self.conv_out(F.silu(self.norm_out(x)), carry)
+
+
+class WanVAE(nn.Module):
+    """Pixels in [-1, 1] to latents as the DiT wants them, and back."""
+
+    def __init__(self, config: VAEConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        self.quant = nn.Conv3d(2 * config.channels, 2 * config.channels, 1)
+        self.unquant = nn.Conv3d(config.channels, config.channels, 1)
+        self.decoder = Decoder(config)
+
+    def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
+        """Latents [B, F, C, Y/8, X/8]. Frames come as 1 + 4n at the start of an epoch and 4n after it."""
+        frames, lead = pixels_BTCYX.shape[1], 0 if state else 1
+        assert frames >= lead and (frames - lead) % TEMPORAL_STRIDE == 0, f"{frames} frames do not fill whole latent frames"
+        carry = Carry(state)
+        moments = self.quant(self.encoder(pixels_BTCYX.transpose(1, 2), carry))
+        mean, std = self._statistics(moments)
+        return ((moments.chunk(2, dim=1)[0] - mean) / std).transpose(1, 2), carry.finish()
+
+    def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
+        """Pixels [B, T, 3, 8Y, 8X], clamped."""
+        carry = Carry(state)
+        mean, std = self._statistics(latents_BFCYX)
+        z = self.unquant(latents_BFCYX.transpose(1, 2) * std + mean)
+        return self.decoder(z, carry).clamp(-1, 1).transpose(1, 2), carry.finish()
+
+    def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and std of the latents, broadcast over [B, C, T, Y, X]."""
+        count = self.config.channels
+        mean = like.new_tensor(self.config.mean or (0.0,) * count).view(-1, 1, 1, 1)
+        std = like.new_tensor(self.config.std or (1.0,) * count).view(-1, 1, 1, 1)
+        return mean, std

@@ -1,0 +1,1 @@
+"""How a stream lives: timeline, session, generator, journal, engine."""

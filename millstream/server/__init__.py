@@ -1,0 +1,1 @@
+"""Server side: encoding and video files for now."""

@@ -1,0 +1,1 @@
+"""How an envelope travels: parcels and transports."""
