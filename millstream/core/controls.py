@@ -125,13 +125,12 @@ AnyControl = SetPrompt | Cut | SetSteps | SetSeed | SetNoiseScale | SetWindow | 
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a control: first `queued`, then `applied` at `chunk_index`, or `refused` there with the reason."""
+    """What became of a control: first `queued`, then `applied`."""
 
     control_id: str
-    state: Literal["queued", "applied", "refused"]
+    state: Literal["queued", "applied"]
     chunk_index: int
-    """queued: the first chunk it could apply at; otherwise the chunk it did apply at, or was refused at."""
-    reason: str = ""
+    """queued: the first chunk it can apply at; applied: the chunk it did apply at."""
 
 
 def check_prompts(prompts: tuple[WeightedPrompt, ...]) -> None:

@@ -91,8 +91,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             raise EnvelopeRefused(f"chunk {self.chunk_index} of {self.session_id}: recompute and context must come together")
         if any(later <= earlier for earlier, later in itertools.pairwise(indices)):
             raise EnvelopeRefused(f"context frames must be in order, got {indices}")
-        if indices and (indices[-1] != self.start_frame - 1 or len(indices) > self.window - self.frames):
-            raise EnvelopeRefused(f"context {indices} does not lead up to frame {self.start_frame} within window {self.window}")
+        if indices and (indices[-1] >= self.start_frame or len(indices) > self.window - self.frames):
+            raise EnvelopeRefused(f"context {indices} does not fit before frame {self.start_frame} in window {self.window}")
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

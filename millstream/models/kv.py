@@ -82,6 +82,11 @@ class KVRing:
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     @property
+    def newest(self) -> int:
+        """The last frame placed, -1 for none."""
+        return max(self.frames)
+
+    @property
     def phases(self) -> Phases:
         return self._phases
 

@@ -18,6 +18,11 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
+COMMIT_STEP = 0xFFFF
+"""Stands for `step` in the noise of a commit pass."""
+CONTEXT_STEP = 0xFFFE
+"""Stands for `step` in the noise of a recompute."""
+
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 

@@ -18,4 +18,5 @@ def layer_norm(x: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor
 
 def channel_norm(x_BCTHW: Tensor, weight: Tensor) -> Tensor:
     """Norm of each pixel's channel vector to length sqrt(C), scaled by `weight` (shaped [C, 1, ...])."""
-    return F.normalize(x_BCTHW, dim=1) * x_BCTHW.shape[1] ** 0.5 * weight
+    length = x_BCTHW.float().square().sum(dim=1, keepdim=True).clamp_min(1e-24).rsqrt() * x_BCTHW.shape[1] ** 0.5
+    return x_BCTHW * length.to(x_BCTHW.dtype) * weight

@@ -200,7 +200,8 @@ class WanVAE(nn.Module):
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """Latents [B, F, C, Y/8, X/8]. Frames come as 1 + 4n at the start of an epoch and 4n after it."""
         frames, lead = pixels_BTCYX.shape[1], 0 if state else 1
-        assert frames >= lead and (frames - lead) % TEMPORAL_STRIDE == 0, f"{frames} frames do not fill whole latent frames"
+        whole = frames >= lead and (frames - lead) % TEMPORAL_STRIDE == 0
+        assert whole, f"{frames} frames do not fill whole latent frames"
         carry = Carry(state)
         moments = self.quant(self.encoder(pixels_BTCYX.transpose(1, 2), carry))
         mean, std = self._statistics(moments)

@@ -1,0 +1,161 @@
+"""`millstream generate`: a prompt or a video, and a timeline of controls, to a file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from millstream.commands.paths import find_weights
+from millstream.commands.progress import ChunkProgress
+from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
+from millstream.core.controls import AnyControl, WeightedPrompt, check_prompts
+from millstream.core.errors import ConfigError, DeviceError
+from millstream.core.events import Event, place_events, read_events
+from millstream.core.presets import find_model
+from millstream.models.registry import is_random
+from millstream.planner.memory import memory_need
+from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
+from millstream.runtime.journal import InputVideo, JournalWriter
+from millstream.runtime.session import Chunk, Session
+from millstream.server.video_reader import VideoReader
+from millstream.server.video_writer import VideoWriter
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateRequest:
+    """The command line, parsed."""
+
+    prompt: str
+    model: str
+    weights: list[str]
+    out: Path
+    loras: list[tuple[str, float]] = field(default_factory=list)
+    schedule: str | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of StreamConfig that were given."""
+    seconds: float | None = None
+    chunks: int | None = None
+    events: Path | None = None
+    journal: Path | None = None
+    video: Path | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+    overwrite: bool = False
+    quiet: bool = False
+
+
+def generate(request: GenerateRequest) -> None:
+    """Everything that can be refused is refused before a model is loaded; nothing appears unless it is whole."""
+    spec = find_model(request.model)
+    weights = find_weights(request.model, request.weights)
+    config = stream_config(spec.stream, request.schedule, **request.changes)
+    check_prompts((WeightedPrompt(request.prompt),))
+    events = read_events(request.events) if request.events else ()
+    with ExitStack() as stack:
+        reader = stack.enter_context(VideoReader(request.video, size=(config.height, config.width))) if request.video else None
+        if reader is not None and "fps" not in request.changes:
+            config = stream_config(config, fps=reader.fps)
+        num_frames = _num_frames(request, config, has_input=reader is not None)
+        placed = _place(events, config, num_frames)
+        writer = stack.enter_context(VideoWriter(request.out, fps=config.fps, overwrite=request.overwrite))
+        engine = load_engine(request, spec, weights, config)
+        session_id, journal = secrets.token_hex(8), None
+        if request.journal:
+            header = engine.journal_header(config, session_id, _describe(request.video))
+            journal = stack.enter_context(JournalWriter(request.journal, header, overwrite=request.overwrite))
+        session = engine.session(
+            request.prompt,
+            config=config,
+            frames=reader.frames() if reader else None,
+            journal=journal,
+            session_id=session_id,
+        )
+        for chunk_index, control in placed:
+            session.control(control, at_chunk=chunk_index)
+        progress = stack.enter_context(ChunkProgress(spec.name, total_frames=num_frames, quiet=request.quiet))
+        for chunk, frames in _limited(session, num_frames):
+            writer.write(frames)
+            progress.add(chunk.timing, len(frames))
+            for receipt in chunk.receipts:
+                progress.say(f"{receipt.control_id} applied at chunk {receipt.chunk_index}")
+
+
+def load_engine(request: GenerateRequest, spec: ModelSpec, weights: list[str], config: StreamConfig) -> Engine:
+    """The engine, unless what it must hold cannot fit."""
+    if request.threads:
+        torch.set_num_threads(request.threads)
+    device = choose_device(request.device)
+    value_bytes = choose_dtype(request.dtype, device).itemsize
+    need = memory_need(spec, config, value_bytes=value_bytes, with_text=not is_random(weights)).total_bytes
+    free = free_bytes(device)
+    if need > free:
+        raise DeviceError(
+            f"{spec.name} needs at least {need / 2**30:.1f} GiB for this stream and {device} has {free / 2**30:.1f} GiB free; "
+            "try a smaller --size, --window or model"
+        )
+    return Engine(spec.name, weights=weights, loras=request.loras, device=request.device, dtype=request.dtype)
+
+
+def free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        available = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
+        return 1024 * int(available[0].split()[1])
+    except (OSError, IndexError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _num_frames(request: GenerateRequest, config: StreamConfig, *, has_input: bool) -> int | None:
+    """How many pixel frames to write; None is as many as the input has."""
+    if request.seconds is not None and request.chunks is not None:
+        raise ConfigError("give either --seconds or --chunks, not both")
+    if request.chunks is not None:
+        if request.chunks < 1:
+            raise ConfigError(f"--chunks must be at least 1, got {request.chunks}")
+        return pixel_frames(0, config.frames_per_chunk * request.chunks)
+    if request.seconds is not None:
+        if not (math.isfinite(request.seconds) and request.seconds > 0):
+            raise ConfigError(f"--seconds must be above 0, got {request.seconds}")
+        return max(1, round(request.seconds * config.fps))
+    return None if has_input else round(5 * config.fps)
+
+
+def _place(events: tuple[Event, ...], config: StreamConfig, num_frames: int | None) -> list[tuple[int, AnyControl]]:
+    seconds = math.inf if num_frames is None else num_frames / config.fps
+    return place_events(events, config, seconds=seconds)
+
+
+def _limited(session: Session, num_frames: int | None) -> Iterator[tuple[Chunk, NDArray[np.uint8]]]:
+    """Chunks with their frames, until there are enough; the last chunk gives only what is missing."""
+    left = math.inf if num_frames is None else num_frames
+    for chunk in session.stream():
+        frames = chunk.frames[: int(min(left, len(chunk.frames)))]
+        yield chunk, frames
+        left -= len(frames)
+        if left <= 0:
+            return
+
+
+def _describe(video: Path | None) -> InputVideo | None:
+    return None if video is None else InputVideo(path=str(video.resolve()), digest=file_digest(video))
+
+
+def file_digest(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -1,0 +1,26 @@
+"""Where weights are looked for when nobody says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from millstream.core.errors import WeightsError
+
+
+def models_folder() -> Path:
+    """`$MILLSTREAM_HOME/models`, or `~/.local/share/millstream/models`."""
+    home = os.environ.get("MILLSTREAM_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share" / "millstream") / "models"
+
+
+def find_weights(model: str, weights: list[str]) -> list[str]:
+    """What was asked for, or the converted folder of that name."""
+    if weights:
+        return weights
+    folder = models_folder() / model
+    if folder.is_dir():
+        return [str(folder)]
+    raise WeightsError(
+        f"no weights for {model}: give --weights PATH, convert them to {folder}, or try it untrained with --weights random"
+    )

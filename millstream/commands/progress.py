@@ -1,0 +1,53 @@
+"""A progress line while chunks come, and a table of where the time went at the end."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from millstream.core.trace import ChunkTiming, Totals
+
+
+class ChunkProgress:
+    """Shows frames done, frames a second and milliseconds per phase of the last chunk."""
+
+    def __init__(self, label: str, *, total_frames: int | None, quiet: bool = False) -> None:
+        self.totals = Totals()
+        self._console = Console(stderr=True, quiet=quiet)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} frames" if total_frames else "{task.completed} frames"),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+        )
+        self._task: TaskID = self._progress.add_task(label, total=total_frames, speed="")
+
+    def __enter__(self) -> ChunkProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+        if kind is None and self.totals.chunks:
+            self._console.print(self._table())
+
+    def add(self, timing: ChunkTiming, frames: int) -> None:
+        self.totals.add(timing, frames)
+        phases = " ".join(f"{name} {ms:.0f}" for name, ms in timing.phases_ms.items() if ms >= 0.5)
+        self._progress.update(self._task, advance=frames, speed=f"{self.totals.fps:.1f} FPS · ms: {phases}")
+
+    def say(self, line: str) -> None:
+        self._console.print(line, highlight=False)
+
+    def _table(self) -> Table:
+        totals = self.totals
+        title = f"{totals.frames} frames in {totals.total_ms / 1000:.2f} s: {totals.fps:.1f} FPS"
+        table = Table("phase", "ms per chunk", "share", title=title, title_justify="left")
+        for name, ms in sorted(totals.phases_ms.items(), key=lambda item: -item[1]):
+            table.add_row(name, f"{ms / totals.chunks:.1f}", f"{ms / totals.total_ms:.1%}")
+        return table

@@ -1,0 +1,80 @@
+"""`millstream replay`: a journal generated again, compared, or written out as video."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from millstream.commands.generate import file_digest
+from millstream.commands.progress import ChunkProgress
+from millstream.core.config import pixel_frames
+from millstream.core.errors import JournalError
+from millstream.runtime.engine import Engine
+from millstream.runtime.journal import Header, Journal, read_journal
+from millstream.runtime.replay import differences, replay
+from millstream.server.video_reader import VideoReader
+from millstream.server.video_writer import VideoWriter
+
+
+def run_replay(
+    path: Path,
+    *,
+    check: bool,
+    out: Path | None,
+    weights: list[str],
+    video: Path | None,
+    device: str | None,
+    overwrite: bool,
+    quiet: bool,
+) -> int:
+    """Returns how many chunks differ from what the journal says."""
+    if not check and out is None:
+        raise JournalError("nothing to do: give --check to compare, --out FILE to write the video again, or both")
+    journal = read_journal(path)
+    header = journal.header
+    torch.set_num_threads(header.threads)
+    with ExitStack() as stack:
+        reader = stack.enter_context(_open_input(header, video)) if header.input else None
+        writer = stack.enter_context(VideoWriter(out, fps=header.config.fps, overwrite=overwrite)) if out else None
+        engine = Engine(
+            header.model,
+            weights=weights or header.weights,
+            loras=header.loras,
+            device=device or header.device,
+            dtype=header.dtype,
+        )
+        progress = stack.enter_context(ChunkProgress(f"replay {path.name}", total_frames=_num_frames(journal), quiet=quiet))
+        _warn(progress, engine, journal)
+        differing = 0
+        for replayed in replay(engine, journal, reader.frames() if reader else None):
+            progress.add(replayed.chunk.timing, len(replayed.chunk.frames))
+            if writer:
+                writer.write(replayed.chunk.frames)
+            if not replayed.identical:
+                differing += 1
+                progress.say(f"chunk {replayed.chunk.index} differs: {replayed.recorded} then, {replayed.chunk.digest} now")
+        return differing
+
+
+def _warn(progress: ChunkProgress, engine: Engine, journal: Journal) -> None:
+    if journal.cut_short:
+        progress.say(f"the journal's last line is cut short; {len(journal.chunks)} complete chunks are replayed")
+    now = engine.journal_header(journal.header.config, journal.header.session_id)
+    for difference in differences(now, journal.header):
+        progress.say(f"not as it was, bits may differ: {difference}")
+
+
+def _open_input(header: Header, video: Path | None) -> VideoReader:
+    assert header.input is not None
+    path = video or Path(header.input.path)
+    reader = VideoReader(path, size=(header.config.height, header.config.width))
+    if file_digest(path) != header.input.digest:
+        reader.close()
+        raise JournalError(f"{path} is not the video this journal was made from; give the right one with --input")
+    return reader
+
+
+def _num_frames(journal: Journal) -> int:
+    return sum(pixel_frames(line.envelope.start_frame, line.envelope.frames) for line in journal.chunks)

@@ -1,0 +1,102 @@
+"""From a model's name and its weights to networks on a device.
+
+Built on the meta device, then filled, so a model is never in memory twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from millstream.core.config import ModelSpec, TextConfig
+from millstream.core.errors import WeightsError
+from millstream.models.dit import CausalDiT
+from millstream.models.wan.text import ByteTokenizer, PromptEncoder, Tokenizer, UMT5Tokenizer, build_umt5
+from millstream.models.wan.vae import WanVAE
+from millstream.models.weights.fill import fill, fill_random
+from millstream.models.weights.fingerprint import fingerprint
+from millstream.models.weights.locate import ModelFiles, locate
+from millstream.models.weights.lora import merge_lora
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedModel:
+    """A model's parts, filled and on one device."""
+
+    spec: ModelSpec
+    dit: CausalDiT
+    vae: WanVAE
+    text: PromptEncoder
+    device: torch.device
+    dtype: torch.dtype
+
+    def fingerprint(self) -> str:
+        return fingerprint({"dit": self.dit, "vae": self.vae, "text": self.text.model})
+
+
+def load_model(
+    spec: ModelSpec,
+    weights: Sequence[str],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    loras: Sequence[tuple[str, float]] = (),
+) -> LoadedModel:
+    """`weights` are paths in any layout we know, or `random` or `random:SEED` alone."""
+    seed = _random_seed(weights)
+    files = None if seed is not None else _complete(locate([Path(path) for path in weights]))
+    text_config = spec.text if files else _small_text(spec.text)
+    with torch.device("meta"):
+        dit, vae, text = CausalDiT(spec.dit), WanVAE(spec.vae), build_umt5(text_config)
+    if files is None:
+        assert seed is not None
+        for module in (dit, vae, text):
+            fill_random(module, seed=seed, device=device, dtype=dtype)
+        tokenizer: Tokenizer = ByteTokenizer()
+    else:
+        assert files.tokenizer is not None
+        tokenizer = UMT5Tokenizer(files.tokenizer)
+        fill(dit, "dit", files.dit, device=device, dtype=dtype)
+        fill(vae, "vae", files.vae, device=device, dtype=dtype)
+        fill(text, "text", files.text, device=device, dtype=dtype)
+    for path, scale in loras:
+        merge_lora(dit, Path(path), scale=scale)
+    encoder = PromptEncoder(text, tokenizer, tokens=spec.dit.text_tokens)
+    return LoadedModel(spec=spec, dit=dit, vae=vae, text=encoder, device=device, dtype=dtype)
+
+
+def is_random(weights: Sequence[str]) -> bool:
+    return len(weights) == 1 and weights[0].partition(":")[0] == RANDOM
+
+
+def _random_seed(weights: Sequence[str]) -> int | None:
+    if not is_random(weights):
+        return None
+    _, _, seed = weights[0].partition(":")
+    if seed and not seed.isdecimal():
+        raise WeightsError(f"{weights[0]!r}: write random or random:SEED with a whole number")
+    return int(seed or 0)
+
+
+def _complete(files: ModelFiles) -> ModelFiles:
+    missing = [name for name in ("dit", "vae", "text", "tokenizer") if not getattr(files, name)]
+    if missing:
+        raise WeightsError(
+            f"no weights for {', '.join(missing)}; give more --weights or convert all into one folder (millstream convert)"
+        )
+    return files
+
+
+def _small_text(config: TextConfig) -> TextConfig:
+    """Untrained text says nothing, so it need not be billions of parameters: same width, few layers, bytes as words."""
+    return replace(config, layers=min(config.layers, 2), vocabulary=384, ffn=min(config.ffn, 2 * config.width))
+
+
+def num_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

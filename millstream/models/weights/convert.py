@@ -1,0 +1,181 @@
+"""Rewrites a checkpoint of any known layout as ours: our names, safetensors, one `config.json`.
+
+Dtypes stay as found. One output shard is in memory at a time; LoRAs are merged into its tensors before it is
+written. Everything is checked before the first byte is written, and files appear together at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from millstream.core.config import ModelSpec
+from millstream.core.errors import WeightsError
+from millstream.core.presets import find_model
+from millstream.models.wan.layouts import Part
+from millstream.models.weights.files import SAFETENSORS, TORCH_SUFFIXES, open_shard
+from millstream.models.weights.locate import ModelFiles, locate
+from millstream.models.weights.lora import LoRA, open_lora
+from millstream.models.weights.manifest import MANIFEST, Manifest, PartEntry, read_manifest
+from millstream.models.weights.parts import Layout, expected_shapes, infer_dit, match_preset
+from millstream.models.weights.staging import Staging
+from millstream.models.weights.survey import Place, Survey, refuse_misfit, scan, shapes_of, survey
+
+_SHARD_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartReport:
+    """What became of one part. Unexpected tensors were left out; the other two lists are empty, or nothing is written."""
+
+    layout: Layout
+    files: tuple[str, ...]
+    num_tensors: int
+    num_bytes: int
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    reshaped: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConvertReport:
+    model: str
+    parts: dict[Part, PartReport]
+    tokenizer: bool
+
+
+def convert(
+    source: Path,
+    target: Path,
+    *,
+    model: str | None = None,
+    shard_bytes: int = _SHARD_BYTES,
+    loras: Sequence[tuple[Path, float]] = (),
+    prefer_ema: bool = True,
+) -> ConvertReport:
+    """Write what `source` holds into the folder `target`, beside parts that are already there."""
+    files = locate([source])
+    before = read_manifest(target)
+    spec = _choose_model(files, model, before, prefer_ema)
+    surveys = {part: _survey(part, spec, paths, prefer_ema) for part, paths in files.parts.items()}
+    if loras and "dit" not in surveys:
+        raise WeightsError(f"{source} holds no DiT to merge a LoRA into; name the LoRA where the DiT is converted")
+    with _disk_errors(target), ExitStack() as stack:
+        shapes = expected_shapes("dit", spec)
+        opened = [stack.enter_context(open_lora(path, shapes, scale=scale)) for path, scale in loras]
+        staging = stack.enter_context(Staging(target))
+        parts = {}
+        for part, result in surveys.items():
+            parts[part] = _write_part(part, result, staging, shard_bytes, prefer_ema, opened if part == "dit" else [])
+        if files.tokenizer:
+            _copy_tokenizer(files.tokenizer, staging)
+        after = _manifest(spec, source, parts, before)
+        staging.path(MANIFEST).write_bytes(after.to_bytes())
+    _remove_replaced(target, before, after)
+    return ConvertReport(model=spec.name, parts=parts, tokenizer=files.tokenizer is not None)
+
+
+def _choose_model(files: ModelFiles, asked: str | None, before: Manifest | None, prefer_ema: bool) -> ModelSpec:
+    """Asked for, or the one whose DiT this is, or the one already in the target."""
+    if asked:
+        spec = find_model(asked)
+    elif files.dit:
+        shapes = shapes_of(scan(files.dit, prefer_ema=prefer_ema))
+        matched = match_preset(shapes)
+        if matched is None:
+            raise WeightsError(f"{files.dit[0]} is of no registered model: {infer_dit(shapes) or 'its DiT is incomplete'}")
+        spec = matched
+    elif before:
+        spec = find_model(before.model)
+    else:
+        raise WeightsError("without a DiT the model cannot be told from its weights; name the model")
+    if before and before.model != spec.name and before.parts.keys() - files.parts.keys():
+        raise WeightsError(f"the target already holds {before.model}, this is {spec.name}; choose another folder")
+    return spec
+
+
+def _survey(part: Part, spec: ModelSpec, paths: Sequence[Path], prefer_ema: bool) -> Survey:
+    result = survey(part, expected_shapes(part, spec), paths, prefer_ema=prefer_ema)
+    refuse_misfit(result, part, paths, allow_unexpected=True)
+    return result
+
+
+def _write_part(
+    part: Part, result: Survey, staging: Staging, shard_bytes: int, prefer_ema: bool, loras: Sequence[LoRA]
+) -> PartReport:
+    shards = _shards(result.places, shard_bytes)
+    names = [f"{part}-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
+    for name, places in zip(names, shards, strict=True):
+        save_file(_read(places, prefer_ema, loras), staging.path(name), metadata={"format": "pt"})
+    return PartReport(
+        layout=result.layout,
+        files=tuple(names),
+        num_tensors=len(result.places),
+        num_bytes=sum(place.info.num_bytes for place in result.places.values()),
+        missing=result.missing,
+        unexpected=result.unexpected,
+        reshaped=result.reshaped,
+    )
+
+
+def _shards(places: Mapping[str, Place], shard_bytes: int) -> list[dict[str, Place]]:
+    """Runs of tensors, each as long as fits; a tensor larger than a shard has one to itself."""
+    shards: list[dict[str, Place]] = []
+    room = 0
+    for name, place in places.items():
+        if not shards or place.info.num_bytes > room:
+            shards.append({})
+            room = shard_bytes
+        shards[-1][name] = place
+        room -= place.info.num_bytes
+    return shards
+
+
+def _read(places: Mapping[str, Place], prefer_ema: bool, loras: Sequence[LoRA]) -> dict[str, Tensor]:
+    """One output shard. Copied: tensors of a file may share storage or lie transposed, which safetensors refuses."""
+    tensors = {}
+    for path, group in itertools.groupby(places.items(), key=lambda item: item[1].path):
+        with open_shard(path, prefer_ema=prefer_ema) as shard:
+            for name, place in group:
+                weight = shard.read(place.name)
+                for lora in loras:
+                    weight = lora.merged(name, weight)
+                tensors[name] = weight.clone().contiguous()
+    return tensors
+
+
+def _copy_tokenizer(folder: Path, staging: Staging) -> None:
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and file.suffix not in (SAFETENSORS, *TORCH_SUFFIXES):  # weights may lie in the same folder
+            shutil.copyfile(file, staging.path(f"tokenizer/{file.name}"))
+
+
+def _manifest(spec: ModelSpec, source: Path, parts: Mapping[Part, PartReport], before: Manifest | None) -> Manifest:
+    entries = {
+        part: PartEntry(files=list(report.files), source=source.resolve().name, layout=report.layout)
+        for part, report in parts.items()
+    }
+    return Manifest(model=spec.name, parts={**(before.parts if before else {}), **entries})
+
+
+def _remove_replaced(target: Path, before: Manifest | None, after: Manifest) -> None:
+    kept = {name for entry in after.parts.values() for name in entry.files}
+    for name in (name for entry in (before.parts.values() if before else ()) for name in entry.files):
+        if name not in kept:
+            (target / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _disk_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot write to {target} ({error}); free space there or choose another folder") from error

@@ -1,0 +1,52 @@
+"""One short string for all the weights of a model: equal weights, equal string, on any device.
+
+Sums of the raw bits as 64-bit integers that wrap around, so the order of addition does not matter. The plain sum
+moves with any changed bit, the sum weighted by position with any two elements swapped, the one weighted by
+scrambled positions with larger rearrangements. Not a defence against forgery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+_PIECE = 1 << 22
+"""Elements at a time: with 64-bit copies, products and weights about 128 MiB of scratch."""
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ODD = (-0x61C8864680B583EB, -0x40A7B892E31B1A47)
+"""Odd constants with well mixed bits."""
+
+
+@torch.no_grad()
+def fingerprint(modules: Mapping[str, nn.Module]) -> str:
+    """Of every parameter's name, shape, dtype and bits."""
+    digest = hashlib.blake2b(digest_size=16)
+    parameters = [(f"{part}:{name}", p) for part, module in sorted(modules.items()) for name, p in module.named_parameters()]
+    longest = max((parameter.numel() for _, parameter in parameters), default=0)
+    weights = {device: _position_weights(min(longest, _PIECE), device) for device in {p.device for _, p in parameters}}
+    for name, parameter in sorted(parameters, key=lambda item: item[0]):
+        digest.update(f"{name}:{parameter.dtype}:{tuple(parameter.shape)};".encode())
+        digest.update(_sums(parameter, weights[parameter.device]).cpu().numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _sums(parameter: Tensor, weights: Tensor) -> Tensor:
+    """Three numbers for each piece."""
+    bits = parameter.reshape(-1).view(_BITS[parameter.element_size()])
+    return torch.stack([_piece_sums(piece.to(torch.int64), weights) for piece in bits.split(_PIECE)])
+
+
+def _piece_sums(piece: Tensor, weights: Tensor) -> Tensor:
+    linear, scrambled = weights[:, : piece.numel()]
+    return torch.stack([piece.sum(), (piece * linear).sum(), (piece * scrambled).sum()])
+
+
+def _position_weights(count: int, device: torch.device) -> Tensor:
+    position = torch.arange(1, count + 1, device=device)
+    scrambled = position * _ODD[0]
+    scrambled = (scrambled ^ (scrambled >> 29)) * _ODD[1]
+    return torch.stack([position, scrambled ^ (scrambled >> 32)])

@@ -1,0 +1,105 @@
+"""Bytes that a model and its sessions hold for as long as they live: weights, windows, prompts.
+
+Not in it: activations and the VAE's working set, which depend on kernels. So this is a lower bound, good
+for saying no before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from millstream.core.config import SPATIAL_STRIDE, DiTConfig, ModelSpec, StreamConfig, TextConfig, VAEConfig
+
+RELATIVE_BUCKETS = 32
+"""Of UMT5's position bias, per layer and head."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryNeed:
+    weight_bytes: int
+    window_bytes: int
+    """Keys and values of one session."""
+    prompt_bytes: int
+    """Keys and values of one session's prompt."""
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.window_bytes + self.prompt_bytes
+
+
+def memory_need(spec: ModelSpec, stream: StreamConfig, *, value_bytes: int, with_text: bool = True) -> MemoryNeed:
+    text = text_parameters(spec.text) if with_text else 0
+    return MemoryNeed(
+        weight_bytes=value_bytes * (dit_parameters(spec.dit) + vae_parameters(spec.vae) + text),
+        window_bytes=window_bytes(spec.dit, stream, value_bytes=value_bytes),
+        prompt_bytes=2 * spec.dit.layers * spec.dit.width * spec.dit.text_tokens * value_bytes,
+    )
+
+
+def tokens_per_frame(dit: DiTConfig, stream: StreamConfig) -> int:
+    cell = SPATIAL_STRIDE * dit.patch
+    return (stream.height // cell) * (stream.width // cell)
+
+
+def window_bytes(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int) -> int:
+    """The key/value ring; with windowed positions the sink's keys are held twice."""
+    frame = dit.layers * dit.width * tokens_per_frame(dit, stream) * value_bytes
+    kept_sink = stream.sink if stream.positions == "windowed" else 0
+    return (2 * stream.window + kept_sink) * frame
+
+
+def dit_parameters(c: DiTConfig) -> int:
+    attention = 4 * _linear(c.width, c.width) + 2 * c.width
+    block = 6 * c.width + 2 * attention + 2 * c.width + _linear(c.width, c.ffn) + _linear(c.ffn, c.width)
+    cells = c.channels * c.patch**2
+    embeddings = _linear(cells, c.width) + _linear(c.text_width, c.width) + _linear(c.time_features, c.width)
+    embeddings += 2 * _linear(c.width, c.width) + _linear(c.width, 6 * c.width)
+    return embeddings + c.layers * block + 2 * c.width + _linear(c.width, cells)
+
+
+def text_parameters(c: TextConfig) -> int:
+    heads = c.heads * c.head_width
+    layer = 4 * c.width * heads + 3 * c.width * c.ffn + 2 * c.width + RELATIVE_BUCKETS * c.heads
+    return c.vocabulary * c.width + c.layers * layer + c.width
+
+
+def vae_parameters(c: VAEConfig) -> int:
+    top = c.width * c.multipliers[-1]
+    middle = 2 * _res_block(top, top) + top + _linear(top, 3 * top) + _linear(top, top)
+    quantise = _linear(2 * c.channels, 2 * c.channels) + _linear(c.channels, c.channels)
+    return _encoder(c, top) + _decoder(c, top) + 2 * middle + quantise
+
+
+def _encoder(c: VAEConfig, top: int) -> int:
+    widths = [c.width * m for m in (1, *c.multipliers)]
+    total = _conv(3, widths[0], 27) + top + _conv(top, 2 * c.channels, 27)
+    for level, (inner, outer) in enumerate(pairwise(widths)):
+        total += _res_block(inner, outer) + (c.res_blocks - 1) * _res_block(outer, outer)
+        if level < len(c.downsample_time):
+            total += _conv(outer, outer, 9) + c.downsample_time[level] * _conv(outer, outer, 3)
+    return total
+
+
+def _decoder(c: VAEConfig, top: int) -> int:
+    widths = [c.width * m for m in (c.multipliers[-1], *reversed(c.multipliers))]
+    doubles = tuple(reversed(c.downsample_time))
+    total = _conv(c.channels, top, 27) + widths[-1] + _conv(widths[-1], 3, 27)
+    for level, (inner, outer) in enumerate(pairwise(widths)):
+        total += _res_block(inner // 2 if level else inner, outer) + c.res_blocks * _res_block(outer, outer)
+        if level < len(doubles):
+            total += _conv(outer, outer // 2, 9) + doubles[level] * _conv(outer, 2 * outer, 3)
+    return total
+
+
+def _res_block(inner: int, outer: int) -> int:
+    shortcut = _conv(inner, outer, 1) if inner != outer else 0
+    return inner + _conv(inner, outer, 27) + outer + _conv(outer, outer, 27) + shortcut
+
+
+def _linear(inner: int, outer: int) -> int:
+    return inner * outer + outer
+
+
+def _conv(inner: int, outer: int, taps: int) -> int:
+    return inner * outer * taps + outer

@@ -1,0 +1,143 @@
+"""The engine: one model on one device, any number of sessions on it.
+
+engine = Engine("wan-mini", weights="random")
+for chunk in engine.session("a lantern over the sea").stream(chunks=4):
+    ...
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from millstream.core.config import ConfigError, StreamConfig
+from millstream.core.controls import WeightedPrompt
+from millstream.core.errors import DeviceError
+from millstream.core.presets import apply_schedule, find_model
+from millstream.models.registry import load_model
+from millstream.runtime.feed import FrameFeed, Frames
+from millstream.runtime.generator import Generator
+from millstream.runtime.journal import Header, InputVideo
+from millstream.runtime.session import ChunkLog, Session, SharedParts
+from millstream.runtime.stopwatch import Stopwatch
+from millstream.wire.local import LocalTransport
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Engine:
+    def __init__(
+        self,
+        model: str = "wan-mini",
+        *,
+        weights: str | Sequence[str] = "random",
+        loras: Sequence[tuple[str, float]] = (),
+        device: str = "auto",
+        dtype: str = "auto",
+    ) -> None:
+        self.spec = find_model(model)
+        self.device = choose_device(device)
+        self.dtype = choose_dtype(dtype, self.device)
+        self.weights = (weights,) if isinstance(weights, str) else tuple(weights)
+        self.loras = tuple(loras)
+        self.model = load_model(self.spec, self.weights, device=self.device, dtype=self.dtype, loras=self.loras)
+        stopwatch = Stopwatch(self.device)
+        self.generator = Generator(self.model.dit, stopwatch)
+        self._parts = SharedParts(
+            transport=LocalTransport(self.generator),
+            vae=self.model.vae,
+            read_prompts=self.model.text,
+            latent_channels=self.spec.dit.channels,
+            device=self.device,
+            dtype=self.dtype,
+            stopwatch=stopwatch,
+            next_call_id=itertools.count(1).__next__,
+        )
+
+    def stream_config(self, schedule: str | None = None, **changes: Any) -> StreamConfig:
+        """The model's own stream, with a published schedule and single settings laid over it."""
+        return stream_config(self.spec.stream, schedule, **changes)
+
+    def session(
+        self,
+        prompt: str | Sequence[WeightedPrompt],
+        *,
+        config: StreamConfig | None = None,
+        frames: Iterable[Frames] | None = None,
+        journal: ChunkLog | None = None,
+        session_id: str | None = None,
+        **changes: Any,
+    ) -> Session:
+        """A new stream. `changes` are fields of StreamConfig; `frames` are an input video's, [H, W, 3] uint8 RGB each."""
+        prompts = (WeightedPrompt(prompt),) if isinstance(prompt, str) else tuple(prompt)
+        return Session(
+            session_id or secrets.token_hex(8),
+            config or self.stream_config(**changes),
+            prompts,
+            self._parts,
+            feed=None if frames is None else FrameFeed(frames),
+            journal=journal,
+        )
+
+    def journal_header(self, config: StreamConfig, session_id: str, video: InputVideo | None = None) -> Header:
+        """All that a replay needs to know of this engine and one of its sessions."""
+        from millstream import __version__
+
+        return Header(
+            model=self.spec.name,
+            weights=self.weights,
+            loras=self.loras,
+            fingerprint=self.model.fingerprint(),
+            config=config,
+            session_id=session_id,
+            device=self.device.type,
+            dtype=str(self.dtype).removeprefix("torch."),
+            threads=torch.get_num_threads(),
+            torch=str(torch.__version__),
+            millstream=__version__,
+            input=video,
+        )
+
+
+def stream_config(base: StreamConfig, schedule: str | None = None, **changes: Any) -> StreamConfig:
+    config = base if schedule is None else apply_schedule(base, schedule)
+    try:
+        return replace(config, **changes)
+    except TypeError:
+        unknown = sorted(set(changes) - set(StreamConfig.__dataclass_fields__))
+        raise ConfigError(f"a stream has no setting {', '.join(unknown)}") from None
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the first GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(f"device {name!r} is not known; use auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(f"device {name!r} is not here: {torch.cuda.device_count()} GPUs found; use --device cpu")
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU and on CPUs that multiply it in hardware, float32 elsewhere."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" or cpu_has_bfloat16() else torch.float32
+    if name not in DTYPES:
+        raise ConfigError(f"dtype must be auto, {' or '.join(DTYPES)}, got {name!r}")
+    return DTYPES[name]
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether bfloat16 products run in hardware here."""
+    cpu = getattr(torch, "cpu", None)
+    return any(bool(getattr(cpu, name, lambda: False)()) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))

@@ -1,0 +1,182 @@
+"""Turns an envelope into clean latents on one device, and does nothing that is not written in it.
+
+Holds the weights, and per session a key/value ring and a prompt's keys and values; a session's clean latents,
+decoder and timeline are elsewhere. Never sees a socket.
+Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from millstream.core.config import SPATIAL_STRIDE
+from millstream.core.envelope import Envelope, Result
+from millstream.core.errors import EnvelopeRefused
+from millstream.models import sampler
+from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.kv import KVRing, Memory, RingShape
+from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
+from millstream.runtime.stopwatch import Stopwatch
+from millstream.wire.parcel import Delivery, Parcel, digest
+
+
+@dataclass(slots=True)
+class SessionCache:
+    """What one session holds on the generator's side."""
+
+    ring: KVRing
+    cross: CrossKV | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return self.ring.num_bytes + (self.cross.num_bytes if self.cross else 0)
+
+
+@dataclass(slots=True)
+class MeteredDiT:
+    """The DiT as the sampler sees it, counting and timing its calls."""
+
+    dit: CausalDiT
+    stopwatch: Stopwatch
+    phase: str = "step"
+    calls: int = field(default=0, init=False)
+
+    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+        self.calls += 1
+        with self.stopwatch.span(self.phase):
+            flow: Tensor = self.dit(latents_BFCYX, level_BF, memory, cross)
+        return flow
+
+    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
+        self.calls += 1
+        with self.stopwatch.span(self.phase):
+            self.dit.commit(latents_BFCYX, level_BF, memory, cross)
+
+
+class Generator:
+    def __init__(self, dit: CausalDiT, stopwatch: Stopwatch) -> None:
+        self.dit = dit
+        self.stopwatch = stopwatch
+        self.caches: dict[str, SessionCache] = {}
+        weight = dit.patch_in.weight
+        self.device, self.dtype = weight.device, weight.dtype
+        self._idle_since = time.perf_counter()
+
+    def run(self, parcel: Parcel) -> Delivery:
+        """Exactly one delivery per parcel; an envelope that is refused gives one that says why."""
+        begun = time.perf_counter()
+        idle_ms = 1000.0 * (begun - self._idle_since)
+        envelope, error = parcel.envelope, ""
+        try:
+            parcel.validate()
+            latents, calls = self._infer(parcel)
+        except EnvelopeRefused as refusal:
+            latents, calls, error = None, 0, str(refusal)
+        fingerprint = "" if latents is None else digest(latents)  # waits for the device, so the time below is real
+        self._idle_since = time.perf_counter()
+        result = Result(
+            call_id=envelope.call_id,
+            session_id=envelope.session_id,
+            chunk_index=envelope.chunk_index,
+            cache_epoch=envelope.cache_epoch,
+            ok=latents is not None,
+            error=error,
+            observed_calls=calls,
+            end_frame=envelope.end_frame,
+            stage1_ms=1000.0 * (self._idle_since - begun),
+            mesh_idle_ms=idle_ms,
+            digest=fingerprint,
+        )
+        return Delivery(result=result, latents_out=latents)
+
+    def release(self, session_id: str) -> None:
+        """Forget a session and free what it held."""
+        self.caches.pop(session_id, None)
+
+    @torch.inference_mode()
+    def _infer(self, parcel: Parcel) -> tuple[Tensor | None, int]:
+        envelope = parcel.envelope
+        self._check(envelope)
+        cache = self._prepare(envelope, parcel.conditioning)
+        assert cache.cross is not None
+        model = MeteredDiT(self.dit, self.stopwatch)
+        if parcel.context_frames is not None:
+            self._recompute(model, cache, envelope, parcel.context_frames)
+        cache.ring.place(list(range(envelope.start_frame, envelope.end_frame)), kv_bias=envelope.kv_bias)
+        model.phase = "step"
+        latents = parcel.latents_in.to(self.device, self.dtype)
+        noise = partial(self._noise, envelope, latents.shape)
+        clean = sampler.denoise(model, latents, envelope.steps, cache.ring, cache.cross, noise)
+        if envelope.commit:
+            model.phase = "commit"
+            settled = sampler.settle(clean, envelope.context_noise, lambda: noise(COMMIT_STEP))
+            sampler.commit(model, settled, envelope.context_noise, cache.ring, cache.cross)
+        assert model.calls == envelope.expected_calls, f"{model.calls} model calls, {envelope.expected_calls} expected"
+        return clean, model.calls
+
+    def _check(self, envelope: Envelope) -> None:
+        """Refuse what does not fit the state here, before anything changes."""
+        cache, who = self.caches.get(envelope.session_id), f"chunk {envelope.chunk_index} of {envelope.session_id}"
+        if cache is None and not envelope.init_cache:
+            raise EnvelopeRefused(f"{who} finds no cache here; the first envelope of a session must set init_cache")
+        if not envelope.reset_cross and (cache is None or cache.cross is None or envelope.init_cache):
+            raise EnvelopeRefused(f"{who} comes without a prompt; set reset_cross")
+        if cache is None or envelope.init_cache:
+            return
+        if cache.ring.shape != self._ring_shape(envelope):
+            raise EnvelopeRefused(f"{who} is for another window than its cache; set init_cache")
+        if not envelope.reset_kv and cache.ring.newest + 1 != envelope.start_frame:
+            raise EnvelopeRefused(f"{who} starts at frame {envelope.start_frame}, its cache ends at {cache.ring.newest}")
+
+    def _prepare(self, envelope: Envelope, conditioning: Tensor | None) -> SessionCache:
+        """Allocate, reset and read the prompt, as the envelope says."""
+        if envelope.init_cache:
+            self.release(envelope.session_id)  # before the new one is allocated: both need not fit
+            ring = KVRing(self._ring_shape(envelope), device=self.device, dtype=self.dtype)
+            self.caches[envelope.session_id] = SessionCache(ring)
+        cache = self.caches[envelope.session_id]
+        if envelope.reset_kv:
+            cache.ring.reset()
+        if envelope.reset_cross:
+            assert conditioning is not None
+            with self.stopwatch.span("prompt"):
+                cache.cross = self.dit.read_prompt(conditioning.to(self.device, self.dtype))
+        return cache
+
+    def _recompute(self, model: MeteredDiT, cache: SessionCache, envelope: Envelope, context_BFCYX: Tensor) -> None:
+        """Rebuild the window from clean latents, oldest first, each group seeing those before it."""
+        assert cache.cross is not None
+        model.phase = "recompute"
+        level, context = envelope.context_noise, context_BFCYX.to(self.device, self.dtype)
+        settled = sampler.settle(context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP))
+        for start in range(0, len(envelope.context_indices), envelope.frames):
+            group = slice(start, start + envelope.frames)
+            cache.ring.place(list(envelope.context_indices[group]), end_frame=envelope.end_frame)
+            sampler.commit(model, settled[:, group], level, cache.ring, cache.cross)
+
+    def _noise(self, envelope: Envelope, shape: torch.Size, step: int) -> Tensor:
+        with self.stopwatch.span("noise"):
+            return chunk_noise(envelope, shape, step, self.device)
+
+    def _ring_shape(self, envelope: Envelope) -> RingShape:
+        config = self.dit.config
+        cell = SPATIAL_STRIDE * config.patch
+        return RingShape(
+            layers=config.layers,
+            heads=config.heads,
+            head_width=config.head_width,
+            grid=(envelope.height // cell, envelope.width // cell),
+            window=envelope.window,
+            sink=envelope.sink,
+            positions=envelope.positions,
+        )
+
+
+def chunk_noise(envelope: Envelope, shape: torch.Size, step: int, device: torch.device) -> Tensor:
+    """The noise of one step of one chunk, the same wherever it is computed."""
+    return gaussian(shape, seed=envelope.seed, epoch=envelope.cache_epoch, chunk=envelope.chunk_index, step=step, device=device)

@@ -1,0 +1,53 @@
+"""The clean latents of a session's window: what a recompute, an anchor or a recovery is built from.
+
+Holds the sink's frames and the newest ones, as many as the window, never more. Knows frames by their number
+within the epoch. With decoded anchors each frame also keeps the last pixel frame it was decoded to.
+Shapes: C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class History:
+    def __init__(self) -> None:
+        self._latents: dict[int, Tensor] = {}
+        self._pixels: dict[int, Tensor] = {}
+
+    def clear(self) -> None:
+        self._latents.clear()
+        self._pixels.clear()
+
+    def __len__(self) -> int:
+        return len(self._latents)
+
+    def push(self, start_frame: int, latents_BFCYX: Tensor, *, window: int, sink: int) -> None:
+        """Add a finished chunk and let go of what left the window."""
+        for offset, frame in enumerate(latents_BFCYX.unbind(1)):
+            self._latents[start_frame + offset] = frame
+        held = sorted(self._latents)
+        newest = window - sink
+        for frame in held[sink : max(sink, len(held) - newest)]:
+            del self._latents[frame]
+            self._pixels.pop(frame, None)
+
+    def keep_pixels(self, frame: int, pixels_B3YX: Tensor) -> None:
+        """Remember what a frame was decoded to, for as long as its latents are held."""
+        if frame in self._latents:
+            self._pixels[frame] = pixels_B3YX
+
+    def context_indices(self, *, window: int, sink: int, frames_per_chunk: int) -> tuple[int, ...]:
+        """Frames that the next chunk's window holds before it: the sink's and the newest."""
+        held = sorted(self._latents)
+        newest = window - sink - frames_per_chunk
+        rest = held[sink:]
+        return tuple(held[:sink] + rest[max(0, len(rest) - newest) :])
+
+    def context(self, indices: tuple[int, ...]) -> Tensor:
+        """[B, context, C, Y, X]"""
+        return torch.stack([self._latents[index] for index in indices], dim=1)
+
+    def pixels(self, frame: int) -> Tensor:
+        return self._pixels[frame]

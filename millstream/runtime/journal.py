@@ -1,0 +1,121 @@
+"""The journal: a header and one line per chunk, JSON, appended as the stream goes.
+
+It is meant to be read after a crash, so it grows in place; a last line cut short is survived and reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TypeVar
+
+import msgspec
+
+from millstream.core.config import StreamConfig
+from millstream.core.controls import Receipt
+from millstream.core.envelope import Envelope
+from millstream.core.errors import JournalError
+
+VERSION = 1
+
+
+class InputVideo(msgspec.Struct, frozen=True, kw_only=True):
+    """The video a session restyled: where it was, and what was in it."""
+
+    path: str
+    digest: str
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field="kind"):
+    """All that a replay needs to set up the same stream."""
+
+    version: int = VERSION
+    model: str
+    weights: tuple[str, ...]
+    """Paths, or `random:SEED`."""
+    loras: tuple[tuple[str, float], ...] = ()
+    fingerprint: str
+    config: StreamConfig
+    session_id: str
+    device: str
+    dtype: str
+    threads: int
+    torch: str
+    millstream: str
+    input: InputVideo | None = None
+
+
+class ChunkLine(msgspec.Struct, frozen=True, kw_only=True, tag="chunk", tag_field="kind"):
+    envelope: Envelope
+    digest: str
+    receipts: tuple[Receipt, ...] = ()
+
+
+Line = TypeVar("Line", Header, ChunkLine)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Journal:
+    header: Header
+    chunks: tuple[ChunkLine, ...]
+    cut_short: bool
+    """Whether the last line was incomplete, as after a crash."""
+
+
+class JournalWriter:
+    """Appends a line per chunk and flushes it, so that a crash loses at most the chunk it interrupts."""
+
+    def __init__(self, path: Path, header: Header, *, overwrite: bool = False) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[bytes] = path.open("wb" if overwrite else "xb")
+        except FileExistsError:
+            raise JournalError(f"{path} exists already; pass --overwrite or choose another --journal") from None
+        except OSError as error:
+            raise JournalError(f"cannot write {path}: {error.strerror}; choose another --journal") from None
+        self._append(header)
+
+    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...]) -> None:
+        self._append(ChunkLine(envelope=envelope, digest=digest, receipts=receipts))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> JournalWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _append(self, line: Header | ChunkLine) -> None:
+        try:
+            self._file.write(msgspec.json.encode(line) + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise JournalError(
+                f"cannot write {self._path}: {error.strerror}; free some space or choose another --journal"
+            ) from None
+
+
+def read_journal(path: Path) -> Journal:
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise JournalError(f"cannot read {path}: {error.strerror}") from None
+    *whole, rest = lines
+    if not whole:
+        raise JournalError(f"{path} holds no complete line; it is not a journal or was cut off at once")
+    header = _parse(whole[0], Header, path, 1)
+    if header.version != VERSION:
+        raise JournalError(f"{path} is a journal of version {header.version}; this program reads version {VERSION}")
+    chunks = tuple(_parse(line, ChunkLine, path, number) for number, line in enumerate(whole[1:], start=2))
+    return Journal(header=header, chunks=chunks, cut_short=bool(rest))
+
+
+def _parse(line: bytes, kind: type[Line], path: Path, number: int) -> Line:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise JournalError(f"{path}, line {number} is not part of a journal: {error}") from None

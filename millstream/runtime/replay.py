@@ -1,0 +1,56 @@
+"""A journal run again: the same envelopes through the same code, each chunk's latents compared with what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from millstream.core.errors import JournalError
+from millstream.runtime.engine import Engine
+from millstream.runtime.feed import Frames
+from millstream.runtime.journal import Header, Journal
+from millstream.runtime.session import Chunk
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayedChunk:
+    chunk: Chunk
+    recorded: str
+    """The digest in the journal."""
+
+    @property
+    def identical(self) -> bool:
+        return self.chunk.digest == self.recorded
+
+
+def replay(engine: Engine, journal: Journal, frames: Iterable[Frames] | None = None) -> Iterator[ReplayedChunk]:
+    """Every chunk of the journal, generated again. `frames` are those of the input video, where there was one."""
+    header = journal.header
+    check_weights(engine, header)
+    if (header.input is not None) != (frames is not None):
+        raise JournalError("this journal needs its input video" if header.input else "this journal had no input video")
+    if not journal.chunks:
+        return
+    prompts = journal.chunks[0].envelope.prompts
+    session = engine.session(prompts, config=header.config, frames=frames, session_id=header.session_id)
+    for line in journal.chunks:
+        chunk = session.submit(session.follow(line.envelope))
+        if chunk is not None:
+            yield ReplayedChunk(chunk=chunk, recorded=line.digest)
+    session.close()
+
+
+def check_weights(engine: Engine, header: Header) -> None:
+    found = engine.model.fingerprint()
+    if found != header.fingerprint:
+        raise JournalError(
+            f"the journal was made with weights {header.fingerprint}, these are {found}; "
+            "give the same --weights, --lora, --device and --dtype"
+        )
+
+
+def differences(engine_header: Header, journal_header: Header) -> list[str]:
+    """What is not as it was, and may therefore change bits."""
+    names = ("device", "dtype", "threads", "torch", "millstream")
+    pairs = [(name, getattr(journal_header, name), getattr(engine_header, name)) for name in names]
+    return [f"{name}: {then} then, {now} now" for name, then, now in pairs if then != now]

@@ -1,0 +1,292 @@
+"""One live stream: its timeline, its clean latents, its decoder state. Sessions share weights and nothing else.
+
+`plan_chunk` turns controls into a parcel, `accept` turns the delivery into pixels. What happens in between is
+the transport's business. Everything a chunk depends on is in its envelope, so `fill` can make the same parcel
+again from a journal.
+Shapes: B batch, F latent frames, T pixel frames, C latent channels, Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from millstream.core.config import TEMPORAL_STRIDE, StreamConfig, pixel_frames
+from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.envelope import Envelope
+from millstream.core.errors import EnvelopeRefused
+from millstream.core.trace import ChunkTiming
+from millstream.models.sampler import mix
+from millstream.runtime.feed import FrameFeed
+from millstream.runtime.generator import chunk_noise
+from millstream.runtime.history import History
+from millstream.runtime.motion import MotionNoise
+from millstream.runtime.stopwatch import Stopwatch
+from millstream.runtime.timeline import Timeline
+from millstream.wire.parcel import Delivery, Parcel
+
+State = tuple[Tensor, ...]
+
+
+class VAE(Protocol):
+    """What a session needs of a VAE: streaming both ways, with the state in the caller's hands."""
+
+    def encode(self, pixels_BTCYX: Tensor, state: State = ()) -> tuple[Tensor, State]: ...
+
+    def decode(self, latents_BFCYX: Tensor, state: State = ()) -> tuple[Tensor, State]: ...
+
+
+class Transport(Protocol):
+    def submit(self, parcel: Parcel) -> Delivery: ...
+
+    def release(self, session_id: str) -> None: ...
+
+
+class ChunkLog(Protocol):
+    """Where finished chunks are written down."""
+
+    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...]) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """What a viewer gets."""
+
+    index: int
+    epoch: int
+    frames: NDArray[np.uint8]
+    """[T, H, W, 3] RGB"""
+    prompts: tuple[WeightedPrompt, ...]
+    receipts: tuple[Receipt, ...]
+    """Controls that first show in this chunk."""
+    timing: ChunkTiming
+    digest: str
+    """Of the latents, as in the journal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedParts:
+    """What all sessions of an engine use and none owns."""
+
+    transport: Transport
+    vae: VAE
+    read_prompts: Callable[[tuple[WeightedPrompt, ...]], Tensor]
+    latent_channels: int
+    device: torch.device
+    dtype: torch.dtype
+    stopwatch: Stopwatch
+    next_call_id: Callable[[], int]
+
+
+@dataclass(slots=True)
+class _Outstanding:
+    envelope: Envelope
+    receipts: tuple[Receipt, ...]
+    real_frames: int
+    begun: float
+
+
+class Session:
+    def __init__(
+        self,
+        session_id: str,
+        config: StreamConfig,
+        prompts: tuple[WeightedPrompt, ...],
+        parts: SharedParts,
+        *,
+        feed: FrameFeed | None = None,
+        journal: ChunkLog | None = None,
+    ) -> None:
+        self.id = session_id
+        self.config = config
+        self.timeline = Timeline(session_id, config, prompts, has_input=feed is not None)
+        self._parts = parts
+        self._feed = feed
+        self._journal = journal
+        self._history = History()
+        self._motion = MotionNoise(config.motion_gain)
+        self._decoder: State = ()
+        self._encoder: State = ()
+        self._outstanding: deque[_Outstanding] = deque()
+        self._exhausted = False
+
+    @property
+    def ended(self) -> bool:
+        """Stopped, or out of input: no further chunk will come."""
+        return self.timeline.stopped or self._exhausted
+
+    def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        """Ask for a change at the next unplanned chunk, or at a later one."""
+        return self.timeline.queue(control, at_chunk=at_chunk)
+
+    def stream(self, chunks: int | None = None) -> Iterator[Chunk]:
+        """Chunks until the session ends or is paused, or `chunks` of them. Call again to go on."""
+        while chunks is None or chunks > 0:
+            parcel = self.plan_chunk()
+            if parcel is None:
+                return
+            chunk = self.submit(parcel)
+            if chunk is not None:
+                yield chunk
+            chunks = None if chunks is None else chunks - 1
+
+    def submit(self, parcel: Parcel) -> Chunk | None:
+        """Have a parcel run and decode what comes back."""
+        return self.accept(self._parts.transport.submit(parcel))
+
+    def plan_chunk(self) -> Parcel | None:
+        """The next chunk of work, or None while paused and after the end."""
+        begun = time.perf_counter()
+        if self._exhausted or not self.timeline.absorb():
+            return None
+        timeline, frames = self.timeline, self.config.frames_per_chunk
+        if timeline.start_frame == 0:
+            self._forget()
+        video, real = self._take_input(timeline.start_frame)
+        if self._exhausted:
+            return None
+        context = self._history.context_indices(window=timeline.window, sink=timeline.sink, frames_per_chunk=frames)
+        scale = None if video is None else self._motion.scale(video, timeline.noise_scale)
+        envelope = timeline.plan(call_id=self._parts.next_call_id(), context_indices=context, noise_scale=scale)
+        parcel = self._fill(envelope, video)
+        self._outstanding.append(_Outstanding(envelope, timeline.take_receipts(), real, begun))
+        return parcel
+
+    def follow(self, envelope: Envelope) -> Parcel:
+        """The parcel of a chunk that was planned before: replay and recovery."""
+        begun = time.perf_counter()
+        if envelope.start_frame == 0:
+            self._forget()
+        video, real = self._take_input(envelope.start_frame)
+        parcel = self._fill(envelope, video)
+        self._outstanding.append(_Outstanding(envelope, (), real, begun))
+        return parcel
+
+    def accept(self, delivery: Delivery) -> Chunk | None:
+        """Decode a delivery. None for a duplicate, or a chunk from before a cut: never shown."""
+        result = delivery.result
+        if not self._outstanding or result.call_id < self._outstanding[0].envelope.call_id:
+            return None
+        planned = self._outstanding.popleft()
+        envelope = planned.envelope
+        if result.call_id != envelope.call_id:
+            raise EnvelopeRefused(f"call {result.call_id} was answered before call {envelope.call_id}")
+        if not result.ok:
+            raise EnvelopeRefused(result.error)
+        if any(later.envelope.cache_epoch > envelope.cache_epoch for later in self._outstanding):
+            return None
+        latents = self._checked(delivery.latents_out, envelope)
+        self._history.push(envelope.start_frame, latents, window=envelope.window, sink=envelope.sink)
+        frames = self._decode(envelope, latents)[: planned.real_frames]
+        if self._journal is not None:
+            self._journal.write(envelope, result.digest, planned.receipts)
+        phases = self._parts.stopwatch.lap()
+        return Chunk(
+            index=envelope.chunk_index,
+            epoch=envelope.cache_epoch,
+            frames=frames,
+            prompts=envelope.prompts,
+            receipts=planned.receipts,
+            timing=ChunkTiming(total_ms=1000.0 * (time.perf_counter() - planned.begun), phases_ms=phases),
+            digest=result.digest,
+        )
+
+    def close(self) -> None:
+        """Give back all memory. The session cannot be used afterwards."""
+        self._parts.transport.release(self.id)
+        self._forget()
+        self._outstanding.clear()
+        self._exhausted = True
+
+    def _forget(self) -> None:
+        """A new epoch starts from nothing."""
+        self._history.clear()
+        self._motion.reset()
+        self._decoder = self._encoder = ()
+
+    def _take_input(self, start_frame: int) -> tuple[NDArray[np.uint8] | None, int]:
+        count = pixel_frames(start_frame, self.config.frames_per_chunk)
+        if self._feed is None:
+            return None, count
+        taken = self._feed.take(count)
+        if taken is None:
+            self._exhausted = True
+            return None, 0
+        return taken
+
+    @torch.inference_mode()
+    def _fill(self, envelope: Envelope, video: NDArray[np.uint8] | None) -> Parcel:
+        """Everything an envelope names, as tensors."""
+        parts, conditioning, context = self._parts, None, None
+        if envelope.reset_cross:
+            with parts.stopwatch.span("text"):
+                conditioning = parts.read_prompts(envelope.prompts)
+        if envelope.recompute:
+            context = self._context(envelope.context_indices)
+        return Parcel(
+            envelope=envelope,
+            latents_in=self._start(envelope, video),
+            conditioning=conditioning,
+            context_frames=context,
+        )
+
+    def _start(self, envelope: Envelope, video: NDArray[np.uint8] | None) -> Tensor:
+        """Noise, or the input's latents with noise mixed in, at the level of the first step."""
+        parts, (rows, columns) = self._parts, self.config.latent_size
+        shape = torch.Size((1, envelope.frames, parts.latent_channels, rows, columns))
+        with parts.stopwatch.span("noise"):
+            noise = chunk_noise(envelope, shape, 0, parts.device)
+        if video is None:
+            return noise.to(parts.dtype)
+        with parts.stopwatch.span("encode"):
+            pixels = torch.from_numpy(video).to(parts.device).permute(0, 3, 1, 2).to(parts.dtype) / 127.5 - 1.0
+            latents, self._encoder = parts.vae.encode(pixels[None], self._encoder)
+        return mix(latents, noise, envelope.steps[0]).to(parts.dtype)
+
+    def _context(self, indices: tuple[int, ...]) -> Tensor:
+        """Clean latents of the window; with decoded anchors its first frame is encoded afresh from its last picture.
+
+        Frame 0 of an epoch was a single picture to begin with, so it is its own anchor.
+        """
+        context = self._history.context(indices)
+        if self.config.anchor != "decoded" or indices[0] == 0:
+            return context
+        with self._parts.stopwatch.span("anchor"):
+            anchor, _ = self._parts.vae.encode(self._history.pixels(indices[0])[:, None])
+        return torch.cat([anchor.to(context.dtype), context[:, 1:]], dim=1)
+
+    def _checked(self, latents: Tensor | None, envelope: Envelope) -> Tensor:
+        rows, columns = self.config.latent_size
+        expected = (1, envelope.frames, self._parts.latent_channels, rows, columns)
+        if latents is None or tuple(latents.shape) != expected:
+            found = "nothing" if latents is None else tuple(latents.shape)
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} should bring latents {expected}, brought {found}")
+        if not bool(torch.isfinite(latents).all()):
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} brought latents that are not finite; try --dtype float32")
+        return latents
+
+    @torch.inference_mode()
+    def _decode(self, envelope: Envelope, latents: Tensor) -> NDArray[np.uint8]:
+        stopwatch = self._parts.stopwatch
+        with stopwatch.span("decode"):
+            pixels_BTCYX, self._decoder = self._parts.vae.decode(latents, self._decoder)
+        if self.config.anchor == "decoded":
+            self._keep_anchors(envelope, pixels_BTCYX)
+        with stopwatch.span("convert"):
+            shown = ((pixels_BTCYX[0].float() + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8)
+            frames: NDArray[np.uint8] = shown.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        return frames
+
+    def _keep_anchors(self, envelope: Envelope, pixels_BTCYX: Tensor) -> None:
+        lead = pixel_frames(envelope.start_frame, 1)
+        for offset in range(envelope.frames):
+            last = lead - 1 + TEMPORAL_STRIDE * offset
+            self._history.keep_pixels(envelope.start_frame + offset, pixels_BTCYX[:, last].clone())

@@ -1,0 +1,255 @@
+"""A session's controls in time, turned into envelopes. Pure policy: no tensors, no clock, no model.
+
+A control waits until its chunk is planned, applies there in the order of arrival, and is answered by two
+receipts. Nothing here grows: at most `MAX_WAITING` controls wait, one more is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from millstream.core.config import StreamConfig, check_window
+from millstream.core.controls import (
+    AnyControl,
+    Cut,
+    Pause,
+    Receipt,
+    Resume,
+    SetKVBias,
+    SetNoiseScale,
+    SetPrompt,
+    SetSeed,
+    SetSteps,
+    SetWindow,
+    Stop,
+    WeightedPrompt,
+    check_prompts,
+    normalise,
+)
+from millstream.core.envelope import Envelope, recompute_calls
+from millstream.core.errors import ControlError
+from millstream.core.schedule import noise_levels, start_at
+
+MAX_WAITING = 256
+
+Mix = tuple[WeightedPrompt, ...]
+
+
+@dataclass(slots=True)
+class _Blend:
+    """A walk from one mix to another, one share further each chunk."""
+
+    before: Mix
+    after: Mix
+    chunks: int
+    done: int = 0
+
+    def step(self) -> Mix:
+        self.done += 1
+        share = self.done / self.chunks
+        if share >= 1.0:
+            return self.after
+        return normalise(
+            tuple(WeightedPrompt(p.text, p.weight * (1.0 - share)) for p in self.before)
+            + tuple(WeightedPrompt(p.text, p.weight * share) for p in self.after)
+        )
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What the next envelope must ask for, collected from the controls that apply to it."""
+
+    init_cache: bool = True
+    reset_kv: bool = True
+    reset_cross: bool = True
+    recompute: bool = False
+
+
+@dataclass(slots=True)
+class _Waiting:
+    control: AnyControl
+    control_id: str
+    at_chunk: int
+
+
+@dataclass(slots=True)
+class Timeline:
+    session_id: str
+    config: StreamConfig
+    prompts: Mix
+    """The mix in force."""
+    has_input: bool = False
+    """Whether a video is being restyled; without one, noise_scale means nothing and is refused."""
+    epoch: int = 0
+    chunk_index: int = 0
+    """The next chunk to be planned."""
+    start_frame: int = 0
+    """The first latent frame of that chunk within its epoch."""
+    paused: bool = False
+    stopped: bool = False
+    _blend: _Blend | None = None
+    _pending: _Pending = field(default_factory=_Pending)
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _receipts: list[Receipt] = field(default_factory=list)
+    _next_id: int = 1
+    steps: tuple[float, ...] = field(init=False)
+    seed: int = field(init=False)
+    noise_scale: float = field(init=False)
+    window: int = field(init=False)
+    sink: int = field(init=False)
+    kv_bias: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_prompts(self.prompts)
+        self.prompts = normalise(self.prompts)
+        self.steps = self.config.steps
+        self.seed = self.config.seed
+        self.noise_scale = self.config.noise_scale
+        self.window, self.sink = self.config.window, self.config.sink
+        self.kv_bias = self.config.kv_bias
+
+    def queue(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        """Take a control for the next unplanned chunk, or a later one; refuse what can never apply."""
+        control.check()
+        chunk = self.chunk_index if at_chunk is None else at_chunk
+        self._refuse_if_hopeless(control, chunk)
+        control_id = control.id or self._free_id()
+        if any(waiting.control_id == control_id for waiting in self._waiting):
+            raise ControlError(f"a control with id {control_id!r} is already waiting; give each its own")
+        self._waiting.append(_Waiting(control, control_id, chunk))
+        return Receipt(control_id=control_id, state="queued", chunk_index=chunk)
+
+    def absorb(self) -> bool:
+        """Apply the controls due at the next chunk. Returns whether that chunk is to be planned now."""
+        due = [waiting for waiting in self._waiting if waiting.at_chunk <= self.chunk_index]
+        self._waiting = [waiting for waiting in self._waiting if waiting.at_chunk > self.chunk_index]
+        for waiting in due:
+            self._apply(waiting.control)
+            self._receipts.append(Receipt(control_id=waiting.control_id, state="applied", chunk_index=self.chunk_index))
+        return not (self.paused or self.stopped)
+
+    def take_receipts(self) -> tuple[Receipt, ...]:
+        """Receipts of controls applied since the last call."""
+        taken, self._receipts = tuple(self._receipts), []
+        return taken
+
+    def plan(self, *, call_id: int, context_indices: tuple[int, ...], noise_scale: float | None = None) -> Envelope:
+        """The envelope of the next chunk. `context_indices` are the frames a recompute could use; `noise_scale` is
+        the share of noise in an input video's latents, None where there is no input."""
+        if self._blend is not None:
+            self._walk_blend(self._blend)
+        pending, self._pending = self._pending, _Pending(init_cache=False, reset_kv=False, reset_cross=False)
+        anchored = self.config.anchor != "off"
+        context = context_indices if self.start_frame > 0 and (pending.recompute or anchored) else ()
+        levels = noise_levels(self.steps, shift=self.config.shift, warp=self.config.warp)
+        steps = levels if noise_scale is None else start_at(levels, noise_scale)
+        frames, commit = self.config.frames_per_chunk, not anchored
+        envelope = Envelope(
+            call_id=call_id,
+            session_id=self.session_id,
+            chunk_index=self.chunk_index,
+            cache_epoch=self.epoch,
+            height=self.config.height,
+            width=self.config.width,
+            start_frame=self.start_frame,
+            frames=frames,
+            init_cache=pending.init_cache,
+            reset_kv=pending.reset_kv or bool(context),
+            reset_cross=pending.reset_cross,
+            recompute=bool(context),
+            context_indices=context,
+            steps=steps,
+            commit=commit,
+            context_noise=self.config.context_noise,
+            expected_calls=recompute_calls(len(context), frames) + len(steps) + commit,
+            window=self.window,
+            sink=self.sink,
+            positions=self.config.positions,
+            seed=self.seed,
+            noise_scale=1.0 if noise_scale is None else noise_scale,
+            kv_bias=self.kv_bias,
+            prompts=self.prompts,
+            conditioning_id=conditioning_id(self.prompts),
+        )
+        self.chunk_index += 1
+        self.start_frame += frames
+        return envelope
+
+    def _refuse_if_hopeless(self, control: AnyControl, chunk: int) -> None:
+        if self.stopped:
+            raise ControlError("the session has stopped; start a new one")
+        if chunk < self.chunk_index:
+            raise ControlError(f"chunk {chunk} is in the past; the next that can change is {self.chunk_index}")
+        if len(self._waiting) >= MAX_WAITING:
+            raise ControlError(f"{MAX_WAITING} controls are waiting already; wait for their receipts")
+        if isinstance(control, SetWindow):
+            check_window(control.window, control.sink, self.config.frames_per_chunk)
+        if isinstance(control, SetNoiseScale) and not self.has_input:
+            raise ControlError("noise_scale acts on an input video and this session has none")
+
+    def _free_id(self) -> str:
+        control_id = f"c{self._next_id}"
+        self._next_id += 1
+        return control_id
+
+    def _apply(self, control: AnyControl) -> None:
+        match control:
+            case SetPrompt():
+                self._switch_prompt(control)
+            case Cut():
+                self._cut()
+            case SetSteps(steps=steps):
+                self.steps = steps
+            case SetSeed(seed=seed):
+                self.seed = seed
+            case SetNoiseScale(noise_scale=noise_scale):
+                self.noise_scale = noise_scale
+            case SetWindow(window=window, sink=sink):
+                self._resize(window, sink)
+            case SetKVBias(kv_bias=kv_bias):
+                self.kv_bias = kv_bias
+            case Pause():
+                self.paused = True
+            case Resume():
+                self.paused = False
+            case Stop():
+                self.stopped = True
+
+    def _switch_prompt(self, control: SetPrompt) -> None:
+        mix = normalise(control.mix)
+        self._blend = None
+        if control.mode == "blend":
+            self._blend = _Blend(before=self.prompts, after=mix, chunks=control.chunks)
+            return
+        self.prompts = mix
+        self._pending.reset_cross = True
+        if control.mode == "cut":
+            self._cut()
+        elif control.mode == "recompute":
+            self._pending.recompute = True
+
+    def _walk_blend(self, blend: _Blend) -> None:
+        self.prompts = blend.step()
+        self._pending.reset_cross = True
+        if blend.done == blend.chunks:
+            self._blend = None
+
+    def _cut(self) -> None:
+        self.epoch += 1
+        self.start_frame = 0
+        self._pending.reset_kv = self._pending.reset_cross = True
+        self._pending.recompute = False
+
+    def _resize(self, window: int, sink: int) -> None:
+        if (window, sink) == (self.window, self.sink):
+            return
+        self.window, self.sink = window, sink
+        self._pending.init_cache = self._pending.reset_kv = self._pending.reset_cross = True
+        self._pending.recompute = True
+
+
+def conditioning_id(prompts: Mix) -> str:
+    """Names a mix: equal mixes, equal ids."""
+    spelled = "\x1f".join(f"{prompt.weight!r}\x1e{prompt.text}" for prompt in prompts)
+    return hashlib.blake2b(spelled.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

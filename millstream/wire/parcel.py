@@ -1,0 +1,56 @@
+"""An envelope and its tensors, a result and its tensor: what a transport carries.
+
+Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns, S text tokens, E text width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from millstream.core.envelope import Envelope, Result
+from millstream.core.errors import EnvelopeRefused
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parcel:
+    envelope: Envelope
+    latents_in: Tensor
+    """[B, F, C, Y, X]: initial noise, or a video's latents with noise mixed in, at the first step's level."""
+    conditioning: Tensor | None = None
+    """[B, S, E], there when `reset_cross` is set."""
+    context_frames: Tensor | None = None
+    """[B, context, C, Y, X] clean latents, there when `recompute` is set."""
+
+    def validate(self) -> None:
+        """Everything that can be refused, before anything is sent or run."""
+        envelope = self.envelope
+        envelope.validate()
+        if envelope.reset_cross and self.conditioning is None:
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} resets cross-attention without a conditioning")
+        if envelope.recompute != (self.context_frames is not None):
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} asks for recompute and context frames must come with it")
+        if self.context_frames is not None and self.context_frames.shape[1] != len(envelope.context_indices):
+            raise EnvelopeRefused(
+                f"chunk {envelope.chunk_index} names {len(envelope.context_indices)} context frames "
+                f"and carries {self.context_frames.shape[1]}"
+            )
+        if self.latents_in.shape[1] != envelope.frames:
+            raise EnvelopeRefused(f"chunk of {envelope.frames} frames carries {self.latents_in.shape[1]}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    result: Result
+    latents_out: Tensor | None = None
+    """[B, F, C, Y, X] clean latents, there when the result is ok."""
+
+
+def digest(latents: Tensor) -> str:
+    """Fingerprint of the exact bits, dtype and shape included."""
+    head = f"{latents.dtype}{tuple(latents.shape)}".encode()
+    raw = latents.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
+    return hashlib.blake2b(head + raw, digest_size=16).hexdigest()

@@ -1,0 +1,16 @@
+"""Shared by all tests: two threads, no network, a fixed seed."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> None:
+    torch.set_num_threads(2)
+    torch.manual_seed(0)

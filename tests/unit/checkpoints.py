@@ -1,0 +1,105 @@
+"""Small checkpoints in every layout people have, for the tests of `models.weights`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import UMT5Config, UMT5EncoderModel
+
+from millstream.core.config import ModelSpec
+from millstream.core.presets import MODELS
+from millstream.models.dit import CausalDiT
+from millstream.models.wan.layouts import Layout, Part, translated, translation
+from millstream.models.wan.vae import WanVAE
+from millstream.models.weights.fill import fill_random
+
+TINY = MODELS["wan-tiny"]
+PARTS: tuple[Part, ...] = ("dit", "vae", "text")
+Weights = dict[str, Tensor]
+
+
+def meta_module(part: Part, spec: ModelSpec = TINY) -> nn.Module:
+    with torch.device("meta"):
+        if part == "text":
+            return UMT5EncoderModel(
+                UMT5Config(
+                    vocab_size=spec.text.vocabulary,
+                    d_model=spec.text.width,
+                    d_kv=spec.text.head_width,
+                    d_ff=spec.text.ffn,
+                    num_layers=spec.text.layers,
+                    num_heads=spec.text.heads,
+                )
+            )
+        return CausalDiT(spec.dit) if part == "dit" else WanVAE(spec.vae)
+
+
+def random_module(part: Part, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
+    module = meta_module(part)
+    fill_random(module, seed=seed, device="cpu", dtype=dtype)
+    return module
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """A state dict without the name that is tied to another."""
+    return {name: tensor for name, tensor in module.state_dict().items() if name != "encoder.embed_tokens.weight"}
+
+
+def in_layout(weights: Weights, part: Part, layout: Layout) -> Weights:
+    return dict(translated(weights, translation(part, layout, weights)))  # type: ignore[arg-type]
+
+
+def prefixed(weights: Weights, prefix: str) -> Weights:
+    return {prefix + name: tensor for name, tensor in weights.items()}
+
+
+def save(weights: Weights, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
+    return path
+
+
+def save_shards(weights: Weights, folder: Path, stem: str, count: int) -> list[Path]:
+    """Of about equal size, numbered as published ones are."""
+    total = sum(tensor.nbytes for tensor in weights.values())
+    pieces: list[Weights] = [{} for _ in range(count)]
+    before = 0
+    for name, tensor in weights.items():
+        pieces[before * count // total][name] = tensor
+        before += tensor.nbytes
+    return [save(piece, folder / f"{stem}-{i:05d}-of-{count:05d}.safetensors") for i, piece in enumerate(pieces, 1)]
+
+
+def original_folder(folder: Path) -> Path:
+    """As Wan publishes it."""
+    dit, vae, text = (in_layout(weights_of(random_module(part)), part, "original") for part in PARTS)
+    save_shards(dit, folder, "diffusion_pytorch_model", 2)
+    torch.save(vae, folder / "Wan2.1_VAE.pth")
+    torch.save(text, folder / "models_t5_umt5-xxl-enc-bf16.pth")
+    _tokenizer(folder / "google/umt5-xxl")
+    return folder
+
+
+def diffusers_folder(folder: Path) -> Path:
+    for part, name in zip(PARTS, ("transformer", "vae", "text_encoder"), strict=True):
+        save_shards(in_layout(weights_of(random_module(part)), part, "diffusers"), folder / name, "model", 2)
+        (folder / name / "config.json").write_text('{"_class_name": "Something"}')
+    (folder / "model_index.json").write_text("{}")
+    _tokenizer(folder / "tokenizer")
+    return folder
+
+
+def _tokenizer(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+    (folder / "spiece.model").write_bytes(b"pieces")
+
+
+def assert_same(found: Weights, expected: Weights) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype, name
+        assert torch.equal(found[name], tensor), name

@@ -1,0 +1,106 @@
+"""The ring against a list that simply forgets its oldest frames."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.models.kv import KVRing, RingShape
+from millstream.ops.rope import frame_phases, rotate
+
+LAYERS, HEADS, HEAD, GRID = 2, 2, 12, (1, 2)
+TOKENS = GRID[0] * GRID[1]
+
+
+def make_ring(window: int, sink: int, positions: str = "absolute") -> KVRing:
+    shape = RingShape(layers=LAYERS, heads=HEADS, head_width=HEAD, grid=GRID, window=window, sink=sink, positions=positions)
+    return KVRing(shape, device=torch.device("cpu"), dtype=torch.float32)
+
+
+def raw_key(frame: int, layer: int) -> torch.Tensor:
+    return torch.randn(1, TOKENS, HEADS, HEAD, generator=torch.Generator().manual_seed(1000 * layer + frame))
+
+
+def write_chunk(ring: KVRing, frames: list[int]) -> list[torch.Tensor]:
+    """Keys a chunk attends to, per layer, after writing its own."""
+    ring.place(frames)
+    seen = []
+    for layer in range(LAYERS):
+        raw = torch.cat([raw_key(frame, layer) for frame in frames], dim=1)
+        k, v, _ = ring.write(layer, rotate(raw, ring.phases), raw)
+        assert k.shape == v.shape
+        seen.append(v)
+    return seen
+
+
+shapes = st.tuples(st.integers(1, 4), st.integers(0, 4), st.integers(0, 7), st.integers(1, 12))
+
+
+@settings(max_examples=80, deadline=None)
+@given(shapes)
+def test_a_chunk_attends_to_the_sink_and_the_newest_frames_and_nothing_else(shape: tuple[int, int, int, int]) -> None:
+    chunk, sink, extra, chunks = shape
+    window = chunk + sink + extra
+    ring = make_ring(window, sink)
+    for number in range(chunks):
+        end = (number + 1) * chunk
+        frames = list(range(number * chunk, end))
+        for layer, v in enumerate(write_chunk(ring, frames)):
+            expected = [f for f in range(end) if f < sink or f >= end - (window - sink)]
+            held = [raw_key(f, layer) for f in expected]
+            assert v.shape[1] == len(expected) * TOKENS
+            rows = {tuple(row.flatten().tolist()) for row in v[0]}
+            assert rows == {tuple(row.flatten().tolist()) for frame in held for row in frame[0]}
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes)
+def test_every_key_carries_the_phase_of_its_frame(shape: tuple[int, int, int, int]) -> None:
+    chunk, sink, extra, chunks = shape
+    window = chunk + sink + extra
+    for positions in ("absolute", "windowed"):
+        ring = make_ring(window, sink, positions)
+        for number in range(chunks):
+            end = (number + 1) * chunk
+            write_chunk(ring, list(range(number * chunk, end)))
+            for slot, frame in enumerate(ring.frames):
+                if frame < 0:
+                    continue
+                far = positions == "windowed" and slot < sink
+                position = max(frame, end - window + slot) if far else frame
+                expected = rotate(raw_key(frame, 1), frame_phases(torch.tensor([position]), GRID, HEAD))
+                found = ring.k[1][:, slot * TOKENS : (slot + 1) * TOKENS]
+                assert torch.allclose(found, expected, atol=2e-5)
+
+
+def test_nothing_moves_and_the_shape_is_fixed_once_the_window_is_full() -> None:
+    ring = make_ring(window=6, sink=2)
+    storage = ring.k.data_ptr(), ring.v.data_ptr()
+    shapes = [write_chunk(ring, [2 * n, 2 * n + 1])[0].shape for n in range(50)]
+    assert set(shapes[2:]) == {(1, 6 * TOKENS, HEADS, HEAD)}
+    assert storage == (ring.k.data_ptr(), ring.v.data_ptr())
+
+
+def test_writing_a_chunk_again_takes_the_same_slots() -> None:
+    ring = make_ring(window=4, sink=1)
+    for frames in ([0, 1], [2, 3], [4, 5]):
+        write_chunk(ring, frames)
+    before = list(ring.frames), ring.k.clone()
+    write_chunk(ring, [4, 5])
+    assert list(ring.frames) == before[0]
+    assert torch.equal(ring.k, before[1])
+
+
+def test_a_bias_lowers_the_past_and_leaves_the_chunk_alone() -> None:
+    ring = make_ring(window=4, sink=0)
+    write_chunk(ring, [0, 1])
+    ring.place([2, 3], kv_bias=0.5)
+    _, _, bias = ring.write(0, torch.zeros(1, 4, HEADS, HEAD), torch.zeros(1, 4, HEADS, HEAD))
+    assert bias is not None
+    assert torch.allclose(bias.exp().flatten(), torch.tensor([0.5] * 4 + [1.0] * 4))
+
+
+def test_bytes_are_counted_to_the_last_one() -> None:
+    ring = make_ring(window=5, sink=2, positions="windowed")
+    assert ring.num_bytes == 4 * LAYERS * HEADS * HEAD * TOKENS * (2 * 5 + 2)

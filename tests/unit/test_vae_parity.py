@@ -1,0 +1,104 @@
+"""Our streaming VAE against diffusers' AutoencoderKLWan, in every split."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from diffusers import AutoencoderKLWan
+
+from millstream.core.config import VAEConfig, pixel_frames
+from millstream.core.presets import WAN_VAE
+from millstream.models.wan.layouts import translation
+from millstream.models.wan.vae import WanVAE
+from tests.unit.models_for_tests import VAE, relative_error, vae
+
+TOLERANCE = 1e-4
+SPLITS = [(3,), (1, 1, 1), (1, 2), (2, 1), (7,), (3, 3, 1), (1, 3, 3), (2, 2, 2, 1)]
+CONFIGS = {"small": VAE, "wider": VAEConfig(width=8, res_blocks=1, channels=16)}
+
+
+def reference_of(model: WanVAE) -> AutoencoderKLWan:
+    c = model.config
+    reference = AutoencoderKLWan(
+        base_dim=c.width,
+        z_dim=c.channels,
+        dim_mult=list(c.multipliers),
+        num_res_blocks=c.res_blocks,
+        temperal_downsample=list(c.downsample_time),
+        latents_mean=[0.0] * c.channels,
+        latents_std=[1.0] * c.channels,
+    )
+    names = translation("vae", "diffusers", model.state_dict())
+    reference.load_state_dict({names[name]: weight for name, weight in model.state_dict().items()})
+    return reference.eval().requires_grad_(False)
+
+
+def scaled(latents: torch.Tensor, config: VAEConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    mean = torch.tensor(config.mean or (0.0,) * config.channels).view(1, 1, -1, 1, 1)
+    std = torch.tensor(config.std or (1.0,) * config.channels).view(1, 1, -1, 1, 1)
+    return mean, std
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_any_split_decodes_to_the_reference_frames(name: str, split: tuple[int, ...]) -> None:
+    model = vae(CONFIGS[name])
+    latents = torch.randn(1, sum(split), model.config.channels, 4, 6)
+    state, parts = (), []
+    for part in latents.split(split, dim=1):
+        frames, state = model.decode(part, state)
+        parts.append(frames)
+    mean, std = scaled(latents, model.config)
+    expected = reference_of(model).decode((latents * std + mean).transpose(1, 2)).sample.transpose(1, 2)
+    assert relative_error(torch.cat(parts, dim=1), expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_any_split_encodes_to_the_reference_latents(name: str, split: tuple[int, ...]) -> None:
+    model = vae(CONFIGS[name])
+    pixels = torch.rand(1, pixel_frames(0, sum(split)), 3, 32, 48) * 2 - 1
+    sizes = [pixel_frames(0 if i == 0 else 1, count) for i, count in enumerate(split)]
+    state, parts = (), []
+    for part in pixels.split(sizes, dim=1):
+        latents, state = model.encode(part, state)
+        parts.append(latents)
+    mean, std = scaled(latents, model.config)
+    moments = reference_of(model).encode(pixels.transpose(1, 2)).latent_dist.mean.transpose(1, 2)
+    assert relative_error(torch.cat(parts, dim=1), (moments - mean) / std) <= TOLERANCE
+
+
+def test_the_first_chunk_gives_9_frames_and_later_ones_12() -> None:
+    model = vae()
+    first, state = model.decode(torch.randn(1, 3, 4, 2, 2))
+    second, _ = model.decode(torch.randn(1, 3, 4, 2, 2), state)
+    assert (first.shape[1], second.shape[1]) == (9, 12)
+
+
+def test_a_state_can_be_kept_and_used_again() -> None:
+    """The module holds nothing: two futures of one past do not touch each other."""
+    model = vae()
+    _, state = model.decode(torch.randn(1, 2, 4, 2, 2))
+    kept = [tail.clone() for tail in state]
+    one, other = torch.randn(2, 1, 1, 4, 2, 2).unbind(0)
+    before, _ = model.decode(one, state)
+    model.decode(other, state)
+    after, _ = model.decode(one, state)
+    assert torch.equal(before, after)
+    assert all(torch.equal(a, b) for a, b in zip(kept, state, strict=True))
+
+
+def test_the_future_changes_no_earlier_frame() -> None:
+    model = vae()
+    latents = torch.randn(1, 4, 4, 2, 2)
+    changed = latents.clone()
+    changed[:, 3] += 1
+    frames, other = model.decode(latents)[0], model.decode(changed)[0]
+    assert torch.equal(frames[:, :9], other[:, :9])
+    assert not torch.equal(frames[:, 9:], other[:, 9:])
+
+
+def test_latent_statistics_are_those_of_the_reference() -> None:
+    defaults = AutoencoderKLWan(base_dim=4).config
+    assert tuple(defaults.latents_mean) == WAN_VAE.mean
+    assert tuple(defaults.latents_std) == WAN_VAE.std
