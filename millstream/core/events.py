@@ -83,8 +83,8 @@ def _event(item: Any, where: str) -> Event:
     if (at is None) == (chunk is None):
         raise ControlError(f"{where} needs either at (seconds) or chunk (a number)")
     try:
-        control: AnyControl = msgspec.convert(fields, AnyControl)  # type: ignore[call-overload]
-        event = Event(control=control, at=msgspec.convert(at, float | None), chunk=msgspec.convert(chunk, int | None))  # type: ignore[call-overload]
+        control: AnyControl = msgspec.convert(fields, AnyControl)
+        event = Event(control=control, at=msgspec.convert(at, float | None), chunk=msgspec.convert(chunk, int | None))
         control.check()
     except (msgspec.MsgspecError, MillstreamError) as error:
         raise ControlError(f"{where}: {error}") from None

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from millstream.core.config import ConfigError, StreamConfig
+from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt
-from millstream.core.errors import DeviceError
+from millstream.core.errors import ConfigError, DeviceError
 from millstream.core.presets import apply_schedule, find_model
 from millstream.models.registry import load_model
 from millstream.runtime.feed import FrameFeed, Frames

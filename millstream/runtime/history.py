@@ -25,8 +25,8 @@ class History:
 
     def push(self, start_frame: int, latents_BFCYX: Tensor, *, window: int, sink: int) -> None:
         """Add a finished chunk and let go of what left the window."""
-        for offset, frame in enumerate(latents_BFCYX.unbind(1)):
-            self._latents[start_frame + offset] = frame
+        for offset, latents in enumerate(latents_BFCYX.unbind(1)):
+            self._latents[start_frame + offset] = latents
         held = sorted(self._latents)
         newest = window - sink
         for frame in held[sink : max(sink, len(held) - newest)]:

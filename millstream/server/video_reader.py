@@ -82,9 +82,10 @@ class VideoReader:
                 shown_until_s = end_of(frame)
                 # FFmpeg says how far to turn the picture counter-clockwise: phones store it lying on its side.
                 yield np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
+            whole = self.num_frames and not is_cut_short(self._container, self._stream, shown_until_s)
         except (OSError, av.FFmpegError) as error:
             raise broken_off(self.path, self.num_frames) from error
-        if not self.num_frames or is_cut_short(self._container, self._stream, shown_until_s):
+        if not whole:
             raise broken_off(self.path, self.num_frames)
 
 
@@ -94,21 +95,25 @@ def chunked(frames: Iterator[np.ndarray], first: int, rest: int) -> Iterator[tup
     The last group is filled up by repeating its last frame, so every array has the full length.
     """
     assert first > 0 and rest > 0, f"groups need at least one frame, got {first} and {rest}"  # noqa: PT018
-    length = first
+    frames, length = iter(frames), first
     while group := list(islice(frames, length)):
         padding = [group[-1]] * (length - len(group))
         yield np.stack(group + padding), len(group)
         length = rest
 
 
-def open_container(path: Path) -> av.container.InputContainer:
+def check_source(path: Path) -> None:
     if path.is_dir():
         raise VideoError(f"{path} is a folder, not a video; name one file in it")
     if not path.exists():
         raise VideoError(f"{path} is not there; check the path of the input video")
     if not path.is_file():
         raise VideoError(f"{path} is not a plain file; save the video to one first")
+
+
+def open_container(path: Path) -> av.container.InputContainer:
     try:
+        check_source(path)
         # An absolute path: FFmpeg takes what precedes a colon in a relative one for a protocol. Titles that are not
         # UTF-8 are common and none of our business.
         options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}

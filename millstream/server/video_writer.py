@@ -9,7 +9,6 @@ Shapes: T frames, H height, W width, 3 is RGB.
 from __future__ import annotations
 
 import errno
-import math
 import os
 import secrets
 import shutil
@@ -26,6 +25,7 @@ import numpy as np
 
 from millstream.core.errors import VideoError
 
+MIN_FPS, MAX_FPS = 0.1, 1000
 MAX_GIF_FPS = 50
 """A gif counts time in hundredths of a second, and browsers slow down a frame shorter than two of them."""
 MAX_NAME_BYTES = 200
@@ -66,17 +66,17 @@ class VideoWriter:
         finally:
             self._discard()
 
-    def write(self, frames_THW3: np.ndarray) -> None:
-        assert frames_THW3.dtype == np.uint8, f"frames must be uint8, got {frames_THW3.dtype}"
-        assert frames_THW3.ndim == 4, f"frames must be [T, H, W, 3], got {frames_THW3.shape}"
-        assert frames_THW3.shape[3] == 3, f"frames must be [T, H, W, 3], got {frames_THW3.shape}"
+    def write(self, frames: np.ndarray) -> None:
+        assert frames.dtype == np.uint8, f"frames must be uint8, got {frames.dtype}"
+        assert frames.ndim == 4, f"frames must be [T, H, W, 3], got {frames.shape}"
+        assert frames.shape[3] == 3, f"frames must be [T, H, W, 3], got {frames.shape}"
         assert not self._failed, f"{self.path}: a write failed before this one"
-        if not len(frames_THW3):
+        if not len(frames):
             return
         self._failed = True  # until this write is through: whatever stops it, the file must not appear
         with system_errors_named(self.path):
-            encoder = self._encoder_for(frames_THW3.shape[1:3])
-            for frame_HW3 in frames_THW3:
+            encoder = self._encoder_for(frames.shape[1:3])
+            for frame_HW3 in frames:
                 encoder.add(frame_HW3)
                 self.num_frames += 1
         self._failed = False
@@ -103,8 +103,7 @@ class VideoWriter:
 
     def _discard(self) -> None:
         """Drops the temporary, if it is still there. Never raises: the error that led here is the one to show."""
-        if self._partial.is_dir():
-            shutil.rmtree(self._partial, ignore_errors=True)
+        shutil.rmtree(self._partial, ignore_errors=True)  # a folder; else the next line's business
         with suppress(OSError):
             self._partial.unlink(missing_ok=True)
         if self._encoder is not None:  # last: closing an mp4 that still has its name would rewrite all of it
@@ -125,8 +124,8 @@ def check_kind(path: Path, kind: str, fps: float) -> None:
     if find_encoder(kind) is None:
         working = ", ".join(other or "folder/" for other in ENCODERS if find_encoder(other))
         raise VideoError(f"{path}: this build of PyAV has no encoder for {kind or 'png'}; it can write: {working}")
-    if not (math.isfinite(fps) and fps > 0):
-        raise VideoError(f"{path}: fps must be more than 0, got {fps}")
+    if not MIN_FPS <= fps <= MAX_FPS:
+        raise VideoError(f"{path}: fps must be from {MIN_FPS} to {MAX_FPS}, got {fps:g}")
     if kind == ".gif" and fps > MAX_GIF_FPS:
         raise VideoError(f"{path}: a gif plays at most {MAX_GIF_FPS} fps, got {fps:g}; use .mp4 or a lower --fps")
 
@@ -175,7 +174,7 @@ def publish(partial: Path, target: Path, overwrite: bool) -> None:
     os.replace(target, aside)
     try:
         os.replace(partial, target)
-    except OSError:
+    except BaseException:
         os.replace(aside, target)
         raise
     shutil.rmtree(aside, ignore_errors=True)

@@ -154,6 +154,11 @@ def test_unexpected_tensors_are_left_out_and_named(tmp_path: Path) -> None:
     weights = {**in_layout(weights_of(random_module("dit")), "dit", "original"), "freqs": torch.ones(3)}
     report = convert(save(weights, tmp_path / "x.safetensors"), tmp_path / "ours")
     assert report.parts["dit"].unexpected == ("freqs",)
+    assert report.lines() == [
+        "wan-tiny: dit",
+        f"dit: {len(weights) - 1} tensors, 0.00 GB, from the original layout",
+        "dit: left out 1 unexpected: freqs",
+    ]
     assert_same(converted(tmp_path / "ours", "dit"), weights_of(random_module("dit")))
 
 

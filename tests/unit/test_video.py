@@ -264,8 +264,8 @@ def test_a_path_without_a_name_is_refused(path: str) -> None:
         VideoWriter(path, fps=FPS, overwrite=True)
 
 
-@pytest.mark.parametrize("fps", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_rate_that_is_none_is_refused(tmp_path: Path, fps: float) -> None:
+@pytest.mark.parametrize("fps", [0.0, -1.0, 1e-6, 1e9, float("nan"), float("inf")])
+def test_a_rate_nothing_plays_at_is_refused(tmp_path: Path, fps: float) -> None:
     with pytest.raises(VideoError, match="fps"):
         VideoWriter(tmp_path / "clip.mp4", fps=fps)
 
@@ -373,6 +373,19 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(VideoError) as error:
         VideoReader(tmp_path)
     one_line(error, tmp_path, "is a folder")
+
+
+def test_a_name_no_disk_allows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VideoError) as error:
+        VideoReader(tmp_path / ("x" * 300))
+    one_line(error, "x" * 300, "File name too long")
+
+
+def test_a_file_deleted_while_it_is_read_is_no_crash(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "clip.gif", moving_frames(3))
+    with pytest.raises(VideoError, match="cut short"), VideoReader(path) as reader:  # noqa: PT012
+        path.unlink()
+        list(reader.frames())
 
 
 def test_a_named_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:

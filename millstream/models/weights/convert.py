@@ -21,7 +21,7 @@ from millstream.core.config import ModelSpec
 from millstream.core.errors import WeightsError
 from millstream.core.presets import find_model
 from millstream.models.wan.layouts import Part
-from millstream.models.weights.files import SAFETENSORS, TORCH_SUFFIXES, open_shard
+from millstream.models.weights.files import SUFFIXES, open_shard
 from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import LoRA, open_lora
 from millstream.models.weights.manifest import MANIFEST, Manifest, PartEntry, read_manifest
@@ -50,6 +50,15 @@ class ConvertReport:
     model: str
     parts: dict[Part, PartReport]
     tokenizer: bool
+
+    def lines(self) -> list[str]:
+        """For people: one line a part, and one for what was left out."""
+        lines = [f"{self.model}: {', '.join(self.parts)}{' and tokenizer' if self.tokenizer else ''}"]
+        for part, found in self.parts.items():
+            lines.append(f"{part}: {found.num_tensors} tensors, {found.num_bytes / 1e9:.2f} GB, from the {found.layout} layout")
+            if found.unexpected:
+                lines.append(f"{part}: left out {len(found.unexpected)} unexpected: {', '.join(found.unexpected)}")
+        return lines
 
 
 def convert(
@@ -154,7 +163,7 @@ def _read(places: Mapping[str, Place], prefer_ema: bool, loras: Sequence[LoRA]) 
 
 def _copy_tokenizer(folder: Path, staging: Staging) -> None:
     for file in sorted(folder.iterdir()):
-        if file.is_file() and file.suffix not in (SAFETENSORS, *TORCH_SUFFIXES):  # weights may lie in the same folder
+        if file.is_file() and file.suffix not in SUFFIXES:  # weights may lie in the same folder
             shutil.copyfile(file, staging.path(f"tokenizer/{file.name}"))
 
 

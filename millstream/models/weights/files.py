@@ -24,7 +24,8 @@ from millstream.core.errors import WeightsError
 Shape = tuple[int, ...]
 
 SAFETENSORS = ".safetensors"
-TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+SUFFIXES = (SAFETENSORS, ".pt", ".pth", ".bin", ".ckpt")
+"""All but the first are torch archives."""
 
 _WRAPPERS = ("state_dict", "model", "module", "generator_lora")
 _LEADING = re.compile(r"^(?:(?:base_model|model|module|generator|diffusion_model|transformer)\.)+")
@@ -82,14 +83,16 @@ def find_shards(path: Path) -> list[Path]:
     """The files that together are the checkpoint at `path`: itself, or what its folder's index or names say."""
     if not path.exists():
         raise WeightsError(f"{path} does not exist; check the path")
-    if not path.is_dir():
+    if path.is_file():
+        if path.suffix not in SUFFIXES:
+            raise WeightsError(f"{path} is no checkpoint by its name; expected {', '.join(SUFFIXES)} or a folder")
         return [path]
-    if indices := sorted(path.glob("*.index.json"), key=lambda index: (len(index.name), index.name)):
+    if indices := sorted(path.glob("*.index.json"), key=lambda index: (SAFETENSORS not in index.name, len(index.name))):
         return _indexed(indices[0])
-    for suffix in (SAFETENSORS, *TORCH_SUFFIXES):
+    for suffix in SUFFIXES:
         if files := sorted(path.glob(f"*{suffix}")):
             return files
-    raise WeightsError(f"{path} holds no weights; expected *{SAFETENSORS} or one of {', '.join(TORCH_SUFFIXES)}")
+    raise WeightsError(f"{path} holds no weights; expected files ending in {', '.join(SUFFIXES)}")
 
 
 def _indexed(index: Path) -> list[Path]:
@@ -157,6 +160,8 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except PermissionError as error:
         raise WeightsError(f"{path} cannot be read; check its permissions") from error
     except Exception as error:
-        hint = "" if path.suffix not in TORCH_SUFFIXES else ", or holds code besides tensors, which is never run"
-        fix = "download it again" + (" or get it as safetensors" if hint else "")
-        raise WeightsError(f"{path} is damaged or no checkpoint{hint}; {fix}") from error
+        if path.suffix in SUFFIXES[1:]:
+            said = "is damaged or holds code besides tensors, which is never run; download it again or get it as safetensors"
+        else:
+            said = "is damaged or not what its name says; download it again"
+        raise WeightsError(f"{path} {said}") from error

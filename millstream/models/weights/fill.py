@@ -57,7 +57,7 @@ def _random(name: str, shape: tuple[int, ...], seed: int, device: torch.device) 
         return torch.ones(shape, device=device)
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)
-    return torch.randn(shape, generator=generator, device=device) * fan_in**-0.5
+    return torch.randn(shape, generator=generator, device=device).mul_(fan_in**-0.5)
 
 
 def _allocate(module: nn.Module, device: Device, dtype: torch.dtype) -> dict[str, nn.Parameter]:

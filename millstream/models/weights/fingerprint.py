@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-_PIECE = 1 << 22
-"""Elements at a time: with 64-bit copies, products and weights about 128 MiB of scratch."""
+_PIECE = 1 << 20
+"""Elements at a time: with 64-bit copies, products and weights about 40 MiB of scratch."""
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ODD = (-0x61C8864680B583EB, -0x40A7B892E31B1A47)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from millstream.core.errors import WeightsError
 from millstream.models.wan.layouts import Part
-from millstream.models.weights.files import SAFETENSORS, TORCH_SUFFIXES, find_shards
+from millstream.models.weights.files import SAFETENSORS, SUFFIXES, find_shards
 from millstream.models.weights.manifest import Manifest, read_manifest
 from millstream.models.weights.parts import identify, recognise
 from millstream.models.weights.survey import scan
@@ -83,7 +83,7 @@ def _checkpoints(folder: Path) -> Iterator[tuple[Path, ...]]:
     for place in (folder, *(folder / name for name in _SUBFOLDERS)):
         groups: dict[str, list[Path]] = {}
         indexed = find_shards(place) if any(place.glob("*.index.json")) else []
-        for suffix in (SAFETENSORS, *TORCH_SUFFIXES):
+        for suffix in SUFFIXES:
             for file in sorted(place.glob(f"*{suffix}")):
                 stem = "" if file in indexed else re.sub(r"-\d+-of-\d+$", "", file.stem) + suffix
                 groups.setdefault(stem, []).append(file)

@@ -57,8 +57,10 @@ class DiTSize:
 
 
 def recognise(names: Iterable[str]) -> tuple[Part, Layout] | None:
-    """The part and layout most names point to, or None."""
+    """The part and layout most names point to, or None. A LoRA is none, though its layers go by the same names."""
     names = list(names)
+    if _is_lora(names):
+        return None
     votes = {key: sum(1 for name in names if mark.match(name)) for key, mark in _MARKS.items()}
     winner = max(votes, key=lambda key: votes[key])
     return winner if votes[winner] else None
@@ -68,10 +70,14 @@ def identify(names: Iterable[str], *, where: str = "the checkpoint") -> tuple[Pa
     names = list(names)
     if found := recognise(names):
         return found
-    if any("lora_" in name for name in names):
+    if _is_lora(names):
         raise WeightsError(f"{where} is a LoRA, not a model; give the model and merge this into it")
     first = ", ".join(names[:3]) or "none"
     raise WeightsError(f"{where} is no Wan DiT, VAE or text encoder in a known layout; its first names are {first}")
+
+
+def _is_lora(names: Iterable[str]) -> bool:
+    return any("lora_" in name for name in names)
 
 
 def canonical(part: Part, layout: Layout, ours: Iterable[str]) -> dict[str, str]:
@@ -106,7 +112,7 @@ def expected_shapes(part: Part, spec: ModelSpec) -> dict[str, Shape]:
         return _umt5_shapes(spec.text)
     with torch.device("meta"):
         module = CausalDiT(spec.dit) if part == "dit" else WanVAE(spec.vae)
-    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
 
 
 def _umt5_shapes(text: TextConfig) -> dict[str, Shape]:
