@@ -86,9 +86,7 @@ def test_a_cut_starts_a_new_epoch_and_clears_both_caches() -> None:
     assert not cut.recompute
 
 
-@pytest.mark.parametrize(
-    ("mode", "epoch", "recompute"), [("cut", 1, False), ("recompute", 0, True), ("keep", 0, False)]
-)
+@pytest.mark.parametrize(("mode", "epoch", "recompute"), [("cut", 1, False), ("recompute", 0, True), ("keep", 0, False)])
 def test_prompt_modes(mode: str, epoch: int, recompute: bool) -> None:
     run = Run()
     run.plan()

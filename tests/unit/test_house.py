@@ -1,0 +1,134 @@
+"""The house rules: who may import whom, what imports without torch, and what the command line offers."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from millstream.cli import app
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "millstream"
+
+ARROWS = {
+    "core": set(),
+    "ops": {"core"},
+    "models": {"ops", "core"},
+    "wire": {"core"},
+    "planner": {"core"},
+    "runtime": {"wire", "models", "ops", "core"},
+    "server": {"runtime", "core"},
+    "commands": {"server", "runtime", "planner", "models", "core"},
+    "cli": {"commands", "models", "core"},
+    "__main__": {"cli"},
+}
+"""Which room may import which, besides itself."""
+
+TOPS = {"millstream", "millstream.runtime.engine"}
+"""What the package's front door may name."""
+
+
+def room(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield f"{node.module}.{node.names[0].name}" if node.module == "millstream" else str(node.module)
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_arrows_point_one_way(path: Path) -> None:
+    home = room(path)
+    for name in imports(path):
+        if not name.startswith("millstream") or name == "millstream.__version__":
+            continue
+        if home == "__init__":
+            assert name in TOPS
+            continue
+        target = name.split(".")[1]
+        assert target == home or target in ARROWS[home], f"{path.name} in {home} imports {target}"
+
+
+def test_every_room_has_its_arrows() -> None:
+    assert {room(path) for path in FILES} - {"__init__"} == set(ARROWS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_file_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+def loaded_by(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split())
+
+
+def modules_of(*rooms: str) -> str:
+    files = [path for path in FILES if room(path) in rooms]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    return "\n".join(f"import {name}" for name in names)
+
+
+def test_core_and_planner_import_without_torch() -> None:
+    assert not loaded_by(modules_of("core", "planner")) & {"torch", "numpy", "transformers", "av"}
+
+
+def test_help_needs_no_torch() -> None:
+    assert "torch" not in loaded_by("import millstream.cli")
+
+
+def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone() -> None:
+    loaded = loaded_by(modules_of("core", "ops", "models", "wire", "runtime"))
+    assert not loaded & {"transformers", "av", "typer", "rich", "diffusers", "fastapi", "starlette"}
+
+
+SURFACE = {
+    "generate": {
+        "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--fps", "--input", "--journal", "--kv-bias",
+        "--lora", "--model", "--motion-gain", "--noise-scale", "--out", "--overwrite", "--positions", "--quiet", "--schedule",
+        "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--weights", "--window",
+    },
+    "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},
+    "convert": {"--ema", "--no-ema", "--lora", "--model"},
+    "doctor": {"--json"},
+}  # fmt: skip
+
+
+def commands() -> dict[str, Any]:
+    return dict(typer.main.get_command(app).commands)
+
+
+def test_the_command_line_offers_these_commands() -> None:
+    assert set(commands()) == set(SURFACE)
+
+
+@pytest.mark.parametrize("command", SURFACE)
+def test_the_command_line_offers_these_options(command: str) -> None:
+    options = [option for option in commands()[command].params if option.param_type_name == "option"]
+    names = {name for option in options for name in (*option.opts, *option.secondary_opts) if name.startswith("--")}
+    assert names == SURFACE[command]
+    assert all(option.help for option in options), "every option says what it does"
+
+
+@pytest.mark.parametrize("command", ["", *SURFACE])
+def test_help_is_shown(command: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output

@@ -1,0 +1,135 @@
+"""A journal replays to the same bits, survives being cut short, and refuses what it was not made with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.core.controls import Cut, SetPrompt, SetSeed, SetSteps, SetWindow
+from millstream.core.errors import JournalError
+from millstream.runtime.engine import Engine
+from millstream.runtime.journal import JournalWriter, read_journal
+from millstream.runtime.replay import replay
+from tests.unit.models_for_tests import tiny_engine
+from tests.unit.test_session import moving_square
+
+CONTROLS = [
+    (1, SetPrompt(prompt="storm", mode="blend", chunks=2)),
+    (3, SetPrompt(prompt="a desert", mode="recompute")),
+    (4, SetWindow(window=6, sink=1)),
+    (5, SetSteps(steps=(1000, 700, 300))),
+    (6, Cut()),
+    (7, SetSeed(seed=12)),
+    (8, SetPrompt(prompt="night", mode="keep")),
+]
+
+
+def record(
+    path: Path, chunks: int = 10, *, with_input: bool = False, engine: Engine | None = None, **changes: object
+) -> list[str]:
+    engine = engine or tiny_engine()
+    config = engine.stream_config(height=32, width=48, **changes)
+    header = engine.journal_header(config, "session", None)
+    with JournalWriter(path, header) as journal:
+        frames = moving_square(9 + 12 * chunks, 2) if with_input else None
+        session = engine.session("sea", config=config, journal=journal, session_id="session", frames=frames)
+        for chunk, control in CONTROLS:
+            session.control(control, at_chunk=chunk)
+        return [chunk.digest for chunk in session.stream(chunks)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(),
+        dict(positions="windowed", sink=2),
+        dict(anchor="latent", window=6),
+        dict(anchor="decoded", window=6),
+        dict(context_noise=50),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_replay_gives_the_same_bits_under_every_kind_of_control(tmp_path: Path, changes: dict, dtype: str) -> None:
+    engine = tiny_engine(dtype)
+    digests = record(tmp_path / "run.jsonl", engine=engine, **changes)
+    journal = read_journal(tmp_path / "run.jsonl")
+    assert [line.digest for line in journal.chunks] == digests
+    replayed = list(replay(engine, journal))
+    assert [chunk.chunk.digest for chunk in replayed] == digests
+    assert all(chunk.identical for chunk in replayed)
+
+
+def test_receipts_are_in_the_journal(tmp_path: Path) -> None:
+    record(tmp_path / "run.jsonl")
+    applied = [r.chunk_index for line in read_journal(tmp_path / "run.jsonl").chunks for r in line.receipts]
+    assert applied == [chunk for chunk, _ in CONTROLS]
+
+
+def test_a_restyled_video_replays_from_its_input(tmp_path: Path) -> None:
+    digests = record(tmp_path / "run.jsonl", 4, with_input=True)
+    journal = read_journal(tmp_path / "run.jsonl")
+    session = tiny_engine().session(
+        journal.chunks[0].envelope.prompts,
+        config=journal.header.config,
+        frames=moving_square(9 + 12 * 4, 2),
+        session_id="again",
+    )
+    assert [session.submit(session.follow(_renamed(line.envelope))).digest for line in journal.chunks] == digests
+
+
+def _renamed(envelope: object) -> object:
+    import msgspec
+
+    return msgspec.structs.replace(envelope, session_id="again")
+
+
+@pytest.mark.parametrize("lost", [1, 5, 200])
+def test_a_last_line_cut_short_is_survived_and_reported(tmp_path: Path, lost: int) -> None:
+    path = tmp_path / "run.jsonl"
+    digests = record(path, 4)
+    path.write_bytes(path.read_bytes()[:-lost])
+    journal = read_journal(path)
+    assert journal.cut_short
+    assert [line.digest for line in journal.chunks] == digests[:3]
+    assert all(chunk.identical for chunk in replay(tiny_engine(), journal))
+
+
+def test_a_changed_digest_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    digests = record(path, 3)
+    path.write_text(path.read_text().replace(digests[1], "0" * 32))
+    assert [chunk.identical for chunk in replay(tiny_engine(), read_journal(path))] == [True, False, True]
+
+
+def test_other_weights_are_refused(tmp_path: Path) -> None:
+    record(tmp_path / "run.jsonl", 2)
+    other = Engine("wan-tiny", weights="random:4", device="cpu", dtype="float32")
+    with pytest.raises(JournalError, match="made with weights"):
+        list(replay(other, read_journal(tmp_path / "run.jsonl")))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"{}\n", b"not json\n", b'{"kind":"header","version":99}\n', b"\x00\xff\n"])
+def test_what_is_no_journal_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(JournalError) as caught:
+        read_journal(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path, 3)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1][:40] + b"\n" + lines[2])
+    with pytest.raises(JournalError, match="line 2"):
+        read_journal(path)
+
+
+def test_an_existing_journal_is_not_overwritten_unless_told(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path, 1)
+    with pytest.raises(JournalError, match="--overwrite"):
+        record(path, 1)
