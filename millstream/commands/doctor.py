@@ -10,13 +10,14 @@ from importlib import metadata
 import torch
 from torch.backends import cuda as cuda_backends
 
+from millstream import __version__
 from millstream.commands.generate import free_bytes
 from millstream.commands.paths import models_folder
 from millstream.core.errors import WeightsError
 from millstream.core.presets import MODELS
 from millstream.models.weights.locate import locate
 from millstream.runtime.engine import cpu_has_bfloat16
-from millstream.server.video import available_codecs
+from millstream.server.video_writer import available_codecs
 
 GIB = 2**30
 
@@ -41,11 +42,19 @@ def as_json(findings: list[Finding]) -> list[dict[str, object]]:
 
 
 def _software() -> list[Finding]:
-    names = ("millstream", "torch", "transformers", "safetensors", "msgspec", "av")
+    names = ("torch", "transformers", "safetensors", "msgspec", "av")
     return [
         Finding(area="software", name="python", found=platform.python_version()),
-        *(Finding(area="software", name=name, found=metadata.version(name)) for name in names),
+        Finding(area="software", name="millstream", found=__version__),
+        *map(_package, names),
     ]
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(area="software", name=name, found=metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Finding(area="software", name=name, found="not installed", ok=False, fix=f"pip install {name}")
 
 
 def _cpu() -> list[Finding]:

@@ -31,9 +31,9 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
-        high0, low0 = _multiply(c0, _MULTIPLIERS[0])
-        high1, low1 = _multiply(c2, _MULTIPLIERS[1])
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]  # wrap modulo 2^64, which leaves the bits right
+        c0, c2 = _high(product1).bitwise_xor_(c1).bitwise_xor_(k0), _high(product0).bitwise_xor_(c3).bitwise_xor_(k1)
+        c1, c3 = product1.bitwise_and_(_WORD), product0.bitwise_and_(_WORD)
         k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
     return c0, c1, c2, c3
 
@@ -50,9 +50,9 @@ def gaussian(
     return torch.stack(pairs, dim=-1).flatten()[:count].reshape(tuple(shape))
 
 
-def _multiply(word: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    product = word * factor  # wraps modulo 2^64, which leaves the bits right
-    return (product >> 32) & _WORD, product & _WORD
+def _high(product: Tensor) -> Tensor:
+    """The upper word, in fresh memory."""
+    return (product >> 32).bitwise_and_(_WORD)
 
 
 def _box_muller(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
@@ -87,19 +86,6 @@ class VideoReader:
             raise broken_off(self.path, self.num_frames) from error
         if not whole:
             raise broken_off(self.path, self.num_frames)
-
-
-def chunked(frames: Iterator[np.ndarray], first: int, rest: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Groups of `first` frames, then of `rest`, as [T, H, W, 3] with the number of real frames.
-
-    The last group is filled up by repeating its last frame, so every array has the full length.
-    """
-    assert first > 0 and rest > 0, f"groups need at least one frame, got {first} and {rest}"  # noqa: PT018
-    frames, length = iter(frames), first
-    while group := list(islice(frames, length)):
-        padding = [group[-1]] * (length - len(group))
-        yield np.stack(group + padding), len(group)
-        length = rest
 
 
 def check_source(path: Path) -> None:

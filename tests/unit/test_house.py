@@ -77,7 +77,8 @@ def test_every_file_says_what_it_is(path: Path) -> None:
 
 def loaded_by(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(*sys.modules)"
-    return set(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split())
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
 
 
 def modules_of(*rooms: str) -> str:
@@ -101,9 +102,9 @@ def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone
 
 SURFACE = {
     "generate": {
-        "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--fps", "--input", "--journal", "--kv-bias",
-        "--lora", "--model", "--motion-gain", "--noise-scale", "--out", "--overwrite", "--positions", "--quiet", "--schedule",
-        "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--weights", "--window",
+        "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--fps", "--input", "--journal",
+        "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale", "--out", "--overwrite", "--positions", "--quiet",
+        "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--weights", "--window",
     },
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},

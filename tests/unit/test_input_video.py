@@ -26,6 +26,13 @@ def test_a_feed_gives_every_frame_once_and_fills_only_the_last_chunk(total: int,
     assert seen == list(range(len(seen)))
 
 
+def test_a_feed_takes_no_more_than_it_was_asked_for() -> None:
+    """A live source would otherwise run behind by what was taken too early."""
+    source = iter(range(30))
+    FrameFeed(np.full((2, 2, 3), number, np.uint8) for number in source).take(9)
+    assert next(source) == 9
+
+
 def shaking(amount: int, count: int = 12) -> np.ndarray:
     rng = np.random.default_rng(0)
     return (128 + rng.integers(-amount, amount + 1, (count, 32, 32, 3))).astype(np.uint8)

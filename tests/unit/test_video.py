@@ -7,19 +7,17 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from millstream.core.errors import VideoError
 from millstream.server import video_writer
-from millstream.server.video import VideoReader, VideoWriter, available_codecs, chunked
+from millstream.server.video_reader import VideoReader
+from millstream.server.video_writer import VideoWriter, available_codecs
 
 HEIGHT, WIDTH, FPS = 64, 96, 16.0
 FILE_KINDS = [".mp4", ".webm", ".gif"]
@@ -532,36 +530,6 @@ def test_reading_stops_early_without_complaint_and_only_runs_once(tmp_path: Path
             break
         with pytest.raises(AssertionError, match="open the file again"):
             next(reader.frames())
-
-
-# Groups of frames
-
-
-@given(num_frames=st.integers(0, 40), first=st.integers(1, 13), rest=st.integers(1, 13))
-def test_the_real_parts_of_the_chunks_are_the_video(num_frames: int, first: int, rest: int) -> None:
-    frames = np.arange(num_frames * 12, dtype=np.uint8).reshape(num_frames, 2, 2, 3)
-    chunks = list(chunked(iter(frames), first, rest))
-    lengths = [len(chunk) for chunk, _ in chunks]
-    assert lengths == [first, *[rest] * (len(chunks) - 1)][: len(chunks)]
-    assert all(num_real == len(chunk) for chunk, num_real in chunks[:-1])
-    for chunk, num_real in chunks:
-        assert 0 < num_real <= len(chunk)
-        assert (chunk[num_real:] == chunk[num_real - 1]).all()
-    real = [frame for chunk, num_real in chunks for frame in chunk[:num_real]]
-    np.testing.assert_array_equal(np.array(real).reshape(frames.shape), frames)
-
-
-def test_a_chunk_is_given_as_soon_as_it_is_full() -> None:
-    taken = 0
-
-    def counted() -> Iterator[np.ndarray]:
-        nonlocal taken
-        for frame in moving_frames(30):
-            taken += 1
-            yield frame
-
-    next(chunked(counted(), 9, 12))
-    assert taken == 9
 
 
 # Bounds

@@ -1,0 +1,1 @@
+"""One command per claim; results lie beside it."""
