@@ -11,15 +11,13 @@ import torch
 from torch.backends import cuda as cuda_backends
 
 from millstream import __version__
-from millstream.commands.generate import free_bytes
+from millstream.commands.memory import GIB, free_bytes
 from millstream.commands.paths import models_folder
 from millstream.core.errors import WeightsError
 from millstream.core.presets import MODELS
 from millstream.models.weights.locate import locate
 from millstream.runtime.engine import cpu_has_bfloat16
 from millstream.server.video_writer import available_codecs
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

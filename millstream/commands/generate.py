@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,15 +15,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
 from millstream.commands.paths import find_weights
 from millstream.commands.progress import ChunkProgress
-from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
+from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, WeightedPrompt, check_prompts
-from millstream.core.errors import ConfigError, DeviceError
+from millstream.core.errors import ConfigError
 from millstream.core.events import Event, place_events, read_events
 from millstream.core.presets import find_model
 from millstream.models.registry import is_random
-from millstream.planner.memory import memory_need
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
 from millstream.runtime.journal import InputVideo, JournalWriter
 from millstream.runtime.session import Chunk, Session
@@ -63,14 +62,14 @@ def generate(request: GenerateRequest) -> None:
     config = stream_config(spec.stream, request.schedule, **request.changes)
     check_prompts((WeightedPrompt(request.prompt),))
     events = read_events(request.events) if request.events else ()
-    with ExitStack() as stack:
+    with ExitStack() as stack, plain_out_of_memory():
         reader = stack.enter_context(VideoReader(request.video, size=(config.height, config.width))) if request.video else None
         if reader is not None and "fps" not in request.changes:
             config = stream_config(config, fps=reader.fps)
         num_frames = _num_frames(request, config, has_input=reader is not None)
         placed = _place(events, config, num_frames)
         writer = stack.enter_context(VideoWriter(request.out, fps=config.fps, overwrite=request.overwrite))
-        engine = load_engine(request, spec, weights, config)
+        engine = _load_engine(request, weights, config)
         session_id, journal = secrets.token_hex(8), None
         if request.journal:
             header = engine.journal_header(config, session_id, _describe(request.video))
@@ -92,30 +91,14 @@ def generate(request: GenerateRequest) -> None:
                 progress.say(f"{receipt.control_id} applied at chunk {receipt.chunk_index}")
 
 
-def load_engine(request: GenerateRequest, spec: ModelSpec, weights: list[str], config: StreamConfig) -> Engine:
+def _load_engine(request: GenerateRequest, weights: list[str], config: StreamConfig) -> Engine:
     """The engine, unless what it must hold cannot fit."""
     if request.threads:
         torch.set_num_threads(request.threads)
     device = choose_device(request.device)
-    value_bytes = choose_dtype(request.dtype, device).itemsize
-    need = memory_need(spec, config, value_bytes=value_bytes, with_text=not is_random(weights)).total_bytes
-    free = free_bytes(device)
-    if need > free:
-        raise DeviceError(
-            f"{spec.name} needs at least {need / 2**30:.1f} GiB for this stream and {device} has {free / 2**30:.1f} GiB free; "
-            "try a smaller --size, --window or model"
-        )
-    return Engine(spec.name, weights=weights, loras=request.loras, device=request.device, dtype=request.dtype)
-
-
-def free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        available = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
-        return 1024 * int(available[0].split()[1])
-    except (OSError, IndexError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    dtype = choose_dtype(request.dtype, device)
+    refuse_if_too_large(find_model(request.model), config, device, dtype, with_text=not is_random(weights))
+    return Engine(request.model, weights=weights, loras=request.loras, device=request.device, dtype=request.dtype)
 
 
 def _num_frames(request: GenerateRequest, config: StreamConfig, *, has_input: bool) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from millstream.commands.generate import file_digest
+from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.progress import ChunkProgress
 from millstream.core.config import pixel_frames
 from millstream.core.errors import JournalError
@@ -35,7 +36,7 @@ def run_replay(
     journal = read_journal(path)
     header = journal.header
     torch.set_num_threads(header.threads)
-    with ExitStack() as stack:
+    with ExitStack() as stack, plain_out_of_memory():
         reader = stack.enter_context(_open_input(header, video)) if header.input else None
         writer = stack.enter_context(VideoWriter(out, fps=header.config.fps, overwrite=overwrite)) if out else None
         engine = Engine(

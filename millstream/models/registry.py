@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from millstream.core.config import ModelSpec, TextConfig
 from millstream.core.errors import WeightsError
@@ -96,7 +95,3 @@ def _complete(files: ModelFiles) -> ModelFiles:
 def _small_text(config: TextConfig) -> TextConfig:
     """Untrained text says nothing, so it need not be billions of parameters: same width, few layers, bytes as words."""
     return replace(config, layers=min(config.layers, 2), vocabulary=384, ffn=min(config.ffn, 2 * config.width))
-
-
-def num_parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

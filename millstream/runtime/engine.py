@@ -33,9 +33,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Engine:
     def __init__(
         self,
-        model: str = "wan-mini",
+        model: str,
         *,
-        weights: str | Sequence[str] = "random",
+        weights: str | Sequence[str],
         loras: Sequence[tuple[str, float]] = (),
         device: str = "auto",
         dtype: str = "auto",

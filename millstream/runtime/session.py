@@ -9,9 +9,11 @@ Shapes: B batch, F latent frames, T pixel frames, C latent channels, Y and X row
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol
 
 import numpy as np
@@ -117,6 +119,13 @@ class Session:
         self._encoder: State = ()
         self._outstanding: deque[_Outstanding] = deque()
         self._exhausted = False
+        self._release = weakref.finalize(self, parts.transport.release, session_id)  # also when it is merely dropped
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     @property
     def ended(self) -> bool:
@@ -201,7 +210,7 @@ class Session:
 
     def close(self) -> None:
         """Give back all memory. The session cannot be used afterwards."""
-        self._parts.transport.release(self.id)
+        self._release()
         self._forget()
         self._outstanding.clear()
         self._exhausted = True

@@ -81,6 +81,7 @@ def test_closing_a_session_frees_its_memory_to_the_byte() -> None:
     assert torch.cuda.memory_allocated() == before
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_model_calls_never_wait_for_the_device() -> None:
     torch.manual_seed(0)
     model = CausalDiT(MODELS["wan-tiny"].dit).to(GPU, torch.bfloat16)

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
-from transformers import UMT5Config, UMT5EncoderModel
+from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 
 from millstream.core.config import ModelSpec
 from millstream.core.presets import MODELS
 from millstream.models.dit import CausalDiT
-from millstream.models.wan.layouts import Layout, Part, translated, translation
+from millstream.models.wan.layouts import Layout, Part, translation
 from millstream.models.wan.vae import WanVAE
 from millstream.models.weights.fill import fill_random
 
@@ -49,7 +53,8 @@ def weights_of(module: nn.Module) -> Weights:
 
 
 def in_layout(weights: Weights, part: Part, layout: Layout) -> Weights:
-    return dict(translated(weights, translation(part, layout, weights)))  # type: ignore[arg-type]
+    theirs = translation(part, layout, weights)
+    return {theirs[name]: tensor for name, tensor in weights.items()}
 
 
 def prefixed(weights: Weights, prefix: str) -> Weights:
@@ -93,9 +98,13 @@ def diffusers_folder(folder: Path) -> Path:
 
 
 def _tokenizer(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
-    (folder / "spiece.model").write_bytes(b"pieces")
+    """One that splits at spaces and knows a few words, in the files transformers reads."""
+    words = ["<pad>", "</s>", "<unk>", "a", "boat", "on", "the", "sea", "storm"]
+    model = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    model.pre_tokenizer = WhitespaceSplit()
+    model.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    tokenizer.save_pretrained(folder)
 
 
 def assert_same(found: Weights, expected: Weights) -> None:

@@ -62,7 +62,8 @@ def test_a_published_folder_becomes_ours_bit_for_bit(layout: Layout, tmp_path: P
     manifest = json.loads((target / "config.json").read_text())
     assert (manifest["format"], manifest["version"], manifest["model"]) == ("millstream", 1, "wan-tiny")
     assert manifest["parts"]["vae"] == {"files": ["vae-00001-of-00001.safetensors"], "source": "published", "layout": layout}
-    assert (target / "tokenizer/spiece.model").read_bytes() == b"pieces"
+    published = next(source.rglob("tokenizer.json"))
+    assert (target / "tokenizer/tokenizer.json").read_bytes() == published.read_bytes()
 
 
 def test_a_converted_folder_is_located_and_converts_again(tmp_path: Path) -> None:

@@ -85,6 +85,14 @@ def test_closing_a_session_gives_its_memory_back() -> None:
     assert run(session, 1) == []
 
 
+def test_a_session_that_is_dropped_gives_its_memory_back_too() -> None:
+    engine = tiny_engine()
+    before = set(engine.generator.caches)
+    for _ in range(3):
+        run(engine.session("sea", **SMALL), 1)
+    assert set(engine.generator.caches) == before
+
+
 def test_prompt_modes_differ_from_each_other() -> None:
     engine, results = tiny_engine(), {}
     for mode in ("cut", "recompute", "keep", "blend"):
@@ -98,11 +106,12 @@ def test_prompt_modes_differ_from_each_other() -> None:
     assert [prompt.text for prompt in results["blend"][5].prompts] == ["a storm in the night"]
 
 
-def test_recompute_under_the_same_prompt_changes_nothing_while_the_window_has_not_overflowed() -> None:
+@pytest.mark.parametrize("changes", [dict(window=12), dict(window=12, sink=2, positions="windowed")], ids=str)
+def test_recompute_under_the_same_prompt_changes_nothing_while_the_window_has_not_overflowed(changes: dict) -> None:
     """The rebuilt keys are those the commits left, so only a window that has lost frames can tell the difference."""
     engine = tiny_engine()
-    plain = run(engine.session("sea", window=12, **SMALL), 4)
-    session = engine.session("sea", window=12, **SMALL)
+    plain = run(engine.session("sea", **changes, **SMALL), 4)
+    session = engine.session("sea", **changes, **SMALL)
     session.control(SetPrompt(prompt="sea", mode="recompute"), at_chunk=3)
     rebuilt = run(session, 4)
     difference = rebuilt[3].frames.astype(int) - plain[3].frames.astype(int)

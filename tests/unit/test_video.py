@@ -312,7 +312,8 @@ WRITE_UNDER_A_LIMIT = """
 import resource, signal, sys
 import numpy as np
 from millstream.core.errors import VideoError
-from millstream.server.video import VideoReader, VideoWriter
+from millstream.server.video_reader import VideoReader
+from millstream.server.video_writer import VideoWriter
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path, limits = sys.argv[1], map(int, sys.argv[2:])
@@ -559,6 +560,7 @@ def test_memory_does_not_grow_with_the_length(tmp_path: Path, kind: str) -> None
 
 
 def test_video_imports_without_torch_and_without_a_web_server() -> None:
-    code = "import sys, millstream.server.video; print({'torch', 'fastapi', 'starlette', 'PIL'} & set(sys.modules))"
+    modules = "millstream.server.video_reader, millstream.server.video_writer"
+    code = f"import sys, {modules}; print({{'torch', 'fastapi', 'starlette', 'PIL'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -7,7 +7,7 @@ module's own parameters, and its inverse is that dictionary turned round: nothin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 Layout = Literal["original", "diffusers"]
@@ -99,11 +99,6 @@ def translation(part: Part, layout: Layout, ours: Iterable[str]) -> dict[str, st
     table = {name: rename(name) for name in names}
     assert len(set(table.values())) == len(table), "two of our names became one"
     return table
-
-
-def translated(weights: Mapping[str, object], table: Mapping[str, str]) -> dict[str, object]:
-    """Weights under our names, stored again under theirs (or the other way, with the table turned round)."""
-    return {table[name]: value for name, value in weights.items()}
 
 
 def _renamer(part: Part, layout: Layout, names: list[str]) -> Callable[[str], str]:
