@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
 from millstream.commands.paths import find_weights
@@ -25,7 +24,7 @@ from millstream.core.events import Event, place_events, read_events
 from millstream.core.presets import find_model
 from millstream.models.registry import is_random
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
-from millstream.runtime.journal import InputVideo, JournalWriter
+from millstream.runtime.journal import InputVideo, JournalWriter, refuse_existing
 from millstream.runtime.session import Chunk, Session
 from millstream.server.video_reader import VideoReader
 from millstream.server.video_writer import VideoWriter
@@ -62,6 +61,8 @@ def generate(request: GenerateRequest) -> None:
     config = stream_config(spec.stream, request.schedule, **request.changes)
     check_prompts((WeightedPrompt(request.prompt),))
     events = read_events(request.events) if request.events else ()
+    if request.journal and not request.overwrite:
+        refuse_existing(request.journal)
     with ExitStack() as stack, plain_out_of_memory():
         reader = stack.enter_context(VideoReader(request.video, size=(config.height, config.width))) if request.video else None
         if reader is not None and "fps" not in request.changes:
@@ -72,7 +73,7 @@ def generate(request: GenerateRequest) -> None:
         engine = _load_engine(request, weights, config)
         session_id, journal = secrets.token_hex(8), None
         if request.journal:
-            header = engine.journal_header(config, session_id, _describe(request.video))
+            header = engine.journal_header(config, session_id, video=_describe(request.video), num_frames=num_frames)
             journal = stack.enter_context(JournalWriter(request.journal, header, overwrite=request.overwrite))
         session = engine.session(
             request.prompt,
@@ -81,14 +82,27 @@ def generate(request: GenerateRequest) -> None:
             journal=journal,
             session_id=session_id,
         )
-        for chunk_index, control in placed:
-            session.control(control, at_chunk=chunk_index)
         progress = stack.enter_context(ChunkProgress(spec.name, total_frames=num_frames, quiet=request.quiet))
-        for chunk, frames in _limited(session, num_frames):
+        for chunk in _steered(session, placed):
+            frames = chunk.frames[: None if num_frames is None else num_frames - writer.num_frames]
             writer.write(frames)
             progress.add(chunk.timing, len(frames))
             for receipt in chunk.receipts:
                 progress.say(f"{receipt.control_id} applied at chunk {receipt.chunk_index}")
+            if writer.num_frames == num_frames:
+                break
+
+
+def _steered(session: Session, placed: list[tuple[int, AnyControl]]) -> Iterator[Chunk]:
+    """The session's chunks, each control handed in when its chunk is next: few wait at a time, however long the file."""
+    waiting = deque(placed)
+    while True:
+        while waiting and waiting[0][0] <= session.timeline.chunk_index:
+            session.control(waiting.popleft()[1])
+        chunk = next(session.stream(1), None)
+        if chunk is None:
+            return
+        yield chunk
 
 
 def _load_engine(request: GenerateRequest, weights: list[str], config: StreamConfig) -> Engine:
@@ -119,17 +133,6 @@ def _num_frames(request: GenerateRequest, config: StreamConfig, *, has_input: bo
 def _place(events: tuple[Event, ...], config: StreamConfig, num_frames: int | None) -> list[tuple[int, AnyControl]]:
     seconds = math.inf if num_frames is None else num_frames / config.fps
     return place_events(events, config, seconds=seconds)
-
-
-def _limited(session: Session, num_frames: int | None) -> Iterator[tuple[Chunk, NDArray[np.uint8]]]:
-    """Chunks with their frames, until there are enough; the last chunk gives only what is missing."""
-    left = math.inf if num_frames is None else num_frames
-    for chunk in session.stream():
-        frames = chunk.frames[: int(min(left, len(chunk.frames)))]
-        yield chunk, frames
-        left -= len(frames)
-        if left <= 0:
-            return
 
 
 def _describe(video: Path | None) -> InputVideo | None:

@@ -16,14 +16,16 @@ class ChunkProgress:
 
     def __init__(self, label: str, *, total_frames: int | None, quiet: bool = False) -> None:
         self.totals = Totals()
-        self._console = Console(stderr=True, quiet=quiet)
+        self._loud = Console(stderr=True)
+        self._console = Console(stderr=True, quiet=True) if quiet else self._loud
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=None),
             TextColumn("{task.completed}/{task.total} frames" if total_frames else "{task.completed} frames"),
             TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
             console=self._console,
+            expand=True,
         )
         self._task: TaskID = self._progress.add_task(label, total=total_frames, speed="")
 
@@ -38,11 +40,17 @@ class ChunkProgress:
 
     def add(self, timing: ChunkTiming, frames: int) -> None:
         self.totals.add(timing, frames)
-        phases = " ".join(f"{name} {ms:.0f}" for name, ms in timing.phases_ms.items() if ms >= 0.5)
-        self._progress.update(self._task, advance=frames, speed=f"{self.totals.fps:.1f} FPS · ms: {phases}")
+        largest = sorted(timing.phases_ms.items(), key=lambda item: -item[1])[:3]
+        phases = " ".join(f"{name} {ms:.0f}" for name, ms in largest)
+        self._progress.update(self._task, advance=frames, speed=f"{self.totals.fps:.1f} FPS, ms: {phases}")
 
     def say(self, line: str) -> None:
+        """Something worth knowing; not said when quiet."""
         self._console.print(line, highlight=False)
+
+    def warn(self, line: str) -> None:
+        """Something that must be known, quiet or not."""
+        self._loud.print(line, highlight=False)
 
     def _table(self) -> Table:
         totals = self.totals

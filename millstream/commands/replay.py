@@ -46,25 +46,27 @@ def run_replay(
             device=device or header.device,
             dtype=header.dtype,
         )
-        progress = stack.enter_context(ChunkProgress(f"replay {path.name}", total_frames=_num_frames(journal), quiet=quiet))
+        num_frames = _num_frames(journal)
+        progress = stack.enter_context(ChunkProgress(f"replay {path.name}", total_frames=num_frames, quiet=quiet))
         _warn(progress, engine, journal)
         differing = 0
         for replayed in replay(engine, journal, reader.frames() if reader else None):
-            progress.add(replayed.chunk.timing, len(replayed.chunk.frames))
+            frames = replayed.chunk.frames[: num_frames - progress.totals.frames]
+            progress.add(replayed.chunk.timing, len(frames))
             if writer:
-                writer.write(replayed.chunk.frames)
+                writer.write(frames)
             if not replayed.identical:
                 differing += 1
-                progress.say(f"chunk {replayed.chunk.index} differs: {replayed.recorded} then, {replayed.chunk.digest} now")
+                progress.warn(f"chunk {replayed.chunk.index} differs: {replayed.recorded} then, {replayed.chunk.digest} now")
         return differing
 
 
 def _warn(progress: ChunkProgress, engine: Engine, journal: Journal) -> None:
     if journal.cut_short:
-        progress.say(f"the journal's last line is cut short; {len(journal.chunks)} complete chunks are replayed")
+        progress.warn(f"the journal's last line is cut short; {len(journal.chunks)} complete chunks are replayed")
     now = engine.journal_header(journal.header.config, journal.header.session_id)
     for difference in differences(now, journal.header):
-        progress.say(f"not as it was, bits may differ: {difference}")
+        progress.warn(f"not as it was, bits may differ: {difference}")
 
 
 def _open_input(header: Header, video: Path | None) -> VideoReader:
@@ -78,4 +80,6 @@ def _open_input(header: Header, video: Path | None) -> VideoReader:
 
 
 def _num_frames(journal: Journal) -> int:
-    return sum(pixel_frames(line.envelope.start_frame, line.envelope.frames) for line in journal.chunks)
+    """As many as the first run showed, or as the chunks that were recorded hold."""
+    held = sum(pixel_frames(line.envelope.start_frame, line.envelope.frames) for line in journal.chunks)
+    return held if journal.header.num_frames is None else min(held, journal.header.num_frames)

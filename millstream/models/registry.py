@@ -16,6 +16,7 @@ from millstream.core.errors import WeightsError
 from millstream.models.dit import CausalDiT
 from millstream.models.wan.text import ByteTokenizer, PromptEncoder, Tokenizer, UMT5Tokenizer, build_umt5
 from millstream.models.wan.vae import WanVAE
+from millstream.models.weights.files import find_shards
 from millstream.models.weights.fill import fill, fill_random
 from millstream.models.weights.fingerprint import fingerprint
 from millstream.models.weights.locate import ModelFiles, locate
@@ -49,6 +50,8 @@ def load_model(
 ) -> LoadedModel:
     """`weights` are paths in any layout we know, or `random` or `random:SEED` alone."""
     seed = _random_seed(weights)
+    for path, _ in loras:
+        find_shards(Path(path))  # a wrong name is said now, not after billions of weights
     files = None if seed is not None else _complete(locate([Path(path) for path in weights]))
     text_config = spec.text if files else _small_text(spec.text)
     with torch.device("meta"):

@@ -84,7 +84,9 @@ class Engine:
             journal=journal,
         )
 
-    def journal_header(self, config: StreamConfig, session_id: str, video: InputVideo | None = None) -> Header:
+    def journal_header(
+        self, config: StreamConfig, session_id: str, *, video: InputVideo | None = None, num_frames: int | None = None
+    ) -> Header:
         """All that a replay needs to know of this engine and one of its sessions."""
         from millstream import __version__
 
@@ -101,6 +103,7 @@ class Engine:
             torch=str(torch.__version__),
             millstream=__version__,
             input=video,
+            num_frames=num_frames,
         )
 
 

@@ -44,6 +44,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     torch: str
     millstream: str
     input: InputVideo | None = None
+    num_frames: int | None = None
+    """How many pixel frames were to be shown, where the run had an end: the last chunk may hold more."""
 
 
 class ChunkLine(msgspec.Struct, frozen=True, kw_only=True, tag="chunk", tag_field="kind"):
@@ -72,7 +74,7 @@ class JournalWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[bytes] = path.open("wb" if overwrite else "xb")
         except FileExistsError:
-            raise JournalError(f"{path} exists already; pass --overwrite or choose another --journal") from None
+            raise _exists(path) from None
         except OSError as error:
             raise JournalError(f"cannot write {path}: {error.strerror}; choose another --journal") from None
         self._append(header)
@@ -97,6 +99,16 @@ class JournalWriter:
             raise JournalError(
                 f"cannot write {self._path}: {error.strerror}; free some space or choose another --journal"
             ) from None
+
+
+def refuse_existing(path: Path) -> None:
+    """For those who want to know before they have anything to write."""
+    if path.exists():
+        raise _exists(path)
+
+
+def _exists(path: Path) -> JournalError:
+    return JournalError(f"{path} exists already; pass --overwrite or choose another --journal")
 
 
 def read_journal(path: Path) -> Journal:

@@ -60,12 +60,18 @@ def test_a_timeline_a_journal_and_a_replay(tmp_path: Path) -> None:
     events = tmp_path / "events.json"
     events.write_text(json.dumps([{"chunk": 1, "type": "prompt", "prompt": "a storm"}, {"chunk": 2, "type": "cut"}]))
     journal, clip, again = tmp_path / "run.jsonl", tmp_path / "clip.mp4", tmp_path / "again.mp4"
-    code, _, _ = millstream("generate", *TINY, "--chunks", 4, "--events", events, "--journal", journal, "--out", clip)
+    code, _, _ = millstream("generate", *TINY, "--seconds", 2, "--events", events, "--journal", journal, "--out", clip)
     assert code == 0
     code, said, _ = millstream("replay", journal, "--check", "--out", again, "--quiet")
     assert code == 0
     assert said.splitlines()[0] == "identical"
-    assert np.array_equal(frames_of(clip), frames_of(again)[: len(frames_of(clip))])
+    assert np.array_equal(frames_of(clip), frames_of(again))
+
+
+def test_a_timeline_may_hold_more_events_than_can_wait_at_once(tmp_path: Path) -> None:
+    events = tmp_path / "events.json"
+    events.write_text(json.dumps([{"chunk": 1 + n % 2, "type": "seed", "seed": n} for n in range(400)]))
+    assert millstream("generate", *TINY, "--chunks", 3, "--events", events, "--out", tmp_path / "clip.mp4")[0] == 0
 
 
 def test_a_replay_that_differs_says_so_and_fails(tmp_path: Path) -> None:
@@ -74,10 +80,19 @@ def test_a_replay_that_differs_says_so_and_fails(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     lines[1]["envelope"]["seed"] = 99
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    code, said, errors = millstream("replay", journal, "--check")
+    code, said, errors = millstream("replay", journal, "--check", "--quiet")
     assert code == 1
     assert said.strip() == "2 chunks differ"
     assert "chunk 0 differs" in errors
+
+
+def test_a_journal_cut_short_is_replayed_and_reported(tmp_path: Path) -> None:
+    journal = tmp_path / "run.jsonl"
+    millstream("generate", *TINY, "--chunks", 3, "--journal", journal, "--out", tmp_path / "clip.mp4")
+    journal.write_bytes(journal.read_bytes()[:-30])
+    code, said, errors = millstream("replay", journal, "--check", "--quiet")
+    assert (code, said.strip()) == (0, "identical")
+    assert "cut short; 2 complete chunks" in " ".join(errors.split())
 
 
 def test_a_video_is_restyled_at_its_own_rate_and_its_journal_replays(tmp_path: Path) -> None:

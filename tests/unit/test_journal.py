@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from millstream.core.controls import Cut, SetPrompt, SetSeed, SetSteps, SetWindow
+from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSeed, SetSteps, SetWindow
 from millstream.core.errors import JournalError
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import JournalWriter, read_journal
 from millstream.runtime.replay import replay
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.test_session import moving_square
+from tests.unit.test_timeline import control_lists
 
 CONTROLS = [
     (1, SetPrompt(prompt="storm", mode="blend", chunks=2)),
@@ -30,7 +34,7 @@ def record(
 ) -> list[str]:
     engine = engine or tiny_engine()
     config = engine.stream_config(height=32, width=48, **changes)
-    header = engine.journal_header(config, "session", None)
+    header = engine.journal_header(config, "session")
     with JournalWriter(path, header) as journal:
         frames = moving_square(9 + 12 * chunks, 2) if with_input else None
         session = engine.session("sea", config=config, journal=journal, session_id="session", frames=frames)
@@ -59,6 +63,22 @@ def test_a_replay_gives_the_same_bits_under_every_kind_of_control(tmp_path: Path
     replayed = list(replay(engine, journal))
     assert [chunk.chunk.digest for chunk in replayed] == digests
     assert all(chunk.identical for chunk in replayed)
+
+
+@settings(max_examples=12, deadline=None)
+@given(control_lists, st.sampled_from(["off", "latent", "decoded"]), st.sampled_from(["absolute", "windowed"]))
+def test_whatever_was_asked_replays_to_the_same_bits(asked: list, anchor: str, positions: str) -> None:
+    engine = tiny_engine()
+    config = engine.stream_config(height=16, width=16, window=8, sink=1, anchor=anchor, positions=positions)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.jsonl"
+        with JournalWriter(path, engine.journal_header(config, "any")) as journal:
+            session = engine.session("sea", config=config, journal=journal, session_id="any")
+            for chunk, control in asked:
+                if not isinstance(control, (Pause, Resume)):
+                    session.control(control, at_chunk=chunk)
+            assert len(list(session.stream(10))) == 10
+        assert all(chunk.identical for chunk in replay(engine, read_journal(path)))
 
 
 def test_receipts_are_in_the_journal(tmp_path: Path) -> None:

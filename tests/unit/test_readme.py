@@ -1,0 +1,41 @@
+"""What the README says is so: its example runs, its commands exist, and CI runs its test command."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_python_example_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True, cwd=ROOT)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 8
+    assert lines[0].startswith("0 (9, 256, 256, 3)")
+    assert "applied" in lines[3]
+
+
+def test_its_two_commands_are_targets_and_ci_runs_the_second() -> None:
+    commands = re.findall(r"^make (\w+)", README, re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    assert len(commands) == 2
+    assert all(re.search(rf"^{command}:", makefile, re.MULTILINE) for command in commands)
+    assert f"make {commands[1]}" in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_every_file_and_link_it_names_is_there() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_structure_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "structure.md").read_text()
+    for name in set(re.findall(r"`((?:core|ops|models|wire|runtime|planner|commands)/[\w/]+\.py)`", text)):
+        assert (ROOT / "millstream" / name).exists(), name
