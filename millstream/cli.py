@@ -22,6 +22,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Streams video out of causal diffusion transformers while people steer it.",
 )
+train = typer.Typer(name="train", no_args_is_help=True, help="Train the small model that comes with Millstream.")
+app.add_typer(train)
 
 
 class Positions(str, Enum):
@@ -128,7 +130,7 @@ def generate(
             width=width,
             fps=fps,
             seed=seed,
-            steps=parse_steps(steps) if steps is not None else None,
+            steps=parse_numbers(steps) if steps is not None else None,
             window=window,
             sink=sink,
             positions=positions and positions.value,
@@ -237,6 +239,77 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
     Console().print(table)
 
 
+@train.command()
+def data(
+    preview: Annotated[bool, typer.Option("--preview", help="Write a contact sheet, a clip and captions.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the preview.")] = Path("out/data"),
+    seed: Annotated[int, typer.Option(help="Which scenes.")] = 0,
+    count: Annotated[int, typer.Option(help="How many scenes.")] = 8,
+    seconds: Annotated[float, typer.Option(help="Length of the clip.")] = 4.0,
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene, multiples of 16.")] = "256x256",
+    held_out: Annotated[bool, typer.Option("--held-out", help="Only combinations that training never sees.")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """The painted world that the small model learns: what is in it, or with --preview what it looks like."""
+    from millstream.commands.train_data import PreviewRequest, print_summary
+    from millstream.commands.train_data import preview as run
+
+    with plain_errors():
+        if not preview:
+            print_summary()
+            return
+        request = PreviewRequest(
+            out=out,
+            seed=seed,
+            count=count,
+            seconds=seconds,
+            size=parse_size(size),
+            held_out=held_out,
+            overwrite=overwrite,
+        )
+        for path in run(request):
+            typer.echo(path)
+
+
+@train.command()
+def brook(
+    recipe: Annotated[Path | None, typer.Option(help="Another run than the one that ships, TOML.", show_default=False)] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Every stage in miniature, under two minutes on a CPU.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; one that was begun goes on.")] = Path(
+        "out/brook"
+    ),
+    until: Annotated[str | None, typer.Option(help="Stop after this stage.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the stages and what they hold in memory.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Train Brook from nothing: VAE, teacher, few-step student, self-forcing, and the classifier that judges it.
+
+    Leaves brook.safetensors and classifier.safetensors in the run's folder. Interrupt it when you like: the same command
+    goes on from the last checkpoint, to the same bits.
+    """
+    from millstream.commands.train_brook import run_train_brook
+
+    with plain_errors():
+        run_train_brook(recipe=recipe, smoke=smoke, out=out, device=device, until=until, dry_run=dry_run)
+
+
+@train.command(name="eval")
+def evaluate(
+    weights: Annotated[Path, typer.Option("--weights", "-w", help="The model to judge.")] = Path("out/brook/brook.safetensors"),
+    classifier: Annotated[Path, typer.Option(help="The judge.")] = Path("out/brook/classifier.safetensors"),
+    count: Annotated[int, typer.Option(help="Prompts of each kind, seen and held out.")] = 32,
+    seconds: Annotated[str, typer.Option(help="Moments at which the stream is judged.")] = "2,10,30",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures as JSON too.", show_default=False)] = None,
+    device: Device = "auto",
+) -> None:
+    """Judge a trained Brook: adherence per attribute, distance to renders, crispness and flicker, as the stream goes on."""
+    from millstream.commands.train_eval import run_train_eval
+
+    with plain_errors():
+        moments = list(parse_numbers(seconds))
+        run_train_eval(weights=str(weights), classifier=classifier, count=count, seconds=moments, device=device, out=out)
+
+
 def parse_size(text: str) -> tuple[int, int]:
     height, cross, width = text.lower().partition("x")
     if not (cross and height.isdecimal() and width.isdecimal()):
@@ -244,13 +317,11 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def parse_steps(text: str) -> tuple[float, ...]:
+def parse_numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(step) for step in text.split(","))
     except ValueError:
-        raise ConfigError(
-            f"--steps must be numbers with commas between them, for example 1000,750,500,250, got {text!r}"
-        ) from None
+        raise ConfigError(f"expected numbers with commas between them, for example 1000,750,500,250, got {text!r}") from None
 
 
 def parse_lora(text: str) -> tuple[str, float]:

@@ -1,4 +1,4 @@
-"""Shared by all tests: two threads, no network, a fixed seed."""
+"""Shared by all tests: one thread, no network, a fixed seed."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _same_start() -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     torch.manual_seed(0)

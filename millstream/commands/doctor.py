@@ -13,6 +13,7 @@ from torch.backends import cuda as cuda_backends
 from millstream import __version__
 from millstream.commands.memory import GIB, free_bytes
 from millstream.commands.paths import models_folder
+from millstream.core.config import VAEConfig
 from millstream.core.errors import WeightsError
 from millstream.core.presets import MODELS
 from millstream.models.weights.locate import locate
@@ -103,7 +104,7 @@ def _codecs() -> list[Finding]:
 
 
 def _weights() -> list[Finding]:
-    return [_weights_of(name) for name in sorted(MODELS)]
+    return [_weights_of(name) for name in sorted(MODELS) if isinstance(MODELS[name].vae, VAEConfig)]
 
 
 def _weights_of(model: str) -> Finding:

@@ -18,7 +18,7 @@ from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
 from millstream.commands.paths import find_weights
 from millstream.commands.progress import ChunkProgress
 from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.controls import AnyControl, WeightedPrompt, check_prompts
+from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts
 from millstream.core.errors import ConfigError
 from millstream.core.events import Event, place_events, read_events
 from millstream.core.presets import find_model
@@ -83,6 +83,7 @@ def generate(request: GenerateRequest) -> None:
             session_id=session_id,
         )
         progress = stack.enter_context(ChunkProgress(spec.name, total_frames=num_frames, quiet=request.quiet))
+        _say_unknown(progress, engine, request.prompt, placed)
         for chunk in _steered(session, placed):
             frames = chunk.frames[: None if num_frames is None else num_frames - writer.num_frames]
             writer.write(frames)
@@ -103,6 +104,14 @@ def _steered(session: Session, placed: list[tuple[int, AnyControl]]) -> Iterator
         if chunk is None:
             return
         yield chunk
+
+
+def _say_unknown(progress: ChunkProgress, engine: Engine, prompt: str, placed: list[tuple[int, AnyControl]]) -> None:
+    """Which words of all the run's prompts mean nothing to the model."""
+    later = [p.text for _, control in placed if isinstance(control, SetPrompt) for p in control.mix]
+    unknown = dict.fromkeys(word for text in (prompt, *later) for word in engine.model.text.embedder.unknown(text))
+    if unknown:
+        progress.warn(f"not understood by {engine.spec.name}: {', '.join(unknown)}")
 
 
 def _load_engine(request: GenerateRequest, weights: list[str], config: StreamConfig) -> Engine:

@@ -21,6 +21,8 @@ def find_weights(model: str, weights: list[str]) -> list[str]:
     folder = models_folder() / model
     if folder.is_dir():
         return [str(folder)]
+    if model == "brook":
+        raise WeightsError("brook is not trained yet: millstream train brook, then --weights out/brook/brook.safetensors")
     raise WeightsError(
         f"no weights for {model}: give --weights PATH, convert them to {folder}, or try it untrained with --weights random"
     )

@@ -78,6 +78,29 @@ class TextConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BrookVAEConfig:
+    """Brook's VAE, widest at latent size."""
+
+    channels: int = 8
+    widths: tuple[int, int, int] = (128, 64, 32)
+    """At an eighth, a quarter and a half of the picture."""
+    blocks: tuple[int, int, int] = (3, 2, 1)
+    """Residual blocks of the decoder at each of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrookTextConfig:
+    """A small transformer over words of a closed vocabulary."""
+
+    vocabulary: int = 320
+    """Room for that many words."""
+    tokens: int = 28
+    width: int = 128
+    layers: int = 2
+    heads: int = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StreamConfig:
     """How one session streams. Everything a session can be asked to be, at its start."""
 
@@ -140,8 +163,8 @@ class ModelSpec:
 
     name: str
     dit: DiTConfig
-    vae: VAEConfig = field(default_factory=VAEConfig)
-    text: TextConfig = field(default_factory=TextConfig)
+    vae: VAEConfig | BrookVAEConfig = field(default_factory=VAEConfig)
+    text: TextConfig | BrookTextConfig = field(default_factory=TextConfig)
     stream: StreamConfig = field(default_factory=StreamConfig)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from millstream.core.config import DiTConfig, ModelSpec, StreamConfig, TextConfig, VAEConfig
+from millstream.core.config import BrookTextConfig, BrookVAEConfig, DiTConfig, ModelSpec, StreamConfig, TextConfig, VAEConfig
 from millstream.core.errors import ConfigError, UnknownModel
 
 # fmt: off
@@ -32,6 +32,13 @@ MODELS: dict[str, ModelSpec] = {
             dit=DiTConfig(layers=40, width=5120, heads=40, ffn=13824),
             vae=WAN_VAE,
             stream=StreamConfig(height=320, width=576, window=6),
+        ),
+        ModelSpec(  # comes with the package, trained by `millstream train brook`
+            name="brook",
+            dit=DiTConfig(layers=6, width=256, heads=4, ffn=768, channels=8, text_width=128, text_tokens=28),
+            vae=BrookVAEConfig(),
+            text=BrookTextConfig(),
+            stream=StreamConfig(height=256, width=256, steps=(1000, 500), shift=3.0, window=9),
         ),
         ModelSpec(  # about 5M parameters: what two CPU cores can stream
             name="wan-mini",

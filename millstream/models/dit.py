@@ -68,14 +68,15 @@ class Attention(nn.Module):
 
 
 class SelfAttention(Attention):
-    def remember(self, x_BLD: Tensor, layer: int, memory: Memory) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Write this chunk's keys and values; return all that it may attend to."""
+    def remember(self, x_BLD: Tensor, layer: int, memory: Memory) -> None:
+        """Only leave this chunk's keys and values."""
         k, v = self.key_value(x_BLD)
-        return memory.write(layer, rotate(k, memory.phases), v)
+        memory.write(layer, rotate(k, memory.phases), v)
 
     def forward(self, x_BLD: Tensor, layer: int, memory: Memory) -> Tensor:
-        k, v, bias = self.remember(x_BLD, layer, memory)
-        return self.o(attend(rotate(self.query(x_BLD), memory.phases), k, v, bias).flatten(2))
+        k, v = self.key_value(x_BLD)
+        q = rotate(self.query(x_BLD), memory.phases)
+        return self.o(memory.attend(layer, q, rotate(k, memory.phases), v).flatten(2))
 
 
 class CrossAttention(Attention):

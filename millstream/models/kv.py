@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.config import Positions
+from millstream.ops.attention import attend
 from millstream.ops.rope import Phases, frame_phases, rotate, shift_phases
 
 
@@ -35,7 +36,11 @@ class Memory(Protocol):
     @property
     def phases(self) -> Phases: ...
 
-    def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> Attended: ...
+    def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> object:
+        """Keep a layer's keys and values."""
+
+    def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
+        """Keep them, and attend to all that these tokens may see."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +55,7 @@ class RingShape:
     window: int
     sink: int
     positions: Positions = "absolute"
+    batch: int = 1
 
     @property
     def tokens_per_frame(self) -> int:
@@ -62,7 +68,7 @@ class KVRing:
     def __init__(self, shape: RingShape, *, device: torch.device, dtype: torch.dtype) -> None:
         self.shape = shape
         tokens = shape.window * shape.tokens_per_frame
-        size = (shape.layers, 1, tokens, shape.heads, shape.head_width)
+        size = (shape.layers, shape.batch, tokens, shape.heads, shape.head_width)
         self.k = torch.zeros(size, device=device, dtype=dtype)
         self.v = torch.zeros_like(self.k)
         keeps_sink = shape.positions == "windowed" and shape.sink > 0
@@ -117,6 +123,10 @@ class KVRing:
             kept, count = self._sink_tokens, len(self._sink_tokens)
             self.sink_k[layer].index_copy_(1, kept, rotate(k_BLNH[:, :count], self._untwist))
         return Attended(k[:, : self._valid], v[:, : self._valid], self._bias)
+
+    def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
+        """Store, then attend to the window."""
+        return attend(q_BLNH, *self.write(layer, k_BLNH, v_BLNH))
 
     def _slot_of(self, frame: int) -> int:
         if frame in self.frames:

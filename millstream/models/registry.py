@@ -11,10 +11,14 @@ from pathlib import Path
 
 import torch
 
-from millstream.core.config import ModelSpec, TextConfig
+from millstream.core.config import BrookVAEConfig, ModelSpec, TextConfig, VAEConfig
 from millstream.core.errors import WeightsError
+from millstream.models.brook.bundle import WordEmbedder, build, load_bundle
+from millstream.models.brook.text import WordTokenizer
+from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
-from millstream.models.wan.text import ByteTokenizer, PromptEncoder, Tokenizer, UMT5Tokenizer, build_umt5
+from millstream.models.prompts import Embedder, PromptEncoder
+from millstream.models.wan.text import ByteTokenizer, Tokenizer, UMT5Embedder, UMT5Tokenizer, build_umt5
 from millstream.models.wan.vae import WanVAE
 from millstream.models.weights.files import find_shards
 from millstream.models.weights.fill import fill, fill_random
@@ -31,13 +35,13 @@ class LoadedModel:
 
     spec: ModelSpec
     dit: CausalDiT
-    vae: WanVAE
+    vae: WanVAE | BrookVAE
     text: PromptEncoder
     device: torch.device
     dtype: torch.dtype
 
     def fingerprint(self) -> str:
-        return fingerprint({"dit": self.dit, "vae": self.vae, "text": self.text.model})
+        return fingerprint({"dit": self.dit, "vae": self.vae, "text": self.text.embedder.model})
 
 
 def load_model(
@@ -49,28 +53,50 @@ def load_model(
     loras: Sequence[tuple[str, float]] = (),
 ) -> LoadedModel:
     """`weights` are paths in any layout we know, or `random` or `random:SEED` alone."""
-    seed = _random_seed(weights)
     for path, _ in loras:
         find_shards(Path(path))  # a wrong name is said now, not after billions of weights
+    load = _load_brook if isinstance(spec.vae, BrookVAEConfig) else _load_wan
+    dit, vae, embedder = load(spec, weights, device, dtype)
+    for path, scale in loras:
+        merge_lora(dit, Path(path), scale=scale)
+    return LoadedModel(spec=spec, dit=dit, vae=vae, text=PromptEncoder(embedder), device=device, dtype=dtype)
+
+
+def _load_wan(
+    spec: ModelSpec, weights: Sequence[str], device: torch.device, dtype: torch.dtype
+) -> tuple[CausalDiT, WanVAE, Embedder]:
+    assert isinstance(spec.vae, VAEConfig)
+    assert isinstance(spec.text, TextConfig)
+    seed = _random_seed(weights)
     files = None if seed is not None else _complete(locate([Path(path) for path in weights]))
-    text_config = spec.text if files else _small_text(spec.text)
     with torch.device("meta"):
-        dit, vae, text = CausalDiT(spec.dit), WanVAE(spec.vae), build_umt5(text_config)
+        dit, vae, text = CausalDiT(spec.dit), WanVAE(spec.vae), build_umt5(spec.text if files else _small_text(spec.text))
+    tokenizer: Tokenizer = ByteTokenizer()
     if files is None:
         assert seed is not None
         for module in (dit, vae, text):
             fill_random(module, seed=seed, device=device, dtype=dtype)
-        tokenizer: Tokenizer = ByteTokenizer()
     else:
         assert files.tokenizer is not None
         tokenizer = UMT5Tokenizer(files.tokenizer)
         fill(dit, "dit", files.dit, device=device, dtype=dtype)
         fill(vae, "vae", files.vae, device=device, dtype=dtype)
         fill(text, "text", files.text, device=device, dtype=dtype)
-    for path, scale in loras:
-        merge_lora(dit, Path(path), scale=scale)
-    encoder = PromptEncoder(text, tokenizer, tokens=spec.dit.text_tokens)
-    return LoadedModel(spec=spec, dit=dit, vae=vae, text=encoder, device=device, dtype=dtype)
+    return dit, vae, UMT5Embedder(text, tokenizer, tokens=spec.dit.text_tokens)
+
+
+def _load_brook(
+    spec: ModelSpec, weights: Sequence[str], device: torch.device, dtype: torch.dtype
+) -> tuple[CausalDiT, BrookVAE, Embedder]:
+    seed = _random_seed(weights)
+    if seed is None:
+        if len(weights) != 1:
+            raise WeightsError(f"{spec.name} is one file, got {len(weights)}; give one --weights")
+        return load_bundle(Path(weights[0]), spec, device=device, dtype=dtype)
+    parts = build(spec, num_words=0)
+    for module in parts.values():
+        fill_random(module, seed=seed, device=device, dtype=dtype)
+    return parts["dit"], parts["vae"], WordEmbedder(parts["text"], WordTokenizer(()))
 
 
 def is_random(weights: Sequence[str]) -> bool:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from millstream.core.config import SPATIAL_STRIDE, DiTConfig, ModelSpec, StreamConfig, TextConfig, VAEConfig
+from millstream.core.config import (
+    SPATIAL_STRIDE,
+    BrookTextConfig,
+    BrookVAEConfig,
+    DiTConfig,
+    ModelSpec,
+    StreamConfig,
+    TextConfig,
+    VAEConfig,
+)
 
 RELATIVE_BUCKETS = 32
 """Of UMT5's position bias, per layer and head."""
@@ -58,13 +67,21 @@ def dit_parameters(c: DiTConfig) -> int:
     return embeddings + c.layers * block + 2 * c.width + _linear(c.width, cells)
 
 
-def text_parameters(c: TextConfig) -> int:
+def text_parameters(c: TextConfig | BrookTextConfig) -> int:
+    return _brook_text(c) if isinstance(c, BrookTextConfig) else _umt5(c)
+
+
+def vae_parameters(c: VAEConfig | BrookVAEConfig) -> int:
+    return _brook_vae(c) if isinstance(c, BrookVAEConfig) else _wan_vae(c)
+
+
+def _umt5(c: TextConfig) -> int:
     heads = c.heads * c.head_width
     layer = 4 * c.width * heads + 3 * c.width * c.ffn + 2 * c.width + RELATIVE_BUCKETS * c.heads
     return c.vocabulary * c.width + c.layers * layer + c.width
 
 
-def vae_parameters(c: VAEConfig) -> int:
+def _wan_vae(c: VAEConfig) -> int:
     top = c.width * c.multipliers[-1]
     middle = 2 * _res_block(top, top) + top + _linear(top, 3 * top) + _linear(top, top)
     quantise = _linear(2 * c.channels, 2 * c.channels) + _linear(c.channels, c.channels)
@@ -90,6 +107,23 @@ def _decoder(c: VAEConfig, top: int) -> int:
         if level < len(doubles):
             total += _conv(outer, outer // 2, 9) + doubles[level] * _conv(outer, 2 * outer, 3)
     return total
+
+
+def _brook_text(c: BrookTextConfig) -> int:
+    layer = _linear(c.width, 3 * c.width) + _linear(c.width, c.width) + 4 * c.width
+    layer += _linear(c.width, 2 * c.width) + _linear(2 * c.width, c.width)
+    return (c.vocabulary + 1 + c.tokens) * c.width + c.layers * layer + 2 * c.width
+
+
+def _brook_vae(c: BrookVAEConfig) -> int:
+    wide, middle, thin = c.widths
+    encoder = _conv(12, thin, 9) + _conv(4 * thin, middle, 9) + _conv(4 * middle, wide, 9) + _conv(4 * wide, wide, 1)
+    encoder += _conv(3 * wide, wide, 9) + _conv(wide, 2 * c.channels, 9)
+    encoder += 2 * (_conv(thin, thin, 9) + _conv(middle, middle, 9) + 2 * _conv(wide, wide, 9))
+    decoder = _conv(3 * c.channels, wide, 9) + _conv(wide, 4 * middle, 1) + _conv(middle, 4 * middle, 9)
+    decoder += _conv(middle, 4 * thin, 9) + _conv(thin, 12, 9)
+    decoder += sum(2 * count * _conv(width, width, 9) for width, count in zip(c.widths, c.blocks, strict=True))
+    return encoder + decoder + 2 * c.channels
 
 
 def _res_block(inner: int, outer: int) -> int:

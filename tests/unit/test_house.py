@@ -26,8 +26,9 @@ ARROWS = {
     "planner": {"core"},
     "runtime": {"wire", "models", "ops", "core"},
     "server": {"runtime", "core"},
-    "commands": {"server", "runtime", "planner", "models", "core"},
-    "cli": {"commands", "models", "core"},
+    "trainer": {"models", "ops", "core"},
+    "commands": {"server", "runtime", "trainer", "planner", "models", "core"},
+    "cli": {"commands", "trainer", "models", "core"},
     "__main__": {"cli"},
 }
 """Which room may import which, besides itself."""
@@ -109,11 +110,19 @@ SURFACE = {
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--json"},
+    "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
+    "train eval": {"--classifier", "--count", "--device", "--out", "--seconds", "--weights"},
+    "train data": {"--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size"},
 }  # fmt: skip
 
 
-def commands() -> dict[str, Any]:
-    return dict(typer.main.get_command(app).commands)
+def commands(group: Any = None, prefix: str = "") -> dict[str, Any]:
+    """Every command by the words that call it; those of a group, such as `train data`, have two."""
+    found: dict[str, Any] = {}
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        inner = commands(command, f"{prefix}{name} ") if hasattr(command, "commands") else {f"{prefix}{name}": command}
+        found.update(inner)
+    return found
 
 
 def test_the_command_line_offers_these_commands() -> None:

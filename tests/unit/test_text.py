@@ -7,7 +7,8 @@ from transformers import UMT5EncoderModel
 
 from millstream.core.config import TextConfig
 from millstream.core.controls import WeightedPrompt
-from millstream.models.wan.text import ByteTokenizer, PromptEncoder, build_umt5
+from millstream.models.prompts import PromptEncoder
+from millstream.models.wan.text import ByteTokenizer, UMT5Embedder, build_umt5
 from tests.unit.models_for_tests import relative_error, shaken
 
 CONFIG = TextConfig(width=32, layers=3, heads=2, head_width=16, ffn=48, vocabulary=384)
@@ -15,7 +16,8 @@ CONFIG = TextConfig(width=32, layers=3, heads=2, head_width=16, ffn=48, vocabula
 
 def encoder(capacity: int = 4) -> PromptEncoder:
     torch.manual_seed(0)
-    return PromptEncoder(shaken(build_umt5(CONFIG)), ByteTokenizer(), tokens=24, capacity=capacity)
+    embedder = UMT5Embedder(shaken(build_umt5(CONFIG)), ByteTokenizer(), tokens=24)
+    return PromptEncoder(embedder, capacity=capacity)
 
 
 def padded_reference(model: UMT5EncoderModel, text: str, tokens: int) -> torch.Tensor:
@@ -30,7 +32,7 @@ def test_embeddings_equal_the_padded_and_masked_reference() -> None:
     encode = encoder()
     for text in ("a boat", "é", "a much longer prompt that does not fit"):
         found = encode((WeightedPrompt(text),))
-        assert relative_error(found, padded_reference(encode.model, text, 24)) <= 1e-4
+        assert relative_error(found, padded_reference(encode.embedder.model, text, 24)) <= 1e-4
 
 
 def test_a_mix_is_the_weighted_sum_of_its_texts() -> None:
@@ -42,7 +44,7 @@ def test_a_mix_is_the_weighted_sum_of_its_texts() -> None:
 def test_recent_texts_are_encoded_once_and_old_ones_forgotten() -> None:
     encode = encoder(capacity=2)
     calls = []
-    encode.model.register_forward_hook(lambda *_: calls.append(1))
+    encode.embedder.model.register_forward_hook(lambda *_: calls.append(1))
     for text in ("a", "b", "a", "c", "a", "b"):
         encode.encode(text)
     assert len(calls) == 4  # a, b, c, and b again: c pushed it out

@@ -311,7 +311,7 @@ def test_names_and_shapes_come_before_any_data(tmp_path: Path) -> None:
         assert torch.equal(shard.read("a"), torch.ones(2, 3, dtype=torch.bfloat16))
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(name for name in MODELS if name.startswith("wan")))
 @pytest.mark.parametrize("layout", ["original", "diffusers", None])
 def test_shapes_tell_the_preset(name: str, layout: Layout | None) -> None:
     shapes = expected_shapes("dit", MODELS[name])

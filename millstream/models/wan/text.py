@@ -1,4 +1,4 @@
-"""The UMT5 encoder and its tokenizer, through transformers, with an LRU of embeddings.
+"""The UMT5 encoder and its tokenizer, through transformers.
 
 A prompt's real tokens are encoded; the rest of the fixed length is zeros, as Wan was trained.
 Shapes: B batch, S text tokens, E text width.
@@ -6,7 +6,6 @@ Shapes: B batch, S text tokens, E text width.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.config import TextConfig
-from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import WeightsError
 
 
@@ -47,39 +45,24 @@ class UMT5Tokenizer:
         return list(self._tokenizer(" ".join(text.split()), truncation=True, max_length=limit)["input_ids"])
 
 
-class PromptEncoder:
-    """Prompts and mixes of prompts to conditioning. Holds the embeddings of the last `capacity` texts, no more."""
+class UMT5Embedder:
+    """One text to its embedding [1, S, E]."""
 
-    def __init__(self, model: nn.Module, tokenizer: Tokenizer, *, tokens: int, capacity: int = 32) -> None:
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, *, tokens: int) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.tokens = tokens
-        self.capacity = capacity
-        self._recent: OrderedDict[str, Tensor] = OrderedDict()
 
-    def __call__(self, prompts: tuple[WeightedPrompt, ...]) -> Tensor:
-        """Conditioning [1, S, E] of a mix: the weighted sum of its texts' embeddings."""
-        if len(prompts) == 1:
-            return self.encode(prompts[0].text)
-        return torch.stack([prompt.weight * self.encode(prompt.text).float() for prompt in prompts]).sum(0).to(self._dtype)
-
-    @torch.no_grad()
-    def encode(self, text: str) -> Tensor:
-        if text in self._recent:
-            self._recent.move_to_end(text)
-            return self._recent[text]
+    def __call__(self, text: str) -> Tensor:
         ids = torch.tensor([self.tokenizer.ids(text, self.tokens)], device=next(self.model.parameters()).device)
         real_BSE = self.model(input_ids=ids).last_hidden_state
         padded_BSE = real_BSE.new_zeros(1, self.tokens, real_BSE.shape[-1])
         padded_BSE[:, : real_BSE.shape[1]] = real_BSE
-        self._recent[text] = padded_BSE
-        if len(self._recent) > self.capacity:
-            self._recent.popitem(last=False)
         return padded_BSE
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(self.model.parameters()).dtype
+    def unknown(self, text: str) -> list[str]:
+        """UMT5 knows every language in some measure; nothing is left out."""
+        return []
 
 
 def build_umt5(config: TextConfig) -> nn.Module:

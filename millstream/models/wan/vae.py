@@ -15,31 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.core.config import TEMPORAL_STRIDE, VAEConfig
+from millstream.models.carry import Carry, VAEState
 from millstream.ops.norms import channel_norm
-
-VAEState = tuple[Tensor, ...]
-"""The tail of every causal layer, in the order the layers are visited. An empty one starts an epoch."""
-
-
-class Carry:
-    """Hands each layer of one pass its own tail, and collects the new ones."""
-
-    def __init__(self, state: VAEState) -> None:
-        self.starts_epoch = not state
-        self._old = iter(state)
-        self._new: list[Tensor] = []
-
-    def extend(self, x_BCTYX: Tensor, frames: int) -> Tensor:
-        """x with the `frames` frames before it, zeros where there were none."""
-        b, c, _, y, x = x_BCTYX.shape
-        tail = x_BCTYX.new_zeros(b, c, frames, y, x) if self.starts_epoch else next(self._old)
-        longer = torch.cat([tail, x_BCTYX], dim=2)
-        self._new.append(longer[:, :, -frames:].clone())
-        return longer
-
-    def finish(self) -> VAEState:
-        assert next(self._old, None) is None, "state belongs to another network"
-        return tuple(self._new)
 
 
 class CausalConv(nn.Conv3d):

@@ -35,7 +35,7 @@ def fill(
     wanted = {name: tuple(parameter.shape) for name, parameter in _named(module).items()}
     result = survey(part, wanted, sources, prefer_ema=prefer_ema)
     refuse_misfit(result, part, sources, allow_unexpected=False)
-    parameters = _allocate(module, device, dtype)
+    parameters = allocate(module, device, dtype)
     for path, group in itertools.groupby(result.places.items(), key=_file):
         with open_shard(path, prefer_ema=prefer_ema) as shard:
             for ours, place in group:
@@ -44,7 +44,7 @@ def fill(
 
 def fill_random(module: nn.Module, *, seed: int, device: Device, dtype: torch.dtype) -> None:
     """Untrained weights. Each parameter depends on the seed and its own name only."""
-    for name, parameter in _allocate(module, device, dtype).items():
+    for name, parameter in allocate(module, device, dtype).items():
         parameter.copy_(_random(name, tuple(parameter.shape), seed, torch.device(device)))
 
 
@@ -60,7 +60,7 @@ def _random(name: str, shape: tuple[int, ...], seed: int, device: torch.device) 
     return torch.randn(shape, generator=generator, device=device).mul_(fan_in**-0.5)
 
 
-def _allocate(module: nn.Module, device: Device, dtype: torch.dtype) -> dict[str, nn.Parameter]:
+def allocate(module: nn.Module, device: Device, dtype: torch.dtype) -> dict[str, nn.Parameter]:
     """Uninitialised, frozen parameters in place of the module's own; what was tied stays tied."""
     parameters = {
         name: nn.Parameter(torch.empty(old.shape, device=device, dtype=dtype), requires_grad=False)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from millstream.core.config import ModelSpec, TextConfig
+from millstream.core.config import ModelSpec, TextConfig, VAEConfig
 from millstream.core.errors import WeightsError
 from millstream.core.presets import MODELS
 from millstream.models.dit import CausalDiT
@@ -102,12 +102,14 @@ def infer_dit(shapes: Mapping[str, Shape]) -> DiTSize | None:
 def match_preset(shapes: Mapping[str, Shape]) -> ModelSpec | None:
     """The registered model whose DiT has these shapes."""
     size = infer_dit(shapes)
-    sizes = {name: DiTSize(**{field: getattr(spec.dit, field) for field in DiTSize.__slots__}) for name, spec in MODELS.items()}
-    return next((MODELS[name] for name, known in sizes.items() if known == size), None)
+    wan = [spec for spec in MODELS.values() if isinstance(spec.vae, VAEConfig)]
+    return next((spec for spec in wan if size == DiTSize(*(getattr(spec.dit, field) for field in DiTSize.__slots__))), None)
 
 
 def expected_shapes(part: Part, spec: ModelSpec) -> dict[str, Shape]:
     """Every tensor of a part under our names."""
+    if not (isinstance(spec.vae, VAEConfig) and isinstance(spec.text, TextConfig)):
+        raise WeightsError(f"{spec.name} comes as one file and has no other layout; use it as it is")
     if part == "text":
         return _umt5_shapes(spec.text)
     with torch.device("meta"):

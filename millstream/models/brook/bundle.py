@@ -1,0 +1,109 @@
+"""Brook in one file: DiT, VAE and text encoder as safetensors, its words in the header.
+
+dit.*, vae.*, text.*    and metadata: format, vocabulary (JSON), card (JSON: how it was trained)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from millstream.core.config import BrookTextConfig, BrookVAEConfig, ModelSpec
+from millstream.core.errors import WeightsError
+from millstream.models.brook.text import BrookText, WordTokenizer, padded
+from millstream.models.brook.vae import BrookVAE
+from millstream.models.dit import CausalDiT
+from millstream.models.weights.fill import allocate
+
+FORMAT = "millstream-brook-1"
+BUNDLED = Path(__file__).parent / "brook.safetensors"
+PARTS = ("dit", "vae", "text")
+
+
+class WordEmbedder:
+    """One text to its embedding, and the words in it that were never taught."""
+
+    def __init__(self, model: BrookText, tokenizer: WordTokenizer) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+
+    def __call__(self, text: str) -> Tensor:
+        ids_BS = padded(self.tokenizer, [text], self.model.config.tokens)
+        return self.model(ids_BS.to(self.model.position.device))
+
+    def unknown(self, text: str) -> list[str]:
+        return self.tokenizer.unknown(text)
+
+
+def save_bundle(
+    path: Path, modules: Mapping[str, nn.Module], vocabulary: tuple[str, ...], card: dict[str, object], dtype: torch.dtype
+) -> None:
+    """Appears by rename."""
+    tensors = {
+        f"{part}.{name}": tensor.detach().to("cpu", dtype).contiguous()
+        for part in PARTS
+        for name, tensor in modules[part].state_dict().items()
+    }
+    metadata = {"format": FORMAT, "vocabulary": json.dumps(vocabulary), "card": json.dumps(card)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    save_file(tensors, temporary, metadata=metadata)
+    temporary.replace(path)
+
+
+def load_bundle(
+    path: Path, spec: ModelSpec, *, device: torch.device, dtype: torch.dtype, fingerprint: str | None = None
+) -> tuple[CausalDiT, BrookVAE, WordEmbedder]:
+    """With a `fingerprint`, the file must be that very one."""
+    if fingerprint is not None and (found := file_fingerprint(path)) != fingerprint:
+        raise WeightsError(f"{path} is damaged: its fingerprint is {found}, expected {fingerprint}; install millstream again")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise WeightsError(f"{path} is not a Brook model ({metadata.get('format')}); expected {FORMAT}")
+            vocabulary = tuple(json.loads(metadata["vocabulary"]))
+            modules = build(spec, len(vocabulary))
+            for part, module in modules.items():
+                _fill(part, module, file, path, device, dtype)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise WeightsError(f"{path} cannot be read ({type(error).__name__}); install millstream again") from None
+    dit, vae, text = (modules[part] for part in PARTS)
+    vae.to(memory_format=torch.channels_last)  # what CPU convolutions like
+    return dit, vae, WordEmbedder(text, WordTokenizer(vocabulary))
+
+
+def build(spec: ModelSpec, num_words: int) -> dict[str, nn.Module]:
+    """The three networks, on the meta device."""
+    assert isinstance(spec.vae, BrookVAEConfig)
+    assert isinstance(spec.text, BrookTextConfig)
+    with torch.device("meta"):
+        text = BrookText(replace(spec.text, vocabulary=num_words))
+        return {"dit": CausalDiT(spec.dit), "vae": BrookVAE(spec.vae), "text": text}
+
+
+def file_fingerprint(path: Path) -> str:
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _fill(part: str, module: nn.Module, file: safe_open, path: Path, device: torch.device, dtype: torch.dtype) -> None:
+    wanted = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    stored = {key.removeprefix(f"{part}."): key for key in file.keys() if key.startswith(f"{part}.")}  # noqa: SIM118
+    found = {name: tuple(file.get_slice(key).get_shape()) for name, key in stored.items()}
+    if found != wanted:
+        wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        raise WeightsError(f"{path} does not fit this {part}: {', '.join(wrong[:3])}; it is of another version")
+    for name, parameter in allocate(module, device, dtype).items():
+        parameter.copy_(file.get_tensor(stored[name]))

@@ -1,0 +1,201 @@
+"""Brook's training, stage after stage: VAE, teacher, few-step student, self-forcing; then one file.
+
+Each stage leaves its averaged weights in the run's folder; a stage whose weights are there is not trained again.
+Shapes: B batch, T pixel frames, K clips, W wordings, S text tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from millstream.core.config import BrookTextConfig, BrookVAEConfig, ModelSpec, pixel_frames
+from millstream.core.presets import find_model
+from millstream.core.schedule import noise_levels
+from millstream.models.brook.bundle import save_bundle
+from millstream.models.brook.text import BrookText, WordTokenizer, padded
+from millstream.models.brook.vae import BrookVAE
+from millstream.models.dit import CausalDiT
+from millstream.trainer.checkpoint import read_checkpoint
+from millstream.trainer.data.captions import WORDS, captions
+from millstream.trainer.data.render import render
+from millstream.trainer.data.scene import Scenes, attributes, sample_scenes
+from millstream.trainer.evaluate.classifier import ClipClassifier, save_classifier, thinned
+from millstream.trainer.loop import Method, StepReport, train_stage
+from millstream.trainer.methods.classify import ClassifyMethod
+from millstream.trainer.methods.flow import FlowMethod, TextAndDiT
+from millstream.trainer.methods.ode import ODEMethod
+from millstream.trainer.methods.self_forcing import SelfForcingMethod
+from millstream.trainer.methods.vae import VAEMethod, measure_latents
+from millstream.trainer.plan import RunPlan, StagePlan
+from millstream.trainer.pool import LatentPool, PixelPool, to_bytes
+
+Report = Callable[[str, StepReport], None]
+MINUTE = 16 * 60
+"""Frames: clips begin anywhere in a scene's first minute."""
+
+
+class BrookRun:
+    """The roles of one run, trained as far as its folder says."""
+
+    def __init__(self, plan: RunPlan, folder: Path, *, device: torch.device) -> None:
+        self.plan, self.folder, self.device = plan, folder, device
+        self.spec = find_model(plan.model)
+        self.tokenizer = WordTokenizer(WORDS)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(plan.seed)
+        assert isinstance(self.spec.vae, BrookVAEConfig)
+        self.vae = BrookVAE(self.spec.vae).to(device)
+        self.pair = new_pair(self.spec).to(device)
+        self.classifier = ClipClassifier().to(device)
+        self.student: TextAndDiT | None = None
+        self._rendered: tuple[LatentPool, PixelPool] | None = None
+        self._short: PixelPool | None = None
+
+    def train(self, report: Report, *, only: str | None = None, checkpoint_every: int = 500) -> None:
+        """All stages in order, or one of them after those before it have been."""
+        for stage in self.plan.stages:
+            done = self.folder / f"{stage.name}-average.pt"
+            if not done.exists():
+                self._train(stage, done, report, checkpoint_every)
+            self._adopt(stage, read_checkpoint(done))
+            if stage.name == only:
+                return
+
+    def export(self, path: Path, card: dict[str, object]) -> None:
+        final = self.student or self.pair
+        save_bundle(path, {"dit": final.dit, "vae": self.vae, "text": final.text}, WORDS, card, torch.float16)
+        save_classifier(path.with_name("classifier.safetensors"), self.classifier)
+
+    def _train(self, stage: StagePlan, done: Path, report: Report, checkpoint_every: int) -> None:
+        method = self._method(stage)
+        average = train_stage(
+            stage,
+            method,
+            self.folder,
+            seed=self.plan.seed,
+            device=self.device,
+            report=lambda said: report(stage.name, said),
+            checkpoint_every=checkpoint_every,
+        )
+        if isinstance(average, BrookVAE):
+            generator = torch.Generator(self.device).manual_seed(self.plan.seed)
+            measure_latents(average, self._clips(), batch=stage.batch, batches=8, generator=generator)
+        torch.save(average.state_dict(), done)
+
+    def _method(self, stage: StagePlan) -> Method:
+        options = dict(stage.options)
+        if stage.method == "vae":
+            return VAEMethod(self.vae, self._clips(), batch=stage.batch, **options)
+        if stage.method == "classify":
+            return ClassifyMethod(self.classifier, self.thumbnails, batch=stage.batch)
+        if stage.method == "flow":
+            return FlowMethod(self.pair, self.latents, batch=stage.batch, **options)
+        teacher = copy.deepcopy(self.pair).requires_grad_(False).eval()
+        student = self.student or copy.deepcopy(self.pair)
+        student.text.requires_grad_(False)
+        stream = self.spec.stream
+        levels = noise_levels(stream.steps, shift=stream.shift, warp=stream.warp)
+        if stage.method == "ode":
+            return ODEMethod(student, teacher, self.latents, batch=stage.batch, levels=levels, **options)
+        critic = copy.deepcopy(self.pair.dit)
+        return SelfForcingMethod(student, teacher, critic, self.latents, batch=stage.batch, levels=levels, **options)
+
+    def _adopt(self, stage: StagePlan, weights: dict[str, Tensor]) -> None:
+        if stage.method == "vae":
+            self.vae.load_state_dict(weights)
+            self.vae.requires_grad_(False).eval()
+        elif stage.method == "classify":
+            self.classifier.load_state_dict(weights)
+        elif stage.method == "flow":
+            self.pair.load_state_dict(weights)
+        else:
+            self.student = copy.deepcopy(self.pair)
+            self.student.dit.load_state_dict(weights)
+            self.student.dit.requires_grad_(True)
+
+    def _clips(self) -> PixelPool:
+        if self._short is None:
+            self._short = render_clips(self.plan, self.device)
+        return self._short
+
+    @property
+    def latents(self) -> LatentPool:
+        """From the run's folder if an earlier process rendered them."""
+        path = self.folder / "latents.pt"
+        if self._rendered is None and path.exists():
+            kept = read_checkpoint(path)
+            return LatentPool(latents_KFCYX=kept["latents"].to(self.device), ids_KWS=kept["ids"].to(self.device))
+        pool = self._pools()[0]
+        if not path.exists():
+            torch.save({"latents": pool.latents_KFCYX, "ids": pool.ids_KWS}, path)
+        return pool
+
+    @property
+    def thumbnails(self) -> PixelPool:
+        return self._pools()[1]
+
+    def _pools(self) -> tuple[LatentPool, PixelPool]:
+        """Rendered when first needed, with the VAE as it then is."""
+        if self._rendered is None:
+            self._rendered = render_pools(self.plan, self.vae, self.tokenizer, self.spec, self.device)
+        return self._rendered
+
+
+def new_pair(spec: ModelSpec) -> TextAndDiT:
+    """An untrained text encoder and DiT, with outputs that start at zero."""
+    assert isinstance(spec.text, BrookTextConfig)
+    pair = TextAndDiT(BrookText(replace(spec.text, vocabulary=len(WORDS))), CausalDiT(spec.dit))
+    for layer in (pair.dit.head.proj, *(block.cross_attn.o for block in pair.dit.blocks)):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return pair
+
+
+@torch.no_grad()
+def render_clips(plan: RunPlan, device: torch.device) -> PixelPool:
+    """Short clips for the VAE."""
+    frames, size, parts = pixel_frames(0, plan.pool.vae_latent_frames), (plan.pool.size, plan.pool.size), []
+    for number, count in enumerate(_batches(plan.pool.vae_clips, plan.pool.batch)):
+        scenes, start = _scenes(plan, -1 - number, count, device)
+        parts.append(to_bytes(render(scenes, start=start, frames=frames, size=size)))
+    return PixelPool(pixels_KTCYX=torch.cat(parts), labels={})
+
+
+@torch.no_grad()
+def render_pools(
+    plan: RunPlan, vae: BrookVAE, tokenizer: WordTokenizer, spec: ModelSpec, device: torch.device
+) -> tuple[LatentPool, PixelPool]:
+    """Latents with captions for the DiT and labelled thumbnails for the classifier, from one rendering."""
+    assert isinstance(spec.text, BrookTextConfig)
+    frames, size = pixel_frames(0, plan.pool.latent_frames), (plan.pool.size, plan.pool.size)
+    latents, ids, looks, labels = [], [], [], []
+    for number, count in enumerate(_batches(plan.pool.clips, plan.pool.batch)):
+        scenes, start = _scenes(plan, number, count, device)
+        pixels = render(scenes, start=start, frames=frames, size=size)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            latents.append(vae.encode(pixels)[0].bfloat16())
+        looks.append(to_bytes(thinned(pixels)))
+        labels.append(attributes(scenes))
+        wordings = [captions(scenes, seed=plan.seed + plan.pool.wordings * number + w) for w in range(plan.pool.wordings)]
+        ids.append(torch.stack([padded(tokenizer, texts, spec.text.tokens) for texts in wordings], dim=1).to(device))
+    joined = {name: torch.cat([each[name] for each in labels]) for name in labels[0]}
+    return (
+        LatentPool(latents_KFCYX=torch.cat(latents), ids_KWS=torch.cat(ids)),
+        PixelPool(pixels_KTCYX=torch.cat(looks), labels=joined),
+    )
+
+
+def _batches(total: int, size: int) -> list[int]:
+    return [min(size, total - done) for done in range(0, total, size)]
+
+
+def _scenes(plan: RunPlan, number: int, count: int, device: torch.device) -> tuple[Scenes, int]:
+    """A batch of scenes no other batch has, and the moment at which its clips begin."""
+    seed = (plan.seed + 1) * 1_000_003 + number
+    return sample_scenes(count, seed=seed, device=device), seed * 37 % MINUTE

@@ -1,0 +1,53 @@
+"""Everything a stage needs to go on as if it had never stopped.
+
+Randomness and the position in the data are functions of the run's seed and the step, so they need no saving.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from millstream.core.errors import WeightsError
+from millstream.trainer.optimise import Average, Optimisers
+
+
+def save_checkpoint(
+    path: Path, step: int, modules: Mapping[str, nn.Module], optimisers: Mapping[str, Optimisers], average: Average
+) -> None:
+    """Appears by rename: a crash leaves the last one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    state = {
+        "step": step,
+        "weights": {name: module.state_dict() for name, module in modules.items()},
+        "average": average.module.state_dict(),
+        "optimisers": {name: each.state_dict() for name, each in optimisers.items()},
+    }
+    torch.save(state, temporary)
+    temporary.replace(path)
+
+
+def load_checkpoint(
+    path: Path, modules: Mapping[str, nn.Module], optimisers: Mapping[str, Optimisers], average: Average
+) -> int:
+    """Returns the number of steps done."""
+    state = read_checkpoint(path)
+    for name, module in modules.items():
+        module.load_state_dict(state["weights"][name])
+        optimisers[name].load_state_dict(state["optimisers"][name])
+    average.module.load_state_dict(state["average"])
+    return int(state["step"])
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    try:
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise WeightsError(f"{path} cannot be read as a checkpoint: {type(error).__name__}; remove it to start over") from None

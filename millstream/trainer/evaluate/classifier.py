@@ -1,0 +1,81 @@
+"""One small network that tells setting, time, weather, thing, colour and motion of a clip.
+
+Looks at two seconds: frames thinned out and shrunk, each through a small convolutional stack, then together in time.
+Shapes: B batch, T frames, C channels, Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from millstream.core.errors import WeightsError
+from millstream.trainer.data.vocabulary import COLOURS, MOTIONS, SETTINGS, THINGS, TIMES, WEATHERS
+
+CLASSES = {
+    "setting": SETTINGS,
+    "time": TIMES,
+    "weather": WEATHERS,
+    "thing": THINGS,
+    "colour": COLOURS,
+    "motion": MOTIONS,
+}
+FRAMES = 33
+"""Two seconds and one frame."""
+EVERY = 4
+"""Of which it looks at every fourth."""
+SIZE = 128
+
+
+class ClipClassifier(nn.Module):
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        widths = (3, width, 2 * width, 3 * width, 4 * width)
+        self.frames = nn.ModuleList(nn.Conv2d(i, o, 3, stride=2, padding=1) for i, o in itertools.pairwise(widths))
+        self.norms = nn.ModuleList(nn.GroupNorm(8, o) for o in widths[1:])
+        top = widths[-1]
+        self.time = nn.ModuleList(nn.Conv3d(top, top, 3, padding=1) for _ in range(2))
+        self.time_norms = nn.ModuleList(nn.GroupNorm(8, top) for _ in range(2))
+        self.heads = nn.ModuleDict({name: nn.Linear(2 * top, len(classes)) for name, classes in CLASSES.items()})
+
+    def forward(self, pixels_BTCYX: Tensor) -> dict[str, Tensor]:
+        """Scores per attribute of clips as `thinned` makes them."""
+        features = self.features(pixels_BTCYX)
+        return {name: head(features) for name, head in self.heads.items()}
+
+    def features(self, pixels_BTCYX: Tensor) -> Tensor:
+        """[B, features]: the mean and the maximum over the clip."""
+        batch, x = pixels_BTCYX.shape[0], pixels_BTCYX.flatten(0, 1)
+        for conv, norm in zip(self.frames, self.norms, strict=True):
+            x = F.silu(norm(conv(x)))
+        x = x.unflatten(0, (batch, -1)).transpose(1, 2)
+        for conv, norm in zip(self.time, self.time_norms, strict=True):
+            x = x + F.silu(norm(conv(x)))
+        return torch.cat([x.mean(dim=(2, 3, 4)), x.amax(dim=(2, 3, 4))], dim=1)
+
+
+def thinned(pixels_BTCYX: Tensor) -> Tensor:
+    """Two seconds as the classifier looks at them: nine frames at 128x128."""
+    chosen = pixels_BTCYX[:, :FRAMES:EVERY]
+    shrunk = F.interpolate(chosen.flatten(0, 1), size=(SIZE, SIZE), mode="area")
+    return shrunk.unflatten(0, chosen.shape[:2])
+
+
+def save_classifier(path: Path, classifier: ClipClassifier) -> None:
+    """Half precision is plenty for a judge."""
+    save_file({name: tensor.detach().cpu().half().contiguous() for name, tensor in classifier.state_dict().items()}, path)
+
+
+def load_classifier(path: Path, device: torch.device) -> ClipClassifier:
+    classifier = ClipClassifier()
+    try:
+        classifier.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise WeightsError(f"{path} is no classifier ({type(error).__name__}); train one: millstream train brook") from None
+    return classifier.to(device).eval().requires_grad_(False)

@@ -1,0 +1,108 @@
+"""The training loop: one stage of one method, resumable at any checkpoint to the same bits.
+
+Knows neither models nor data: a method gives losses for a step, the loop turns them into weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from millstream.core.errors import MillstreamError
+from millstream.trainer.checkpoint import load_checkpoint, save_checkpoint
+from millstream.trainer.optimise import Average, Optimisers, learning_rate
+from millstream.trainer.plan import StagePlan
+
+LOG_EVERY = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One module and the loss it follows. Most methods have one; adversarial ones have a critic's besides."""
+
+    name: str
+    module: nn.Module
+    losses: Callable[[torch.Generator], dict[str, Tensor]]
+    """Named terms for one batch; their sum is minimised. All randomness comes from the generator."""
+    every: int = 1
+    """Taken at every so many steps."""
+
+
+class Method(Protocol):
+    """How a stage learns. The first turn's module is what the stage is for: it is the one that is averaged."""
+
+    turns: tuple[Turn, ...]
+
+
+class Diverged(MillstreamError):
+    """A loss that is not a number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepReport:
+    step: int
+    total: int
+    losses: dict[str, float]
+    """And the norms of gradients."""
+    lr: float
+    seconds: float
+    """Since the stage (or its continuation) began."""
+
+
+def train_stage(
+    stage: StagePlan,
+    method: Method,
+    folder: Path,
+    *,
+    seed: int,
+    device: torch.device,
+    report: Callable[[StepReport], None],
+    checkpoint_every: int = 500,
+    stop_after: int | None = None,
+) -> nn.Module:
+    """Train to the stage's end (or `stop_after` steps) and return the averaged module."""
+    modules = {turn.name: turn.module for turn in method.turns}
+    optimisers = {turn.name: Optimisers(turn.module, stage) for turn in method.turns}
+    student, average = method.turns[0].module, Average(method.turns[0].module, stage.ema)
+    path, begun = folder / f"{stage.name}.pt", time.perf_counter()
+    done = load_checkpoint(path, modules, optimisers, average) if path.exists() else 0
+    end = stage.steps if stop_after is None else min(stage.steps, stop_after)
+    with (folder / f"{stage.name}.jsonl").open("a") as log:
+        for step in range(done, end):
+            losses: dict[str, Tensor] = {}
+            for turn in method.turns:
+                if step % turn.every == 0:
+                    found = turn.losses(step_generator(seed, f"{stage.name}.{turn.name}", step, device))
+                    torch.stack(list(found.values())).sum().backward()
+                    found["norm" if turn.module is student else f"{turn.name} norm"] = optimisers[turn.name].step(step)
+                    losses |= found
+            average.update(student, step)
+            if step % LOG_EVERY == 0 or step == end - 1:
+                said = _report(step, stage, losses, time.perf_counter() - begun)
+                log.write(json.dumps({"step": step, "seconds": round(said.seconds, 2), **said.losses}) + "\n")
+                log.flush()
+                report(said)
+            if (step + 1) % checkpoint_every == 0 or step == end - 1:
+                save_checkpoint(path, step + 1, modules, optimisers, average)
+    return average.module
+
+
+def step_generator(seed: int, stage: str, step: int, device: torch.device) -> torch.Generator:
+    """Fresh randomness for one step, the same however the step was reached."""
+    name = hashlib.blake2b(f"{seed}:{stage}:{step}".encode(), digest_size=8).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(name, "little") >> 1)
+
+
+def _report(step: int, stage: StagePlan, losses: dict[str, Tensor], seconds: float) -> StepReport:
+    values = {name: round(float(loss.detach()), 6) for name, loss in losses.items()}
+    if any(value != value for value in values.values()):
+        raise Diverged(f"stage {stage.name} diverged at step {step} ({values}); lower its lr or its clip")
+    return StepReport(step=step, total=stage.steps, losses=values, lr=learning_rate(stage, step), seconds=seconds)

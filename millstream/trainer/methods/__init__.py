@@ -1,0 +1,1 @@
+"""How stages learn: one file a method."""

@@ -1,0 +1,88 @@
+"""Few steps from many: the student learns to land where the teacher's guided path ends, from where it began.
+
+The pair (noise, end of path) is deterministic, so a plain squared error keeps pictures sharp. From the second step
+on the student starts from its own estimate with new noise in it, as it will when it streams. Guidance goes into the
+target, so the student needs none.
+Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from millstream.core.schedule import FULL, noise_levels
+from millstream.models import sampler
+from millstream.models.brook.text import PAD
+from millstream.models.dit import CrossKV
+from millstream.trainer.loop import Turn
+from millstream.trainer.methods.flow import TextAndDiT
+from millstream.trainer.pool import LatentPool
+from millstream.trainer.rollout import Guided, ring_for, solve
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
+
+
+class ODEMethod:
+    def __init__(
+        self,
+        student: TextAndDiT,
+        teacher: TextAndDiT,
+        pool: LatentPool,
+        *,
+        batch: int,
+        levels: tuple[float, ...],
+        guidance: float = 2.5,
+        teacher_steps: int = 10,
+        shift: float = 3.0,
+        frames_per_chunk: int = 3,
+        window: int = 9,
+    ) -> None:
+        self.turns = (Turn("student", student.dit, self._losses),)
+        self._student, self._teacher, self._pool, self._batch = student, teacher, pool, batch
+        self._levels, self._guidance, self._frames, self._window = levels, guidance, frames_per_chunk, window
+        steps = tuple(FULL * (1 - i / teacher_steps) for i in range(teacher_steps))
+        self._path = noise_levels(steps, shift=shift, warp=True)
+
+    def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
+        clip, ids = self._pool.draw(self._batch, generator)
+        chunks = clip.shape[1] // self._frames
+        device = clip.device
+        before = self._frames * max(0, int(torch.randint(-1, chunks, (1,), generator=generator, device=device)))
+        context = clip[:, :before]
+        noise = torch.randn(clip[:, : self._frames].shape, generator=generator, device=device)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            text = self._teacher.text(ids).detach()
+            target = self._teach(context, noise, text, ids)
+            cross = self._student.dit.read_prompt(text)
+            losses, clean = {}, noise
+            for step, level in enumerate(self._levels):
+                fresh = torch.randn(noise.shape, generator=generator, device=device)
+                start = noise if step == 0 else sampler.mix(clean.detach(), fresh, level)
+                clean = self._estimate(context, start, level, cross)
+                losses[f"step {step}"] = (clean - target).square().mean()
+        return losses
+
+    @torch.no_grad()
+    def _teach(self, context: Tensor, noise: Tensor, text: Tensor, ids: Tensor) -> Tensor:
+        """Where the guided teacher goes from `noise`, given the clean frames before it."""
+        guided = Guided(self._teacher.dit, self._guidance)
+        empty = self._teacher.text(torch.full_like(ids, PAD))
+        cross = guided.dit.read_prompt(torch.cat([text, empty]))
+        shape = (2 * noise.shape[0], *noise.shape[1:])
+        ring = ring_for(guided.dit, shape, window=self._window, device=noise.device)
+        for start in range(0, context.shape[1], self._frames):
+            ring.place(list(range(start, start + self._frames)))
+            sampler.commit(guided, context[:, start : start + self._frames], 0.0, ring, cross)
+        ring.place(list(range(context.shape[1], context.shape[1] + self._frames)))
+        return solve(guided, noise, self._path, ring, cross)
+
+    def _estimate(self, context: Tensor, start: Tensor, level: float, cross: CrossKV) -> Tensor:
+        """The student's clean chunk, with gradients, its context being clean frames."""
+        dit, count = self._student.dit, context.shape[1] + start.shape[1]
+        positions, pieces = diffusion_forced(count // self._frames, self._frames, self._window)
+        grid = start.shape[-2] // dit.config.patch, start.shape[-1] // dit.config.patch
+        sequence = ChunkedSequence(positions, pieces, grid, dit.config.head_width, start.device)
+        levels = torch.zeros(start.shape[0], count, device=start.device)
+        levels[:, context.shape[1] :] = level
+        flow = dit(torch.cat([context, start], dim=1), levels, sequence, cross)[:, context.shape[1] :]
+        return start - level / FULL * flow.float()

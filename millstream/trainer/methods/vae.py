@@ -1,0 +1,68 @@
+"""Learning to compress: pixels through the VAE and back, with a little noise on the latents.
+
+Losses: absolute error at three scales, error of the gradients (edges are what people see), and a weak pull of the
+latents towards a unit normal.
+Shapes: B batch, T frames, C channels, Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from millstream.models.brook.vae import BrookVAE
+from millstream.trainer.loop import Turn
+from millstream.trainer.pool import PixelPool
+
+
+class VAEMethod:
+    def __init__(self, vae: BrookVAE, pool: PixelPool, *, batch: int, kl: float = 1e-4, edges: float = 1.0) -> None:
+        self.turns = (Turn("vae", vae, self._losses),)
+        self._vae, self._pool = vae, pool
+        self._batch, self._kl, self._edges = batch, kl, edges
+
+    def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
+        pixels, _ = self._pool.draw(self._batch, generator)
+        with torch.autocast(pixels.device.type, dtype=torch.bfloat16):
+            mean, log_variance, _ = self._vae.moments(pixels)
+            mean, log_variance = mean.float(), log_variance.float().clamp(-12, 6)
+            noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+            found, _ = self._vae.reconstruct(mean + noise * (0.5 * log_variance).exp())
+        found = found.float()
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).mean()
+        return {
+            "pixels": pyramid_error(found, pixels),
+            "edges": self._edges * edge_error(found, pixels),
+            "kl": self._kl * kl,
+        }
+
+
+def pyramid_error(found_BTCYX: Tensor, wanted_BTCYX: Tensor) -> Tensor:
+    """Mean absolute error at full, half and quarter size."""
+    found, wanted = found_BTCYX.flatten(0, 1), wanted_BTCYX.flatten(0, 1)
+    total = (found - wanted).abs().mean()
+    for _ in range(2):
+        found, wanted = F.avg_pool2d(found, 2), F.avg_pool2d(wanted, 2)
+        total = total + 0.5 * (found - wanted).abs().mean()
+    return total
+
+
+def edge_error(found_BTCYX: Tensor, wanted_BTCYX: Tensor) -> Tensor:
+    """Mean absolute error of the differences between neighbouring pixels."""
+    difference = found_BTCYX - wanted_BTCYX
+    return difference.diff(dim=-1).abs().mean() + difference.diff(dim=-2).abs().mean()
+
+
+@torch.no_grad()
+def measure_latents(vae: BrookVAE, pool: PixelPool, *, batch: int, batches: int, generator: torch.Generator) -> None:
+    """Set the statistics that `encode` and `decode` normalise by."""
+    parts = [vae.moments(pool.draw(batch, generator)[0])[0].float().transpose(1, 2).flatten(2) for _ in range(batches)]
+    raw_BCL = torch.cat(parts)
+    vae.latent_mean.copy_(raw_BCL.mean(dim=(0, 2)))
+    vae.latent_std.copy_(raw_BCL.std(dim=(0, 2)))
+
+
+def psnr(found: Tensor, wanted: Tensor) -> float:
+    """Decibels, for values in [-1, 1]."""
+    return float(10 * torch.log10(4.0 / (found - wanted).square().mean()))

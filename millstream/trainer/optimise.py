@@ -1,0 +1,68 @@
+"""Optimisers, learning rates and averages: what turns gradients into weights, whatever the method."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from millstream.trainer.muon import Muon
+from millstream.trainer.plan import StagePlan
+
+
+def learning_rate(stage: StagePlan, step: int) -> float:
+    """Rises over the warm-up, then stays or follows half a cosine to a hundredth."""
+    warm = min(1.0, (step + 1) / max(1, stage.warm_up))
+    if stage.schedule == "constant":
+        return stage.lr * warm
+    done = min(1.0, step / max(1, stage.steps))
+    return stage.lr * warm * (0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * done)))
+
+
+class Optimisers:
+    """Muon for the matrices inside transformer blocks, AdamW for everything else."""
+
+    def __init__(self, module: nn.Module, stage: StagePlan) -> None:
+        self.stage = stage
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        matrices = [parameter for name, parameter in named if "blocks." in name and parameter.ndim == 2]
+        chosen = {id(parameter) for parameter in matrices}
+        rest = [parameter for _, parameter in named if id(parameter) not in chosen]
+        self.parameters = [parameter for _, parameter in named]
+        self._all: list[torch.optim.Optimizer] = []
+        if matrices:
+            self._all.append(Muon(matrices, lr=stage.lr, weight_decay=stage.weight_decay))
+        if rest:
+            self._all.append(torch.optim.AdamW(rest, lr=stage.lr, betas=(0.9, 0.99), weight_decay=stage.weight_decay))
+
+    def step(self, number: int) -> Tensor:
+        """Apply the gradients and drop them. Returns their norm before clipping."""
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.stage.clip)
+        for optimiser in self._all:
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(self.stage, number)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        return norm
+
+    def state_dict(self) -> list[dict]:
+        return [optimiser.state_dict() for optimiser in self._all]
+
+    def load_state_dict(self, states: list[dict]) -> None:
+        for optimiser, state in zip(self._all, states, strict=True):
+            optimiser.load_state_dict(state)
+
+
+class Average:
+    """An exponential moving average of a module's weights; young averages follow more closely."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.module = copy.deepcopy(module).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def update(self, module: nn.Module, step: int) -> None:
+        keep = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.module.parameters()), list(module.parameters()), 1.0 - keep)

@@ -1,0 +1,70 @@
+"""A training run as plain data: one TOML file, read and checked once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from millstream.core.errors import ConfigError
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+class PoolPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Clips rendered once and trained on many times."""
+
+    clips: int = 12000
+    latent_frames: int = 9
+    vae_clips: int = 1500
+    vae_latent_frames: int = 3
+    size: int = 256
+    wordings: int = 4
+    """Captions per clip."""
+    batch: int = 32
+    """Clips rendered at a time."""
+
+
+class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One stage: what is trained, how, and for how long."""
+
+    name: str
+    method: Literal["vae", "flow", "ode", "self_forcing", "classify"]
+    steps: int
+    batch: int
+    lr: float
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warm_up: int = 100
+    ema: float = 0.999
+    clip: float = 1.0
+    """Largest gradient norm."""
+    weight_decay: float = 0.01
+    options: dict[str, float | int | str | list[float]] = {}
+    """What only this method knows."""
+
+
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: str
+    seed: int = 0
+    pool: PoolPlan = msgspec.field(default_factory=PoolPlan)
+    stages: tuple[StagePlan, ...]
+
+    def stage(self, name: str) -> StagePlan:
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise ConfigError(f"the run has no stage {name!r}; it has {', '.join(stage.name for stage in self.stages)}")
+
+
+def read_plan(path: Path) -> RunPlan:
+    try:
+        plan = msgspec.toml.decode(path.read_bytes(), type=RunPlan)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ConfigError(f"{path} is not a training run: {error}") from None
+    names = [stage.name for stage in plan.stages]
+    if len(set(names)) != len(names) or not names:
+        raise ConfigError(f"{path} must name each of its stages once, has {', '.join(names) or 'none'}")
+    return plan

@@ -1,0 +1,48 @@
+"""What was rendered once and is trained on many times, held on the device and drawn from at random.
+
+Shapes: K clips, W wordings, B batch, F latent frames, T pixel frames, C channels, Y and X rows and columns, S tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PixelPool:
+    """Short clips as bytes, with or without what they show."""
+
+    pixels_KTCYX: Tensor
+    labels: dict[str, Tensor]
+
+    def draw(self, batch: int, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """Pixels [B, T, 3, Y, X] in [-1, 1] and the id of each attribute [B]."""
+        clip = torch.randint(len(self.pixels_KTCYX), (batch,), generator=generator, device=self.pixels_KTCYX.device)
+        return from_bytes(self.pixels_KTCYX[clip]), {name: ids[clip] for name, ids in self.labels.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentPool:
+    """Clips as the DiT sees them, each with several captions."""
+
+    latents_KFCYX: Tensor
+    ids_KWS: Tensor
+    """Token ids of each clip's captions."""
+
+    def draw(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Latents [B, F, C, Y, X] in float32 and token ids [B, S]."""
+        device = self.latents_KFCYX.device
+        clip = torch.randint(len(self.latents_KFCYX), (batch,), generator=generator, device=device)
+        wording = torch.randint(self.ids_KWS.shape[1], (batch,), generator=generator, device=device)
+        return self.latents_KFCYX[clip].float(), self.ids_KWS[clip, wording]
+
+
+def to_bytes(pixels: Tensor) -> Tensor:
+    return ((pixels + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+def from_bytes(pixels: Tensor) -> Tensor:
+    return pixels.float() / 127.5 - 1.0

@@ -1,0 +1,84 @@
+"""Streams of a batch, for teachers and students: the same sampler and the same ring as serving.
+
+Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from millstream.core.schedule import FULL
+from millstream.models import sampler
+from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.kv import KVRing, Memory, RingShape
+
+
+@dataclass(frozen=True, slots=True)
+class Guided:
+    """A DiT that goes further from what it would paint without a prompt. Shows the sampler a plain flow model.
+
+    Both are computed in one call of twice the batch, so the ring must be of twice the batch too.
+    """
+
+    dit: CausalDiT
+    scale: float
+
+    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+        flow = self.dit(latents_BFCYX.repeat(2, 1, 1, 1, 1), level_BF.repeat(2, 1), memory, cross)
+        asked, without = flow.float().chunk(2)
+        return without + self.scale * (asked - without)
+
+    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
+        self.dit.commit(latents_BFCYX.repeat(2, 1, 1, 1, 1), level_BF.repeat(2, 1), memory, cross)
+
+
+def ring_for(dit: CausalDiT, shape: tuple[int, ...], *, window: int, device: torch.device) -> KVRing:
+    """A ring for latents [B, F, C, Y, X] of that shape, in the dtype autocast computes in."""
+    config, (batch, _, _, rows, columns) = dit.config, shape
+    ring = RingShape(
+        layers=config.layers,
+        heads=config.heads,
+        head_width=config.head_width,
+        grid=(rows // config.patch, columns // config.patch),
+        window=window,
+        sink=0,
+        batch=batch,
+    )
+    return KVRing(ring, device=device, dtype=torch.bfloat16)
+
+
+def solve(model: sampler.FlowModel, noise_BFCYX: Tensor, levels: tuple[float, ...], memory: Memory, cross: CrossKV) -> Tensor:
+    """Follow the flow from noise to clean latents in Euler steps, without new noise on the way."""
+    current = noise_BFCYX.float()
+    for level, following in zip(levels, (*levels[1:], 0.0), strict=True):
+        flow = model(current, sampler.per_frame(level, current), memory, cross).float()
+        current = current - (level - following) / FULL * flow
+    return current
+
+
+@torch.no_grad()
+def stream_batch(
+    model: sampler.FlowModel,
+    ring: KVRing,
+    cross: CrossKV,
+    shape: tuple[int, ...],
+    *,
+    chunks: int,
+    levels: tuple[float, ...],
+    generator: torch.Generator,
+) -> Tensor:
+    """Clean latents [B, chunks*F, C, Y, X], generated as a session would."""
+    frames, parts = shape[1], []
+
+    def noise(_: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=generator.device)
+
+    for chunk in range(chunks):
+        ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
+        clean = sampler.denoise(model, noise(0), levels, ring, cross, noise)
+        sampler.commit(model, clean, 0.0, ring, cross)
+        parts.append(clean)
+    return torch.cat(parts, dim=1)

@@ -1,0 +1,76 @@
+"""Training from the command line: a miniature run from nothing to a judged stream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_cli import millstream
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("brook")
+    assert millstream("train", "brook", "--smoke", "--device", "cpu", "--out", folder)[0] == 0
+    return folder
+
+
+def test_every_stage_leaves_its_log_and_the_run_its_model(run: Path) -> None:
+    stages = ["vae", "teacher", "ode", "self-forcing", "classifier"]
+    for stage in stages:
+        lines = [json.loads(line) for line in (run / f"{stage}.jsonl").read_text().splitlines()]
+        assert lines[0]["step"] == 0
+        assert all(value == value for line in lines for value in line.values())
+    assert (run / "brook.safetensors").stat().st_size <= 20 * 2**20
+
+
+def test_a_run_that_is_done_is_not_trained_again(run: Path) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in run.glob("*-average.pt")}
+    assert millstream("train", "brook", "--smoke", "--device", "cpu", "--out", run)[0] == 0
+    assert {path.name: path.stat().st_mtime_ns for path in run.glob("*-average.pt")} == before
+
+
+def test_what_was_trained_streams_and_says_what_it_did_not_understand(run: Path, tmp_path: Path) -> None:
+    arguments = ["--model", "brook", "--weights", run / "brook.safetensors", "--size", "64x64", "--chunks", 1, "--quiet"]
+    code, _, errors = millstream("generate", "a red zeppelin over the sea", *arguments, "--out", tmp_path / "clip.mp4")
+    assert code == 0
+    assert errors.strip() == "not understood by brook: zeppelin"
+
+
+def test_what_was_trained_is_judged(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "judged.json"
+    weights, judge = run / "brook.safetensors", run / "classifier.safetensors"
+    options = ["--weights", weights, "--classifier", judge, "--count", 2, "--seconds", 2, "--device", "cpu", "--out", out]
+    assert millstream("train", "eval", *options)[0] == 0
+    judged = json.loads(out.read_text())
+    assert [row["prompts"] for row in judged] == ["seen", "held out"]
+    assert all(set(row["adherence"]) == {"setting", "time", "weather", "thing", "colour", "motion"} for row in judged)
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
+    code, _, errors = millstream("train", "brook", "--dry-run", "--out", tmp_path / "run")
+    assert code == 0
+    assert "self-forcing" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (["brook", "--until", "graduation"], "teacher"),
+        (["brook", "--recipe", "none.toml"], "none.toml"),
+        (["brook", "--smoke", "--recipe", "x.toml"], "not both"),
+        (["eval", "--seconds", "soon"], "commas"),
+        (["eval", "--count", "1"], "at least 2"),
+        (["eval", "--weights", "none.safetensors"], "none.safetensors"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_line(arguments: list[str], fix: str, tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "run"] if arguments[0] == "brook" else []
+    code, _, errors = millstream("train", *arguments, *out)
+    assert code == 2
+    assert len(errors.strip().splitlines()) == 1, errors
+    assert fix in errors

@@ -1,0 +1,202 @@
+"""The trainer's core on toy sizes: sequences that match the ring, methods that learn, runs that resume exactly."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+
+from millstream.core.config import BrookTextConfig, BrookVAEConfig, DiTConfig
+from millstream.core.errors import ConfigError, WeightsError
+from millstream.models.brook.text import BrookText
+from millstream.models.brook.vae import BrookVAE
+from millstream.models.dit import CausalDiT
+from millstream.trainer.loop import Diverged, Method, StepReport, Turn, train_stage
+from millstream.trainer.methods.flow import FlowMethod, TextAndDiT
+from millstream.trainer.methods.ode import ODEMethod
+from millstream.trainer.methods.self_forcing import SelfForcingMethod
+from millstream.trainer.methods.vae import VAEMethod, measure_latents, psnr
+from millstream.trainer.muon import Muon
+from millstream.trainer.optimise import learning_rate
+from millstream.trainer.plan import StagePlan, read_plan
+from millstream.trainer.pool import LatentPool, PixelPool, to_bytes
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, teacher_forced
+from tests.unit.models_for_tests import DIT, dit, relative_error, ring
+
+CPU = torch.device("cpu")
+TEXT = BrookTextConfig(vocabulary=9, tokens=5, width=16, layers=1, heads=2)
+SMALL = DiTConfig(layers=2, width=32, heads=2, ffn=48, channels=2, text_width=16, text_tokens=5, time_features=16)
+LEVELS = (1000.0, 750.0)
+
+
+def pair(seed: int = 0) -> TextAndDiT:
+    torch.manual_seed(seed)
+    return TextAndDiT(BrookText(TEXT), CausalDiT(SMALL))
+
+
+def pool(clips: int = 8) -> LatentPool:
+    generator = torch.Generator().manual_seed(3)
+    latents = torch.randn(clips, 6, 2, 4, 4, generator=generator).cumsum(1)
+    return LatentPool(latents_KFCYX=latents, ids_KWS=torch.randint(1, 9, (clips, 2, 5), generator=generator))
+
+
+def stage(steps: int = 8, **changes: object) -> StagePlan:
+    fields = dict(name="toy", method="flow", steps=steps, batch=4, lr=3e-3, warm_up=2, ema=0.9)
+    return StagePlan(**(fields | changes))
+
+
+def run(method: Method, folder: Path, plan: StagePlan, **options: object) -> list[StepReport]:
+    reports: list[StepReport] = []
+    folder.mkdir(exist_ok=True)
+    train_stage(plan, method, folder, seed=1, device=CPU, report=reports.append, **options)
+    return reports
+
+
+@pytest.mark.parametrize("window", [3, 6, 9])
+def test_a_teacher_forced_sequence_sees_what_the_ring_shows(window: int) -> None:
+    model = dit()
+    clean, noisy = torch.randn(2, 1, 9, 4, 4, 6).unbind(0)
+    cross = model.read_prompt(torch.randn(1, 7, 24))
+    positions, pieces = teacher_forced(3, 3, window)
+    sequence = ChunkedSequence(positions, pieces, (2, 3), DIT.head_width, CPU)
+    levels = torch.cat([torch.zeros(1, 9), torch.full((1, 9), 700.0)], dim=1)
+    found = model(torch.cat([clean, noisy], dim=1), levels, sequence, cross)[:, 9:]
+    memory = ring(DIT, (2, 3), window)
+    for chunk in range(3):
+        frames = slice(3 * chunk, 3 * chunk + 3)
+        memory.place(list(range(frames.start, frames.stop)))
+        expected = model(noisy[:, frames], torch.full((1, 3), 700.0), memory, cross)
+        model.commit(clean[:, frames], torch.zeros(1, 3), memory, cross)
+        assert relative_error(found[:, frames], expected) < 1e-5
+
+
+def test_a_diffusion_forced_sequence_sees_the_past_as_noisy_as_it_is() -> None:
+    model = dit()
+    noisy, levels = torch.randn(1, 9, 4, 4, 6), torch.tensor([[900.0] * 3 + [100.0] * 3 + [500.0] * 3])
+    cross = model.read_prompt(torch.randn(1, 7, 24))
+    positions, pieces = diffusion_forced(3, 3, 6)
+    found = model(noisy, levels, ChunkedSequence(positions, pieces, (2, 3), DIT.head_width, CPU), cross)
+    memory = ring(DIT, (2, 3), 6)
+    for chunk in range(3):
+        frames = slice(3 * chunk, 3 * chunk + 3)
+        memory.place(list(range(frames.start, frames.stop)))
+        expected = model(noisy[:, frames], levels[:, frames], memory, cross)
+        assert relative_error(found[:, frames], expected) < 1e-5
+
+
+def methods() -> dict[str, Method]:
+    teacher = pair(1).requires_grad_(False)
+    student, critic = deepcopy(teacher), deepcopy(teacher.dit)
+    for module in (student.dit, critic):
+        module.requires_grad_(True)
+    return {
+        "teacher forcing": FlowMethod(pair(), pool(), batch=4, window=6),
+        "diffusion forcing": FlowMethod(pair(), pool(), batch=4, window=6, forcing="diffusion"),
+        "ode": ODEMethod(deepcopy(student), teacher, pool(), batch=4, levels=LEVELS, teacher_steps=3, window=6),
+        "self-forcing": SelfForcingMethod(
+            deepcopy(student), teacher, critic, pool(), batch=2, levels=LEVELS, chunks=2, student_every=2, window=6
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_run_that_stops_and_goes_on_ends_at_the_same_bits(name: str, tmp_path: Path) -> None:
+    whole, halves = methods()[name], methods()[name]
+    run(whole, tmp_path / "whole", stage(6))
+    run(halves, tmp_path / "halves", stage(6), stop_after=3)
+    again = methods()[name]
+    assert len(run(again, tmp_path / "halves", stage(6))) == 1
+    for one, other in zip(whole.turns, again.turns, strict=True):
+        for expected, found in zip(one.module.parameters(), other.module.parameters(), strict=True):
+            assert torch.equal(expected, found)
+    before, after = (torch.load(tmp_path / part / "toy.pt", weights_only=True) for part in ("whole", "halves"))
+    assert all(torch.equal(before["average"][key], after["average"][key]) for key in before["average"])
+
+
+@pytest.mark.parametrize("name", ["teacher forcing", "diffusion forcing", "ode"])
+def test_losses_fall(name: str, tmp_path: Path) -> None:
+    reports = run(methods()[name], tmp_path, stage(120, schedule="constant"))
+    first, last = (sum(value for key, value in r.losses.items() if "norm" not in key) for r in (reports[0], reports[-1]))
+    assert last < 0.9 * first
+
+
+def test_the_student_and_the_critic_learn_and_the_teacher_does_not(tmp_path: Path) -> None:
+    method = methods()["self-forcing"]
+    teacher = deepcopy(method._teacher.state_dict())
+    before = {turn.name: deepcopy(turn.module.state_dict()) for turn in method.turns}
+    run(method, tmp_path, stage(4))
+    assert all(torch.equal(teacher[key], value) for key, value in method._teacher.state_dict().items())
+    for turn in method.turns:
+        assert any(not torch.equal(before[turn.name][key], value) for key, value in turn.module.state_dict().items())
+
+
+def test_a_vae_learns_a_picture_and_measures_its_latents(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    picture = torch.nn.functional.interpolate(torch.randn(2, 3, 4, 4), size=32, mode="bilinear").tanh()
+    clips = picture[:, None].expand(-1, 9, -1, -1, -1).contiguous()
+    vae = BrookVAE(BrookVAEConfig(channels=4, widths=(24, 16, 12), blocks=(1, 1, 1)))
+    pixels = PixelPool(pixels_KTCYX=to_bytes(clips), labels={})
+    method = VAEMethod(vae, pixels, batch=2)
+    with torch.no_grad():
+        before = psnr(vae.reconstruct(vae.moments(clips)[0])[0], clips)
+    run(method, tmp_path, stage(60, method="vae", batch=2, schedule="constant"))
+    with torch.no_grad():
+        measure_latents(vae, pixels, batch=2, batches=8, generator=torch.Generator().manual_seed(0))
+        latents, _ = vae.encode(clips)
+        after = psnr(vae.decode(latents)[0], clips)
+    assert after > before + 3
+    assert torch.allclose(latents.mean(dim=(0, 1, 3, 4)), torch.zeros(4), atol=0.3)
+    assert torch.allclose(latents.std(dim=(0, 1, 3, 4)), torch.ones(4), atol=0.3)
+
+
+def test_muon_takes_the_steps_of_the_librarys() -> None:
+    torch.manual_seed(0)
+    ours = [torch.nn.Parameter(torch.randn(shape)) for shape in ((8, 12), (8, 12), (12, 8), (6, 6))]
+    theirs = [torch.nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    mine = Muon(ours, lr=0.01, weight_decay=0.1)
+    library = torch.optim.Muon(theirs, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for _ in range(4):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        mine.step()
+        library.step()
+    for one, other in zip(ours, theirs, strict=True):
+        assert relative_error(one.detach(), other.detach()) < 5e-3  # both iterate in bfloat16
+
+
+def test_learning_rates_rise_then_fall_or_stay() -> None:
+    cosine, constant = stage(100, warm_up=10), stage(100, warm_up=10, schedule="constant")
+    assert learning_rate(cosine, 0) < learning_rate(cosine, 9)
+    assert learning_rate(cosine, 99) < 0.02 * cosine.lr
+    assert learning_rate(constant, 99) == constant.lr
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_advice(tmp_path: Path) -> None:
+    module = torch.nn.Linear(1, 1)
+
+    class Broken:
+        turns = (Turn("student", module, lambda generator: {"loss": module.weight.sum() * float("nan")}),)
+
+    with pytest.raises(Diverged, match="lower its lr"):
+        run(Broken(), tmp_path, stage(2))
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "toy.pt").write_bytes(b"nothing")
+    with pytest.raises(WeightsError, match="remove it to start over"):
+        run(methods()["teacher forcing"], tmp_path, stage(2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "model = 3", 'model = "brook"\nstages = []', 'model = "brook"\n[[stages]]\nname = "x"\nmethod = "magic"', "[["],
+)
+def test_a_plan_that_is_wrong_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_plan(path)
+    assert "\n" not in str(caught.value)
