@@ -15,6 +15,7 @@ from rich.table import Table
 from torch import Tensor
 
 from millstream.core.errors import ConfigError
+from millstream.ops.pixels import from_bytes
 from millstream.runtime.engine import Engine
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.render import render
@@ -93,7 +94,7 @@ def _windows(engine: Engine, prompt: str, seed: int, seconds: list[float]) -> It
             recent = np.concatenate([recent, chunk.frames])[-FRAMES:] if len(recent) else chunk.frames
             shown += len(chunk.frames)
             while waiting and shown >= max(FRAMES, waiting[0] * session.config.fps):
-                yield waiting.pop(0), torch.from_numpy(recent).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+                yield waiting.pop(0), from_bytes(torch.from_numpy(recent).permute(0, 3, 1, 2))
             if not waiting:
                 return
 

@@ -21,6 +21,8 @@ from millstream.models.brook.bundle import save_bundle
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
+from millstream.models.weights.staging import Staging
+from millstream.ops.pixels import to_bytes
 from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.data.captions import WORDS, captions
 from millstream.trainer.data.render import render
@@ -33,7 +35,7 @@ from millstream.trainer.methods.ode import ODEMethod
 from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.methods.vae import VAEMethod, measure_latents
 from millstream.trainer.plan import RunPlan, StagePlan
-from millstream.trainer.pool import LatentPool, PixelPool, to_bytes
+from millstream.trainer.pool import LatentPool, PixelPool
 
 Report = Callable[[str, StepReport], None]
 MINUTE = 16 * 60
@@ -86,7 +88,8 @@ class BrookRun:
         if isinstance(average, BrookVAE):
             generator = torch.Generator(self.device).manual_seed(self.plan.seed)
             measure_latents(average, self._clips(), batch=stage.batch, batches=8, generator=generator)
-        torch.save(average.state_dict(), done)
+        with Staging(self.folder) as staging:
+            torch.save(average.state_dict(), staging.path(done.name))
 
     def _method(self, stage: StagePlan) -> Method:
         options = dict(stage.options)
@@ -133,7 +136,8 @@ class BrookRun:
             return LatentPool(latents_KFCYX=kept["latents"].to(self.device), ids_KWS=kept["ids"].to(self.device))
         pool = self._pools()[0]
         if not path.exists():
-            torch.save({"latents": pool.latents_KFCYX, "ids": pool.ids_KWS}, path)
+            with Staging(self.folder) as staging:
+                torch.save({"latents": pool.latents_KFCYX, "ids": pool.ids_KWS}, staging.path(path.name))
         return pool
 
     @property

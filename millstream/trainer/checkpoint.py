@@ -5,7 +5,6 @@ Randomness and the position in the data are functions of the run's seed and the 
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 from millstream.core.errors import WeightsError
+from millstream.models.weights.staging import Staging
 from millstream.trainer.optimise import Average, Optimisers
 
 
@@ -22,16 +22,14 @@ def save_checkpoint(
     path: Path, step: int, modules: Mapping[str, nn.Module], optimisers: Mapping[str, Optimisers], average: Average
 ) -> None:
     """Appears by rename: a crash leaves the last one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     state = {
         "step": step,
         "weights": {name: module.state_dict() for name, module in modules.items()},
         "average": average.module.state_dict(),
         "optimisers": {name: each.state_dict() for name, each in optimisers.items()},
     }
-    torch.save(state, temporary)
-    temporary.replace(path)
+    with Staging(path.parent) as staging:
+        torch.save(state, staging.path(path.name))
 
 
 def load_checkpoint(

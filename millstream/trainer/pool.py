@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from millstream.ops.pixels import from_bytes
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PixelPool:
@@ -38,11 +40,3 @@ class LatentPool:
         clip = torch.randint(len(self.latents_KFCYX), (batch,), generator=generator, device=device)
         wording = torch.randint(self.ids_KWS.shape[1], (batch,), generator=generator, device=device)
         return self.latents_KFCYX[clip].float(), self.ids_KWS[clip, wording]
-
-
-def to_bytes(pixels: Tensor) -> Tensor:
-    return ((pixels + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8)
-
-
-def from_bytes(pixels: Tensor) -> Tensor:
-    return pixels.float() / 127.5 - 1.0

@@ -27,7 +27,7 @@ ARROWS = {
     "runtime": {"wire", "models", "ops", "core"},
     "server": {"runtime", "core"},
     "trainer": {"models", "ops", "core"},
-    "commands": {"server", "runtime", "trainer", "planner", "models", "core"},
+    "commands": {"ops", "server", "runtime", "trainer", "planner", "models", "core"},
     "cli": {"commands", "trainer", "models", "core"},
     "__main__": {"cli"},
 }

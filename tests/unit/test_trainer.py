@@ -13,6 +13,7 @@ from millstream.core.errors import ConfigError, WeightsError
 from millstream.models.brook.text import BrookText
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
+from millstream.ops.pixels import to_bytes
 from millstream.trainer.loop import Diverged, Method, StepReport, Turn, train_stage
 from millstream.trainer.methods.flow import FlowMethod, TextAndDiT
 from millstream.trainer.methods.ode import ODEMethod
@@ -21,7 +22,7 @@ from millstream.trainer.methods.vae import VAEMethod, measure_latents, psnr
 from millstream.trainer.muon import Muon
 from millstream.trainer.optimise import learning_rate
 from millstream.trainer.plan import StagePlan, read_plan
-from millstream.trainer.pool import LatentPool, PixelPool, to_bytes
+from millstream.trainer.pool import LatentPool, PixelPool
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, teacher_forced
 from tests.unit.models_for_tests import DIT, dit, relative_error, ring
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
 from millstream.models.weights.fill import allocate
+from millstream.models.weights.staging import Staging
 
 FORMAT = "millstream-brook-1"
 BUNDLED = Path(__file__).parent / "brook.safetensors"
@@ -54,10 +54,8 @@ def save_bundle(
         for name, tensor in modules[part].state_dict().items()
     }
     metadata = {"format": FORMAT, "vocabulary": json.dumps(vocabulary), "card": json.dumps(card)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    save_file(tensors, temporary, metadata=metadata)
-    temporary.replace(path)
+    with Staging(path.parent) as staging:
+        save_file(tensors, staging.path(path.name), metadata=metadata)
 
 
 def load_bundle(

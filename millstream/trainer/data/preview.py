@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from millstream.ops.pixels import to_bytes
 from millstream.trainer.data.render import FPS, render
 from millstream.trainer.data.scene import Scenes
 
@@ -25,7 +26,7 @@ def contact_sheet(
 
 def as_bytes(pictures: Tensor) -> Tensor:
     """[..., 3, H, W] in -1 to 1 to [..., H, W, 3] in uint8, on the CPU."""
-    return pictures.float().add(1).mul(127.5).round().clamp(0, 255).to(torch.uint8).movedim(-3, -1).cpu()
+    return to_bytes(pictures).movedim(-3, -1).cpu()
 
 
 def tile(pictures: Tensor) -> Tensor:
