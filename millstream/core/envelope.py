@@ -15,7 +15,6 @@ from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import EnvelopeRefused, MillstreamError
 
 VERSION = 1
-WARM_UP_EPOCH = -1
 
 Action = Literal["NOOP", "INFER", "SHUTDOWN"]
 

@@ -25,7 +25,6 @@ from millstream.models.weights.fill import allocate
 from millstream.models.weights.staging import Staging
 
 FORMAT = "millstream-brook-1"
-BUNDLED = Path(__file__).parent / "brook.safetensors"
 PARTS = ("dit", "vae", "text")
 
 
