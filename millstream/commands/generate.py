@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import secrets
 from collections import deque
@@ -21,6 +20,7 @@ from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts
 from millstream.core.errors import ConfigError
 from millstream.core.events import Event, place_events, read_events
+from millstream.core.files import file_digest
 from millstream.core.presets import find_model
 from millstream.models.registry import is_random
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
@@ -146,11 +146,3 @@ def _place(events: tuple[Event, ...], config: StreamConfig, num_frames: int | No
 
 def _describe(video: Path | None) -> InputVideo | None:
     return None if video is None else InputVideo(path=str(video.resolve()), digest=file_digest(video))
-
-
-def file_digest(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()

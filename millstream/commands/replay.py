@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from millstream.commands.generate import file_digest
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.progress import ChunkProgress
 from millstream.core.config import pixel_frames
 from millstream.core.errors import JournalError
+from millstream.core.files import file_digest
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, Journal, read_journal
 from millstream.runtime.replay import differences, replay
@@ -64,8 +64,7 @@ def run_replay(
 def _warn(progress: ChunkProgress, engine: Engine, journal: Journal) -> None:
     if journal.cut_short:
         progress.warn(f"the journal's last line is cut short; {len(journal.chunks)} complete chunks are replayed")
-    now = engine.journal_header(journal.header.config, journal.header.session_id)
-    for difference in differences(now, journal.header):
+    for difference in differences(engine, journal.header):
         progress.warn(f"not as it was, bits may differ: {difference}")
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.core.errors import ConfigError, VideoError
+from millstream.core.files import Staging
 from millstream.server.video_writer import VideoWriter, check_may_replace, check_parent_writable, publish, system_errors_named
 from millstream.trainer.data import vocabulary
 from millstream.trainer.data.captions import WORDS, captions
@@ -61,8 +62,8 @@ def preview(request: PreviewRequest) -> list[Path]:
     _write_clip(targets[1], scenes, request)
     _write_png(targets[0], contact_sheet(scenes, seconds=request.seconds, size=request.size), request.overwrite)
     lines = captions(scenes, seed=request.seed)
-    with system_errors_named(targets[2]):
-        targets[2].write_text("".join(f"{line}\n" for line in lines))
+    with system_errors_named(targets[2]), Staging(request.out) as staging:
+        staging.path(CAPTIONS).write_text("".join(f"{line}\n" for line in lines))
     return targets
 
 

@@ -75,6 +75,8 @@ class TextConfig:
     head_width: int = 64
     ffn: int = 10240
     vocabulary: int = 256384
+    position_buckets: int = 32
+    """Of each layer's relative position bias, per head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,7 @@ class FlowModel(Protocol):
     def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None: ...
 
 
-def mix(clean: Tensor, noise: Tensor, level: float) -> Tensor:
+def mix(clean: Tensor, noise: Tensor, level: float | Tensor) -> Tensor:
     """Latents at a noise level, in float32."""
     share = level / FULL
     return (1.0 - share) * clean.float() + share * noise.float()

@@ -20,9 +20,6 @@ from millstream.core.config import (
     VAEConfig,
 )
 
-RELATIVE_BUCKETS = 32
-"""Of UMT5's position bias, per layer and head."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryNeed:
@@ -77,7 +74,7 @@ def vae_parameters(c: VAEConfig | BrookVAEConfig) -> int:
 
 def _umt5(c: TextConfig) -> int:
     heads = c.heads * c.head_width
-    layer = 4 * c.width * heads + 3 * c.width * c.ffn + 2 * c.width + RELATIVE_BUCKETS * c.heads
+    layer = 4 * c.width * heads + 3 * c.width * c.ffn + 2 * c.width + c.position_buckets * c.heads
     return c.vocabulary * c.width + c.layers * layer + c.width
 
 

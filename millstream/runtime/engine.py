@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from millstream import __version__
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import ConfigError, DeviceError
@@ -88,8 +89,6 @@ class Engine:
         self, config: StreamConfig, session_id: str, *, video: InputVideo | None = None, num_frames: int | None = None
     ) -> Header:
         """All that a replay needs to know of this engine and one of its sessions."""
-        from millstream import __version__
-
         return Header(
             model=self.spec.name,
             weights=self.weights,
@@ -97,14 +96,20 @@ class Engine:
             fingerprint=self.model.fingerprint(),
             config=config,
             session_id=session_id,
-            device=self.device.type,
-            dtype=str(self.dtype).removeprefix("torch."),
-            threads=torch.get_num_threads(),
-            torch=str(torch.__version__),
-            millstream=__version__,
+            **self.surroundings(),  # type: ignore[arg-type]
             input=video,
             num_frames=num_frames,
         )
+
+    def surroundings(self) -> dict[str, str | int]:
+        """What bits depend on besides weights and envelopes."""
+        return {
+            "device": self.device.type,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
+            "torch": str(torch.__version__),
+            "millstream": __version__,
+        }
 
 
 def stream_config(base: StreamConfig, schedule: str | None = None, **changes: Any) -> StreamConfig:

@@ -49,8 +49,7 @@ def check_weights(engine: Engine, header: Header) -> None:
         )
 
 
-def differences(engine_header: Header, journal_header: Header) -> list[str]:
+def differences(engine: Engine, header: Header) -> list[str]:
     """What is not as it was, and may therefore change bits."""
-    names = ("device", "dtype", "threads", "torch", "millstream")
-    pairs = [(name, getattr(journal_header, name), getattr(engine_header, name)) for name in names]
+    pairs = [(name, getattr(header, name), now) for name, now in engine.surroundings().items()]
     return [f"{name}: {then} then, {now} now" for name, then, now in pairs if then != now]

@@ -158,9 +158,7 @@ class Session:
         if self._exhausted or not self.timeline.absorb():
             return None
         timeline, frames = self.timeline, self.config.frames_per_chunk
-        if timeline.start_frame == 0:
-            self._forget()
-        video, real = self._take_input(timeline.start_frame)
+        video, real = self._enter(timeline.start_frame)
         if self._exhausted:
             return None
         context = self._history.context_indices(window=timeline.window, sink=timeline.sink, frames_per_chunk=frames)
@@ -173,9 +171,9 @@ class Session:
     def follow(self, envelope: Envelope) -> Parcel:
         """The parcel of a chunk that was planned before: replay and recovery."""
         begun = time.perf_counter()
-        if envelope.start_frame == 0:
-            self._forget()
-        video, real = self._take_input(envelope.start_frame)
+        video, real = self._enter(envelope.start_frame)
+        if self._exhausted:
+            raise EnvelopeRefused(f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from")
         parcel = self._fill(envelope, video)
         self._outstanding.append(_Outstanding(envelope, (), real, begun))
         return parcel
@@ -222,7 +220,10 @@ class Session:
         self._motion.reset()
         self._decoder = self._encoder = ()
 
-    def _take_input(self, start_frame: int) -> tuple[NDArray[np.uint8] | None, int]:
+    def _enter(self, start_frame: int) -> tuple[NDArray[np.uint8] | None, int]:
+        """Begin a chunk: from nothing where an epoch starts, with its share of the input and how much of that is real."""
+        if start_frame == 0:
+            self._forget()
         count = pixel_frames(start_frame, self.config.frames_per_chunk)
         if self._feed is None:
             return None, count

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.config import BrookTextConfig, BrookVAEConfig, ModelSpec, pixel_frames
+from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.core.schedule import noise_levels
 from millstream.models.brook.bundle import save_bundle
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
-from millstream.models.weights.staging import Staging
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.data.captions import WORDS, captions

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from millstream.core.errors import WeightsError
-from millstream.models.weights.staging import Staging
+from millstream.core.files import Staging
 from millstream.trainer.optimise import Average, Optimisers
 
 

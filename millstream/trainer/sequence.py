@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from millstream.core.config import DiTConfig
+from millstream.models.dit import CausalDiT, CrossKV
 from millstream.ops.attention import attend
 from millstream.ops.rope import Phases, frame_phases
 
@@ -24,15 +26,19 @@ class Piece:
     sees: tuple[slice, ...]
 
 
+Layout = tuple[list[int], list[Piece]]
+"""The number of each frame in the sequence, and the pieces it is cut into."""
+
+
 class ChunkedSequence:
     """A memory that holds nothing: every layer attends within the sequence it is given."""
 
-    def __init__(
-        self, positions: list[int], pieces: list[Piece], grid: tuple[int, int], head_width: int, device: torch.device
-    ) -> None:
+    def __init__(self, layout: Layout, config: DiTConfig, latent_size: tuple[int, int], device: torch.device) -> None:
+        positions, pieces = layout
+        grid = latent_size[0] // config.patch, latent_size[1] // config.patch
         self._tokens = grid[0] * grid[1]
         self._pieces = [Piece(self._in_tokens(p.frames), tuple(map(self._in_tokens, p.sees))) for p in pieces]
-        self._phases = frame_phases(torch.tensor(positions, device=device), grid, head_width)
+        self._phases = frame_phases(torch.tensor(positions, device=device), grid, config.head_width)
 
     @property
     def phases(self) -> Phases:
@@ -51,7 +57,7 @@ class ChunkedSequence:
         return slice(frames.start * self._tokens, frames.stop * self._tokens)
 
 
-def teacher_forced(chunks: int, frames_per_chunk: int, window: int) -> tuple[list[int], list[Piece]]:
+def teacher_forced(chunks: int, frames_per_chunk: int, window: int) -> Layout:
     """Clean frames first, then the same frames noisy: a noisy chunk sees itself and the clean ones before it."""
     f, count = frames_per_chunk, chunks * frames_per_chunk
     pieces = []
@@ -65,11 +71,20 @@ def teacher_forced(chunks: int, frames_per_chunk: int, window: int) -> tuple[lis
     return [*range(count), *range(count)], pieces
 
 
-def diffusion_forced(chunks: int, frames_per_chunk: int, window: int) -> tuple[list[int], list[Piece]]:
+def diffusion_forced(chunks: int, frames_per_chunk: int, window: int) -> Layout:
     """One copy, each chunk at its own noise level: a chunk sees itself and what is before it as noisy as it is."""
     f = frames_per_chunk
     ends = [(chunk + 1) * f for chunk in range(chunks)]
     return list(range(chunks * f)), [Piece(slice(end - f, end), (slice(max(0, end - window), end),)) for end in ends]
+
+
+def forced_flow(
+    dit: CausalDiT, clean_BFCYX: Tensor, noisy_BFCYX: Tensor, level_BF: Tensor, sequence: ChunkedSequence, cross: CrossKV
+) -> Tensor:
+    """Flows of noisy chunks that see clean ones before them, in float32. `sequence` is laid out by `teacher_forced`."""
+    levels = torch.cat([torch.zeros_like(level_BF), level_BF], dim=1)
+    both = torch.cat([clean_BFCYX, noisy_BFCYX], dim=1)
+    return dit(both, levels, sequence, cross)[:, clean_BFCYX.shape[1] :].float()
 
 
 def _runs(x_BLNH: Tensor, runs: tuple[slice, ...]) -> Tensor:

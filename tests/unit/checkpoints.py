@@ -11,12 +11,13 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
+from transformers import PreTrainedTokenizerFast
 
 from millstream.core.config import ModelSpec
 from millstream.core.presets import MODELS
 from millstream.models.dit import CausalDiT
 from millstream.models.wan.layouts import Layout, Part, translation
+from millstream.models.wan.text import build_umt5
 from millstream.models.wan.vae import WanVAE
 from millstream.models.weights.fill import fill_random
 
@@ -28,16 +29,7 @@ Weights = dict[str, Tensor]
 def meta_module(part: Part, spec: ModelSpec = TINY) -> nn.Module:
     with torch.device("meta"):
         if part == "text":
-            return UMT5EncoderModel(
-                UMT5Config(
-                    vocab_size=spec.text.vocabulary,
-                    d_model=spec.text.width,
-                    d_kv=spec.text.head_width,
-                    d_ff=spec.text.ffn,
-                    num_layers=spec.text.layers,
-                    num_heads=spec.text.heads,
-                )
-            )
+            return build_umt5(spec.text)
         return CausalDiT(spec.dit) if part == "dit" else WanVAE(spec.vae)
 
 

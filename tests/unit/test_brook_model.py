@@ -10,8 +10,9 @@ import torch
 from millstream.core.config import BrookTextConfig, BrookVAEConfig, pixel_frames
 from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import WeightsError
+from millstream.core.files import file_digest
 from millstream.core.presets import find_model
-from millstream.models.brook.bundle import build, file_fingerprint, load_bundle, save_bundle
+from millstream.models.brook.bundle import build, load_bundle, save_bundle
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.weights.fill import fill_random
@@ -99,7 +100,7 @@ def test_one_file_holds_the_model_and_streams(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_refused_with_the_fingerprint_it_should_have(tmp_path: Path) -> None:
     path = bundle(tmp_path)
-    expected = file_fingerprint(path)
+    expected = file_digest(path)
     load_bundle(path, SPEC, device=CPU, dtype=torch.float32, fingerprint=expected)
     content = bytearray(path.read_bytes())
     content[-5] ^= 1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSeed, SetSteps, SetWindow
-from millstream.core.errors import JournalError
+from millstream.core.errors import EnvelopeRefused, JournalError
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import JournalWriter, read_journal
 from millstream.runtime.replay import replay
@@ -97,6 +97,15 @@ def test_a_restyled_video_replays_from_its_input(tmp_path: Path) -> None:
         session_id="again",
     )
     assert [session.submit(session.follow(_renamed(line.envelope))).digest for line in journal.chunks] == digests
+
+
+def test_an_input_that_ends_too_early_is_refused_rather_than_made_up(tmp_path: Path) -> None:
+    record(tmp_path / "run.jsonl", 3, with_input=True)
+    journal = read_journal(tmp_path / "run.jsonl")
+    session = tiny_engine().session("sea", config=journal.header.config, frames=moving_square(9, 2), session_id="again")
+    session.submit(session.follow(_renamed(journal.chunks[0].envelope)))
+    with pytest.raises(EnvelopeRefused, match="ends before chunk 1"):
+        session.follow(_renamed(journal.chunks[1].envelope))
 
 
 def _renamed(envelope: object) -> object:

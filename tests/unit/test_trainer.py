@@ -60,8 +60,7 @@ def test_a_teacher_forced_sequence_sees_what_the_ring_shows(window: int) -> None
     model = dit()
     clean, noisy = torch.randn(2, 1, 9, 4, 4, 6).unbind(0)
     cross = model.read_prompt(torch.randn(1, 7, 24))
-    positions, pieces = teacher_forced(3, 3, window)
-    sequence = ChunkedSequence(positions, pieces, (2, 3), DIT.head_width, CPU)
+    sequence = ChunkedSequence(teacher_forced(3, 3, window), DIT, (4, 6), CPU)
     levels = torch.cat([torch.zeros(1, 9), torch.full((1, 9), 700.0)], dim=1)
     found = model(torch.cat([clean, noisy], dim=1), levels, sequence, cross)[:, 9:]
     memory = ring(DIT, (2, 3), window)
@@ -77,8 +76,7 @@ def test_a_diffusion_forced_sequence_sees_the_past_as_noisy_as_it_is() -> None:
     model = dit()
     noisy, levels = torch.randn(1, 9, 4, 4, 6), torch.tensor([[900.0] * 3 + [100.0] * 3 + [500.0] * 3])
     cross = model.read_prompt(torch.randn(1, 7, 24))
-    positions, pieces = diffusion_forced(3, 3, 6)
-    found = model(noisy, levels, ChunkedSequence(positions, pieces, (2, 3), DIT.head_width, CPU), cross)
+    found = model(noisy, levels, ChunkedSequence(diffusion_forced(3, 3, 6), DIT, (4, 6), CPU), cross)
     memory = ring(DIT, (2, 3), 6)
     for chunk in range(3):
         frames = slice(3 * chunk, 3 * chunk + 3)

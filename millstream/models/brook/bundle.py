@@ -5,7 +5,6 @@ dit.*, vae.*, text.*    and metadata: format, vocabulary (JSON), card (JSON: how
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,11 +17,11 @@ from torch import Tensor, nn
 
 from millstream.core.config import BrookTextConfig, BrookVAEConfig, ModelSpec
 from millstream.core.errors import WeightsError
+from millstream.core.files import Staging, file_digest
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
 from millstream.models.weights.fill import allocate
-from millstream.models.weights.staging import Staging
 
 FORMAT = "millstream-brook-1"
 PARTS = ("dit", "vae", "text")
@@ -61,9 +60,11 @@ def load_bundle(
     path: Path, spec: ModelSpec, *, device: torch.device, dtype: torch.dtype, fingerprint: str | None = None
 ) -> tuple[CausalDiT, BrookVAE, WordEmbedder]:
     """With a `fingerprint`, the file must be that very one."""
-    if fingerprint is not None and (found := file_fingerprint(path)) != fingerprint:
-        raise WeightsError(f"{path} is damaged: its fingerprint is {found}, expected {fingerprint}; install millstream again")
     try:
+        if fingerprint is not None and (found := file_digest(path)) != fingerprint:
+            raise WeightsError(
+                f"{path} is damaged: its fingerprint is {found}, expected {fingerprint}; install millstream again"
+            )
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
@@ -86,13 +87,6 @@ def build(spec: ModelSpec, num_words: int) -> dict[str, nn.Module]:
     with torch.device("meta"):
         text = BrookText(replace(spec.text, vocabulary=num_words))
         return {"dit": CausalDiT(spec.dit), "vae": BrookVAE(spec.vae), "text": text}
-
-
-def file_fingerprint(path: Path) -> str:
-    try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    except OSError as error:
-        raise WeightsError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _fill(part: str, module: nn.Module, file: safe_open, path: Path, device: torch.device, dtype: torch.dtype) -> None:

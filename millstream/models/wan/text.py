@@ -77,6 +77,7 @@ def build_umt5(config: TextConfig) -> nn.Module:
             d_ff=config.ffn,
             num_layers=config.layers,
             num_heads=config.heads,
+            relative_attention_num_buckets=config.position_buckets,
             feed_forward_proj="gated-gelu",
             dropout_rate=0.0,
         )

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from millstream.core.config import ModelSpec
 from millstream.core.errors import WeightsError
+from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.files import SUFFIXES, open_shard
@@ -26,7 +27,6 @@ from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import LoRA, open_lora
 from millstream.models.weights.manifest import MANIFEST, Manifest, PartEntry, read_manifest
 from millstream.models.weights.parts import Layout, expected_shapes, infer_dit, match_preset
-from millstream.models.weights.staging import Staging
 from millstream.models.weights.survey import Place, Survey, refuse_misfit, scan, shapes_of, survey
 
 _SHARD_BYTES = 4 << 30

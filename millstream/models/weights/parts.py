@@ -26,8 +26,6 @@ Layout = layouts.Layout | Literal["millstream"]
 ALIASES = {"encoder.embed_tokens.weight": "shared.weight"}
 """Names that some files and modules have beside the tensor they are tied to."""
 
-_UMT5_BUCKETS = 32
-
 _MARKS: dict[tuple[Part, Layout], re.Pattern[str]] = {
     ("dit", "millstream"): re.compile(r"blocks\.\d+\.(cross_norm|ffn\.up|ffn\.down)\.|patch_in\."),
     ("dit", "original"): re.compile(r"blocks\.\d+\.(norm3|ffn\.0|ffn\.2)\.|(text|time)_embedding\.\d"),
@@ -126,7 +124,7 @@ def _umt5_shapes(text: TextConfig) -> dict[str, Shape]:
         f"{attention}.k.weight": (inner, text.width),
         f"{attention}.v.weight": (inner, text.width),
         f"{attention}.o.weight": (text.width, inner),
-        f"{attention}.relative_attention_bias.weight": (_UMT5_BUCKETS, text.heads),
+        f"{attention}.relative_attention_bias.weight": (text.position_buckets, text.heads),
         "layer.0.layer_norm.weight": (text.width,),
         f"{mlp}.wi_0.weight": (text.ffn, text.width),
         f"{mlp}.wi_1.weight": (text.ffn, text.width),

@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from millstream.core.schedule import FULL
 from millstream.models.brook.text import PAD, BrookText
 from millstream.models.dit import CausalDiT
 from millstream.trainer.loop import Turn
+from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.pool import LatentPool
-from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, teacher_forced
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, forced_flow, teacher_forced
 
 
 class TextAndDiT(nn.Module):
@@ -45,31 +45,21 @@ class FlowMethod:
         self._frames, self._shift, self._drop, self._forcing = frames_per_chunk, shift, drop, forcing
         _, frames, _, rows, columns = pool.latents_KFCYX.shape
         assert frames % frames_per_chunk == 0, f"{frames} latent frames are not whole chunks of {frames_per_chunk}"
-        config, device = pair.dit.config, pool.latents_KFCYX.device
-        plan = teacher_forced if forcing == "teacher" else diffusion_forced
-        positions, pieces = plan(frames // frames_per_chunk, frames_per_chunk, window)
-        grid = rows // config.patch, columns // config.patch
-        self._sequence = ChunkedSequence(positions, pieces, grid, config.head_width, device)
+        layout = (teacher_forced if forcing == "teacher" else diffusion_forced)(
+            frames // frames_per_chunk, frames_per_chunk, window
+        )
+        self._sequence = ChunkedSequence(layout, pair.dit.config, (rows, columns), pool.latents_KFCYX.device)
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         clean, ids = self._pool.draw(self._batch, generator)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
-        level_BF = self._levels(clean, generator)
-        share = (level_BF / FULL)[..., None, None, None]
-        noisy = (1 - share) * clean + share * noise
+        level_BF = chunk_levels(clean, self._frames, self._shift, generator)
+        noisy = at_levels(clean, noise, level_BF)
         ids = ids.masked_fill(torch.rand(len(ids), 1, generator=generator, device=ids.device) < self._drop, PAD)
         with torch.autocast(clean.device.type, dtype=torch.bfloat16):
             cross = self._pair.dit.read_prompt(self._pair.text(ids))
             if self._forcing == "teacher":
-                both, levels = torch.cat([clean, noisy], dim=1), torch.cat([torch.zeros_like(level_BF), level_BF], dim=1)
-                flow = self._pair.dit(both, levels, self._sequence, cross)[:, clean.shape[1] :]
+                flow = forced_flow(self._pair.dit, clean, noisy, level_BF, self._sequence, cross)
             else:
                 flow = self._pair.dit(noisy, level_BF, self._sequence, cross)
         return {"flow": (flow.float() - (noise - clean)).square().mean()}
-
-    def _levels(self, clean: Tensor, generator: torch.Generator) -> Tensor:
-        """One level a chunk, moved towards noise as the schedule is."""
-        chunks = clean.shape[1] // self._frames
-        uniform = torch.rand(clean.shape[0], chunks, generator=generator, device=clean.device)
-        level = FULL * self._shift * uniform / (1 + (self._shift - 1) * uniform)
-        return level.repeat_interleave(self._frames, dim=1)

@@ -40,6 +40,11 @@ class ODEMethod:
         self.turns = (Turn("student", student.dit, self._losses),)
         self._student, self._teacher, self._pool, self._batch = student, teacher, pool, batch
         self._levels, self._guidance, self._frames, self._window = levels, guidance, frames_per_chunk, window
+        _, frames, _, rows, columns = pool.latents_KFCYX.shape
+        layouts = (diffusion_forced(count, frames_per_chunk, window) for count in range(1, frames // frames_per_chunk + 1))
+        size, device = (rows, columns), pool.latents_KFCYX.device
+        self._sequences = [ChunkedSequence(layout, student.dit.config, size, device) for layout in layouts]
+        """For a chunk with none, one, two ... before it."""
         steps = tuple(FULL * (1 - i / teacher_steps) for i in range(teacher_steps))
         self._path = noise_levels(steps, shift=shift, warp=True)
 
@@ -79,9 +84,7 @@ class ODEMethod:
     def _estimate(self, context: Tensor, start: Tensor, level: float, cross: CrossKV) -> Tensor:
         """The student's clean chunk, with gradients, its context being clean frames."""
         dit, count = self._student.dit, context.shape[1] + start.shape[1]
-        positions, pieces = diffusion_forced(count // self._frames, self._frames, self._window)
-        grid = start.shape[-2] // dit.config.patch, start.shape[-1] // dit.config.patch
-        sequence = ChunkedSequence(positions, pieces, grid, dit.config.head_width, start.device)
+        sequence = self._sequences[context.shape[1] // self._frames]
         levels = torch.zeros(start.shape[0], count, device=start.device)
         levels[:, context.shape[1] :] = level
         flow = dit(torch.cat([context, start], dim=1), levels, sequence, cross)[:, context.shape[1] :]

@@ -18,9 +18,10 @@ from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.kv import Memory
 from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
+from millstream.trainer.noising import at_levels, chunk_levels, per_pixel
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.rollout import ring_for, stream_batch
-from millstream.trainer.sequence import ChunkedSequence, teacher_forced
+from millstream.trainer.sequence import ChunkedSequence, forced_flow, teacher_forced
 
 
 class SelfForcingMethod:
@@ -48,10 +49,8 @@ class SelfForcingMethod:
         self._batch, self._levels, self._chunks, self._guidance, self._shift = batch, levels, chunks, guidance, shift
         _, _, channels, rows, columns = pool.latents_KFCYX.shape
         self._shape = (batch, frames_per_chunk, channels, rows, columns)
-        config, device = student.dit.config, pool.latents_KFCYX.device
-        positions, pieces = teacher_forced(chunks, frames_per_chunk, window)
-        grid = rows // config.patch, columns // config.patch
-        self._sequence = ChunkedSequence(positions, pieces, grid, config.head_width, device)
+        layout, device = teacher_forced(chunks, frames_per_chunk, window), pool.latents_KFCYX.device
+        self._sequence = ChunkedSequence(layout, student.dit.config, (rows, columns), device)
         self._window = window
 
     def _student_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
@@ -59,7 +58,7 @@ class SelfForcingMethod:
         stream, starts, level = self._roll(text, generator)
         with torch.autocast(stream.device.type, dtype=torch.bfloat16):
             flow = self._flows(self._student.dit, stream, starts, level, self._student.dit.read_prompt(text))
-            mine = starts - _per_pixel(level) / FULL * flow
+            mine = starts - per_pixel(level) / FULL * flow
             target = self._pull(mine.detach(), stream, text, empty, generator)
         return {"match": 0.5 * (mine - target).square().mean()}
 
@@ -80,7 +79,7 @@ class SelfForcingMethod:
         without = self._flows(teacher, stream, noisy, level, teacher.read_prompt(empty))
         wanted = without + self._guidance * (self._flows(teacher, stream, noisy, level, teacher.read_prompt(text)) - without)
         found = self._flows(critic, stream, noisy, level, critic.read_prompt(text))
-        share = _per_pixel(level) / FULL
+        share = per_pixel(level) / FULL
         real, fake = noisy - share * wanted, noisy - share * found
         scale = (mine - real).abs().mean(dim=(1, 2, 3, 4), keepdim=True).clamp_min(1e-3)
         return mine - (fake - real) / scale
@@ -106,17 +105,13 @@ class SelfForcingMethod:
 
     def _flows(self, dit: CausalDiT, stream: Tensor, noisy: Tensor, level_BF: Tensor, cross: CrossKV) -> Tensor:
         """Flows of noisy chunks whose past is the stream as it came out."""
-        levels = torch.cat([torch.zeros_like(level_BF), level_BF], dim=1)
-        return dit(torch.cat([stream, noisy], dim=1), levels, self._sequence, cross)[:, stream.shape[1] :].float()
+        return forced_flow(dit, stream, noisy, level_BF, self._sequence, cross)
 
     def _noised(self, clean: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Clean latents at one random level a chunk, the noise, and the level [B, F]."""
-        frames = self._shape[1]
-        uniform = torch.rand(clean.shape[0], clean.shape[1] // frames, generator=generator, device=clean.device)
-        uniform = 0.02 + 0.96 * uniform
-        level = (FULL * self._shift * uniform / (1 + (self._shift - 1) * uniform)).repeat_interleave(frames, dim=1)
-        noise, share = torch.randn(clean.shape, generator=generator, device=clean.device), _per_pixel(level) / FULL
-        return (1 - share) * clean + share * noise, noise, level
+        level = chunk_levels(clean, self._shape[1], self._shift, generator, margin=0.02)
+        noise = torch.randn(clean.shape, generator=generator, device=clean.device)
+        return at_levels(clean, noise, level), noise, level
 
 
 class _Recorder:
@@ -132,7 +127,3 @@ class _Recorder:
             self.starts.append(latents_BFCYX)
         self._calls += 1
         return self._dit(latents_BFCYX, level_BF, memory, cross)
-
-
-def _per_pixel(level_BF: Tensor) -> Tensor:
-    return level_BF[..., None, None, None]

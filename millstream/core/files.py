@@ -1,10 +1,20 @@
-"""Files that appear in a folder together at the end, or not at all."""
+"""Files as a whole: what is in one, and several that appear together at the end or not at all."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from types import TracebackType
+
+
+def file_digest(path: Path) -> str:
+    """Fingerprint of a file's bytes, read in pieces."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 class Staging:

@@ -1,0 +1,33 @@
+"""Noise levels for training: one a chunk, at random, moved towards noise as the sampling schedule is.
+
+Shapes: B batch, F frames, K chunks, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from millstream.core.schedule import FULL
+from millstream.models import sampler
+
+
+def chunk_levels(
+    clean_BFCYX: Tensor, frames_per_chunk: int, shift: float, generator: torch.Generator, *, margin: float = 0.0
+) -> Tensor:
+    """Levels [B, F]. `margin` keeps that far, of 1, from both ends."""
+    chunks = clean_BFCYX.shape[1] // frames_per_chunk
+    uniform_BK = torch.rand(clean_BFCYX.shape[0], chunks, generator=generator, device=clean_BFCYX.device)
+    uniform_BK = margin + (1.0 - 2.0 * margin) * uniform_BK
+    level_BK = FULL * shift * uniform_BK / (1 + (shift - 1) * uniform_BK)
+    return level_BK.repeat_interleave(frames_per_chunk, dim=1)
+
+
+def at_levels(clean_BFCYX: Tensor, noise_BFCYX: Tensor, level_BF: Tensor) -> Tensor:
+    """Each frame at its own level."""
+    return sampler.mix(clean_BFCYX, noise_BFCYX, per_pixel(level_BF))
+
+
+def per_pixel(level_BF: Tensor) -> Tensor:
+    """Broadcasts over [B, F, C, Y, X]."""
+    return level_BF[..., None, None, None]
