@@ -1,6 +1,7 @@
 """One small network that tells setting, time, weather, thing, colour and motion of a clip.
 
-Looks at two seconds: frames thinned out and shrunk, each through a small convolutional stack, then together in time.
+Looks at two seconds, frames thinned out and shrunk, each through a small convolutional stack, then together in time; or
+glimpses a single chunk, whose frames it is shown slowly: too little to tell a motion by.
 Shapes: B batch, T frames, C channels, Y and X rows and columns.
 """
 
@@ -31,6 +32,10 @@ FRAMES = 33
 EVERY = 4
 """Of which it looks at every fourth."""
 SIZE = 128
+GLIMPSE = 3
+"""Frames a glimpse has, each shown as many times: as long as a look."""
+GLIMPSED = tuple(name for name in CLASSES if name != "motion")
+"""What a glimpse tells."""
 
 
 class ClipClassifier(nn.Module):
@@ -62,9 +67,22 @@ class ClipClassifier(nn.Module):
 
 def thinned(pixels_BTCYX: Tensor) -> Tensor:
     """Two seconds as the classifier looks at them: nine frames at 128x128."""
-    chosen = pixels_BTCYX[:, :FRAMES:EVERY]
-    shrunk = F.interpolate(chosen.flatten(0, 1), size=(SIZE, SIZE), mode="area")
-    return shrunk.unflatten(0, chosen.shape[:2])
+    return _shrunk(pixels_BTCYX[:, :FRAMES:EVERY])
+
+
+def glimpsed(pixels_BTCYX: Tensor) -> Tensor:
+    """One chunk as the classifier looks at it: three frames at 128x128, each three times."""
+    return slowed(_shrunk(pixels_BTCYX[:, : GLIMPSE * EVERY : EVERY]))
+
+
+def slowed(looks_BTCYX: Tensor) -> Tensor:
+    """Three frames of a look, each shown three times."""
+    assert looks_BTCYX.shape[1] == GLIMPSE, f"a glimpse has {GLIMPSE} frames, got {looks_BTCYX.shape[1]}"
+    return looks_BTCYX.repeat_interleave(GLIMPSE, dim=1)
+
+
+def _shrunk(pixels_BTCYX: Tensor) -> Tensor:
+    return F.interpolate(pixels_BTCYX.flatten(0, 1), size=(SIZE, SIZE), mode="area").unflatten(0, pixels_BTCYX.shape[:2])
 
 
 def save_classifier(path: Path, classifier: ClipClassifier) -> None:

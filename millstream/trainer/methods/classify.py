@@ -1,4 +1,7 @@
-"""Learning to name what a rendered clip shows: the judge of generated ones, which it never sees in training."""
+"""Learning to name what a rendered clip shows: the judge of generated ones, which it never sees in training.
+
+Shapes: B batch, T frames, C channels, Y and X rows and columns.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from millstream.trainer.evaluate.classifier import ClipClassifier
+from millstream.trainer.evaluate.classifier import GLIMPSE, GLIMPSED, ClipClassifier, slowed
 from millstream.trainer.loop import Turn
 from millstream.trainer.pool import PixelPool
+
+GLIMPSES = 0.3
+"""Share of a batch that shows no more than a chunk would."""
 
 
 class ClassifyMethod:
@@ -18,10 +24,20 @@ class ClassifyMethod:
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         pixels, labels = self._pool.draw(self._batch, generator)
-        softened = soften(pixels, generator)
+        looks, count = soften(pixels, generator), round(GLIMPSES * self._batch)
+        shown = torch.cat([glimpses(looks[:count], generator), looks[count:]])
         with torch.autocast(pixels.device.type, dtype=torch.bfloat16):
-            scores = self._classifier(softened)
-        return {name: F.cross_entropy(score.float(), labels[name]) for name, score in scores.items()}
+            scores = self._classifier(shown)
+        told = {name: slice(None) if name in GLIMPSED else slice(count, None) for name in scores}
+        return {name: F.cross_entropy(score[told[name]].float(), labels[name][told[name]]) for name, score in scores.items()}
+
+
+def glimpses(looks_BTCYX: Tensor, generator: torch.Generator) -> Tensor:
+    """Three neighbouring frames of each look, from anywhere in it, each shown three times."""
+    batch, length = looks_BTCYX.shape[:2]
+    first = torch.randint(length - GLIMPSE + 1, (batch, 1), generator=generator, device=looks_BTCYX.device)
+    rows, steps = (torch.arange(count, device=looks_BTCYX.device) for count in (batch, GLIMPSE))
+    return slowed(looks_BTCYX[rows[:, None], first + steps])
 
 
 def soften(pixels_BTCYX: Tensor, generator: torch.Generator) -> Tensor:
