@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from millstream.commands.gallery import Gallery
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters
@@ -32,8 +33,13 @@ def run_train_brook(*, recipe: Path | None, smoke: bool, out: Path, device: str,
         console.print(_table(plan))
         return
     run = BrookRun(plan, out, device=choose_device(device))
-    with _StageProgress(console) as progress:
-        run.train(progress.add, only=until)
+    with _StageProgress(console) as progress, Gallery(out) as gallery:
+
+        def report(stage: str, said: StepReport) -> None:
+            progress.add(stage, said)
+            gallery.add_losses(stage, said)
+
+        run.train(report, gallery.add_sheet, until=until)
     if until is None or until == plan.stages[-1].name:
         run.export(out / "brook.safetensors", {"seed": plan.seed, "torch": str(torch.__version__), "stages": _stages(plan)})
 

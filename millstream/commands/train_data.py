@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +13,8 @@ from rich.table import Table
 
 from millstream.core.errors import ConfigError, VideoError
 from millstream.core.files import Staging
-from millstream.server.video_writer import VideoWriter, check_may_replace, check_parent_writable, publish, system_errors_named
+from millstream.server.picture import png
+from millstream.server.video_writer import VideoWriter, check_may_replace, check_parent_writable, system_errors_named
 from millstream.trainer.data import vocabulary
 from millstream.trainer.data.captions import WORDS, captions
 from millstream.trainer.data.preview import as_bytes, contact_sheet, tile
@@ -60,9 +59,9 @@ def preview(request: PreviewRequest) -> list[Path]:
         check_parent_writable(target)
     scenes = sample_scenes(request.count, seed=request.seed, held_out=request.held_out)
     _write_clip(targets[1], scenes, request)
-    _write_png(targets[0], contact_sheet(scenes, seconds=request.seconds, size=request.size), request.overwrite)
-    lines = captions(scenes, seed=request.seed)
-    with system_errors_named(targets[2]), Staging(request.out) as staging:
+    sheet, lines = contact_sheet(scenes, seconds=request.seconds, size=request.size), captions(scenes, seed=request.seed)
+    with system_errors_named(request.out), Staging(request.out) as staging:
+        staging.path(SHEET).write_bytes(png(sheet))
         staging.path(CAPTIONS).write_text("".join(f"{line}\n" for line in lines))
     return targets
 
@@ -78,15 +77,6 @@ def _write_clip(path: Path, scenes: Scenes, request: PreviewRequest) -> None:
             pictures = torch.cat((pictures, pictures.new_full((blank, *pictures.shape[1:]), 255)))
             grid = pictures.unflatten(0, (-1, columns)).movedim(2, 0)
             writer.write(np.stack([tile(moment).numpy() for moment in grid]))
-
-
-def _write_png(path: Path, picture: np.ndarray, overwrite: bool) -> None:
-    """By way of the folder of PNGs that a video may be."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sheet-") as folder:
-        with VideoWriter(Path(folder) / "frames", fps=1) as writer:
-            writer.write(picture[None])
-        with system_errors_named(path):
-            publish(Path(folder) / "frames" / os.listdir(Path(folder) / "frames")[0], path, overwrite)
 
 
 def print_summary() -> None:

@@ -7,14 +7,18 @@ Shapes: B batch, T pixel frames, K clips, W wordings, S text tokens.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from millstream.core.config import BrookTextConfig, BrookVAEConfig, ModelSpec, pixel_frames
+from millstream.core.config import SPATIAL_STRIDE, BrookTextConfig, BrookVAEConfig, ModelSpec, pixel_frames
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.core.schedule import noise_levels
@@ -24,7 +28,7 @@ from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.checkpoint import read_checkpoint
-from millstream.trainer.data.captions import WORDS, captions
+from millstream.trainer.data.captions import WORDS, canonical_captions, captions
 from millstream.trainer.data.render import render
 from millstream.trainer.data.scene import Scenes, attributes, sample_scenes
 from millstream.trainer.evaluate.classifier import ClipClassifier, save_classifier, thinned
@@ -36,8 +40,13 @@ from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.methods.vae import VAEMethod, measure_latents
 from millstream.trainer.plan import RunPlan, StagePlan
 from millstream.trainer.pool import LatentPool, PixelPool
+from millstream.trainer.samples import reconstructions, student_streams, taught_streams
 
 Report = Callable[[str, StepReport], None]
+Show = Callable[[str, int, np.ndarray], None]
+"""Takes a stage's name, the step and a picture of what it can do by now."""
+SHOWN = 6
+"""Scenes on a sheet of samples."""
 MINUTE = 16 * 60
 """Frames: clips begin anywhere in a scene's first minute."""
 
@@ -59,14 +68,15 @@ class BrookRun:
         self._rendered: tuple[LatentPool, PixelPool] | None = None
         self._short: PixelPool | None = None
 
-    def train(self, report: Report, *, only: str | None = None, checkpoint_every: int = 500) -> None:
-        """All stages in order, or one of them after those before it have been."""
+    def train(self, report: Report, show: Show, *, until: str | None = None, checkpoint_every: int = 500) -> None:
+        """All stages in order, or those up to one."""
         for stage in self.plan.stages:
             done = self.folder / f"{stage.name}-average.pt"
             if not done.exists():
-                self._train(stage, done, report, checkpoint_every)
+                with self._timed(stage.name):
+                    self._train(stage, done, report, show, checkpoint_every)
             self._adopt(stage, read_checkpoint(done))
-            if stage.name == only:
+            if stage.name == until:
                 return
 
     def export(self, path: Path, card: dict[str, object]) -> None:
@@ -74,8 +84,13 @@ class BrookRun:
         save_bundle(path, {"dit": final.dit, "vae": self.vae, "text": final.text}, WORDS, card, torch.float16)
         save_classifier(path.with_name("classifier.safetensors"), self.classifier)
 
-    def _train(self, stage: StagePlan, done: Path, report: Report, checkpoint_every: int) -> None:
+    def _train(self, stage: StagePlan, done: Path, report: Report, show: Show, checkpoint_every: int) -> None:
         method = self._method(stage)
+
+        def picture(step: int, average: nn.Module) -> None:
+            if stage.method != "classify":
+                show(stage.name, step, self._sheet(average))
+
         average = train_stage(
             stage,
             method,
@@ -84,6 +99,7 @@ class BrookRun:
             device=self.device,
             report=lambda said: report(stage.name, said),
             checkpoint_every=checkpoint_every,
+            at_checkpoint=picture,
         )
         if isinstance(average, BrookVAE):
             generator = torch.Generator(self.device).manual_seed(self.plan.seed)
@@ -98,16 +114,43 @@ class BrookRun:
         if stage.method == "classify":
             return ClassifyMethod(self.classifier, self.thumbnails, batch=stage.batch)
         if stage.method == "flow":
-            return FlowMethod(self.pair, self.latents, batch=stage.batch, **options)
+            return FlowMethod(self.pair, self.latents, batch=stage.batch, compiled=self.plan.compiled, **options)
         teacher = copy.deepcopy(self.pair).requires_grad_(False).eval()
         student = self.student or copy.deepcopy(self.pair)
         student.text.requires_grad_(False)
-        stream = self.spec.stream
-        levels = noise_levels(stream.steps, shift=stream.shift, warp=stream.warp)
         if stage.method == "ode":
-            return ODEMethod(student, teacher, self.latents, batch=stage.batch, levels=levels, **options)
+            return ODEMethod(student, teacher, self.latents, batch=stage.batch, levels=self._levels, **options)
         critic = copy.deepcopy(self.pair.dit)
-        return SelfForcingMethod(student, teacher, critic, self.latents, batch=stage.batch, levels=levels, **options)
+        return SelfForcingMethod(student, teacher, critic, self.latents, batch=stage.batch, levels=self._levels, **options)
+
+    def _sheet(self, average: nn.Module) -> np.ndarray:
+        """What a stage's averaged module makes of the same few scenes each time."""
+        scenes, size = sample_scenes(SHOWN, seed=self.plan.seed, device=self.device), self.plan.pool.size
+        if isinstance(average, BrookVAE):
+            return reconstructions(average, render(scenes, frames=5, size=(size, size)))
+        assert isinstance(self.spec.text, BrookTextConfig)
+        ids = padded(self.tokenizer, canonical_captions(scenes), self.spec.text.tokens).to(self.device)
+        latent_size, window = (size // SPATIAL_STRIDE, size // SPATIAL_STRIDE), self.spec.stream.window
+        if isinstance(average, TextAndDiT):
+            return taught_streams(average, self.vae, ids, latent_size, window=window)
+        assert isinstance(average, CausalDiT)
+        pair = TextAndDiT(self.pair.text, average)
+        return student_streams(pair, self.vae, ids, latent_size, window=window, levels=self._levels)
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        """A line in the run's ledger: where the time went, over all the processes a run may take."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            with (self.folder / "ledger.jsonl").open("a") as ledger:
+                ledger.write(json.dumps({"what": what, "seconds": round(time.perf_counter() - begun, 2)}) + "\n")
+
+    @property
+    def _levels(self) -> tuple[float, ...]:
+        stream = self.spec.stream
+        return noise_levels(stream.steps, shift=stream.shift, warp=stream.warp)
 
     def _adopt(self, stage: StagePlan, weights: dict[str, Tensor]) -> None:
         if stage.method == "vae":
@@ -124,7 +167,8 @@ class BrookRun:
 
     def _clips(self) -> PixelPool:
         if self._short is None:
-            self._short = render_clips(self.plan, self.device)
+            with self._timed("rendering for the VAE"):
+                self._short = render_clips(self.plan, self.device)
         return self._short
 
     @property
@@ -147,7 +191,8 @@ class BrookRun:
     def _pools(self) -> tuple[LatentPool, PixelPool]:
         """Rendered when first needed, with the VAE as it then is."""
         if self._rendered is None:
-            self._rendered = render_pools(self.plan, self.vae, self.tokenizer, self.spec, self.device)
+            with self._timed("rendering"):
+                self._rendered = render_pools(self.plan, self.vae, self.tokenizer, self.spec, self.device)
         return self._rendered
 
 

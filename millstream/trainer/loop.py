@@ -66,9 +66,10 @@ def train_stage(
     device: torch.device,
     report: Callable[[StepReport], None],
     checkpoint_every: int = 500,
+    at_checkpoint: Callable[[int, nn.Module], None] = lambda step, average: None,
     stop_after: int | None = None,
 ) -> nn.Module:
-    """Train to the stage's end (or `stop_after` steps) and return the averaged module."""
+    """Train to the stage's end (or `stop_after` steps) and return the averaged module, shown at every checkpoint."""
     modules = {turn.name: turn.module for turn in method.turns}
     optimisers = {turn.name: Optimisers(turn.module, stage) for turn in method.turns}
     student, average = method.turns[0].module, Average(method.turns[0].module, stage.ema)
@@ -92,6 +93,7 @@ def train_stage(
                 report(said)
             if (step + 1) % checkpoint_every == 0 or step == end - 1:
                 save_checkpoint(path, step + 1, modules, optimisers, average)
+                at_checkpoint(step + 1, average.module)
     return average.module
 
 

@@ -40,13 +40,15 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     clip: float = 1.0
     """Largest gradient norm."""
     weight_decay: float = 0.01
-    options: dict[str, float | int | str | list[float]] = {}
+    options: dict[str, float | int | str | list[int | float]] = {}
     """What only this method knows."""
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: str
     seed: int = 0
+    compiled: bool = False
+    """Whether the flow stages' passes are compiled: pays on a GPU, where steps are many. The others take too few."""
     pool: PoolPlan = msgspec.field(default_factory=PoolPlan)
     stages: tuple[StagePlan, ...]
 

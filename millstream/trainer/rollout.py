@@ -69,8 +69,9 @@ def stream_batch(
     chunks: int,
     levels: tuple[float, ...],
     generator: torch.Generator,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Clean latents [B, chunks*F, C, Y, X], generated as a session would."""
+    """Clean latents [B, chunks*F, C, Y, X], generated as a session would, in the dtype the model is given them."""
     frames, parts = shape[1], []
 
     def noise(_: int) -> Tensor:
@@ -78,7 +79,7 @@ def stream_batch(
 
     for chunk in range(chunks):
         ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
-        clean = sampler.denoise(model, noise(0), levels, ring, cross, noise)
+        clean = sampler.denoise(model, noise(0).to(dtype), levels, ring, cross, noise)
         sampler.commit(model, clean, 0.0, ring, cross)
         parts.append(clean)
     return torch.cat(parts, dim=1)

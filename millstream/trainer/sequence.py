@@ -7,13 +7,14 @@ Shapes: B batch, L tokens, N heads, H head width.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from millstream.core.config import DiTConfig
-from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.dit import CrossKV
 from millstream.ops.attention import attend
 from millstream.ops.rope import Phases, frame_phases
 
@@ -36,6 +37,7 @@ class ChunkedSequence:
     def __init__(self, layout: Layout, config: DiTConfig, latent_size: tuple[int, int], device: torch.device) -> None:
         positions, pieces = layout
         grid = latent_size[0] // config.patch, latent_size[1] // config.patch
+        self.num_frames = len(positions)
         self._tokens = grid[0] * grid[1]
         self._pieces = [Piece(self._in_tokens(p.frames), tuple(map(self._in_tokens, p.sees))) for p in pieces]
         self._phases = frame_phases(torch.tensor(positions, device=device), grid, config.head_width)
@@ -57,18 +59,23 @@ class ChunkedSequence:
         return slice(frames.start * self._tokens, frames.stop * self._tokens)
 
 
-def teacher_forced(chunks: int, frames_per_chunk: int, window: int) -> Layout:
-    """Clean frames first, then the same frames noisy: a noisy chunk sees itself and the clean ones before it."""
-    f, count = frames_per_chunk, chunks * frames_per_chunk
+def teacher_forced(noisy: Sequence[int], frames_per_chunk: int, window: int) -> Layout:
+    """Clean chunks 0, 1, 2 ... first, as far as they are needed, then noisy ones by number, each as often as it is named.
+    A noisy chunk sees itself and the clean ones before it."""
+    f, clean = frames_per_chunk, max(noisy)
     pieces = []
-    for chunk in range(chunks):
+    for chunk in range(clean):
         here = slice(chunk * f, (chunk + 1) * f)
         pieces.append(Piece(here, (slice(max(0, here.stop - window), here.stop),)))
-    for chunk in range(chunks):
+    for place, chunk in enumerate(noisy, start=clean):
         before = slice(max(0, (chunk + 1) * f - window), chunk * f)
-        here = slice(count + chunk * f, count + (chunk + 1) * f)
+        here = slice(place * f, (place + 1) * f)
         pieces.append(Piece(here, (before, here) if before.stop > before.start else (here,)))
-    return [*range(count), *range(count)], pieces
+    return [*range(clean * f), *frames_of(noisy, f)], pieces
+
+
+def frames_of(chunks: Sequence[int], frames_per_chunk: int) -> list[int]:
+    return [chunk * frames_per_chunk + frame for chunk in chunks for frame in range(frames_per_chunk)]
 
 
 def diffusion_forced(chunks: int, frames_per_chunk: int, window: int) -> Layout:
@@ -79,12 +86,19 @@ def diffusion_forced(chunks: int, frames_per_chunk: int, window: int) -> Layout:
 
 
 def forced_flow(
-    dit: CausalDiT, clean_BFCYX: Tensor, noisy_BFCYX: Tensor, level_BF: Tensor, sequence: ChunkedSequence, cross: CrossKV
+    dit: Callable[..., Tensor],
+    clean_BFCYX: Tensor,
+    noisy_BFCYX: Tensor,
+    level_BF: Tensor,
+    sequence: ChunkedSequence,
+    cross: CrossKV,
 ) -> Tensor:
-    """Flows of noisy chunks that see clean ones before them, in float32. `sequence` is laid out by `teacher_forced`."""
-    levels = torch.cat([torch.zeros_like(level_BF), level_BF], dim=1)
-    both = torch.cat([clean_BFCYX, noisy_BFCYX], dim=1)
-    return dit(both, levels, sequence, cross)[:, clean_BFCYX.shape[1] :].float()
+    """Flows of noisy chunks that see clean ones before them, in float32. `sequence` is laid out by `teacher_forced`;
+    of the clean frames those it has no place for are left out."""
+    context_BFCYX = clean_BFCYX[:, : sequence.num_frames - noisy_BFCYX.shape[1]]
+    levels = torch.cat([level_BF.new_zeros(context_BFCYX.shape[:2]), level_BF], dim=1)
+    both = torch.cat([context_BFCYX, noisy_BFCYX], dim=1)
+    return dit(both, levels, sequence, cross)[:, context_BFCYX.shape[1] :].float()
 
 
 def _runs(x_BLNH: Tensor, runs: tuple[slice, ...]) -> Tensor:

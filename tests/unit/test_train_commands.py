@@ -26,6 +26,14 @@ def test_every_stage_leaves_its_log_and_the_run_its_model(run: Path) -> None:
     assert (run / "brook.safetensors").stat().st_size <= 20 * 2**20
 
 
+def test_a_run_shows_what_it_learns_and_where_its_time_goes(run: Path) -> None:
+    sheets = sorted(path.name for path in (run / "samples").iterdir())
+    assert sheets == ["ode-000004.png", "self-forcing-000004.png", "teacher-000012.png", "vae-000012.png"]
+    assert list((run / "board").glob("events.*"))
+    ledger = [json.loads(line)["what"] for line in (run / "ledger.jsonl").read_text().splitlines()]
+    assert {"rendering", "rendering for the VAE", "vae", "teacher", "self-forcing"} <= set(ledger)
+
+
 def test_a_run_that_is_done_is_not_trained_again(run: Path) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in run.glob("*-average.pt")}
     assert millstream("train", "brook", "--smoke", "--device", "cpu", "--out", run)[0] == 0
@@ -40,13 +48,17 @@ def test_what_was_trained_streams_and_says_what_it_did_not_understand(run: Path,
 
 
 def test_what_was_trained_is_judged(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "judged.json"
+    out, plots = tmp_path / "judged.json", tmp_path / "plots"
     weights, judge = run / "brook.safetensors", run / "classifier.safetensors"
-    options = ["--weights", weights, "--classifier", judge, "--count", 2, "--seconds", 2, "--device", "cpu", "--out", out]
-    assert millstream("train", "eval", *options)[0] == 0
+    options = ["--weights", weights, "--classifier", judge, "--count", 2, "--device", "cpu", "--out", out, "--plots", plots]
+    assert millstream("train", "eval", *options, "--response-pairs", 0, "--steps", 1)[0] == 0
     judged = json.loads(out.read_text())
-    assert [row["prompts"] for row in judged] == ["seen", "held out"]
-    assert all(set(row["adherence"]) == {"setting", "time", "weather", "thing", "colour", "motion"} for row in judged)
+    assert judged["steps"] == [1000.0]
+    assert [each["prompts"] for each in judged["adherence"]] == ["seen", "held out"]
+    moments = [moment for each in judged["adherence"] for moment in each["moments"]]
+    assert [moment["second"] for moment in moments] == [2.0, 2.0]
+    assert all(set(moment["adherence"]) == {"setting", "time", "weather", "thing", "colour", "motion"} for moment in moments)
+    assert {path.name for path in plots.iterdir()} == {"adherence.png", "drift.png"}
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
@@ -64,6 +76,8 @@ def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
         (["brook", "--smoke", "--recipe", "x.toml"], "not both"),
         (["eval", "--seconds", "soon"], "commas"),
         (["eval", "--count", "1"], "at least 2"),
+        (["eval", "--seconds", "10,2"], "rise"),
+        (["eval", "--seconds", "1"], "from 2"),
         (["eval", "--weights", "none.safetensors"], "none.safetensors"),
     ],
     ids=str,

@@ -23,7 +23,7 @@ from millstream.trainer.muon import Muon
 from millstream.trainer.optimise import learning_rate
 from millstream.trainer.plan import StagePlan, read_plan
 from millstream.trainer.pool import LatentPool, PixelPool
-from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, teacher_forced
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, forced_flow, frames_of, teacher_forced
 from tests.unit.models_for_tests import DIT, dit, relative_error, ring
 
 CPU = torch.device("cpu")
@@ -60,9 +60,10 @@ def test_a_teacher_forced_sequence_sees_what_the_ring_shows(window: int) -> None
     model = dit()
     clean, noisy = torch.randn(2, 1, 9, 4, 4, 6).unbind(0)
     cross = model.read_prompt(torch.randn(1, 7, 24))
-    sequence = ChunkedSequence(teacher_forced(3, 3, window), DIT, (4, 6), CPU)
-    levels = torch.cat([torch.zeros(1, 9), torch.full((1, 9), 700.0)], dim=1)
-    found = model(torch.cat([clean, noisy], dim=1), levels, sequence, cross)[:, 9:]
+    sequence = ChunkedSequence(teacher_forced((2, 0, 1), 3, window), DIT, (4, 6), CPU)
+    order = frames_of((2, 0, 1), 3)
+    found = torch.empty_like(noisy)
+    found[:, order] = forced_flow(model, clean, noisy[:, order], torch.full((1, 9), 700.0), sequence, cross)
     memory = ring(DIT, (2, 3), window)
     for chunk in range(3):
         frames = slice(3 * chunk, 3 * chunk + 3)
@@ -92,10 +93,11 @@ def methods() -> dict[str, Method]:
         module.requires_grad_(True)
     return {
         "teacher forcing": FlowMethod(pair(), pool(), batch=4, window=6),
+        "first chunk twice": FlowMethod(pair(), pool(), batch=4, window=6, noisy=(0, 0, 1)),
         "diffusion forcing": FlowMethod(pair(), pool(), batch=4, window=6, forcing="diffusion"),
         "ode": ODEMethod(deepcopy(student), teacher, pool(), batch=4, levels=LEVELS, teacher_steps=3, window=6),
         "self-forcing": SelfForcingMethod(
-            deepcopy(student), teacher, critic, pool(), batch=2, levels=LEVELS, chunks=2, student_every=2, window=6
+            deepcopy(student), teacher, critic, pool(), batch=2, levels=LEVELS, chunks=2, longest=4, student_every=2, window=6
         ),
     }
 

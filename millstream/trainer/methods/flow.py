@@ -7,6 +7,8 @@ Shapes: B batch, F frames, K chunks, C latent channels, Y and X latent rows and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +17,7 @@ from millstream.models.dit import CausalDiT
 from millstream.trainer.loop import Turn
 from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.pool import LatentPool
-from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, forced_flow, teacher_forced
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, forced_flow, frames_of, teacher_forced
 
 
 class TextAndDiT(nn.Module):
@@ -37,21 +39,32 @@ class FlowMethod:
         frames_per_chunk: int = 3,
         window: int = 9,
         forcing: str = "teacher",
+        noisy: Sequence[int] = (),
         shift: float = 3.0,
         drop: float = 0.1,
+        compiled: bool = False,
     ) -> None:
+        """`noisy` numbers the chunks that teacher forcing learns, some more often than others; all once if empty."""
         self.turns = (Turn("student", pair, self._losses),)
         self._pair, self._pool, self._batch = pair, pool, batch
         self._frames, self._shift, self._drop, self._forcing = frames_per_chunk, shift, drop, forcing
+        self._flow = torch.compile(pair.dit) if compiled else pair.dit
         _, frames, _, rows, columns = pool.latents_KFCYX.shape
         assert frames % frames_per_chunk == 0, f"{frames} latent frames are not whole chunks of {frames_per_chunk}"
-        layout = (teacher_forced if forcing == "teacher" else diffusion_forced)(
-            frames // frames_per_chunk, frames_per_chunk, window
-        )
-        self._sequence = ChunkedSequence(layout, pair.dit.config, (rows, columns), pool.latents_KFCYX.device)
+        chunks = frames // frames_per_chunk
+        learnt = tuple(noisy) or tuple(range(chunks))
+        assert forcing == "teacher" or not noisy, "diffusion forcing learns every chunk once"
+        if forcing == "teacher":
+            layout = teacher_forced(learnt, frames_per_chunk, window)
+        else:
+            layout = diffusion_forced(chunks, frames_per_chunk, window)
+        device = pool.latents_KFCYX.device
+        self._learnt = torch.tensor(frames_of(learnt, frames_per_chunk), device=device)
+        self._sequence = ChunkedSequence(layout, pair.dit.config, (rows, columns), device)
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        clean, ids = self._pool.draw(self._batch, generator)
+        clip, ids = self._pool.draw(self._batch, generator)
+        clean = clip[:, self._learnt]
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         level_BF = chunk_levels(clean, self._frames, self._shift, generator)
         noisy = at_levels(clean, noise, level_BF)
@@ -59,7 +72,7 @@ class FlowMethod:
         with torch.autocast(clean.device.type, dtype=torch.bfloat16):
             cross = self._pair.dit.read_prompt(self._pair.text(ids))
             if self._forcing == "teacher":
-                flow = forced_flow(self._pair.dit, clean, noisy, level_BF, self._sequence, cross)
+                flow = forced_flow(self._flow, clip, noisy, level_BF, self._sequence, cross)
             else:
-                flow = self._pair.dit(noisy, level_BF, self._sequence, cross)
+                flow = self._flow(noisy, level_BF, self._sequence, cross)
         return {"flow": (flow.float() - (noise - clean)).square().mean()}

@@ -41,7 +41,8 @@ class ODEMethod:
         self._student, self._teacher, self._pool, self._batch = student, teacher, pool, batch
         self._levels, self._guidance, self._frames, self._window = levels, guidance, frames_per_chunk, window
         _, frames, _, rows, columns = pool.latents_KFCYX.shape
-        layouts = (diffusion_forced(count, frames_per_chunk, window) for count in range(1, frames // frames_per_chunk + 1))
+        longest = min(frames, window) // frames_per_chunk
+        layouts = (diffusion_forced(count, frames_per_chunk, window) for count in range(1, longest + 1))
         size, device = (rows, columns), pool.latents_KFCYX.device
         self._sequences = [ChunkedSequence(layout, student.dit.config, size, device) for layout in layouts]
         """For a chunk with none, one, two ... before it."""
@@ -50,9 +51,9 @@ class ODEMethod:
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         clip, ids = self._pool.draw(self._batch, generator)
-        chunks = clip.shape[1] // self._frames
         device = clip.device
-        before = self._frames * max(0, int(torch.randint(-1, chunks, (1,), generator=generator, device=device)))
+        chunk = int(torch.randint(-1, len(self._sequences), (1,), generator=generator, device=device))
+        before = self._frames * max(0, chunk)  # the first chunk twice as often: it is the hardest
         context = clip[:, :before]
         noise = torch.randn(clip[:, : self._frames].shape, generator=generator, device=device)
         with torch.autocast(device.type, dtype=torch.bfloat16):

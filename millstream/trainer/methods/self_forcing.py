@@ -1,13 +1,17 @@
 """Learning from one's own stream: the student continues what it painted itself, and is pulled to where the teacher
 thinks such pictures should be more than a critic, trained on the student's own, thinks they are.
 
-Distribution matching distillation over self-made context. The rollout runs on the ring, without gradients; one step of
-every chunk is then computed again with gradients in a single pass, its context being the stream as it came out. So
-gradients reach one step back and never through the cache.
+Distribution matching distillation over self-made context. The rollout runs on the ring, in the precision of serving and without gradients; one step of
+its last chunks is then computed again with gradients in a single pass, its context being the stream as it came out. So
+gradients reach one step back and never through the cache. Streams are of random length: what a student makes of its own
+late chunks is what decides whether it drifts.
 Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
 """
 
 from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,6 +28,20 @@ from millstream.trainer.rollout import ring_for, stream_batch
 from millstream.trainer.sequence import ChunkedSequence, forced_flow, teacher_forced
 
 
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The last chunks of a stream of the student's own."""
+
+    stream: Tensor
+    """[B, F, C, Y, X], clean."""
+    starts: Tensor
+    """What one step of each chunk started from."""
+    level_BF: Tensor
+    """The noise level of that step."""
+    weight_F: Tensor
+    """1 for frames to learn from; 0 where a late stream's window is not wholly in sight."""
+
+
 class SelfForcingMethod:
     def __init__(
         self,
@@ -35,41 +53,47 @@ class SelfForcingMethod:
         batch: int,
         levels: tuple[float, ...],
         chunks: int = 3,
+        longest: int = 0,
         guidance: float = 2.5,
         shift: float = 3.0,
         student_every: int = 4,
         frames_per_chunk: int = 3,
         window: int = 9,
     ) -> None:
+        """Learns from the last `chunks` of streams of that many, up to `longest`."""
         self.turns = (
             Turn("student", student.dit, self._student_losses, every=student_every),
             Turn("critic", critic, self._critic_losses),
         )
+        assert longest <= chunks or chunks * frames_per_chunk >= window, f"{chunks} chunks do not show a window of {window}"
         self._student, self._teacher, self._critic, self._pool = student, teacher, critic, pool
-        self._batch, self._levels, self._chunks, self._guidance, self._shift = batch, levels, chunks, guidance, shift
+        self._batch, self._levels, self._guidance, self._shift = batch, levels, guidance, shift
+        self._chunks, self._longest, self._window = chunks, max(chunks, longest), window
         _, _, channels, rows, columns = pool.latents_KFCYX.shape
         self._shape = (batch, frames_per_chunk, channels, rows, columns)
-        layout, device = teacher_forced(chunks, frames_per_chunk, window), pool.latents_KFCYX.device
+        layout, device = teacher_forced(range(chunks), frames_per_chunk, window), pool.latents_KFCYX.device
         self._sequence = ChunkedSequence(layout, student.dit.config, (rows, columns), device)
-        self._window = window
+        self._painter = copy.deepcopy(student.dit).to(torch.bfloat16).requires_grad_(False)
+        """The student as it is served: what rolls out."""
 
     def _student_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         text, empty = self._prompts(generator)
-        stream, starts, level = self._roll(text, generator)
-        with torch.autocast(stream.device.type, dtype=torch.bfloat16):
-            flow = self._flows(self._student.dit, stream, starts, level, self._student.dit.read_prompt(text))
-            mine = starts - per_pixel(level) / FULL * flow
-            target = self._pull(mine.detach(), stream, text, empty, generator)
-        return {"match": 0.5 * (mine - target).square().mean()}
+        rolled = self._roll(text, generator)
+        with torch.autocast(text.device.type, dtype=torch.bfloat16):
+            cross = self._student.dit.read_prompt(text)
+            flow = self._flows(self._student.dit, rolled.stream, rolled.starts, rolled.level_BF, cross)
+            mine = rolled.starts - per_pixel(rolled.level_BF) / FULL * flow
+            target = self._pull(mine.detach(), rolled.stream, text, empty, generator)
+        return {"match": 0.5 * weighted((mine - target).square(), rolled.weight_F)}
 
     def _critic_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         """The critic learns the flow of what the student paints."""
         text, _ = self._prompts(generator)
-        stream, _, _ = self._roll(text, generator)
-        noisy, noise, level = self._noised(stream, generator)
-        with torch.autocast(stream.device.type, dtype=torch.bfloat16):
-            flow = self._flows(self._critic, stream, noisy, level, self._critic.read_prompt(text))
-        return {"critic": (flow - (noise - stream)).square().mean()}
+        rolled = self._roll(text, generator)
+        noisy, noise, level = self._noised(rolled.stream, generator)
+        with torch.autocast(text.device.type, dtype=torch.bfloat16):
+            flow = self._flows(self._critic, rolled.stream, noisy, level, self._critic.read_prompt(text))
+        return {"critic": weighted((flow - (noise - rolled.stream)).square(), rolled.weight_F)}
 
     @torch.no_grad()
     def _pull(self, mine: Tensor, stream: Tensor, text: Tensor, empty: Tensor, generator: torch.Generator) -> Tensor:
@@ -90,18 +114,30 @@ class SelfForcingMethod:
             return self._student.text(ids), self._student.text(torch.full_like(ids, PAD))
 
     @torch.no_grad()
-    def _roll(self, text: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """A stream of the student's own, what one step of each chunk started from, and that step's level [B, F]."""
-        dit, device = self._student.dit, text.device
+    def _roll(self, text: Tensor, generator: torch.Generator) -> Rollout:
+        device, frames = text.device, self._shape[1]
         chosen = int(torch.randint(len(self._levels), (1,), generator=generator, device=device))
-        recorder = _Recorder(dit, chosen, len(self._levels))
-        ring = ring_for(dit, self._shape, window=self._window, device=device)
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            cross = dit.read_prompt(text)
-            stream = stream_batch(
-                recorder, ring, cross, self._shape, chunks=self._chunks, levels=self._levels, generator=generator
-            )
-        return stream, torch.cat(recorder.starts, dim=1), torch.full(stream.shape[:2], self._levels[chosen], device=device)
+        length = int(torch.randint(self._chunks, self._longest + 1, (1,), generator=generator, device=device))
+        torch._foreach_copy_(list(self._painter.parameters()), list(self._student.dit.parameters()))
+        recorder = _Recorder(self._painter, chosen, len(self._levels))
+        stream = stream_batch(
+            recorder,
+            ring_for(self._painter, self._shape, window=self._window, device=device),
+            self._painter.read_prompt(text.to(torch.bfloat16)),
+            self._shape,
+            chunks=length,
+            levels=self._levels,
+            generator=generator,
+            dtype=torch.bfloat16,
+        ).float()
+        shown = self._chunks * frames
+        unseen = self._window - frames if length > self._chunks else 0
+        return Rollout(
+            stream=stream[:, -shown:],
+            starts=torch.cat(recorder.starts[-self._chunks :], dim=1).float(),
+            level_BF=torch.full((self._batch, shown), self._levels[chosen], device=device),
+            weight_F=(torch.arange(shown, device=device) >= unseen).float(),
+        )
 
     def _flows(self, dit: CausalDiT, stream: Tensor, noisy: Tensor, level_BF: Tensor, cross: CrossKV) -> Tensor:
         """Flows of noisy chunks whose past is the stream as it came out."""
@@ -112,6 +148,11 @@ class SelfForcingMethod:
         level = chunk_levels(clean, self._shape[1], self._shift, generator, margin=0.02)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         return at_levels(clean, noise, level), noise, level
+
+
+def weighted(errors_BFCYX: Tensor, weight_F: Tensor) -> Tensor:
+    """Mean over the frames that count."""
+    return (errors_BFCYX.mean(dim=(0, 2, 3, 4)) * weight_F).sum() / weight_F.sum()
 
 
 class _Recorder:

@@ -1,0 +1,42 @@
+"""What a training run shows while it runs: sheets of samples as files, and losses and sheets in TensorBoard if there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from millstream.core.files import Staging
+from millstream.server.picture import png
+from millstream.trainer.loop import StepReport
+
+try:
+    from torch.utils.tensorboard import SummaryWriter
+except ImportError:  # pip install tensorboard
+    SummaryWriter = None
+
+
+class Gallery:
+    def __init__(self, run: Path) -> None:
+        self._samples = run / "samples"
+        self._board = SummaryWriter(str(run / "board")) if SummaryWriter else None
+
+    def __enter__(self) -> Gallery:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._board is not None:
+            self._board.close()
+
+    def add_losses(self, stage: str, report: StepReport) -> None:
+        if self._board is not None:
+            for name, value in (report.losses | {"lr": report.lr}).items():
+                self._board.add_scalar(f"{stage}/{name}", value, report.step)
+
+    def add_sheet(self, stage: str, step: int, sheet_HW3: np.ndarray) -> None:
+        self._samples.mkdir(parents=True, exist_ok=True)
+        with Staging(self._samples) as staging:
+            staging.path(f"{stage}-{step:06d}.png").write_bytes(png(sheet_HW3))
+        if self._board is not None:
+            self._board.add_image(stage, sheet_HW3, step, dataformats="HWC")

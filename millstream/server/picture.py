@@ -1,0 +1,16 @@
+"""One picture as PNG bytes. Knows nothing of files or sending."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import av
+import numpy as np
+
+
+def png(picture_HW3: np.ndarray) -> bytes:
+    height, width, _ = picture_HW3.shape
+    codec = av.CodecContext.create("png", "w")
+    codec.width, codec.height, codec.pix_fmt, codec.time_base = width, height, "rgb24", Fraction(1)
+    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture_HW3), format="rgb24")
+    return b"".join(bytes(packet) for packet in [*codec.encode(frame), *codec.encode(None)])
