@@ -297,17 +297,36 @@ def brook(
 def evaluate(
     weights: Annotated[Path, typer.Option("--weights", "-w", help="The model to judge.")] = Path("out/brook/brook.safetensors"),
     classifier: Annotated[Path, typer.Option(help="The judge.")] = Path("out/brook/classifier.safetensors"),
-    count: Annotated[int, typer.Option(help="Prompts of each kind, seen and held out.")] = 32,
-    seconds: Annotated[str, typer.Option(help="Moments at which the stream is judged.")] = "2,10,30",
+    count: Annotated[int, typer.Option(help="Prompts of each kind, seen and held out.")] = 16,
+    seconds: Annotated[str, typer.Option(help="Moments at which streams are judged: 2,10,30,120 shows drift.")] = "2",
+    response_pairs: Annotated[int, typer.Option(help="Prompt switches in each of the four modes; 0 for none.")] = 8,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps a chunk instead of the model's own.", min=1, max=16, show_default=False)
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures as JSON too.", show_default=False)] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for pictures of the figures.", show_default=False)] = None,
     device: Device = "auto",
 ) -> None:
-    """Judge a trained Brook: adherence per attribute, distance to renders, crispness and flicker, as the stream goes on."""
-    from millstream.commands.train_eval import run_train_eval
+    """Judge a trained Brook: adherence per attribute, distance to renders, drift, crispness, flicker, and how soon a switched
+    prompt shows.
+
+    A few minutes on two CPU cores as it stands. [bold]The whole[/]: --count 256 --seconds 2,10,30,120 --response-pairs 64
+    """
+    from millstream.commands.train_eval import EvalRequest, run_train_eval
 
     with plain_errors():
-        moments = list(parse_numbers(seconds))
-        run_train_eval(weights=str(weights), classifier=classifier, count=count, seconds=moments, device=device, out=out)
+        request = EvalRequest(
+            weights=str(weights),
+            classifier=classifier,
+            count=count,
+            seconds=parse_numbers(seconds),
+            response_pairs=response_pairs,
+            steps=steps,
+            device=device,
+            out=out,
+            plots=plots,
+        )
+        run_train_eval(request)
 
 
 def parse_size(text: str) -> tuple[int, int]:

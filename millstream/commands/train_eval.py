@@ -2,108 +2,164 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from torch import Tensor
 
+from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
-from millstream.ops.pixels import from_bytes
+from millstream.core.schedule import FULL
 from millstream.runtime.engine import Engine
-from millstream.trainer.data.captions import canonical_captions
-from millstream.trainer.data.render import render
-from millstream.trainer.data.scene import Scenes, attributes, sample_scenes
-from millstream.trainer.evaluate.classifier import CLASSES, FRAMES, ClipClassifier, load_classifier, thinned
-from millstream.trainer.evaluate.metrics import accuracy, edge_strength, flicker, frechet, relative
-
-SEED = 424242
-"""Of the scenes whose captions are the prompts: far from any that training uses."""
+from millstream.trainer.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
+from millstream.trainer.evaluate.classifier import CLASSES, FRAMES, ClipClassifier, load_classifier
+from millstream.trainer.evaluate.metrics import mean
+from millstream.trainer.evaluate.response import MODES, PROMPT, Response, draw_pairs, measure_response, response_ticks
+from millstream.trainer.evaluate.streams import Tick
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judgement:
-    """One set of prompts at one moment."""
+class EvalRequest:
+    weights: str
+    classifier: Path
+    count: int
+    """Prompts of each kind."""
+    seconds: tuple[float, ...]
+    response_pairs: int
+    """Prompt switches in each mode; 0 measures none."""
+    steps: int | None
+    """Steps a chunk, evenly spaced; None for the model's own."""
+    device: str
+    out: Path | None
+    plots: Path | None
 
-    prompts: str
-    second: float
-    adherence: dict[str, float]
-    """Relative to what the classifier makes of renders of the same scenes."""
-    mean: float
-    distance: float
-    edges: float
-    """Crispness, relative to the renders'."""
-    flicker: float
-
-
-def run_train_eval(
-    *, weights: str, classifier: Path, count: int, seconds: list[float], device: str, out: Path | None
-) -> list[Judgement]:
-    if count < 2 or not seconds or min(seconds) * 16 < FRAMES - 1:
-        raise ConfigError(f"give at least 2 prompts and seconds of {(FRAMES - 1) / 16:g} or more")
-    engine = Engine("brook", weights=weights, device=device)
-    judge = load_classifier(classifier, engine.device)
-    found = [
-        judgement
-        for name, held_out in (("seen", False), ("held out", True))
-        for judgement in _judge(engine, judge, sample_scenes(count, seed=SEED, held_out=held_out), name, sorted(seconds))
-    ]
-    Console().print(_table(found))
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps([asdict(judgement) for judgement in found], indent=2) + "\n")
-    return found
+    def __post_init__(self) -> None:
+        if self.count < 2 or self.response_pairs < 0:
+            raise ConfigError(f"give at least 2 prompts and 0 switches, got {self.count} and {self.response_pairs}")
+        least = (FRAMES - 1) / 16
+        if self.seconds[0] < least or any(later <= earlier for earlier, later in itertools.pairwise(self.seconds)):
+            raise ConfigError(f"--seconds must rise from {least:g} or more, for example 2,10,30,120")
 
 
-def _judge(engine: Engine, judge: ClipClassifier, scenes: Scenes, name: str, seconds: list[float]) -> Iterator[Judgement]:
-    labels = attributes(scenes)
-    size = engine.spec.stream.height, engine.spec.stream.width
-    real = torch.cat([render(scenes[i : i + 1], frames=FRAMES, size=size) for i in range(len(scenes))]).to(engine.device)
-    real_accuracy, real_features, real_edges = accuracy(judge, real, labels), judge.features(thinned(real)), edge_strength(real)
-    moments: dict[float, list[Tensor]] = {second: [] for second in seconds}
-    prompts = canonical_captions(scenes)
-    for number, prompt in enumerate(track(prompts, description=name, console=Console(stderr=True))):
-        for second, clip in _windows(engine, prompt, number, seconds):
-            moments[second].append(clip)
-    for second, clips in moments.items():
-        pixels = torch.stack(clips).to(engine.device)
-        adherence = relative(accuracy(judge, pixels, labels), real_accuracy)
-        yield Judgement(
-            prompts=name,
-            second=second,
-            adherence=adherence,
-            mean=sum(adherence.values()) / len(adherence),
-            distance=frechet(judge.features(thinned(pixels)), real_features),
-            edges=edge_strength(pixels) / real_edges,
-            flicker=flicker(pixels),
-        )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """All that was measured, and what of."""
+
+    weights: str
+    fingerprint: str
+    device: str
+    dtype: str
+    steps: tuple[float, ...]
+    adherence: tuple[Adherence, ...]
+    response: tuple[Response, ...]
+    """Empty where none was asked for, or where the judge recognises no scene at a glimpse."""
 
 
-def _windows(engine: Engine, prompt: str, seed: int, seconds: list[float]) -> Iterator[tuple[float, Tensor]]:
-    """The two seconds before each moment of a stream, as pixels in [-1, 1]."""
-    recent = np.zeros((0, 1, 1, 3), np.uint8)
-    waiting, shown = list(seconds), 0
-    with engine.session(prompt, seed=seed) as session:
-        for chunk in session.stream():
-            recent = np.concatenate([recent, chunk.frames])[-FRAMES:] if len(recent) else chunk.frames
-            shown += len(chunk.frames)
-            while waiting and shown >= max(FRAMES, waiting[0] * session.config.fps):
-                yield waiting.pop(0), from_bytes(torch.from_numpy(recent).permute(0, 3, 1, 2))
-            if not waiting:
-                return
+def run_train_eval(request: EvalRequest) -> Figures:
+    write_plots = _plotter() if request.plots is not None else None  # what is missing is said now, not after minutes
+    engine = Engine("brook", weights=request.weights, device=request.device)
+    judge = load_classifier(request.classifier, engine.device)
+    config = engine.stream_config() if request.steps is None else engine.stream_config(steps=even_steps(request.steps))
+    figures = Figures(
+        weights=request.weights,
+        fingerprint=engine.model.fingerprint(),
+        device=engine.device.type,
+        dtype=str(engine.dtype).removeprefix("torch."),
+        steps=config.steps,
+        adherence=tuple(_adherence(engine, judge, config, request)),
+        response=tuple(_responses(engine, judge, config, request.response_pairs)),
+    )
+    for table in (_adherence_table(figures.adherence), _response_table(figures.response)):
+        Console().print(table)
+    if request.out is not None:
+        request.out.parent.mkdir(parents=True, exist_ok=True)
+        request.out.write_text(json.dumps(asdict(figures), indent=2) + "\n")
+    if write_plots is not None and request.plots is not None:
+        write_plots(request.plots, figures.adherence, figures.response)
+    return figures
 
 
-def _table(found: list[Judgement]) -> Table:
-    table = Table("prompts", "second", "mean", *CLASSES, "distance", "edges", "flicker", title="adherence relative to renders")
-    for j in found:
-        shares = [f"{j.adherence[name]:.2f}" for name in CLASSES]
-        table.add_row(
-            j.prompts, f"{j.second:g}", f"{j.mean:.3f}", *shares, f"{j.distance:.1f}", f"{j.edges:.2f}", f"{j.flicker:.4f}"
-        )
+def even_steps(count: int) -> tuple[float, ...]:
+    """So many noise levels, evenly spaced from pure noise."""
+    return tuple(FULL * (count - step) / count for step in range(count))
+
+
+def _adherence(engine: Engine, judge: ClipClassifier, config: StreamConfig, request: EvalRequest) -> Iterator[Adherence]:
+    chunks = adherence_ticks(request.count, request.seconds[-1], config, engine.device)
+    for name, held_out in (("seen", False), ("held out", True)):
+        with _bar(name, chunks) as tick:
+            yield judge_prompts(
+                engine.model, judge, config=config, held_out=held_out, count=request.count, seconds=request.seconds, tick=tick
+            )
+
+
+def _responses(engine: Engine, judge: ClipClassifier, config: StreamConfig, count: int) -> Iterator[Response]:
+    if not count:
+        return
+    pairs = draw_pairs(judge, count, config=config, device=engine.device)
+    for mode in MODES if len(pairs) else ():
+        with _bar(mode, response_ticks(len(pairs), engine.device)) as tick:
+            yield measure_response(engine.model, judge, pairs, mode, config=config, tick=tick)
+
+
+@contextmanager
+def _bar(name: str, chunks: int) -> Iterator[Tick]:
+    """A progress bar that each tick moves by one chunk of a batch."""
+    columns = TextColumn("{task.description:>9}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=chunks)
+        yield lambda: progress.advance(task)
+
+
+def _plotter() -> Callable[[Path, Sequence[Adherence], Sequence[Response]], list[Path]]:
+    try:
+        from millstream.trainer.evaluate.plots import write_plots
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ConfigError("--plots needs matplotlib; install it: pip install 'millstream[plots]'") from None
+    return write_plots
+
+
+def _adherence_table(adherence: Sequence[Adherence]) -> Table:
+    """A column for each set of prompts at each moment; before them what the judge makes of renders: a poor judge shows."""
+    columns: dict[str, dict[str, str]] = {}
+    for each in adherence:
+        shares = {"mean": mean(each.real), **each.real}
+        columns[f"{each.prompts}, renders"] = {name: f"{share:.3f}" for name, share in shares.items()}
+        columns |= {f"{each.prompts}, {moment.second:g} s": _spelled(moment) for moment in each.moments}
+    table = Table("", *columns, title="adherence, relative to renders")
+    for name in ("mean", "95%", *CLASSES, "most lost", "distance", "edges", "flicker"):
+        table.add_row(name, *(cells.get(name, "") for cells in columns.values()), end_section=name in ("95%", "most lost"))
+    starts = ", ".join(f"{each.prompts} {each.first_edges:.2f}" for each in adherence)
+    table.caption = f"edges and flicker relative to the VAE's reconstructions; edges of the first chunk: {starts}"
+    return table
+
+
+def _spelled(moment: Judgement) -> dict[str, str]:
+    low, high = moment.interval
+    return {
+        "mean": f"{moment.mean:.3f}",
+        "95%": f"{low:.2f}-{high:.2f}",
+        **{name: f"{share:.3f}" for name, share in moment.adherence.items()},
+        "most lost": f"{moment.lost:.3f}",
+        "distance": f"{moment.distance:.1f}",
+        "edges": f"{moment.edges:.2f}",
+        "flicker": f"{moment.flicker:.2f}",
+    }
+
+
+def _response_table(responses: Sequence[Response]) -> Table:
+    table = Table(
+        "mode", "switches", "median", "mean", f"within {PROMPT}", "never", title="chunks until a switched prompt is recognised"
+    )
+    for each in responses:
+        shares = f"{each.median:g}", f"{each.mean:.2f}", f"{each.prompt:.0%}", str(each.never)
+        table.add_row(each.mode, str(len(each.chunks)), *shares)
     return table

@@ -111,7 +111,9 @@ SURFACE = {
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--json"},
     "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
-    "train eval": {"--classifier", "--count", "--device", "--out", "--seconds", "--weights"},
+    "train eval": {
+        "--classifier", "--count", "--device", "--out", "--plots", "--response-pairs", "--seconds", "--steps", "--weights",
+    },
     "train data": {"--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size"},
 }  # fmt: skip
 

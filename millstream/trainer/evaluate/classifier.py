@@ -82,7 +82,8 @@ def slowed(looks_BTCYX: Tensor) -> Tensor:
 
 
 def _shrunk(pixels_BTCYX: Tensor) -> Tensor:
-    return F.interpolate(pixels_BTCYX.flatten(0, 1), size=(SIZE, SIZE), mode="area").unflatten(0, pixels_BTCYX.shape[:2])
+    frames = F.interpolate(pixels_BTCYX.flatten(0, 1), size=(SIZE, SIZE), mode="area")
+    return frames.view(*pixels_BTCYX.shape[:3], SIZE, SIZE)
 
 
 def save_classifier(path: Path, classifier: ClipClassifier) -> None:

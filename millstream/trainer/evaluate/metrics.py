@@ -1,46 +1,100 @@
-"""Numbers from generated clips: adherence, drift, distance, response, flicker. Knows no engine: it is handed pixels.
+"""Figures out of what a judge saw and what pixels are like. Knows neither models nor scenes.
 
-Shapes: B batch, T frames, C channels, Y and X rows and columns, D features.
+Shapes: B clips, T frames, C channels, Y and X rows and columns, D features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from millstream.ops.pixels import from_bytes
 from millstream.trainer.evaluate.classifier import ClipClassifier, thinned
 
+LOOKED_AT = 16
+"""Clips judged at once: as floats they are large."""
+Z95 = 1.96
+"""Standard deviations that 95 of 100 lie within."""
 
-@torch.no_grad()
-def accuracy(classifier: ClipClassifier, pixels_BTCYX: Tensor, labels: Mapping[str, Tensor]) -> dict[str, float]:
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Impression:
+    """What a judge makes of clips, one row each, and how crisp and restless they are."""
+
+    named: Mapping[str, Tensor]
+    """The class of each attribute [B]."""
+    features_BD: Tensor
+    edges: Tensor
+    flicker: Tensor
+
+
+@torch.inference_mode()
+def impression(judge: ClipClassifier, pixels_BTCYX: Tensor) -> Impression:
+    """Of clips as bytes; all on the CPU, where it is small."""
+    parts = []
+    for part in pixels_BTCYX.split(LOOKED_AT):
+        pixels = from_bytes(part)
+        features = judge.features(thinned(pixels))
+        named = {name: head(features).argmax(1).cpu() for name, head in judge.heads.items()}
+        parts.append(
+            Impression(
+                named=named, features_BD=features.cpu(), edges=edge_strength(pixels).cpu(), flicker=flicker(pixels).cpu()
+            )
+        )
+    return joined(parts)
+
+
+def joined(parts: Sequence[Impression]) -> Impression:
+    return Impression(
+        named={name: torch.cat([part.named[name] for part in parts]) for name in parts[0].named},
+        features_BD=torch.cat([part.features_BD for part in parts]),
+        edges=torch.cat([part.edges for part in parts]),
+        flicker=torch.cat([part.flicker for part in parts]),
+    )
+
+
+def accuracy(named: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:
     """Share of clips whose attribute is recognised."""
-    scores = classifier(thinned(pixels_BTCYX))
-    return {name: float((score.argmax(1) == labels[name].to(score.device)).float().mean()) for name, score in scores.items()}
+    return {name: float((found == labels[name].cpu()).float().mean()) for name, found in named.items()}
 
 
-def relative(found: Mapping[str, float], real: Mapping[str, float]) -> dict[str, float]:
-    """What the classifier makes of generated clips, of what it makes of real ones."""
-    return {name: found[name] / max(real[name], 1e-6) for name in found}
+def relative(found: Mapping[str, float], real: Mapping[str, float], clips: int) -> dict[str, float]:
+    """What the judge makes of generated clips, of what it makes of real ones: of at least one, where it recognises none."""
+    return {name: found[name] / max(real[name], 1 / clips) for name in found}
+
+
+def mean(values: Mapping[str, float]) -> float:
+    return sum(values.values()) / len(values)
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The interval a share of `count` trials leaves for the true one, 95%."""
+    spread = Z95**2 / count
+    middle = share + spread / 2
+    half = Z95 * math.sqrt(share * (1 - share) / count + spread / (4 * count))
+    return max(0.0, (middle - half) / (1 + spread)), min(1.0, (middle + half) / (1 + spread))
 
 
 def frechet(first_BD: Tensor, second_BD: Tensor) -> float:
-    """Fréchet distance between two sets of features taken as Gaussians."""
+    """Fréchet distance between two sets of features taken as Gaussians. Compare figures of equally many clips only."""
     first, second = first_BD.double().cpu(), second_BD.double().cpu()
-    mean = (first.mean(0) - second.mean(0)).square().sum()
+    apart = (first.mean(0) - second.mean(0)).square().sum()
     one, two = torch.cov(first.T), torch.cov(second.T)
     eigenvalues = torch.linalg.eigvals(one @ two).real.clamp_min(0)
-    return float(mean + one.trace() + two.trace() - 2 * eigenvalues.sqrt().sum())
+    return float(apart + one.trace() + two.trace() - 2 * eigenvalues.sqrt().sum())
 
 
-def edge_strength(pixels_BTCYX: Tensor) -> float:
-    """Mean size of the strongest hundredth of differences between neighbouring pixels: how crisp edges are."""
+def edge_strength(pixels_BTCYX: Tensor) -> Tensor:
+    """How crisp edges are [B]: mean size of the strongest hundredth of differences between neighbouring pixels."""
     step = pixels_BTCYX.diff(dim=-1).abs().amax(dim=2).flatten(1)
     count = max(1, step.shape[1] // 100)
-    return float(step.topk(count, dim=1).values.mean())
+    return step.topk(count, dim=1).values.mean(dim=1)
 
 
-def flicker(pixels_BTCYX: Tensor) -> float:
-    """Mean absolute second difference in time: what moves evenly has none."""
-    return float(pixels_BTCYX.diff(n=2, dim=1).abs().mean())
+def flicker(pixels_BTCYX: Tensor) -> Tensor:
+    """Mean absolute second difference in time [B]: what moves evenly has little."""
+    return pixels_BTCYX.diff(n=2, dim=1).abs().mean(dim=(1, 2, 3, 4))

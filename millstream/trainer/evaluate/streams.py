@@ -8,7 +8,7 @@ Shapes: B rows, F latent frames, T pixel frames, C channels, Y and X rows and co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +32,8 @@ ROWS = {"cpu": 16, "cuda": 256}
 """Streams run at once, by kind of device."""
 DECODED = 16
 """Rows decoded at once: pictures are what takes memory."""
+Tick = Callable[[], None]
+"""Called after each chunk of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,17 +164,25 @@ class BatchStream:
         return torch.cat(parts)
 
 
-def moments(stream: BatchStream, seconds: Sequence[float]) -> Iterator[Moment]:
+def moments(stream: BatchStream, seconds: Sequence[float], tick: Tick = lambda: None) -> Iterator[Moment]:
     """The first chunk as second 0, then the last two seconds and a frame up to each of `seconds`, which must rise."""
     recent = stream.advance()
+    tick()
     shown = recent.shape[1]
     yield Moment(second=0.0, start=0, pixels_BTCYX=recent)
     for second in seconds:
         while shown < max(FRAMES, second * stream.config.fps):
             chunk = stream.advance()
+            tick()
             shown += chunk.shape[1]
             recent = torch.cat([recent, chunk], dim=1)[:, -FRAMES:]
         yield Moment(second=second, start=shown - FRAMES, pixels_BTCYX=recent)
+
+
+def row_groups(count: int, device: torch.device) -> list[slice]:
+    """`count` rows, as many at a time as are streamed at once."""
+    rows = ROWS[device.type]
+    return [slice(first, min(first + rows, count)) for first in range(0, count, rows)]
 
 
 def chunks_until(second: float, config: StreamConfig) -> int:

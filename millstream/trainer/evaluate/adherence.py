@@ -1,0 +1,149 @@
+"""Do streams show what their prompts say, and for how long? Captions of scenes become prompts, and what they are judged
+against are renders of the same scenes at the same moment, and what the VAE makes of those.
+
+Knows no files and prints nothing. Of a scene with two things the first is asked for, as its labels are.
+Shapes: B clips, T frames, C channels, Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from millstream.core.config import StreamConfig
+from millstream.models.registry import LoadedModel
+from millstream.ops.pixels import to_bytes
+from millstream.trainer.data.captions import canonical_captions
+from millstream.trainer.data.render import render
+from millstream.trainer.data.scene import Scenes, attributes, sample_scenes
+from millstream.trainer.evaluate.classifier import ClipClassifier
+from millstream.trainer.evaluate.metrics import Impression, accuracy, frechet, impression, joined, mean, relative, wilson
+from millstream.trainer.evaluate.streams import DECODED, BatchStream, Moment, Tick, chunks_until, moments, row_groups
+
+SEED = 424242
+"""Of the scenes whose captions are the prompts: far from any that training uses."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """One set of prompts at one moment. Everything is relative to what the same scenes give when rendered."""
+
+    second: float
+    adherence: dict[str, float]
+    """How often an attribute is recognised, of how often it is in the renders."""
+    mean: float
+    interval: tuple[float, float]
+    """95%, of the mean, as if a clip's attributes stood and fell together: never too narrow."""
+    lost: float
+    """The most that any attribute has lost since the first moment."""
+    distance: float
+    """Fréchet, to the renders' features."""
+    edges: float
+    """Crispness, relative to the VAE's reconstructions."""
+    flicker: float
+    """Relative to the VAE's reconstructions."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adherence:
+    """One set of prompts, as its streams go on."""
+
+    prompts: str
+    clips: int
+    first_edges: float
+    """Crispness of the first chunk, relative to the VAE's reconstruction of the same frames."""
+    real: dict[str, float]
+    """How often the judge recognises an attribute in the renders, at the first moment."""
+    moments: tuple[Judgement, ...]
+
+
+class Triple(NamedTuple):
+    """The same scenes three times: streamed, rendered, and rendered and passed through the VAE."""
+
+    streamed: Impression
+    rendered: Impression
+    rebuilt: Impression
+
+
+def judge_prompts(
+    model: LoadedModel,
+    judge: ClipClassifier,
+    *,
+    config: StreamConfig,
+    held_out: bool,
+    count: int,
+    seconds: Sequence[float],
+    tick: Tick = lambda: None,
+) -> Adherence:
+    """Stream `count` captions, of combinations that training saw or of held-out ones, and judge them at `seconds`."""
+    scenes = sample_scenes(count, seed=SEED, held_out=held_out, device=model.device)
+    seen: dict[float, list[Triple]] = {second: [] for second in (0.0, *seconds)}
+    for rows in row_groups(count, model.device):
+        stream = BatchStream(model, canonical_captions(scenes[rows]), range(rows.start, rows.stop), config=config)
+        for second, triple in _watch(stream, model, judge, scenes[rows], seconds, tick):
+            seen[second].append(triple)
+    whole = {second: Triple(*map(joined, zip(*parts, strict=True))) for second, parts in seen.items()}
+    start, labels = whole.pop(0.0), attributes(scenes)
+    return Adherence(
+        prompts="held out" if held_out else "seen",
+        clips=count,
+        first_edges=_ratio(start.streamed.edges, start.rebuilt.edges),
+        real=accuracy(whole[seconds[0]].rendered.named, labels),
+        moments=tuple(_judgements(whole, labels)),
+    )
+
+
+def adherence_ticks(count: int, last: float, config: StreamConfig, device: torch.device) -> int:
+    """How often `judge_prompts` will tick."""
+    return len(row_groups(count, device)) * chunks_until(last, config)
+
+
+def _watch(
+    stream: BatchStream, model: LoadedModel, judge: ClipClassifier, scenes: Scenes, seconds: Sequence[float], tick: Tick
+) -> Iterator[tuple[float, Triple]]:
+    """What is seen at each moment of a batch."""
+    for moment in moments(stream, seconds, tick):
+        rendered, rebuilt = _references(model, scenes, moment)
+        sides = (impression(judge, pixels) for pixels in (moment.pixels_BTCYX, rendered, rebuilt))
+        yield moment.second, Triple(*sides)
+
+
+@torch.inference_mode()
+def _references(model: LoadedModel, scenes: Scenes, moment: Moment) -> tuple[Tensor, Tensor]:
+    """The scenes at that moment as bytes, as rendered and as the VAE gives them back."""
+    _, frames, _, *size = moment.pixels_BTCYX.shape
+    rendered, rebuilt = [], []
+    for i in range(0, len(scenes), DECODED):
+        pixels = render(scenes[i : i + DECODED], start=moment.start, frames=frames, size=(size[0], size[1]))
+        rendered.append(to_bytes(pixels))
+        latents, _ = model.vae.encode(pixels.to(model.dtype))
+        rebuilt.append(to_bytes(model.vae.decode(latents)[0]))
+    return torch.cat(rendered), torch.cat(rebuilt)
+
+
+def _judgements(moments: Mapping[float, Triple], labels: Mapping[str, Tensor]) -> Iterator[Judgement]:
+    before: dict[str, float] | None = None
+    for second, triple in moments.items():
+        found, real = (accuracy(side.named, labels) for side in (triple.streamed, triple.rendered))
+        clips = len(triple.streamed.edges)
+        adherence = relative(found, real, clips)
+        before = before or adherence
+        low, high = (bound / max(mean(real), 1 / clips) for bound in wilson(mean(found), clips))
+        yield Judgement(
+            second=second,
+            adherence=adherence,
+            mean=mean(adherence),
+            interval=(low, high),
+            lost=max(before[name] - adherence[name] for name in adherence),
+            distance=frechet(triple.streamed.features_BD, triple.rendered.features_BD),
+            edges=_ratio(triple.streamed.edges, triple.rebuilt.edges),
+            flicker=_ratio(triple.streamed.flicker, triple.rebuilt.flicker),
+        )
+
+
+def _ratio(found: Tensor, expected: Tensor) -> float:
+    return float(found.mean() / expected.mean())
