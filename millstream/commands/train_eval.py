@@ -75,8 +75,11 @@ def run_train_eval(request: EvalRequest) -> Figures:
         adherence=tuple(_adherence(engine, judge, config, request)),
         response=tuple(_responses(engine, judge, config, request.response_pairs)),
     )
-    for table in (_adherence_table(figures.adherence), _response_table(figures.response)):
-        Console().print(table)
+    Console().print(_adherence_table(figures.adherence))
+    if figures.response:
+        Console().print(_response_table(figures.response))
+    elif request.response_pairs:
+        Console().print("no response: at a glimpse the judge recognises none of the scenes that prompts switch to")
     if request.out is not None:
         request.out.parent.mkdir(parents=True, exist_ok=True)
         request.out.write_text(json.dumps(asdict(figures), indent=2) + "\n")
