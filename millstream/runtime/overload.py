@@ -1,0 +1,39 @@
+"""What each session gets when all together ask for more than the device has. Pure arithmetic.
+
+Every clock is slowed until the slowed demand fits: session i plays at rate min(1, level x weight_i), with the one
+level at which the rates use the device up. Nobody gets more than real time, nobody gets nothing, and with equal
+weights everybody loses the same share. Where demand fits, all rates are 1. The scheduler orders chunks by
+deadlines on the slowed clocks, and earliest deadline first keeps deadlines that fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
+
+NEGLIGIBLE = 1e-9
+"""A load below this is not slowed: the arithmetic could not tell it from rounding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    load: float
+    """Device seconds per second of media."""
+    weight: float
+
+
+def playing_rates(demands: Mapping[Name, Demand], *, capacity: float = 1.0) -> dict[Name, float]:
+    """The rate of each session, above 0 and at most 1; their loads at these rates sum to `capacity` or less."""
+    rates = dict.fromkeys(demands, 1.0)
+    felt = [(name, demand) for name, demand in demands.items() if demand.load > NEGLIGIBLE]
+    weighted, left = sum(demand.load * demand.weight for _, demand in felt), capacity
+    for name, demand in sorted(felt, key=lambda pair: -pair[1].weight):  # the heaviest reach real time first
+        if left * demand.weight < weighted:
+            rates[name] = left * demand.weight / weighted
+        else:
+            left -= demand.load
+            weighted -= demand.load * demand.weight
+    return rates

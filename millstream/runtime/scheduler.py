@@ -1,0 +1,292 @@
+"""Which session runs now. Pure policy: no tensors, no threads, no clock; time comes in as seconds.
+
+The engine's loop asks `next` for a turn, does what it says, and reports `finished`:
+
+    turn = scheduler.next(now)      # Run | Restore | Offload | End | Sleep
+    ...                             # plan, submit and accept a chunk of each session of a Run
+    scheduler.finished(session_id, now, frames=12, seconds=0.21)
+
+The rules, each in its own file:
+- A chunk's deadline is the moment its viewer runs dry, and it may start once the session would not get further ahead
+  than its lead (`runtime/pacing.py`). Earliest deadline first; if any session may run, one does.
+- When sessions ask for more than the device has, their clocks are slowed by weight until they fit
+  (`runtime/overload.py`), and the deadlines are those of the slowed clocks.
+- Chunks that can share a batch do, when that was measured to be faster (`runtime/batching.py`) and makes nobody late.
+
+A session has at most one turn under way, so its chunks keep their order. The caller may hold several turns at once.
+A turn that brings no frames (a denoising step, or a chunk dropped after a cut) costs time and moves no deadline,
+so the same rules hold at either granularity. Who may join at all is `runtime/admission.py`'s business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from millstream.runtime.batching import BatchPolicy, BatchTimes
+from millstream.runtime.overload import Demand, playing_rates
+from millstream.runtime.pacing import Playout
+from millstream.runtime.turns import (
+    End,
+    Granularity,
+    Halt,
+    Offload,
+    Restore,
+    Run,
+    SchedulerMetrics,
+    SessionMetrics,
+    Sleep,
+    Terms,
+    Turn,
+)
+
+COST_SMOOTHING = 0.8
+"""Share of the past in a session's measured load: settled within about ten chunks."""
+
+
+@dataclass(slots=True)
+class _Cost:
+    """Device seconds per second of media, smoothed over chunks."""
+
+    load: float = 0.0
+    """0 until the first chunk is out."""
+    spent_s: float = 0.0
+    """Since frames last came out."""
+
+    def settle(self, media_s: float) -> None:
+        latest, self.spent_s = self.spent_s / media_s, 0.0
+        self.load = COST_SMOOTHING * self.load + (1 - COST_SMOOTHING) * latest if self.load else latest
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One session, as the scheduler sees it."""
+
+    session_id: str
+    terms: Terms
+    joined_at: float
+    playout: Playout
+    batch_key: Hashable
+    halts: set[Halt] = field(default_factory=set)
+    turn: Run | None = None
+    resident: bool = True
+    ended: bool = False
+    chunks: int = 0
+    first_chunk_s: float | None = None
+    cost: _Cost = field(default_factory=_Cost)
+    """As it ran: of a batch, its share."""
+    cost_alone: _Cost = field(default_factory=_Cost)
+    """As if it had run by itself."""
+
+    @property
+    def offload_at(self) -> float:
+        halted_at = self.playout.halted_at
+        return math.inf if halted_at is None or not self.resident else halted_at + self.terms.idle_s
+
+    @property
+    def end_at(self) -> float:
+        return math.inf if self.terms.max_life_s is None else self.joined_at + self.terms.max_life_s
+
+    def land(self, now: float, frames: int, rate: float) -> None:
+        self.playout.land(now, frames, rate=rate)
+        media_s = frames / self.terms.pace.fps
+        self.cost.settle(media_s)
+        self.cost_alone.settle(media_s)
+        self.chunks += 1
+        if self.first_chunk_s is None:
+            self.first_chunk_s = now - self.joined_at
+
+    def over(self, now: float) -> str | None:
+        if self.terms.max_chunks is not None and self.chunks >= self.terms.max_chunks:
+            return f"it has made its {self.terms.max_chunks} chunks; start a new session to go on"
+        if now >= self.end_at:
+            return f"it has lived its {self.terms.max_life_s:g} s; start a new session to go on"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    seat: _Seat
+    deadline: float
+
+
+class Scheduler:
+    def __init__(self, *, granularity: Granularity = "chunk", batching: BatchPolicy | None = None) -> None:
+        self.granularity: Granularity = granularity
+        self.batch_times = BatchTimes(batching or BatchPolicy())
+        self._seats: dict[str, _Seat] = {}
+        self._busy_s = 0.0
+
+    def add(self, session_id: str, terms: Terms, now: float, *, batch_key: Hashable = None) -> None:
+        """A session that admission let in. Sessions of equal `batch_key` may share a batch; None never does."""
+        assert session_id not in self._seats, f"session {session_id} is scheduled already"
+        playout = Playout(pace=terms.pace, landed_at=now)
+        self._seats[session_id] = _Seat(session_id, terms, now, playout, batch_key)
+
+    def remove(self, session_id: str, now: float) -> SessionMetrics:
+        """Forget a session, under way or not; a turn of it that is under way is not reported any more."""
+        metrics = _measure(self._seats[session_id], now)
+        del self._seats[session_id]
+        return metrics
+
+    def set_batch_key(self, session_id: str, batch_key: Hashable) -> None:
+        """The session's next unit has another phase or shape."""
+        self._seats[session_id].batch_key = batch_key
+
+    def halt(self, session_id: str, why: Halt, now: float) -> None:
+        """Stand still from now on. A turn under way still lands; no miss is counted meanwhile."""
+        seat = self._seats[session_id]
+        if why != "paused" and seat.terms.unattended == "run":
+            return
+        if not seat.halts:
+            seat.playout.halt(now)
+        seat.halts.add(why)
+
+    def proceed(self, session_id: str, why: Halt, now: float) -> None:
+        """This reason is gone; the session goes on when all are."""
+        seat = self._seats[session_id]
+        if why not in seat.halts:
+            return
+        seat.halts.remove(why)
+        if not seat.halts:
+            seat.playout.proceed(now)
+
+    def next(self, now: float) -> Turn:
+        """What to do now. Whatever it says is taken as done or under way."""
+        chore = self._chore(now)
+        if chore is not None:
+            return chore
+        ready = self._ready(now)
+        if not ready:
+            return Sleep(until=self._wake())
+        first = ready[0].seat
+        if not first.resident:
+            first.resident = True
+            return Restore(session_id=first.session_id)
+        batch = self._batch(ready, now)
+        names = tuple(seat.session_id for seat in batch)
+        run = Run(session_ids=names, granularity=self.granularity, batch_key=first.batch_key)
+        for seat in batch:
+            seat.turn = run
+        return run
+
+    def finished(self, session_id: str, now: float, *, frames: int, seconds: float) -> None:
+        """A session's unit is done: `frames` went out (0 for none) and the whole turn took `seconds` of the device.
+
+        Where there was nothing to do, say 0 and 0 and `halt` or `remove` the session: otherwise it is asked again at once.
+        """
+        seat = self._seats[session_id]
+        run, seat.turn = seat.turn, None
+        assert run is not None, f"session {session_id} has no turn under way"
+        size = len(run.session_ids)
+        if session_id == run.session_ids[0] and seconds > 0 and run.batch_key is not None:
+            self.batch_times.add(run.batch_key, size, seconds)
+        self._busy_s += seconds / size
+        seat.cost.spent_s += seconds / size
+        seat.cost_alone.spent_s += self.batch_times.seconds(run.batch_key, 1) or seconds if size > 1 else seconds
+        if frames:
+            seat.land(now, frames, self._rates().get(session_id, 1.0))  # one halted meanwhile has no rate
+
+    def metrics(self, now: float) -> SchedulerMetrics:
+        return SchedulerMetrics(
+            sessions=tuple(_measure(seat, now) for seat in self._seats.values()),
+            utilisation=sum(seat.cost.load for seat in self._active()),
+            busy_s=self._busy_s,
+            ready=len(self._ready(now)),
+        )
+
+    def _rates(self) -> dict[str, float]:
+        """At what share of real time each active session can be served."""
+        return playing_rates(
+            {seat.session_id: Demand(load=seat.cost.load, weight=seat.terms.weight) for seat in self._active()}
+        )
+
+    def _active(self) -> Iterator[_Seat]:
+        return (seat for seat in self._seats.values() if not seat.halts and not seat.ended)
+
+    def _chore(self, now: float) -> End | Offload | None:
+        """Limits and idle memory come before work: each happens once, and makes room."""
+        for seat in self._seats.values():
+            if seat.turn is not None or seat.ended:
+                continue
+            reason = seat.over(now)
+            if reason is not None:
+                seat.ended = True
+                return End(session_id=seat.session_id, reason=reason)
+            if now >= seat.offload_at:
+                seat.resident = False
+                return Offload(session_id=seat.session_id)
+        return None
+
+    def _ready(self, now: float) -> list[_Ready]:
+        """Sessions that may run, earliest deadline first; of equals, who joined first."""
+        rates = self._rates()
+        ready = [
+            _Ready(seat, seat.playout.deadline(rates[seat.session_id]))
+            for seat in self._active()
+            if seat.turn is None and now >= seat.playout.may_start_at
+        ]
+        return sorted(ready, key=lambda item: item.deadline)
+
+    def _batch(self, ready: Sequence[_Ready], now: float) -> list[_Seat]:
+        """The first session, and those that may and should run with it."""
+        key = ready[0].seat.batch_key
+        if key is None:
+            return [ready[0].seat]
+        mates = [item for item in ready if item.seat.resident and item.seat.batch_key == key]
+        served = self._served_alone()
+        single_s = self.batch_times.seconds(key, 1) or 0.0
+        late_alone = _late(ready, mates[:1], single_s, now, served)
+
+        def affordable(size: int, seconds: float) -> bool:
+            return _late(ready, mates[:size], seconds, now, served) <= late_alone
+
+        size = self.batch_times.choose(key, len(mates), affordable)
+        return [item.seat for item in mates[:size]]
+
+    def _served_alone(self) -> set[str]:
+        """Sessions that would keep real time if nothing were batched: a batch must not make them late.
+
+        For the others it is the batches that carry them, and throughput is all that counts.
+        """
+        demands = {seat.session_id: Demand(load=seat.cost_alone.load, weight=seat.terms.weight) for seat in self._active()}
+        return {name for name, rate in playing_rates(demands).items() if rate == 1}
+
+    def _wake(self) -> float | None:
+        """When something can happen by itself."""
+        moments = [seat.playout.may_start_at for seat in self._active() if seat.turn is None]
+        for seat in self._seats.values():
+            if seat.turn is None and not seat.ended:
+                moments += [seat.offload_at, seat.end_at]
+        until = min(moments, default=math.inf)
+        return until if until < math.inf else None
+
+
+def _late(ready: Sequence[_Ready], batch: Sequence[_Ready], seconds: float, now: float, served: set[str]) -> int:
+    """How many of `served` would land late if this batch ran first and then the rest in order, one by one."""
+    finish = now + seconds
+    together = {item.seat.session_id for item in batch}
+    late = sum(finish > item.deadline for item in batch if item.seat.session_id in served)
+    for item in ready:
+        if item.seat.session_id not in together:
+            finish += item.seat.cost_alone.load * item.seat.terms.pace.media_s
+            late += item.seat.session_id in served and finish > item.deadline
+    return late
+
+
+def _measure(seat: _Seat, now: float) -> SessionMetrics:
+    playout = seat.playout
+    return SessionMetrics(
+        session_id=seat.session_id,
+        chunks=seat.chunks,
+        misses=playout.misses,
+        played_s=playout.played_s(now),
+        stalled_s=playout.waited_s(now),
+        continuity=playout.continuity(now),
+        ahead_s=playout.ahead_s(now),
+        first_chunk_s=seat.first_chunk_s,
+        load=seat.cost.load,
+        halted=bool(seat.halts),
+        resident=seat.resident,
+    )
