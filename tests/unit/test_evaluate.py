@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from millstream.commands.train_eval import even_steps
+from millstream.commands.train_eval import EvalRequest, even_steps, run_train_eval
 from millstream.core.config import StreamConfig
+from millstream.core.errors import ConfigError
 from millstream.trainer.data.scene import attributes, sample_scenes
 from millstream.trainer.evaluate import adherence, response, streams
 from millstream.trainer.evaluate.adherence import adherence_ticks, judge_prompts
@@ -169,3 +171,11 @@ def test_plots_are_written_for_what_there_is(tmp_path: Path) -> None:
     paths = write_plots(tmp_path / "plots", [judged], [answer])
     assert [path.name for path in paths] == ["adherence.png", "drift.png", "response.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_plots_without_matplotlib_are_refused_before_anything_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "millstream.trainer.evaluate.plots", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    nowhere = dict(weights="none", classifier=Path("none"), device="cpu", out=None, plots=Path("none"))
+    with pytest.raises(ConfigError, match=r"millstream\[plots\]"):
+        run_train_eval(EvalRequest(**nowhere, count=2, seconds=(2.0,), response_pairs=0, steps=None))

@@ -37,7 +37,7 @@ class Judgement:
     """How often an attribute is recognised, of how often it is in the renders."""
     mean: float
     interval: tuple[float, float]
-    """95%, of the mean, as if a clip's attributes stood and fell together: never too narrow."""
+    """95%, of the share recognised over all attributes, as if a clip's stood and fell together: never too narrow."""
     lost: float
     """The most that any attribute has lost since the first moment."""
     distance: float

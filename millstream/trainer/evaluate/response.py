@@ -71,8 +71,9 @@ def draw_pairs(judge: ClipClassifier, count: int, *, config: StreamConfig, devic
     before, after = (sample_scenes(count, seed=seed, device=device) for seed in (SEED, SEED + 1))
     old, new = attributes(before), attributes(after)
     frames, size = pixel_frames(0, config.frames_per_chunk), (config.height, config.width)
-    real = _named(judge, to_bytes(render(after, frames=frames, size=size)))
-    asked = {name: (old[name] != new[name]) & (real[name] == new[name]) for name in GLIMPSED}
+    rendered = (to_bytes(render(after[rows], frames=frames, size=size)) for rows in row_groups(count, device))
+    real = [_named(judge, pixels) for pixels in rendered]
+    asked = {name: (old[name] != new[name]) & (torch.cat([named[name] for named in real]) == new[name]) for name in GLIMPSED}
     usable = torch.stack(list(asked.values())).any(dim=0).nonzero().flatten()
     return Pairs(before=before, after=after, asked=asked)[usable]
 
