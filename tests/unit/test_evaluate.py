@@ -175,7 +175,7 @@ def test_plots_are_written_for_what_there_is(tmp_path: Path) -> None:
 
 def test_plots_without_matplotlib_are_refused_before_anything_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "millstream.trainer.evaluate.plots", raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
     nowhere = dict(weights="none", classifier=Path("none"), device="cpu", out=None, plots=Path("none"))
     with pytest.raises(ConfigError, match=r"millstream\[plots\]"):
         run_train_eval(EvalRequest(**nowhere, count=2, seconds=(2.0,), response_pairs=0, steps=None))
