@@ -42,3 +42,11 @@ class VideoError(MillstreamError):
 
 class DeviceError(MillstreamError):
     """Hardware that is not there or too small for what was asked."""
+
+
+class Overloaded(MillstreamError):
+    """A session, or a change of one, that would break what was promised to others."""
+
+
+class UnknownSession(MillstreamError):
+    """A session that is not there, or not any more."""

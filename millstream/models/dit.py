@@ -33,6 +33,9 @@ class CrossKV:
     def num_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in (*self.k, *self.v))
 
+    def to(self, device: torch.device) -> CrossKV:
+        return CrossKV(tuple(k.to(device) for k in self.k), tuple(v.to(device) for v in self.v))
+
 
 class RMSNorm(nn.Module):
     """Over the full width, all heads together: the reason tensor parallelism needs one small collective."""

@@ -82,6 +82,12 @@ class KVRing:
         self.written = 0
         self._bias: Tensor | None = None
 
+    def to(self, device: torch.device) -> KVRing:
+        """Hold the same frames elsewhere; the next `place` goes on from there."""
+        self.k, self.v = self.k.to(device), self.v.to(device)
+        self.sink_k = None if self.sink_k is None else self.sink_k.to(device)
+        return self
+
     @property
     def num_bytes(self) -> int:
         held = (self.k, self.v) if self.sink_k is None else (self.k, self.v, self.sink_k)

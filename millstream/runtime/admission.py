@@ -128,6 +128,15 @@ class Admission:
         self._line.insert(position, request)
         return self.waiting(now)[position]
 
+    def revise(self, request: Request) -> str | None:
+        """A session that was admitted asks for other terms: why it cannot have them, or None and they are its own."""
+        place = self._admitted[request.session_id]
+        others = [each for each in self._present if each.session_id != request.session_id]
+        obstacle = self._obstacle(request, others)
+        if obstacle is None:
+            self._admitted[request.session_id] = replace(place, request=request)
+        return obstacle
+
     def leave(self, session_id: str, now: float) -> None:
         """A session has ended, moved to host memory, or given up waiting. Ask `admit_waiting` who may come now."""
         place = self._admitted.pop(session_id, None)

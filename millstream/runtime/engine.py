@@ -24,6 +24,7 @@ from millstream.models.registry import load_model
 from millstream.runtime.feed import FrameFeed, Frames
 from millstream.runtime.generator import Generator
 from millstream.runtime.journal import Header, InputVideo
+from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.session import ChunkLog, Session, SharedParts
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.wire.local import LocalTransport
@@ -69,7 +70,7 @@ class Engine:
         prompt: str | Sequence[WeightedPrompt],
         *,
         config: StreamConfig | None = None,
-        frames: Iterable[Frames] | None = None,
+        frames: Iterable[Frames] | LiveFeed | None = None,
         journal: ChunkLog | None = None,
         session_id: str | None = None,
         **changes: Any,
@@ -81,9 +82,20 @@ class Engine:
             config or self.stream_config(**changes),
             prompts,
             self._parts,
-            feed=None if frames is None else FrameFeed(frames),
+            feed=frames if frames is None or isinstance(frames, LiveFeed) else FrameFeed(frames),
             journal=journal,
         )
+
+    def offload(self, session: Session) -> None:
+        """Keep a session that stands still in host memory."""
+        host = torch.device("cpu")
+        self.generator.move(session.id, host)
+        session.move(host)
+
+    def bring_back(self, session: Session) -> None:
+        """The opposite: it goes on to the same bits."""
+        self.generator.move(session.id, self.device)
+        session.move(self.device)
 
     def journal_header(
         self, config: StreamConfig, session_id: str, *, video: InputVideo | None = None, num_frames: int | None = None

@@ -94,6 +94,12 @@ class Generator:
         )
         return Delivery(result=result, latents_out=latents)
 
+    def move(self, session_id: str, device: torch.device) -> None:
+        """Hold what a session has elsewhere: host memory while it stands still, and back before it runs."""
+        cache = self.caches.get(session_id)
+        if cache is not None:
+            self.caches[session_id] = SessionCache(cache.ring.to(device), cache.cross and cache.cross.to(device))
+
     def release(self, session_id: str) -> None:
         """Forget a session and free what it held."""
         self.caches.pop(session_id, None)

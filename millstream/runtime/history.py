@@ -20,6 +20,10 @@ class History:
         self._latents.clear()
         self._pixels.clear()
 
+    def move(self, device: torch.device) -> None:
+        for held in (self._latents, self._pixels):
+            held.update({frame: tensor.to(device) for frame, tensor in held.items()})
+
     def __len__(self) -> int:
         return len(self._latents)
 

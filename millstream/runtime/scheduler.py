@@ -137,7 +137,7 @@ class Scheduler:
     def halt(self, session_id: str, why: Halt, now: float) -> None:
         """Stand still from now on. A turn under way still lands; no miss is counted meanwhile."""
         seat = self._seats[session_id]
-        if why != "paused" and seat.terms.unattended == "run":
+        if why in ("unwatched", "slow") and seat.terms.unattended == "run":
             return
         if not seat.halts:
             seat.playout.halt(now)
@@ -187,6 +187,11 @@ class Scheduler:
         seat.cost_alone.spent_s += self.batch_times.seconds(run.batch_key, 1) or seconds if size > 1 else seconds
         if frames:
             seat.land(now, frames, self._rates().get(session_id, 1.0))  # one halted meanwhile has no rate
+
+    def dry_s(self, session_id: str, now: float) -> float:
+        """For how long the viewer has had nothing to play."""
+        playout = self._seats[session_id].playout
+        return playout.waited_s(now) - playout.stalled_s
 
     def metrics(self, now: float) -> SchedulerMetrics:
         return SchedulerMetrics(

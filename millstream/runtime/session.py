@@ -28,7 +28,6 @@ from millstream.core.errors import EnvelopeRefused
 from millstream.core.trace import ChunkTiming
 from millstream.models.sampler import mix
 from millstream.ops.pixels import from_bytes, to_bytes
-from millstream.runtime.feed import FrameFeed
 from millstream.runtime.generator import chunk_noise
 from millstream.runtime.history import History
 from millstream.runtime.motion import MotionNoise
@@ -45,6 +44,13 @@ class VAE(Protocol):
     def encode(self, pixels_BTCYX: Tensor, state: State = ()) -> tuple[Tensor, State]: ...
 
     def decode(self, latents_BFCYX: Tensor, state: State = ()) -> tuple[Tensor, State]: ...
+
+
+class Feed(Protocol):
+    """Where an input video comes from."""
+
+    def take(self, count: int) -> tuple[NDArray[np.uint8], int] | None:
+        """[count, H, W, 3] and how many of them are real, or None at the end."""
 
 
 class Transport(Protocol):
@@ -89,6 +95,15 @@ class SharedParts:
     next_call_id: Callable[[], int]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """A chunk that is planned and has no tensors yet."""
+
+    envelope: Envelope
+    video: NDArray[np.uint8] | None
+    """Its share of the input."""
+
+
 @dataclass(slots=True)
 class _Outstanding:
     envelope: Envelope
@@ -105,7 +120,7 @@ class Session:
         prompts: tuple[WeightedPrompt, ...],
         parts: SharedParts,
         *,
-        feed: FrameFeed | None = None,
+        feed: Feed | None = None,
         journal: ChunkLog | None = None,
     ) -> None:
         self.id = session_id
@@ -154,6 +169,11 @@ class Session:
 
     def plan_chunk(self) -> Parcel | None:
         """The next chunk of work, or None while paused and after the end."""
+        decision = self.decide()
+        return None if decision is None else self.prepare(decision)
+
+    def decide(self) -> Decision | None:
+        """Apply the controls that are due and plan the next chunk. Quick: no model is asked."""
         begun = time.perf_counter()
         if self._exhausted or not self.timeline.absorb():
             return None
@@ -164,9 +184,12 @@ class Session:
         context = self._history.context_indices(window=timeline.window, sink=timeline.sink, frames_per_chunk=frames)
         scale = None if video is None else self._motion.scale(video, timeline.noise_scale)
         envelope = timeline.plan(call_id=self._parts.next_call_id(), context_indices=context, noise_scale=scale)
-        parcel = self._fill(envelope, video)
         self._outstanding.append(_Outstanding(envelope, timeline.take_receipts(), real, begun))
-        return parcel
+        return Decision(envelope=envelope, video=video)
+
+    def prepare(self, decision: Decision) -> Parcel:
+        """Everything a decision names, as tensors."""
+        return self._fill(decision.envelope, decision.video)
 
     def follow(self, envelope: Envelope) -> Parcel:
         """The parcel of a chunk that was planned before: replay and recovery."""
@@ -206,6 +229,12 @@ class Session:
             timing=ChunkTiming(total_ms=1000.0 * (time.perf_counter() - planned.begun), phases_ms=phases),
             digest=result.digest,
         )
+
+    def move(self, device: torch.device) -> None:
+        """Hold what it needs between chunks elsewhere."""
+        self._history.move(device)
+        self._decoder = tuple(tensor.to(device) for tensor in self._decoder)
+        self._encoder = tuple(tensor.to(device) for tensor in self._encoder)
 
     def close(self) -> None:
         """Give back all memory. The session cannot be used afterwards."""

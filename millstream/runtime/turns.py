@@ -13,8 +13,8 @@ from millstream.core.errors import ConfigError
 from millstream.runtime.pacing import Pace
 
 Granularity = Literal["chunk", "step"]
-Halt = Literal["paused", "unwatched", "slow"]
-"""Why a session stands still: a person said so, nobody watches, or a viewer cannot take more."""
+Halt = Literal["paused", "starved", "unwatched", "slow"]
+"""Why a session stands still: a person said so, its input has not come, nobody watches, or a viewer cannot take more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,57 @@
+"""What a session's owner is told while it lives. Plain data; `runtime/service.py` sends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from millstream.core.controls import Receipt
+from millstream.runtime.session import Chunk
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """In line; 1 is next."""
+
+    position: int
+    expected_wait_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Live:
+    """It has its place on the device."""
+
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pictured:
+    """A chunk, with the controls that first show in it."""
+
+    chunk: Chunk
+    media_s: float
+    """Where in the stream its first frame lies."""
+    lateness_s: float
+    """How long the viewer had run dry when it came; 0 when in time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    """Controls that took effect without a chunk: a pause, a stop."""
+
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """The last notice of a session."""
+
+    cause: Literal["stopped", "input over", "limit", "closed", "failed", "refused"]
+    reason: str
+
+
+Notice = Waiting | Live | Pictured | Applied | Ended
+Tell = Callable[[Notice], None]
+"""Called on the service's thread or its callers', one notice at a time for each session; must return at once."""

@@ -1,0 +1,492 @@
+"""One engine at work for many people: a thread that owns the model and gives each session its turns.
+
+Everything that touches the model happens on that thread. Others may open, steer, watch and close sessions from any
+thread; those calls answer at once, because they touch only policy (admission, scheduler, timelines), under one lock
+that is never held while the model works. A session that fails ends alone and gives back what it held.
+
+    open ─► Admission ─► Scheduler ─► turn ─► Session.decide ─► model ─► Session.accept ─► notices
+                 ▲                                                          │
+                 └──────────────── a place is free ◄────────────────────────┘
+
+Knows no sockets. What a session's owner hears is in `runtime/notices.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+
+from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.controls import AnyControl, Receipt, Resume, SetSteps, SetWindow, Stop, WeightedPrompt
+from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
+from millstream.runtime.admission import Admission, AdmissionConfig, AdmissionMetrics, Admitted, Answer, Queued, Refused, Request
+from millstream.runtime.batching import BatchPolicy
+from millstream.runtime.chunk_times import Geometry
+from millstream.runtime.engine import Engine
+from millstream.runtime.live_feed import LiveFeed
+from millstream.runtime.notices import Applied, Ended, Live, Pictured, Tell, Waiting
+from millstream.runtime.pacing import Pace
+from millstream.runtime.scheduler import Scheduler
+from millstream.runtime.session import Chunk, ChunkLog, Session
+from millstream.runtime.turns import End, Halt, Offload, Restore, Run, SchedulerMetrics, Sleep, Terms, Turn
+
+log = logging.getLogger(__name__)
+
+WARM_UP_CHUNKS = 3
+"""The first of an epoch, then enough to have measured a full one twice."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenRequest:
+    """A session as it is asked for."""
+
+    session_id: str
+    prompts: tuple[WeightedPrompt, ...]
+    config: StreamConfig
+    weight: float = 1.0
+    lead_s: float | None = None
+    unattended: Literal["run", "pause"] = "pause"
+    idle_s: float = 60.0
+    may_wait: bool = True
+    max_life_s: float | None = None
+    max_chunks: int | None = None
+    feed: LiveFeed | None = None
+    journal: ChunkLog | None = None
+    start: Callable[[Engine], Session] | None = None
+    """Makes the session instead, on the engine's thread: one that was saved."""
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(fps=self.config.fps, chunk_frames=pixel_frames(1, self.config.frames_per_chunk), lead_s=self.lead_s)
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            pace=self.pace,
+            weight=self.weight,
+            unattended=self.unattended,
+            idle_s=self.idle_s,
+            max_life_s=self.max_life_s,
+            max_chunks=self.max_chunks,
+        )
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One session, from the moment it asked to the moment it ends."""
+
+    request: OpenRequest
+    asked: Request
+    tell: Tell
+    session: Session | None = None
+    """None until it is let in."""
+    viewers: int = 0
+    resident: bool = True
+    lifted: set[Halt] = field(default_factory=set)
+    """Why it stood still and need not any more, once it is back on the device."""
+    closing: Ended | None = None
+    """Set when it is to end as soon as its turn is over."""
+    media_s: float = 0.0
+    position: int = 0
+    """In line; 0 when not."""
+
+    @property
+    def session_id(self) -> str:
+        return self.request.session_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceMetrics:
+    scheduler: SchedulerMetrics
+    admission: AdmissionMetrics
+    session_bytes: int
+    """Keys, values and prompts that all sessions hold on the device."""
+
+
+class Service:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        admission: AdmissionConfig,
+        session_bytes: Callable[[StreamConfig], int],
+        batching: BatchPolicy | None = None,
+    ) -> None:
+        self.engine = engine
+        self.ready = threading.Event()
+        self.failure: BaseException | None = None
+        """What ended the thread, if anything but `close` did."""
+        self._admission = Admission(admission)
+        self._scheduler = Scheduler(batching=batching)
+        self._session_bytes = session_bytes
+        self._seats: dict[str, _Seat] = {}
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
+        self._warm_up: Sequence[StreamConfig] = ()
+
+    def start(self, warm_up: Sequence[StreamConfig] = ()) -> None:
+        """Begin, with a few chunks of each of these configurations, so that their times are known; then be `ready`."""
+        self._warm_up = warm_up
+        self._thread.start()
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """End all sessions and the thread; a chunk under way is finished first."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), f"a chunk did not end within {timeout_s:g} s"
+
+    def open(self, request: OpenRequest, tell: Tell) -> Answer:
+        """Ask for a session; it starts by itself when it is let in. Raises `Overloaded` when it cannot be."""
+        request.terms  # noqa: B018 - raises what is wrong with them
+        asked = self._ask_for(request)
+        with self._changed:
+            self._refuse_when_over()
+            answer = self._admission.ask(asked, time.monotonic())
+            if isinstance(answer, Refused):
+                raise Overloaded(answer.reason)
+            seat = self._seats[request.session_id] = _Seat(request, asked, tell)
+            self._seat_answer(seat, answer)
+            return answer
+
+    def control(self, session_id: str, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        """Queue a change for the next chunk that has not been planned."""
+        with self._changed:
+            seat = self._find(session_id)
+            if seat.session is None:
+                raise ControlError("the session waits in line; steer it when it is live")
+            self._check_cost(seat, control)
+            receipt = seat.session.control(control, at_chunk=at_chunk)
+            if isinstance(control, Resume):
+                self._lift(seat, "paused")
+            elif isinstance(control, Stop):
+                self._lift(seat, "paused", "unwatched", "starved")
+            return receipt
+
+    def watch(self, session_id: str) -> None:
+        """One more viewer; the first sets an unattended session going."""
+        with self._changed:
+            seat = self._find(session_id)
+            seat.viewers += 1
+            if seat.session is not None:
+                self._lift(seat, "unwatched")
+
+    def unwatch(self, session_id: str) -> None:
+        """One viewer less. Of a session that has ended: nothing."""
+        with self._changed:
+            seat = self._seats.get(session_id)
+            if seat is None:
+                return
+            seat.viewers -= 1
+            assert seat.viewers >= 0, f"{session_id} lost a viewer it did not have"
+            if seat.viewers == 0 and seat.session is not None:
+                self._scheduler.halt(session_id, "unwatched", time.monotonic())
+                self._changed.notify_all()
+
+    def fed(self, session_id: str) -> None:
+        """Its feed has new frames, or has ended."""
+        with self._changed:
+            seat = self._seats.get(session_id)
+            if seat is not None and seat.session is not None and self._has_input(seat):
+                self._lift(seat, "starved")
+
+    def end(self, session_id: str, reason: str = "closed by its owner") -> None:
+        """End a session once its turn is over. Of one that has ended: nothing."""
+        with self._changed:
+            seat = self._seats.get(session_id)
+            if seat is None:
+                return
+            seat.closing = Ended(cause="closed", reason=reason)
+            if seat.session is None:
+                self._finish(seat, seat.closing)
+            self._changed.notify_all()
+
+    def on_engine(self, session_id: str, job: Callable[[Session], Any]) -> Future[Any]:
+        """Do something with a session between turns, on the thread that owns it."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            seat = self._seats.get(session_id)
+            try:
+                if seat is None or seat.session is None:
+                    raise UnknownSession(f"there is no live session {session_id}; it may have ended")
+                future.set_result(job(seat.session))
+            except Exception as error:  # the caller's to know, not the thread's
+                future.set_exception(error)
+
+        with self._changed:
+            self._refuse_when_over()
+            self._jobs.append(run)
+            self._changed.notify_all()
+        return future
+
+    def metrics(self) -> ServiceMetrics:
+        with self._changed:
+            return ServiceMetrics(
+                scheduler=self._scheduler.metrics(time.monotonic()),
+                admission=self._admission.metrics(),
+                session_bytes=sum(cache.num_bytes for cache in list(self.engine.generator.caches.values())),
+            )
+
+    # Below: the engine's thread, or under the lock.
+
+    def _run(self) -> None:
+        try:
+            for config in self._warm_up:
+                self._measure(config)
+            self.ready.set()
+            while (turn := self._next()) is not None:
+                self._take(turn)
+        except BaseException as error:
+            self.failure = error
+            log.exception("the engine's thread has failed")
+        finally:
+            self.ready.clear()
+            with self._changed:
+                self._over = True
+                why = "the server is shutting down" if self.failure is None else f"the engine failed: {self.failure}"
+                for seat in list(self._seats.values()):
+                    self._finish(seat, Ended(cause="closed" if self.failure is None else "failed", reason=why))
+
+    def _measure(self, config: StreamConfig) -> None:
+        """Chunk times of a configuration, and everything that only the first chunks pay for."""
+        with self.engine.session("warm up", config=config) as session:
+            for number in range(WARM_UP_CHUNKS):
+                begun = time.monotonic()
+                next(session.stream(chunks=1))
+                if number:
+                    self._admission.times.add(self._geometry(config), time.monotonic() - begun)
+
+    def _next(self) -> Turn | Callable[[], None] | None:
+        """What to do now; waits until there is something. None when it is all over."""
+        with self._changed:
+            while not self._over:
+                if self._jobs:
+                    return self._jobs.popleft()
+                for seat in list(self._seats.values()):
+                    if seat.closing is not None:
+                        self._finish(seat, seat.closing)
+                turn = self._scheduler.next(time.monotonic())
+                if not isinstance(turn, Sleep):
+                    return turn
+                self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))
+            return None
+
+    def _take(self, turn: Turn | Callable[[], None]) -> None:
+        match turn:
+            case Run(session_ids=names):
+                for name in names:
+                    self._chunk(self._seats[name])
+            case End(session_id=name, reason=reason):
+                with self._changed:
+                    self._finish(self._seats[name], Ended(cause="limit", reason=reason))
+            case Offload(session_id=name):
+                self._offload(self._seats[name])
+            case Restore(session_id=name):
+                self._restore(self._seats[name])
+            case Sleep():
+                raise AssertionError("a sleep is waited for, not taken")
+            case _:
+                turn()
+
+    def _chunk(self, seat: _Seat) -> None:
+        """One chunk of one session, or a reason why there is none."""
+        session, begun = seat.session, time.monotonic()
+        assert session is not None, f"{seat.session_id} had a turn before it was let in"
+        with self._changed:
+            decision = session.decide() if self._has_input(seat) else None
+            if decision is None:
+                self._scheduler.finished(seat.session_id, begun, frames=0, seconds=0.0)
+                self._rest(seat, session)
+                return
+        try:
+            chunk = session.submit(session.prepare(decision))
+        except Exception as error:  # whatever went wrong in one session ends that session and no other
+            self._fail(seat, error)
+            return
+        with self._changed:
+            self._land(seat, chunk, begun)
+
+    def _land(self, seat: _Seat, chunk: Chunk | None, begun: float) -> None:
+        now, frames = time.monotonic(), 0 if chunk is None else len(chunk.frames)
+        dry = self._scheduler.dry_s(seat.session_id, now)
+        self._scheduler.finished(seat.session_id, now, frames=frames, seconds=now - begun)
+        if chunk is None:
+            return
+        if chunk.index > 0:
+            self._admission.times.add(self._geometry(seat.request.config, seat.session), now - begun)
+        seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, lateness_s=dry))
+        seat.media_s += frames / seat.request.config.fps
+
+    def _rest(self, seat: _Seat, session: Session) -> None:
+        """A session that planned nothing: it waits for its input, is paused, or is over."""
+        now, applied = time.monotonic(), session.timeline.take_receipts()
+        if applied:
+            seat.tell(Applied(receipts=applied))
+        if session.timeline.stopped:
+            self._finish(seat, Ended(cause="stopped", reason="stopped by its owner"))
+        elif session.ended:
+            self._finish(seat, Ended(cause="input over", reason="its input has ended"))
+        elif session.timeline.paused:
+            self._scheduler.halt(seat.session_id, "paused", now)
+        else:
+            self._scheduler.halt(seat.session_id, "starved", now)
+
+    def _fail(self, seat: _Seat, error: Exception) -> None:
+        log.error("session %s has failed", seat.session_id, exc_info=error)
+        reason = str(error) if isinstance(error, MillstreamError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, torch.OutOfMemoryError):
+            reason = "the device ran out of memory; choose a smaller size or window"
+        with self._changed:
+            self._finish(seat, Ended(cause="failed", reason=reason))
+        if self.engine.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _finish(self, seat: _Seat, ended: Ended) -> None:
+        """Give back everything, tell the owner, let in who waits."""
+        now, name = time.monotonic(), seat.session_id
+        del self._seats[name]
+        if seat.session is not None:
+            self._scheduler.remove(name, now)
+            seat.session.close()
+        if seat.session is None or seat.resident or seat.position:
+            self._admission.leave(name, now)
+        seat.tell(ended)
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        now = time.monotonic()
+        for answer in self._admission.admit_waiting(now):
+            seat = self._seats[answer.session_id]
+            if isinstance(answer, Refused):
+                self._finish(seat, Ended(cause="refused", reason=answer.reason))
+            else:
+                self._seat_answer(seat, answer)
+        for queued in self._admission.waiting(now):
+            self._seat_answer(self._seats[queued.session_id], queued)
+
+    def _seat_answer(self, seat: _Seat, answer: Admitted | Queued) -> None:
+        if isinstance(answer, Queued):
+            if answer.position != seat.position:
+                seat.position = answer.position
+                seat.tell(
+                    Waiting(position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason)
+                )
+            return
+        seat.position = 0
+        if seat.session is None:
+            self._begin(seat)
+        for why in seat.lifted:
+            self._scheduler.proceed(seat.session_id, why, time.monotonic())
+        seat.lifted.clear()
+        seat.tell(Live(note=answer.note))
+        self._changed.notify_all()
+
+    def _begin(self, seat: _Seat) -> None:
+        request = seat.request
+        if request.start is not None:
+            seat.session = request.start(self.engine)
+        else:
+            seat.session = self.engine.session(
+                request.prompts,
+                config=request.config,
+                frames=request.feed,
+                journal=request.journal,
+                session_id=request.session_id,
+            )
+        now = time.monotonic()
+        self._scheduler.add(request.session_id, request.terms, now)
+        if seat.viewers == 0:
+            self._scheduler.halt(request.session_id, "unwatched", now)
+
+    def _lift(self, seat: _Seat, *whys: Halt) -> None:
+        """These reasons to stand still are gone; a session that was moved to host memory asks for its place first."""
+        if seat.resident:
+            for why in whys:
+                self._scheduler.proceed(seat.session_id, why, time.monotonic())
+            self._changed.notify_all()
+            return
+        seat.lifted.update(whys)
+        if seat.position:
+            return
+        answer = self._admission.ask(replace(seat.asked, returning=True, may_wait=True), time.monotonic())
+        if isinstance(answer, Refused):
+            self._finish(seat, Ended(cause="refused", reason=answer.reason))
+        else:
+            self._seat_answer(seat, answer)
+
+    def _offload(self, seat: _Seat) -> None:
+        assert seat.session is not None
+        self.engine.offload(seat.session)
+        with self._changed:
+            seat.resident = False
+            self._admission.leave(seat.session_id, time.monotonic())
+            self._admit_waiting()
+
+    def _restore(self, seat: _Seat) -> None:
+        assert seat.session is not None
+        self.engine.bring_back(seat.session)
+        seat.resident = True
+
+    def _has_input(self, seat: _Seat) -> bool:
+        feed, session = seat.request.feed, seat.session
+        if feed is None or session is None:
+            return True
+        return feed.can_give(pixel_frames(session.timeline.start_frame, seat.request.config.frames_per_chunk))
+
+    def _check_cost(self, seat: _Seat, control: AnyControl) -> None:
+        """More steps or a larger window must fit beside the promises given to others."""
+        if not isinstance(control, (SetSteps, SetWindow)):
+            return
+        control.check()
+        changes = {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
+        config = replace(seat.request.config, **changes)  # type: ignore[arg-type]
+        asked = replace(seat.asked, geometry=self._geometry(config), memory_bytes=self._session_bytes(config))
+        refusal = self._admission.revise(asked)
+        if refusal is not None:
+            raise Overloaded(refusal)
+        seat.asked = asked
+
+    def _ask_for(self, request: OpenRequest) -> Request:
+        return Request(
+            session_id=request.session_id,
+            geometry=self._geometry(request.config),
+            pace=request.pace,
+            memory_bytes=self._session_bytes(request.config),
+            weight=request.weight,
+            max_life_s=request.max_life_s,
+            may_wait=request.may_wait,
+        )
+
+    def _geometry(self, config: StreamConfig, session: Session | None = None) -> Geometry:
+        """As configured, or as a session's controls have made it."""
+        steps = config.steps if session is None else session.timeline.steps
+        window = config.window if session is None else session.timeline.window
+        rows, columns = (side // self.engine.spec.dit.patch for side in config.latent_size)
+        return Geometry(
+            model=self.engine.spec.name,
+            tokens=config.frames_per_chunk * rows * columns,
+            calls=len(steps) + 1,
+            window=window,
+        )
+
+    def _find(self, session_id: str) -> _Seat:
+        if session_id not in self._seats:
+            raise UnknownSession(f"there is no session {session_id}; it may have ended")
+        return self._seats[session_id]
+
+    def _refuse_when_over(self) -> None:
+        if self._over:
+            raise Overloaded("the server is shutting down; try another one")
