@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 .PHONY: generate test check format clean
 
 generate: $(INSTALLED)  ## write out/clip.mp4
-	$(BIN)/millstream generate --weights random --out out/clip.mp4 --overwrite
+	$(BIN)/millstream generate --out out/clip.mp4 --overwrite
 
 test: $(INSTALLED) check  ## lint, types and all tests
 	$(BIN)/python -m pytest

@@ -1,6 +1,6 @@
 """Brook on this machine's CPU, each run a fresh process: load, first frame, frames a second, peak memory.
 
-    python -m benchmarks.brook --weights out/brook/brook.safetensors
+    python -m benchmarks.brook
 
 A frame counts when it is bytes: model, decoder and conversion are included, warm-up is not. Memory is the process's peak,
 the interpreter and torch among it. float32 runs beside bfloat16, which the goals are for, to show what it brings.
@@ -81,7 +81,7 @@ def missed(measured: dict[str, float]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Brook's speed and memory on this machine's CPU.")
-    parser.add_argument("--weights", default="random", help="a Brook file, or random: just as fast")
+    parser.add_argument("--weights", default="bundled", help="bundled, a Brook file, or random: all are as fast")
     parser.add_argument("--measure", metavar="DTYPE", help="be one of the processes that are measured")
     options = parser.parse_args()
     if options.measure:

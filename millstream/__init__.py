@@ -2,7 +2,7 @@
 
 from millstream import Engine
 
-engine = Engine("wan-mini", weights="random")
+engine = Engine("brook", weights="bundled")
 for chunk in engine.session("a lantern over the sea").stream(chunks=4):
     print(chunk.index, chunk.frames.shape, chunk.timing.total_ms)
 """

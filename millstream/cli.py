@@ -70,7 +70,7 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="What the stream shows.")] = DEFAULT_PROMPT,
     model: Annotated[
         str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")
-    ] = "wan-mini",
+    ] = "brook",
     weights: Weights = None,
     lora: Lora = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="clip.mp4, .webm, .gif, or a folder for PNGs.")] = Path(
@@ -295,8 +295,10 @@ def brook(
 
 @train.command(name="eval")
 def evaluate(
-    weights: Annotated[Path, typer.Option("--weights", "-w", help="The model to judge.")] = Path("out/brook/brook.safetensors"),
-    classifier: Annotated[Path, typer.Option(help="The judge.")] = Path("out/brook/classifier.safetensors"),
+    weights: Annotated[str, typer.Option("--weights", "-w", help="The model to judge: bundled, or a file.")] = "bundled",
+    classifier: Annotated[
+        Path | None, typer.Option(help="The judge, if not the one that comes with the package.", show_default=False)
+    ] = None,
     count: Annotated[int, typer.Option(help="Prompts of each kind, seen and held out.")] = 16,
     seconds: Annotated[str, typer.Option(help="Moments at which streams are judged: 2,10,30,120 shows drift.")] = "2",
     response_pairs: Annotated[int, typer.Option(help="Prompt switches in each of the four modes; 0 for none.")] = 8,
@@ -316,7 +318,7 @@ def evaluate(
 
     with plain_errors():
         request = EvalRequest(
-            weights=str(weights),
+            weights=weights,
             classifier=classifier,
             count=count,
             seconds=parse_numbers(seconds),

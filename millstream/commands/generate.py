@@ -17,7 +17,7 @@ from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
 from millstream.commands.paths import find_weights
 from millstream.commands.progress import ChunkProgress
 from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts
+from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts, spoken
 from millstream.core.errors import ConfigError
 from millstream.core.events import Event, place_events, read_events
 from millstream.core.files import file_digest
@@ -59,7 +59,7 @@ def generate(request: GenerateRequest) -> None:
     spec = find_model(request.model)
     weights = find_weights(request.model, request.weights)
     config = stream_config(spec.stream, request.schedule, **request.changes)
-    check_prompts((WeightedPrompt(request.prompt),))
+    check_prompts(spoken((WeightedPrompt(request.prompt),), spec.calm))
     events = read_events(request.events) if request.events else ()
     if request.journal and not request.overwrite:
         refuse_existing(request.journal)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from millstream.core.errors import WeightsError
+from millstream.models.brook.bundled import BUNDLED
 
 
 def models_folder() -> Path:
@@ -15,14 +16,14 @@ def models_folder() -> Path:
 
 
 def find_weights(model: str, weights: list[str]) -> list[str]:
-    """What was asked for, or the converted folder of that name."""
+    """What was asked for, the converted folder of that name, or what comes with the package."""
     if weights:
         return weights
     folder = models_folder() / model
     if folder.is_dir():
         return [str(folder)]
     if model == "brook":
-        raise WeightsError("brook is not trained yet: millstream train brook, then --weights out/brook/brook.safetensors")
+        return [BUNDLED]
     raise WeightsError(
         f"no weights for {model}: give --weights PATH, convert them to {folder}, or try it untrained with --weights random"
     )

@@ -18,7 +18,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.schedule import FULL
 from millstream.runtime.engine import Engine
 from millstream.trainer.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
-from millstream.trainer.evaluate.classifier import CLASSES, FRAMES, ClipClassifier, load_classifier
+from millstream.trainer.evaluate.classifier import CLASSES, FRAMES, JUDGE, ClipClassifier, load_classifier
 from millstream.trainer.evaluate.metrics import mean
 from millstream.trainer.evaluate.response import MODES, PROMPT, Response, draw_pairs, measure_response, response_ticks
 from millstream.trainer.evaluate.streams import Tick
@@ -27,7 +27,8 @@ from millstream.trainer.evaluate.streams import Tick
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalRequest:
     weights: str
-    classifier: Path
+    classifier: Path | None
+    """None for the one that comes with the package."""
     count: int
     """Prompts of each kind."""
     seconds: tuple[float, ...]
@@ -64,7 +65,7 @@ class Figures:
 def run_train_eval(request: EvalRequest) -> Figures:
     write_plots = _plotter() if request.plots is not None else None  # what is missing is said now, not after minutes
     engine = Engine("brook", weights=request.weights, device=request.device)
-    judge = load_classifier(request.classifier, engine.device)
+    judge = load_classifier(request.classifier or JUDGE, engine.device)
     config = engine.stream_config() if request.steps is None else engine.stream_config(steps=even_steps(request.steps))
     figures = Figures(
         weights=request.weights,

@@ -168,6 +168,8 @@ class ModelSpec:
     vae: VAEConfig | BrookVAEConfig = field(default_factory=VAEConfig)
     text: TextConfig | BrookTextConfig = field(default_factory=TextConfig)
     stream: StreamConfig = field(default_factory=StreamConfig)
+    calm: str = ""
+    """What an empty prompt stands for; without it an empty prompt is refused."""
 
 
 def pixel_frames(start_frame: int, frames: int) -> int:

@@ -133,6 +133,11 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """queued: the first chunk it can apply at; applied: the chunk it did apply at."""
 
 
+def spoken(prompts: tuple[WeightedPrompt, ...], calm: str) -> tuple[WeightedPrompt, ...]:
+    """The same mix, with `calm` where nothing is said."""
+    return tuple(prompt if prompt.text.strip() or not calm else WeightedPrompt(calm, prompt.weight) for prompt in prompts)
+
+
 def check_prompts(prompts: tuple[WeightedPrompt, ...]) -> None:
     if not 1 <= len(prompts) <= MAX_PROMPTS:
         raise PromptError(f"a mix needs 1 to {MAX_PROMPTS} prompts, got {len(prompts)}")

@@ -14,6 +14,7 @@ import torch
 from millstream.core.config import BrookVAEConfig, ModelSpec, TextConfig, VAEConfig
 from millstream.core.errors import WeightsError
 from millstream.models.brook.bundle import WordEmbedder, build, load_bundle
+from millstream.models.brook.bundled import BUNDLED, FINGERPRINT, PATH
 from millstream.models.brook.text import WordTokenizer
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
@@ -52,7 +53,7 @@ def load_model(
     dtype: torch.dtype,
     loras: Sequence[tuple[str, float]] = (),
 ) -> LoadedModel:
-    """`weights` are paths in any layout we know, or `random` or `random:SEED` alone."""
+    """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for Brook."""
     for path, _ in loras:
         find_shards(Path(path))  # a wrong name is said now, not after billions of weights
     load = _load_brook if isinstance(spec.vae, BrookVAEConfig) else _load_wan
@@ -92,6 +93,8 @@ def _load_brook(
     if seed is None:
         if len(weights) != 1:
             raise WeightsError(f"{spec.name} is one file, got {len(weights)}; give one --weights")
+        if weights[0] == BUNDLED:
+            return load_bundle(PATH, spec, device=device, dtype=dtype, fingerprint=FINGERPRINT)
         return load_bundle(Path(weights[0]), spec, device=device, dtype=dtype)
     parts = build(spec, num_words=0)
     for module in parts.values():

@@ -1,6 +1,6 @@
 """The engine: one model on one device, any number of sessions on it.
 
-engine = Engine("wan-mini", weights="random")
+engine = Engine("brook", weights="bundled")
 for chunk in engine.session("a lantern over the sea").stream(chunks=4):
     ...
 """
@@ -59,6 +59,7 @@ class Engine:
             dtype=self.dtype,
             stopwatch=stopwatch,
             next_call_id=itertools.count(1).__next__,
+            calm=self.spec.calm,
         )
 
     def stream_config(self, schedule: str | None = None, **changes: Any) -> StreamConfig:

@@ -27,7 +27,16 @@ import torch
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, Resume, SetSteps, SetWindow, Stop, WeightedPrompt
 from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
-from millstream.runtime.admission import Admission, AdmissionConfig, AdmissionMetrics, Admitted, Answer, Queued, Refused, Request
+from millstream.runtime.admission import (
+    Admission,
+    AdmissionConfig,
+    AdmissionMetrics,
+    Admitted,
+    Answer,
+    Queued,
+    Refused,
+    Request,
+)
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.chunk_times import Geometry
 from millstream.runtime.engine import Engine
@@ -381,9 +390,7 @@ class Service:
         if isinstance(answer, Queued):
             if answer.position != seat.position:
                 seat.position = answer.position
-                seat.tell(
-                    Waiting(position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason)
-                )
+                seat.tell(Waiting(position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason))
             return
         seat.position = 0
         if seat.session is None:
@@ -451,7 +458,9 @@ class Service:
         if not isinstance(control, (SetSteps, SetWindow)):
             return
         control.check()
-        changes = {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
+        changes = (
+            {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
+        )
         config = replace(seat.request.config, **changes)  # type: ignore[arg-type]
         asked = replace(seat.asked, geometry=self._geometry(config), memory_bytes=self._session_bytes(config))
         refusal = self._admission.revise(asked)

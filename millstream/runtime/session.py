@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream.core.config import TEMPORAL_STRIDE, StreamConfig, pixel_frames
-from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt, spoken
 from millstream.core.envelope import Envelope
 from millstream.core.errors import EnvelopeRefused
 from millstream.core.trace import ChunkTiming
@@ -93,6 +94,8 @@ class SharedParts:
     dtype: torch.dtype
     stopwatch: Stopwatch
     next_call_id: Callable[[], int]
+    calm: str
+    """What an empty prompt stands for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +128,7 @@ class Session:
     ) -> None:
         self.id = session_id
         self.config = config
-        self.timeline = Timeline(session_id, config, prompts, has_input=feed is not None)
+        self.timeline = Timeline(session_id, config, spoken(prompts, parts.calm), has_input=feed is not None)
         self._parts = parts
         self._feed = feed
         self._journal = journal
@@ -150,6 +153,8 @@ class Session:
 
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         """Ask for a change at the next unplanned chunk, or at a later one."""
+        if isinstance(control, SetPrompt) and not control.prompts:
+            control = msgspec.structs.replace(control, prompt=spoken(control.mix, self._parts.calm)[0].text)
         return self.timeline.queue(control, at_chunk=at_chunk)
 
     def stream(self, chunks: int | None = None) -> Iterator[Chunk]:

@@ -31,7 +31,14 @@ def reconstructions(vae: BrookVAE, pixels_RTCYX: Tensor) -> np.ndarray:
 
 @torch.no_grad()
 def taught_streams(
-    pair: TextAndDiT, vae: BrookVAE, ids_RS: Tensor, size: tuple[int, int], *, window: int, guidance: float = 2.5, steps: int = 12
+    pair: TextAndDiT,
+    vae: BrookVAE,
+    ids_RS: Tensor,
+    size: tuple[int, int],
+    *,
+    window: int,
+    guidance: float = 2.5,
+    steps: int = 12,
 ) -> np.ndarray:
     """Streams of a many-step model, with guidance."""
     device, shape = ids_RS.device, (len(ids_RS), 3, vae.config.channels, *size)

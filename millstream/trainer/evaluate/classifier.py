@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from millstream.core.errors import WeightsError
 from millstream.trainer.data.vocabulary import COLOURS, MOTIONS, SETTINGS, THINGS, TIMES, WEATHERS
 
+JUDGE = Path(__file__).parent / "classifier.safetensors"
+"""The one that was trained with the bundled Brook."""
 CLASSES = {
     "setting": SETTINGS,
     "time": TIMES,
