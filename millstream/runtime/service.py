@@ -461,7 +461,7 @@ class Service:
         changes = (
             {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
         )
-        config = replace(seat.request.config, **changes)  # type: ignore[arg-type]
+        config = replace(seat.request.config, **changes)
         asked = replace(seat.asked, geometry=self._geometry(config), memory_bytes=self._session_bytes(config))
         refusal = self._admission.revise(asked)
         if refusal is not None:

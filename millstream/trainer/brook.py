@@ -7,11 +7,11 @@ Shapes: B batch, T pixel frames, K clips, W wordings, S text tokens.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,8 @@ Show = Callable[[str, int, np.ndarray], None]
 """Takes a stage's name, the step and a picture of what it can do by now."""
 SHOWN = 6
 """Scenes on a sheet of samples."""
+SWITCH_FRAME, SWITCH_LENGTH = 6, 3
+"""Latent frames: a switch comes after a window's worth of another scene, and takes one chunk."""
 MINUTE = 16 * 60
 """Frames: clips begin anywhere in a scene's first minute."""
 
@@ -176,12 +178,13 @@ class BrookRun:
         """From the run's folder if an earlier process rendered them."""
         path = self.folder / "latents.pt"
         if self._rendered is None and path.exists():
-            kept = read_checkpoint(path)
-            return LatentPool(latents_KFCYX=kept["latents"].to(self.device), ids_KWS=kept["ids"].to(self.device))
+            return LatentPool(**{name: kept.to(self.device) for name, kept in read_checkpoint(path).items()})
         pool = self._pools()[0]
         if not path.exists():
             with Staging(self.folder) as staging:
-                torch.save({"latents": pool.latents_KFCYX, "ids": pool.ids_KWS}, staging.path(path.name))
+                torch.save(
+                    {field.name: getattr(pool, field.name) for field in dataclasses.fields(pool)}, staging.path(path.name)
+                )
         return pool
 
     @property
@@ -199,7 +202,7 @@ class BrookRun:
 def new_pair(spec: ModelSpec) -> TextAndDiT:
     """An untrained text encoder and DiT, with outputs that start at zero."""
     assert isinstance(spec.text, BrookTextConfig)
-    pair = TextAndDiT(BrookText(replace(spec.text, vocabulary=len(WORDS))), CausalDiT(spec.dit))
+    pair = TextAndDiT(BrookText(dataclasses.replace(spec.text, vocabulary=len(WORDS))), CausalDiT(spec.dit))
     for layer in (pair.dit.head.proj, *(block.cross_attn.o for block in pair.dit.blocks)):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
@@ -223,21 +226,37 @@ def render_pools(
     """Latents with captions for the DiT and labelled thumbnails for the classifier, from one rendering."""
     assert isinstance(spec.text, BrookTextConfig)
     frames, size = pixel_frames(0, plan.pool.latent_frames), (plan.pool.size, plan.pool.size)
-    latents, ids, looks, labels = [], [], [], []
+    latents, ids, true_from, looks, labels = [], [], [], [], []
+
+    def add(pixels: Tensor, scenes: Scenes, number: int, first: int) -> None:
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            latents.append(vae.encode(pixels)[0].bfloat16())
+        wordings = [captions(scenes, seed=plan.seed + plan.pool.wordings * number + w) for w in range(plan.pool.wordings)]
+        ids.append(torch.stack([padded(tokenizer, texts, spec.text.tokens) for texts in wordings], dim=1).to(device))
+        true_from.append(torch.full((len(scenes),), first, device=device))
+
     for number, count in enumerate(_batches(plan.pool.clips, plan.pool.batch)):
         scenes, start = _scenes(plan, number, count, device)
         pixels = render(scenes, start=start, frames=frames, size=size)
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            latents.append(vae.encode(pixels)[0].bfloat16())
         looks.append(to_bytes(thinned(pixels)))
         labels.append(attributes(scenes))
-        wordings = [captions(scenes, seed=plan.seed + plan.pool.wordings * number + w) for w in range(plan.pool.wordings)]
-        ids.append(torch.stack([padded(tokenizer, texts, spec.text.tokens) for texts in wordings], dim=1).to(device))
+        add(pixels, scenes, number, 0)
+    for number, count in enumerate(_batches(plan.pool.switches, plan.pool.batch), start=len(looks)):
+        (before, early), (after, late) = (_scenes(plan, 2 * number + i, count, device) for i in range(2))
+        pixels = (render(scenes, start=at, frames=frames, size=size) for scenes, at in ((before, early), (after, late)))
+        add(torch.lerp(*pixels, dissolve(frames, device)), after, number, SWITCH_FRAME)
     joined = {name: torch.cat([each[name] for each in labels]) for name in labels[0]}
     return (
-        LatentPool(latents_KFCYX=torch.cat(latents), ids_KWS=torch.cat(ids)),
+        LatentPool(latents_KFCYX=torch.cat(latents), ids_KWS=torch.cat(ids), true_from_K=torch.cat(true_from)),
         PixelPool(pixels_KTCYX=torch.cat(looks), labels=joined),
     )
+
+
+def dissolve(frames: int, device: torch.device) -> Tensor:
+    """How much of the second scene each pixel frame shows [T, 1, 1, 1]: all of it one chunk after the switch."""
+    first, last = pixel_frames(0, SWITCH_FRAME), pixel_frames(0, SWITCH_FRAME + SWITCH_LENGTH)
+    share = ((torch.arange(frames, device=device) - first + 1) / (last - first)).clamp(0, 1)
+    return (share * share * (3 - 2 * share))[:, None, None, None]
 
 
 def _batches(total: int, size: int) -> list[int]:

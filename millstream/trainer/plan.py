@@ -16,6 +16,8 @@ class PoolPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Clips rendered once and trained on many times."""
 
     clips: int = 12000
+    switches: int = 0
+    """Clips more, in which one scene dissolves into another: what a switched prompt should look like."""
     latent_frames: int = 9
     vae_clips: int = 1500
     vae_latent_frames: int = 3

@@ -6,6 +6,7 @@ Shapes: K clips, W wordings, B batch, F latent frames, T pixel frames, C channel
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,10 +34,19 @@ class LatentPool:
     latents_KFCYX: Tensor
     ids_KWS: Tensor
     """Token ids of each clip's captions."""
+    true_from_K: Tensor
+    """The first frame a clip's captions are true of: 0, but where the picture turns from one scene into another."""
 
-    def draw(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Latents [B, F, C, Y, X] in float32 and token ids [B, S]."""
+    def draw(self, batch: int, generator: torch.Generator) -> Drawn:
         device = self.latents_KFCYX.device
         clip = torch.randint(len(self.latents_KFCYX), (batch,), generator=generator, device=device)
         wording = torch.randint(self.ids_KWS.shape[1], (batch,), generator=generator, device=device)
-        return self.latents_KFCYX[clip].float(), self.ids_KWS[clip, wording]
+        return Drawn(self.latents_KFCYX[clip].float(), self.ids_KWS[clip, wording], self.true_from_K[clip])
+
+
+class Drawn(NamedTuple):
+    """A batch of clips: latents in float32, token ids of one caption each, and the first frame it is true of."""
+
+    latents_BFCYX: Tensor
+    ids_BS: Tensor
+    true_from_B: Tensor

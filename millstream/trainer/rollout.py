@@ -69,17 +69,29 @@ def stream_batch(
     chunks: int,
     levels: tuple[float, ...],
     generator: torch.Generator,
+    first: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Clean latents [B, chunks*F, C, Y, X], generated as a session would, in the dtype the model is given them."""
+    """Clean latents [B, chunks*F, C, Y, X] from chunk `first` on, generated as a session would, in the dtype the model is
+    given them."""
     frames, parts = shape[1], []
 
     def noise(_: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=generator.device)
 
-    for chunk in range(chunks):
+    for chunk in range(first, first + chunks):
         ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
         clean = sampler.denoise(model, noise(0).to(dtype), levels, ring, cross, noise)
         sampler.commit(model, clean, 0.0, ring, cross)
         parts.append(clean)
     return torch.cat(parts, dim=1)
+
+
+@torch.no_grad()
+def recommit(
+    model: sampler.FlowModel, ring: KVRing, cross: CrossKV, clean_BFCYX: Tensor, *, chunks: range, frames: int
+) -> None:
+    """Fill an empty ring with these chunks of a stream, under another prompt: what `recompute` does."""
+    for chunk in chunks:
+        ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
+        sampler.commit(model, clean_BFCYX[:, chunk * frames : (chunk + 1) * frames], 0.0, ring, cross)

@@ -15,9 +15,10 @@ from millstream.commands.train_eval import EvalRequest, even_steps, run_train_ev
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.trainer.data.scene import attributes, sample_scenes
+from millstream.trainer.data.vocabulary import CLASSES
 from millstream.trainer.evaluate import adherence, response, streams
 from millstream.trainer.evaluate.adherence import adherence_ticks, judge_prompts
-from millstream.trainer.evaluate.classifier import CLASSES, GLIMPSED, ClipClassifier
+from millstream.trainer.evaluate.classifier import GLIMPSED, ClipClassifier
 from millstream.trainer.evaluate.metrics import accuracy, edge_strength, flicker, frechet, impression, relative, wilson
 from millstream.trainer.evaluate.plots import write_plots
 from millstream.trainer.evaluate.response import WATCHED, Pairs, Response, draw_pairs, measure_response, response_ticks
@@ -50,7 +51,8 @@ def test_an_impression_does_not_depend_on_how_many_clips_are_looked_at_together(
 
 
 def test_accuracy_counts_what_is_right() -> None:
-    assert accuracy({"thing": torch.tensor([1, 2, 3, 3])}, {"thing": torch.tensor([1, 2, 3, 4])}) == {"thing": 0.75}
+    shown = torch.tensor([[0, 1, 0], [1, 0, 1], [1, 0, 1], [0, 1, 0]]).bool()
+    assert accuracy({"thing": torch.tensor([1, 0, 2, 2])}, {"thing": shown}) == {"thing": 0.75}
     assert relative({"thing": 0.75, "time": 0.5}, {"thing": 0.75, "time": 0.0}, clips=4) == {"thing": 1.0, "time": 2.0}
 
 
@@ -155,9 +157,9 @@ def test_a_response_is_the_first_chunk_at_which_all_that_differs_is_recognised()
 def test_what_the_judge_does_not_recognise_in_a_render_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     named = attributes(sample_scenes(6, seed=response.SEED + 1))
     wrong = {name: ids.clone() for name, ids in named.items()}
-    wrong["colour"] += 1
-    for ids in wrong.values():
-        ids[2] += 1
+    wrong["colour"] = (wrong["colour"] + 1) % len(CLASSES["colour"])
+    for name, ids in wrong.items():
+        ids[2] = (named[name][2] + 1) % len(CLASSES[name])
     monkeypatch.setattr(response, "_named", lambda judge, chunk: wrong)
     pairs = draw_pairs(judge(), 6, config=small(), device=CPU)
     assert len(pairs) == 5, "the third is recognised in nothing"

@@ -26,8 +26,9 @@ ARROWS = {
     "planner": {"core"},
     "runtime": {"wire", "models", "ops", "core"},
     "server": {"runtime", "core"},
+    "load": {"core"},
     "trainer": {"models", "ops", "core"},
-    "commands": {"ops", "server", "runtime", "trainer", "planner", "models", "core"},
+    "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "models", "core"},
     "cli": {"commands", "trainer", "models", "core"},
     "__main__": {"cli"},
 }
@@ -98,7 +99,7 @@ def test_help_needs_no_torch() -> None:
 
 def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone() -> None:
     loaded = loaded_by(modules_of("core", "ops", "models", "wire", "runtime"))
-    assert not loaded & {"transformers", "av", "typer", "rich", "diffusers", "fastapi", "starlette"}
+    assert not loaded & {"transformers", "av", "typer", "rich", "diffusers", "starlette", "uvicorn", "PIL"}
 
 
 SURFACE = {
@@ -106,6 +107,10 @@ SURFACE = {
         "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--fps", "--input", "--journal",
         "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale", "--out", "--overwrite", "--positions", "--quiet",
         "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--weights", "--window",
+    },
+    "serve": {
+        "--data", "--device", "--dtype", "--host", "--lora", "--max-waiting", "--memory", "--model", "--port", "--share",
+        "--threads", "--weights",
     },
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},

@@ -12,7 +12,8 @@ from millstream.core.errors import WeightsError
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.data.render import render
 from millstream.trainer.data.scene import attributes, sample_scenes
-from millstream.trainer.evaluate.classifier import CLASSES, FRAMES, GLIMPSED, ClipClassifier, glimpsed, load_classifier, thinned
+from millstream.trainer.data.vocabulary import CLASSES
+from millstream.trainer.evaluate.classifier import FRAMES, GLIMPSED, ClipClassifier, glimpsed, load_classifier, thinned
 from millstream.trainer.methods.classify import ClassifyMethod, glimpses
 from millstream.trainer.pool import PixelPool
 

@@ -159,7 +159,7 @@ def test_an_idle_session_gives_up_its_place_and_comes_back_to_the_same_bits(engi
         service.end("b")
         second.wait_for(Ended)
         service.watch("a")
-        rest = [notice for notice in first.wait_for(Pictured, lambda each: len(found) + len(each) >= 3)]
+        rest = first.wait_for(Pictured, lambda each: len(found) + len(each) >= 3)
         assert (found + [notice.chunk.digest for notice in rest])[:3] == expected
 
 
@@ -224,7 +224,7 @@ def test_more_steps_than_the_promise_carries_are_refused(engine: Engine) -> None
         load = service._admission.times.estimate(service._geometry(config(engine))).seconds
         fps = 0.4 * 12 / load
         service.open(request(engine, "a", fps=min(fps, 240.0)), owner)
-        with pytest.raises(Overloaded, match="of the device|could wait"):
+        with pytest.raises(Overloaded, match=r"of the device|could wait"):
             service.control("a", SetSteps(steps=tuple(range(1000, 0, -10))))
         service.control("a", SetSteps(steps=(900.0, 400.0)))
 

@@ -23,6 +23,7 @@ from millstream.trainer.muon import Muon
 from millstream.trainer.optimise import learning_rate
 from millstream.trainer.plan import StagePlan, read_plan
 from millstream.trainer.pool import LatentPool, PixelPool
+from millstream.trainer.rollout import ring_for, stream_batch
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, forced_flow, frames_of, teacher_forced
 from tests.unit.models_for_tests import DIT, dit, relative_error, ring
 
@@ -40,7 +41,8 @@ def pair(seed: int = 0) -> TextAndDiT:
 def pool(clips: int = 8) -> LatentPool:
     generator = torch.Generator().manual_seed(3)
     latents = torch.randn(clips, 6, 2, 4, 4, generator=generator).cumsum(1)
-    return LatentPool(latents_KFCYX=latents, ids_KWS=torch.randint(1, 9, (clips, 2, 5), generator=generator))
+    ids = torch.randint(1, 9, (clips, 2, 5), generator=generator)
+    return LatentPool(latents_KFCYX=latents, ids_KWS=ids, true_from_K=torch.arange(clips) % 2 * 3)
 
 
 def stage(steps: int = 8, **changes: object) -> StagePlan:
@@ -96,10 +98,59 @@ def methods() -> dict[str, Method]:
         "first chunk twice": FlowMethod(pair(), pool(), batch=4, window=6, noisy=(0, 0, 1)),
         "diffusion forcing": FlowMethod(pair(), pool(), batch=4, window=6, forcing="diffusion"),
         "ode": ODEMethod(deepcopy(student), teacher, pool(), batch=4, levels=LEVELS, teacher_steps=3, window=6),
+        "ode, diffusion forced": ODEMethod(
+            deepcopy(student), teacher, pool(), batch=4, levels=LEVELS, teacher_steps=3, forcing="diffusion", window=6
+        ),
         "self-forcing": SelfForcingMethod(
-            deepcopy(student), teacher, critic, pool(), batch=2, levels=LEVELS, chunks=2, longest=4, student_every=2, window=6
+            deepcopy(student),
+            teacher,
+            critic,
+            pool(),
+            batch=2,
+            levels=LEVELS,
+            chunks=2,
+            longest=4,
+            student_every=2,
+            switched=0.5,
+            window=6,
         ),
     }
+
+
+def test_what_a_caption_is_not_true_of_is_not_learnt() -> None:
+    def loss(changed: int) -> float:
+        clips = pool()
+        latents = clips.latents_KFCYX.clone()
+        latents[:, changed] += 9.0
+        told = LatentPool(latents_KFCYX=latents, ids_KWS=clips.ids_KWS, true_from_K=torch.full((8,), 3))
+        model = pair()
+        model.dit.head.proj.weight.data.zero_()  # then a flow does not depend on the context
+        (turn,) = FlowMethod(model, told, batch=4, window=6).turns
+        return float(turn.losses(torch.Generator().manual_seed(0))["flow"].detach())
+
+    assert loss(0) == loss(2)
+    assert loss(3) != loss(0)
+
+
+def test_a_stream_whose_prompt_is_switched_is_the_old_one_and_goes_on_as_a_recompute_does() -> None:
+    method = methods()["self-forcing"]
+    assert isinstance(method, SelfForcingMethod)
+    dit, window, frames = method._painter, 6, 3
+    text, other = torch.randn(2, 2, 5, 16).unbind(0)
+    generator = torch.Generator().manual_seed(4)
+    before = method._stream(dit, other, 3, generator)
+    state = generator.get_state()
+    found = method._stream(dit, text, 1, generator, before)
+    assert torch.equal(found[:, :9], before)
+    generator.set_state(state)
+    memory = ring_for(dit, method._shape, window=window, device=CPU)
+    cross = dit.read_prompt(text.to(torch.bfloat16))
+    memory.place([6, 7, 8])
+    dit.commit(before[:, 6:9], torch.zeros(2, frames), memory, cross)
+    expected = stream_batch(
+        dit, memory, cross, method._shape, chunks=1, levels=LEVELS, generator=generator, first=3, dtype=torch.bfloat16
+    )
+    assert torch.equal(found[:, 9:], expected)
 
 
 @pytest.mark.parametrize("name", methods())

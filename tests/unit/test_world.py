@@ -17,7 +17,7 @@ from millstream.trainer.data.captions import LEFT_OUT, WORDS, canonical_captions
 from millstream.trainer.data.motion import camera_travel, places
 from millstream.trainer.data.preview import GUTTER, contact_sheet
 from millstream.trainer.data.render import FPS, render, thing_coverage
-from millstream.trainer.data.scene import Scenes, attributes, sample_scenes
+from millstream.trainer.data.scene import Scenes, attributes, sample_scenes, shown
 from millstream.trainer.data.vocabulary import COLOURS, MOTIONS, SETTINGS, THINGS, TIMES, WEATHERS, Combination
 
 SMALL = (64, 64)
@@ -33,6 +33,16 @@ def test_a_scene_does_not_depend_on_how_many_are_drawn() -> None:
     assert same(many[:7], sample_scenes(7, seed=3))
     assert same(many[30:], sample_scenes(10, seed=3, start=30))
     assert not same(many, sample_scenes(40, seed=4))
+
+
+def test_a_scene_shows_what_either_of_its_things_is() -> None:
+    scenes = sample_scenes(200, seed=11)
+    found = shown(scenes)
+    for row in range(len(scenes)):
+        things = {int(scenes.thing[row])} | ({int(scenes.thing2[row])} if scenes.second[row] else set())
+        assert set(found["thing"][row].nonzero().flatten().tolist()) == things
+        assert found["setting"][row].nonzero().flatten().tolist() == [int(scenes.setting[row])]
+    assert scenes.second.any()
 
 
 def test_attributes_are_those_of_the_first_thing() -> None:

@@ -11,9 +11,11 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from millstream.ops.noise import philox
 from millstream.trainer.data.vocabulary import (
+    CLASSES,
     MOTIONS,
     SETTINGS,
     SIZES,
@@ -136,6 +138,15 @@ def attributes(scenes: Scenes) -> dict[str, Tensor]:
     """The ids a classifier is asked for; of two things, those of the first."""
     names = ("setting", "time", "weather", "thing", "colour", "motion")
     return {name: getattr(scenes, name) for name in names}
+
+
+def shown(scenes: Scenes) -> dict[str, Tensor]:
+    """Per attribute, which classes a scene shows [B, classes]: of two things, what either of them is."""
+    found = {name: one_hot(ids, len(CLASSES[name])).bool() for name, ids in attributes(scenes).items()}
+    for name in ("thing", "colour", "motion"):
+        second = one_hot(getattr(scenes, f"{name}2"), len(CLASSES[name])).bool()
+        found[name] |= second & scenes.second[:, None]
+    return found
 
 
 def _lots(count: int, start: int, seed: int) -> Tensor:

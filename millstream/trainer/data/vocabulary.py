@@ -28,6 +28,16 @@ SIZES = ("small", "large")
 MOTIONS = ("drifting", "rising", "falling", "circling", "bobbing")
 SPEEDS = ("slow", "fast")
 
+CLASSES = {
+    "setting": SETTINGS,
+    "time": TIMES,
+    "weather": WEATHERS,
+    "thing": THINGS,
+    "colour": COLOURS,
+    "motion": MOTIONS,
+}
+"""The attributes a clip is judged by."""
+
 HELD_OUT_ONE_IN = 20
 """One combination in so many, picked by a hash of its names, is kept from training."""
 

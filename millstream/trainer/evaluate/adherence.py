@@ -1,7 +1,7 @@
 """Do streams show what their prompts say, and for how long? Captions of scenes become prompts, and what they are judged
 against are renders of the same scenes at the same moment, and what the VAE makes of those.
 
-Knows no files and prints nothing. Of a scene with two things the first is asked for, as its labels are.
+Knows no files and prints nothing. Of a scene with two things either may be the one recognised.
 Shapes: B clips, T frames, C channels, Y and X rows and columns.
 """
 
@@ -19,7 +19,7 @@ from millstream.models.registry import LoadedModel
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.render import render
-from millstream.trainer.data.scene import Scenes, attributes, sample_scenes
+from millstream.trainer.data.scene import Scenes, sample_scenes, shown
 from millstream.trainer.evaluate.classifier import ClipClassifier
 from millstream.trainer.evaluate.metrics import Impression, accuracy, frechet, impression, joined, mean, relative, wilson
 from millstream.trainer.evaluate.streams import DECODED, BatchStream, Moment, Tick, chunks_until, moments, row_groups
@@ -87,13 +87,13 @@ def judge_prompts(
         for second, triple in _watch(stream, model, judge, scenes[rows], seconds, tick):
             seen[second].append(triple)
     whole = {second: Triple(*map(joined, zip(*parts, strict=True))) for second, parts in seen.items()}
-    start, labels = whole.pop(0.0), attributes(scenes)
+    start, wanted = whole.pop(0.0), shown(scenes)
     return Adherence(
         prompts="held out" if held_out else "seen",
         clips=count,
         first_edges=_ratio(start.streamed.edges, start.rebuilt.edges),
-        real=accuracy(whole[seconds[0]].rendered.named, labels),
-        moments=tuple(_judgements(whole, labels)),
+        real=accuracy(whole[seconds[0]].rendered.named, wanted),
+        moments=tuple(_judgements(whole, wanted)),
     )
 
 
@@ -125,10 +125,10 @@ def _references(model: LoadedModel, scenes: Scenes, moment: Moment) -> tuple[Ten
     return torch.cat(rendered), torch.cat(rebuilt)
 
 
-def _judgements(moments: Mapping[float, Triple], labels: Mapping[str, Tensor]) -> Iterator[Judgement]:
+def _judgements(moments: Mapping[float, Triple], wanted: Mapping[str, Tensor]) -> Iterator[Judgement]:
     before: dict[str, float] | None = None
     for second, triple in moments.items():
-        found, real = (accuracy(side.named, labels) for side in (triple.streamed, triple.rendered))
+        found, real = (accuracy(side.named, wanted) for side in (triple.streamed, triple.rendered))
         clips = len(triple.streamed.edges)
         adherence = relative(found, real, clips)
         before = before or adherence

@@ -17,18 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.core.errors import WeightsError
-from millstream.trainer.data.vocabulary import COLOURS, MOTIONS, SETTINGS, THINGS, TIMES, WEATHERS
+from millstream.trainer.data.vocabulary import CLASSES
 
 JUDGE = Path(__file__).parent / "classifier.safetensors"
 """The one that was trained with the bundled Brook."""
-CLASSES = {
-    "setting": SETTINGS,
-    "time": TIMES,
-    "weather": WEATHERS,
-    "thing": THINGS,
-    "colour": COLOURS,
-    "motion": MOTIONS,
-}
 FRAMES = 33
 """Two seconds and one frame."""
 EVERY = 4

@@ -57,9 +57,13 @@ def joined(parts: Sequence[Impression]) -> Impression:
     )
 
 
-def accuracy(named: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:
-    """Share of clips whose attribute is recognised."""
-    return {name: float((found == labels[name].cpu()).float().mean()) for name, found in named.items()}
+def accuracy(named: Mapping[str, Tensor], shown: Mapping[str, Tensor]) -> dict[str, float]:
+    """Share of clips where what the judge names is among what is shown [B, classes]."""
+    return {name: float(is_shown(found, shown[name].cpu()).float().mean()) for name, found in named.items()}
+
+
+def is_shown(named_B: Tensor, shown_BC: Tensor) -> Tensor:
+    return shown_BC.gather(1, named_B[:, None]).squeeze(1)
 
 
 def relative(found: Mapping[str, float], real: Mapping[str, float], clips: int) -> dict[str, float]:

@@ -19,8 +19,9 @@ from millstream.models.registry import LoadedModel
 from millstream.ops.pixels import from_bytes, to_bytes
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.render import render
-from millstream.trainer.data.scene import Scenes, attributes, sample_scenes
+from millstream.trainer.data.scene import Scenes, sample_scenes, shown
 from millstream.trainer.evaluate.classifier import GLIMPSED, ClipClassifier, glimpsed
+from millstream.trainer.evaluate.metrics import is_shown
 from millstream.trainer.evaluate.streams import BatchStream, PromptSwitch, Tick, row_groups
 
 MODES: tuple[Switch, ...] = ("cut", "recompute", "blend", "keep")
@@ -69,11 +70,12 @@ class Pairs:
 def draw_pairs(judge: ClipClassifier, count: int, *, config: StreamConfig, device: torch.device) -> Pairs:
     """At most `count`: pairs that differ in nothing the judge recognises are left out."""
     before, after = (sample_scenes(count, seed=seed, device=device) for seed in (SEED, SEED + 1))
-    old, new = attributes(before), attributes(after)
+    old, new = shown(before), shown(after)
     frames, size = pixel_frames(0, config.frames_per_chunk), (config.height, config.width)
     rendered = (to_bytes(render(after[rows], frames=frames, size=size)) for rows in row_groups(count, device))
     real = [_named(judge, pixels) for pixels in rendered]
-    asked = {name: (old[name] != new[name]) & (torch.cat([named[name] for named in real]) == new[name]) for name in GLIMPSED}
+    found = {name: torch.cat([named[name] for named in real]) for name in GLIMPSED}
+    asked = {name: ~(old[name] & new[name]).any(dim=1) & is_shown(found[name], new[name]) for name in GLIMPSED}
     usable = torch.stack(list(asked.values())).any(dim=0).nonzero().flatten()
     return Pairs(before=before, after=after, asked=asked)[usable]
 
@@ -109,13 +111,13 @@ def response_ticks(pairs: int, device: torch.device) -> int:
 
 def _follow(stream: BatchStream, judge: ClipClassifier, pairs: Pairs, tick: Tick) -> Tensor:
     """[B, chunks after the switch]: is the new prompt recognised there?"""
-    labels, seen = attributes(pairs.after), []
+    wanted, seen = shown(pairs.after), []
     for chunk in range(SWITCH_AT + WATCHED):
         pixels = stream.advance()
         tick()
         if chunk >= SWITCH_AT:
             named = _named(judge, pixels)
-            right = [(named[name] == labels[name]) | ~asked for name, asked in pairs.asked.items()]
+            right = [is_shown(named[name], wanted[name]) | ~asked for name, asked in pairs.asked.items()]
             seen.append(torch.stack(right).all(dim=0).cpu())
     return torch.stack(seen, dim=1)
 

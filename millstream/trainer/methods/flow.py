@@ -1,7 +1,8 @@
 """Learning the flow from noise to clips, chunk by chunk: teacher forcing or diffusion forcing.
 
 Teacher forcing shows each noisy chunk the clean chunks before it; diffusion forcing shows it those before it at noise
-levels of their own. A share of the prompts is left out, so that guidance has something to differ from.
+levels of their own. A share of the prompts is left out, so that guidance has something to differ from. What a caption is
+not true of, the scene before a switch, is context and not learnt.
 Shapes: B batch, F frames, K chunks, C latent channels, Y and X latent rows and columns, S text tokens.
 """
 
@@ -63,8 +64,8 @@ class FlowMethod:
         self._sequence = ChunkedSequence(layout, pair.dit.config, (rows, columns), device)
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        clip, ids = self._pool.draw(self._batch, generator)
-        clean = clip[:, self._learnt]
+        clip, ids, true_from = self._pool.draw(self._batch, generator)
+        clean, told_BF = clip[:, self._learnt], self._learnt >= true_from[:, None]
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         level_BF = chunk_levels(clean, self._frames, self._shift, generator)
         noisy = at_levels(clean, noise, level_BF)
@@ -75,4 +76,5 @@ class FlowMethod:
                 flow = forced_flow(self._flow, clip, noisy, level_BF, self._sequence, cross)
             else:
                 flow = self._flow(noisy, level_BF, self._sequence, cross)
-        return {"flow": (flow.float() - (noise - clean)).square().mean()}
+        errors_BF = (flow.float() - (noise - clean)).square().mean(dim=(2, 3, 4))
+        return {"flow": (errors_BF * told_BF).sum() / told_BF.sum()}

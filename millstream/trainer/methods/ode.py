@@ -2,7 +2,7 @@
 
 The pair (noise, end of path) is deterministic, so a plain squared error keeps pictures sharp. From the second step
 on the student starts from its own estimate with new noise in it, as it will when it streams. Guidance goes into the
-target, so the student needs none.
+target, so the student needs none. Its context is clean (teacher forcing) or at random noise levels (diffusion forcing).
 Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
 """
 
@@ -17,6 +17,7 @@ from millstream.models.brook.text import PAD
 from millstream.models.dit import CrossKV
 from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
+from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.rollout import Guided, ring_for, solve
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
@@ -34,10 +35,12 @@ class ODEMethod:
         guidance: float = 2.5,
         teacher_steps: int = 10,
         shift: float = 3.0,
+        forcing: str = "teacher",
         frames_per_chunk: int = 3,
         window: int = 9,
     ) -> None:
         self.turns = (Turn("student", student.dit, self._losses),)
+        self._forcing, self._shift = forcing, shift
         self._student, self._teacher, self._pool, self._batch = student, teacher, pool, batch
         self._levels, self._guidance, self._frames, self._window = levels, guidance, frames_per_chunk, window
         _, frames, _, rows, columns = pool.latents_KFCYX.shape
@@ -50,7 +53,7 @@ class ODEMethod:
         self._path = noise_levels(steps, shift=shift, warp=True)
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        clip, ids = self._pool.draw(self._batch, generator)
+        clip, ids, _ = self._pool.draw(self._batch, generator)
         device = clip.device
         chunk = int(torch.randint(-1, len(self._sequences), (1,), generator=generator, device=device))
         before = self._frames * max(0, chunk)  # the first chunk twice as often: it is the hardest
@@ -60,11 +63,12 @@ class ODEMethod:
             text = self._teacher.text(ids).detach()
             target = self._teach(context, noise, text, ids)
             cross = self._student.dit.read_prompt(text)
+            told, context_BF = self._forced(context, generator)
             losses, clean = {}, noise
             for step, level in enumerate(self._levels):
                 fresh = torch.randn(noise.shape, generator=generator, device=device)
                 start = noise if step == 0 else sampler.mix(clean.detach(), fresh, level)
-                clean = self._estimate(context, start, level, cross)
+                clean = self._estimate(told, context_BF, start, level, cross)
                 losses[f"step {step}"] = (clean - target).square().mean()
         return losses
 
@@ -82,11 +86,18 @@ class ODEMethod:
         ring.place(list(range(context.shape[1], context.shape[1] + self._frames)))
         return solve(guided, noise, self._path, ring, cross)
 
-    def _estimate(self, context: Tensor, start: Tensor, level: float, cross: CrossKV) -> Tensor:
-        """The student's clean chunk, with gradients, its context being clean frames."""
-        dit, count = self._student.dit, context.shape[1] + start.shape[1]
-        sequence = self._sequences[context.shape[1] // self._frames]
-        levels = torch.zeros(start.shape[0], count, device=start.device)
-        levels[:, context.shape[1] :] = level
-        flow = dit(torch.cat([context, start], dim=1), levels, sequence, cross)[:, context.shape[1] :]
+    def _forced(self, context: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The context as the student is shown it, and the noise level of each of its frames."""
+        if self._forcing == "teacher" or not context.shape[1]:
+            return context, torch.zeros(context.shape[:2], device=context.device)
+        level_BF = chunk_levels(context, self._frames, self._shift, generator)
+        noise = torch.randn(context.shape, generator=generator, device=context.device)
+        return at_levels(context, noise, level_BF), level_BF
+
+    def _estimate(self, context: Tensor, context_BF: Tensor, start: Tensor, level: float, cross: CrossKV) -> Tensor:
+        """The student's clean chunk, with gradients."""
+        before = context.shape[1]
+        sequence = self._sequences[before // self._frames]
+        levels = torch.cat([context_BF, sampler.per_frame(level, start)], dim=1)
+        flow = self._student.dit(torch.cat([context, start], dim=1), levels, sequence, cross)[:, before:]
         return start - level / FULL * flow.float()

@@ -1,10 +1,11 @@
 """Learning from one's own stream: the student continues what it painted itself, and is pulled to where the teacher
 thinks such pictures should be more than a critic, trained on the student's own, thinks they are.
 
-Distribution matching distillation over self-made context. The rollout runs on the ring, in the precision of serving and without gradients; one step of
-its last chunks is then computed again with gradients in a single pass, its context being the stream as it came out. So
-gradients reach one step back and never through the cache. Streams are of random length: what a student makes of its own
-late chunks is what decides whether it drifts.
+Distribution matching distillation over self-made context. The rollout runs on the ring, in the precision of serving and
+without gradients; one step of its last chunks is then computed again with gradients in a single pass, its context being
+the stream as it came out. So gradients reach one step back and never through the cache. Streams are of random length:
+what a student makes of its own late chunks is what decides whether it drifts. And in a share of them the prompt is
+switched, as a session recomputes.
 Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
 """
 
@@ -20,11 +21,12 @@ from millstream.core.schedule import FULL
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.kv import Memory
+from millstream.models.sampler import FlowModel
 from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import at_levels, chunk_levels, per_pixel
 from millstream.trainer.pool import LatentPool
-from millstream.trainer.rollout import ring_for, stream_batch
+from millstream.trainer.rollout import recommit, ring_for, stream_batch
 from millstream.trainer.sequence import ChunkedSequence, forced_flow, teacher_forced
 
 
@@ -57,18 +59,21 @@ class SelfForcingMethod:
         guidance: float = 2.5,
         shift: float = 3.0,
         student_every: int = 4,
+        switched: float = 0.0,
         frames_per_chunk: int = 3,
         window: int = 9,
     ) -> None:
-        """Learns from the last `chunks` of streams of that many, up to `longest`."""
+        """Learns from the last `chunks` of streams of that many, up to `longest`; `switched` is the share of batches in which
+        the prompt changes before those whose whole window is in sight."""
         self.turns = (
             Turn("student", student.dit, self._student_losses, every=student_every),
             Turn("critic", critic, self._critic_losses),
         )
-        assert longest <= chunks or chunks * frames_per_chunk >= window, f"{chunks} chunks do not show a window of {window}"
+        late = longest > chunks or switched > 0
+        assert not late or chunks * frames_per_chunk >= window, f"{chunks} chunks do not show a window of {window}"
         self._student, self._teacher, self._critic, self._pool = student, teacher, critic, pool
         self._batch, self._levels, self._guidance, self._shift = batch, levels, guidance, shift
-        self._chunks, self._longest, self._window = chunks, max(chunks, longest), window
+        self._chunks, self._longest, self._window, self._switched = chunks, max(chunks, longest), window, switched
         _, _, channels, rows, columns = pool.latents_KFCYX.shape
         self._shape = (batch, frames_per_chunk, channels, rows, columns)
         layout, device = teacher_forced(range(chunks), frames_per_chunk, window), pool.latents_KFCYX.device
@@ -109,7 +114,7 @@ class SelfForcingMethod:
         return mine - (fake - real) / scale
 
     def _prompts(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        _, ids = self._pool.draw(self._batch, generator)
+        ids = self._pool.draw(self._batch, generator).ids_BS
         with torch.no_grad():
             return self._student.text(ids), self._student.text(torch.full_like(ids, PAD))
 
@@ -118,26 +123,50 @@ class SelfForcingMethod:
         device, frames = text.device, self._shape[1]
         chosen = int(torch.randint(len(self._levels), (1,), generator=generator, device=device))
         length = int(torch.randint(self._chunks, self._longest + 1, (1,), generator=generator, device=device))
+        switches = bool(torch.rand(1, generator=generator, device=device) < self._switched)
         torch._foreach_copy_(list(self._painter.parameters()), list(self._student.dit.parameters()))
         recorder = _Recorder(self._painter, chosen, len(self._levels))
-        stream = stream_batch(
-            recorder,
-            ring_for(self._painter, self._shape, window=self._window, device=device),
-            self._painter.read_prompt(text.to(torch.bfloat16)),
-            self._shape,
-            chunks=length,
-            levels=self._levels,
-            generator=generator,
-            dtype=torch.bfloat16,
-        ).float()
+        make = self._switched_stream if switches else self._stream
+        stream = make(recorder, text, length, generator)
         shown = self._chunks * frames
-        unseen = self._window - frames if length > self._chunks else 0
+        unseen = self._window - frames if switches or length > self._chunks else 0
         return Rollout(
-            stream=stream[:, -shown:],
+            stream=stream[:, -shown:].float(),
             starts=torch.cat(recorder.starts[-self._chunks :], dim=1).float(),
             level_BF=torch.full((self._batch, shown), self._levels[chosen], device=device),
             weight_F=(torch.arange(shown, device=device) >= unseen).float(),
         )
+
+    def _stream(
+        self, model: FlowModel, text: Tensor, chunks: int, generator: torch.Generator, before: Tensor | None = None
+    ) -> Tensor:
+        """A stream of so many chunks, in the precision of serving; `before` is what it goes on from, under a new prompt."""
+        frames = self._shape[1]
+        ring = ring_for(self._painter, self._shape, window=self._window, device=text.device)
+        cross = self._painter.read_prompt(text.to(torch.bfloat16))
+        first = 0 if before is None else before.shape[1] // frames
+        if before is not None:
+            kept = min(first, self._window // frames - 1)
+            recommit(model, ring, cross, before, chunks=range(first - kept, first), frames=frames)
+        made = stream_batch(
+            model,
+            ring,
+            cross,
+            self._shape,
+            chunks=chunks,
+            levels=self._levels,
+            generator=generator,
+            first=first,
+            dtype=torch.bfloat16,
+        )
+        return made if before is None else torch.cat([before, made], dim=1)
+
+    def _switched_stream(self, recorder: _Recorder, text: Tensor, chunks: int, generator: torch.Generator) -> Tensor:
+        """So many chunks, of which those at the end whose whole window is in sight are under `text`, the rest under another."""
+        after = self._chunks - (self._window // self._shape[1] - 1)
+        other, _ = self._prompts(generator)
+        before = self._stream(recorder, other, chunks - after, generator)
+        return self._stream(recorder, text, after, generator, before)
 
     def _flows(self, dit: CausalDiT, stream: Tensor, noisy: Tensor, level_BF: Tensor, cross: CrossKV) -> Tensor:
         """Flows of noisy chunks whose past is the stream as it came out."""

@@ -1,0 +1,113 @@
+"""Why each stage of Brook's training is there: the same student trained without one of them, on three seeds.
+
+    python -m benchmarks.ablation --run out/brook
+
+Starts from the VAE, the judge, the latents and the teacher of a finished run. Every variant is judged by how well it keeps to
+its prompts as a stream goes on:
+
+teacher forcing      few steps learnt with clean frames of real clips as context
+diffusion forcing    the same with noisy ones
+self-forcing         the first, then on the student's own streams
+no initialisation    self-forcing straight from the teacher
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from msgspec.structs import replace
+
+from benchmarks.report import write_report
+from millstream.runtime.engine import Engine, choose_device
+from millstream.trainer.brook import BrookRun
+from millstream.trainer.evaluate.adherence import judge_prompts
+from millstream.trainer.evaluate.classifier import load_classifier
+from millstream.trainer.plan import RECIPES, RunPlan, StagePlan, read_plan
+
+SHARED = ("vae-average.pt", "classifier-average.pt", "teacher-average.pt", "latents.pt")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """How much of the recipe each variant gets, and how long its streams are judged."""
+
+    ode_steps: int
+    self_forcing_steps: int
+    prompts: int
+    seconds: tuple[float, ...]
+
+
+def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
+    """The stages after the teacher, by variant."""
+    shared = tuple(stage for stage in plan.stages if stage.method in ("vae", "classify", "flow"))
+    clean = replace(plan.stage("ode"), steps=scale.ode_steps)
+    noisy = replace(clean, options=clean.options | {"forcing": "diffusion"})
+    own = replace(plan.stage("self-forcing"), steps=scale.self_forcing_steps)
+    return {
+        "teacher forcing": (*shared, clean),
+        "diffusion forcing": (*shared, noisy),
+        "self-forcing": (*shared, clean, own),
+        "no initialisation": (*shared, own),
+    }
+
+
+def train(plan: RunPlan, source: Path, folder: Path, device: torch.device) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in SHARED:
+        if not (folder / name).exists():
+            shutil.copy(source / name, folder / name)
+    run = BrookRun(plan, folder, device=device)
+    run.train(lambda stage, report: None, lambda stage, step, sheet: None, checkpoint_every=10**9)
+    run.export(folder / "brook.safetensors", {})
+    return folder / "brook.safetensors"
+
+
+def judge(weights: Path, scale: Scale, device: str) -> dict[str, object]:
+    """Adherence at every moment, and the most that any attribute has lost by the last."""
+    engine = Engine("brook", weights=str(weights), device=device)
+    classifier = load_classifier(weights.with_name("classifier.safetensors"), engine.device)
+    found = judge_prompts(
+        engine.model, classifier, config=engine.stream_config(), held_out=False, count=scale.prompts, seconds=scale.seconds
+    )
+    means = {f"{moment.second:g}": round(moment.mean, 4) for moment in found.moments}
+    return {"mean at second": means, "first edges": round(found.first_edges, 3), "most lost": round(found.moments[-1].lost, 4)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, default=Path("out/brook"))
+    parser.add_argument("--recipe", type=Path, default=RECIPES / "brook.toml")
+    parser.add_argument("--out", type=Path, default=Path("out/ablation"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="+", help="variants; all if not said")
+    parser.add_argument("--ode-steps", type=int, default=200)
+    parser.add_argument("--self-forcing-steps", type=int, default=300)
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--seconds", type=float, nargs="+", default=[2.0, 10.0, 30.0])
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    scale = Scale(
+        ode_steps=options.ode_steps,
+        self_forcing_steps=options.self_forcing_steps,
+        prompts=options.prompts,
+        seconds=tuple(options.seconds),
+    )
+    plan, device, found = read_plan(options.recipe), choose_device(options.device), {}
+    for seed in options.seeds:
+        for name, stages in variants(plan, scale).items():
+            if options.only and name not in options.only:
+                continue
+            folder = options.out / f"{name.replace(' ', '-')}-{seed}"
+            weights = train(replace(plan, seed=seed, stages=stages), options.run, folder, device)
+            found[f"{name}, seed {seed}"] = judge(weights, scale, options.device)
+            print(name, seed, json.dumps(found[f"{name}, seed {seed}"]), flush=True)
+    write_report("ablation", {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}, found)
+
+
+if __name__ == "__main__":
+    main()
