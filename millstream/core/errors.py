@@ -50,3 +50,11 @@ class Overloaded(MillstreamError):
 
 class UnknownSession(MillstreamError):
     """A session that is not there, or not any more."""
+
+
+class ProtocolBroken(MillstreamError):
+    """A server that does not answer, goes away, or says what the protocol does not know."""
+
+
+class LoadError(MillstreamError):
+    """A load run that could not be carried out."""

@@ -1,0 +1,171 @@
+"""The server as a process: started for a run, watched from outside, stopped after it.
+
+Memory is read from `/proc` where the server is ours, from its `/metrics` where it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from millstream.core.errors import LoadError
+
+READY_S = 300.0
+"""Loading and warming up a model."""
+STOP_S = 20.0
+SAMPLE_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    resident_bytes: int
+    threads: int | None
+    """None where only the server itself could tell."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    start: Reading
+    peak: Reading
+    """The largest of each."""
+    end: Reading
+
+    @property
+    def growth(self) -> float:
+        return self.end.resident_bytes / self.start.resident_bytes - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    url: str
+    pid: int | None
+    """None for a server that somebody else started."""
+
+    def read(self) -> Reading | None:
+        """Now; None where the server does not say, or is gone."""
+        return _read_process(self.pid) if self.pid is not None else _read_metrics(self.url)
+
+
+class Watch:
+    """Samples a server's memory while a run goes on. Keeps three readings, however long."""
+
+    def __init__(self, read: Callable[[], Reading | None]) -> None:
+        self._read = read
+        self._start: Reading | None = None
+        self._peak: Reading | None = None
+        self._end: Reading | None = None
+
+    async def sample(self) -> None:
+        reading = await asyncio.to_thread(self._read)
+        if reading is None:
+            return
+        self._start = self._start or reading
+        self._end, before = reading, self._peak or reading
+        threads = None if reading.threads is None else max(before.threads or 0, reading.threads)
+        self._peak = Reading(resident_bytes=max(before.resident_bytes, reading.resident_bytes), threads=threads)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.sample()
+            await asyncio.sleep(SAMPLE_S)
+
+    def usage(self) -> Usage | None:
+        if self._start is None or self._peak is None or self._end is None:
+            return None
+        return Usage(start=self._start, peak=self._peak, end=self._end)
+
+
+@asynccontextmanager
+async def serve(options: Sequence[str]) -> AsyncIterator[Host]:
+    """`millstream serve` with these options, on a free port of this machine, for as long as the block lasts."""
+    port = _free_port()
+    with tempfile.TemporaryDirectory(prefix="millstream-load-") as folder:
+        log = Path(folder) / "log"
+        command = [sys.executable, "-m", "millstream", "serve", "--port", str(port), "--data", f"{folder}/data", *options]
+        with log.open("wb") as sink:
+            process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            url = f"ws://127.0.0.1:{port}"
+            await _wait_until_ready(url, process, log)
+            yield Host(url=url, pid=process.pid)
+        finally:
+            await asyncio.to_thread(_stop, process)
+
+
+async def is_ready(url: str) -> bool:
+    return await asyncio.to_thread(_get, url, "/readyz") is not None
+
+
+async def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    patience = time.monotonic() + READY_S
+    while not await is_ready(url):
+        if process.poll() is not None:
+            lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise LoadError(f"the server did not start: {lines[-1]}")
+        if time.monotonic() > patience:
+            raise LoadError(f"the server was not ready within {READY_S:g} s; try a smaller model")
+        await asyncio.sleep(0.1)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _read_process(pid: int) -> Reading | None:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    if "VmRSS" not in fields:
+        return None  # it has ended and nobody has asked for its exit code yet
+    return Reading(resident_bytes=int(fields["VmRSS"].split()[0]) * 1024, threads=int(fields["Threads"]))
+
+
+def _read_metrics(url: str) -> Reading | None:
+    samples = metrics(url)
+    resident = samples.get("process_resident_memory_bytes")
+    return None if resident is None else Reading(resident_bytes=int(resident), threads=None)
+
+
+def metrics(url: str) -> dict[str, float]:
+    """The server's Prometheus samples by name, labels included; empty when it does not answer."""
+    lines = (_get(url, "/metrics") or "").splitlines()
+    pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
+def _get(url: str, path: str) -> str | None:
+    """The page's text; None when it is not there or not yet."""
+    parts = urlsplit(url)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(urlunsplit(("http", parts.netloc, path, "", "")), timeout=5) as answer:
+            return str(answer.read().decode())
+    except (urllib.error.URLError, OSError, TimeoutError):
+        return None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,176 @@
+"""A server without a model that speaks as much of docs/protocol.md as the load harness needs, and misbehaves on request.
+
+Chunks are sent as a paced server would: at most two ahead of the viewer's clock, standing still while paused or unwatched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import websockets
+from websockets.asyncio.server import Request, Response, ServerConnection, serve
+
+FRAMES = 12
+LEAD = 2
+
+
+@dataclass
+class Station:
+    """One session."""
+
+    name: str
+    fps: float
+    index: int = 0
+    media_s: float = 0.0
+    dry_at: float = 0.0
+    """When a viewer has played all that was sent."""
+    still_since: float | None = None
+    paused: bool = False
+    receipts: list[dict[str, Any]] = field(default_factory=list)
+
+    def stand_still(self) -> None:
+        self.still_since = self.still_since or time.monotonic()
+
+    def go_on(self) -> None:
+        if self.still_since is not None:
+            self.dry_at += time.monotonic() - self.still_since
+            self.still_since = None
+
+
+@dataclass
+class SmallServer:
+    places: int = 8
+    stall_at: int | None = None
+    """Chunk that comes `stall_s` too late."""
+    stall_s: float = 0.0
+    forgetful: bool = False
+    """Whether controls never apply."""
+    skipped: int | None = None
+    """Chunk that is never sent."""
+    port: int = 0
+    stations: dict[str, Station] = field(default_factory=dict)
+    opened: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}"
+
+    async def connection(self, socket: ServerConnection) -> None:
+        self.opened += 1
+        station: Station | None = None
+        sending: asyncio.Task[None] | None = None
+        await say(socket, "hello", version=1, model="small", formats=["raw"], defaults={}, limits={}, examples=["a", "b"])
+        try:
+            async for text in socket:
+                try:
+                    message = json.loads(text)
+                    kind = message["type"]
+                except (ValueError, TypeError, KeyError):
+                    kind = ""
+                if kind in ("start", "attach") and station is None:
+                    station = self.enter(message)
+                    if station is None:
+                        await say(socket, "error", code="refused", message="all places are taken", control_id="")
+                        continue
+                    await say(socket, "live", session=station.name, view="v", format="raw", config={}, note="")
+                    station.go_on()
+                    sending = asyncio.create_task(self.send(socket, station))
+                elif kind == "control" and station is not None and isinstance(message["control"], dict):
+                    await self.steer(socket, station, message["control"])
+                elif kind == "stop" and station is not None:
+                    await say(socket, "ended", cause="closed", reason="as asked")
+                    del self.stations[station.name]
+                    return
+                else:
+                    await say(socket, "error", code="bad_message", message="what?", control_id="")
+        finally:
+            if sending is not None and station is not None:
+                sending.cancel()
+                station.stand_still()
+
+    def enter(self, message: dict[str, Any]) -> Station | None:
+        if message["type"] == "attach":
+            return self.stations[message["session"]]
+        if len(self.stations) >= self.places:
+            return None
+        station = Station(name=f"s{self.opened}", fps=message["fps"])
+        self.stations[station.name] = station
+        return station
+
+    async def steer(self, socket: ServerConnection, station: Station, control: dict[str, Any]) -> None:
+        receipt = {"control_id": control["id"], "chunk_index": station.index}
+        await say(socket, "receipt", state="queued", **receipt)
+        if control["type"] == "pause":
+            station.paused = True
+            station.stand_still()
+            await say(socket, "receipt", state="applied", **receipt)
+        elif control["type"] == "resume":
+            station.paused = False
+            station.go_on()
+        elif not self.forgetful:
+            station.receipts.append({**receipt, "state": "applied"})
+
+    async def send(self, socket: ServerConnection, station: Station) -> None:
+        with suppress(websockets.ConnectionClosed):
+            while True:
+                chunk_s = FRAMES / station.fps
+                ahead_s = station.dry_at - time.monotonic()
+                if station.paused or ahead_s > (LEAD - 1) * chunk_s:
+                    await asyncio.sleep(0.002)
+                    continue
+                if station.index == self.stall_at:
+                    await asyncio.sleep(max(0.0, ahead_s) + self.stall_s)
+                if station.index != self.skipped:
+                    await socket.send(picture(station))
+                station.receipts = []
+                station.index += 1
+                station.media_s += chunk_s
+                station.dry_at = max(station.dry_at, time.monotonic()) + chunk_s
+
+    def page(self, connection: ServerConnection, request: Request) -> Response | None:
+        if request.path == "/readyz":
+            return connection.respond(HTTPStatus.OK, "ready\n")
+        if request.path == "/metrics":
+            return connection.respond(HTTPStatus.OK, "# HELP x\nprocess_resident_memory_bytes 1.5e+08\n")
+        return None
+
+
+async def say(socket: ServerConnection, kind: str, **fields: Any) -> None:
+    await socket.send(json.dumps({"type": kind, **fields}))
+
+
+def picture(station: Station) -> bytes:
+    sizes = [30] * FRAMES
+    header = json.dumps(
+        {
+            "type": "chunk",
+            "index": station.index,
+            "epoch": 0,
+            "media_s": station.media_s,
+            "fps": station.fps,
+            "frames": FRAMES,
+            "format": "raw",
+            "sizes": sizes,
+            "receipts": station.receipts,
+            "total_ms": 5.0,
+            "late_s": 0.0,
+            "dropped": 0,
+        }
+    ).encode()
+    return struct.pack("<I", len(header)) + header + bytes(sum(sizes))
+
+
+@asynccontextmanager
+async def small_server(**options: Any) -> AsyncIterator[SmallServer]:
+    server = SmallServer(**options)
+    async with serve(server.connection, "127.0.0.1", 0, process_request=server.page) as listening:
+        server.port = next(iter(listening.sockets)).getsockname()[1]
+        yield server

@@ -1,0 +1,110 @@
+"""The load harness over real sockets: against a small server that behaves or misbehaves, and against the real one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millstream.core.errors import LoadError
+from millstream.load.gate import missed
+from millstream.load.host import metrics
+from millstream.load.run import LoadRequest, LoadResult, run_load
+from tests.server.small_server import SmallServer, small_server
+
+FPS = 60.0
+"""A chunk plays a fifth of a second, so that a short run has many."""
+
+
+def load(server_options: dict[str, Any] | None = None, **options: Any) -> tuple[LoadResult, SmallServer]:
+    async def run() -> tuple[LoadResult, SmallServer]:
+        async with small_server(**(server_options or {})) as server:
+            request = LoadRequest(**{"url": server.url, "fps": FPS, "sessions": 1, "seconds": 2.0, "script": "busy", **options})
+            return await run_load(request), server
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(autouse=True)
+def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small server has nothing to tidy up."""
+    monkeypatch.setattr("millstream.load.run.SETTLE_S", 0.05)
+
+
+def test_everybody_plays_and_every_control_shows_at_a_server_that_behaves() -> None:
+    result, server = load(sessions=3, seconds=4.0)
+    assert [person.outcome for person in result.people] == ["played"] * 3
+    assert all(person.num_errors == person.unanswered == 0 for person in result.people)
+    assert all((person.continuity or 0) > 0.8 for person in result.people)
+    assert sum(person.controls for person in result.people) > 3
+    shown = result.everybody["control_shown_s"]
+    assert shown is not None
+    assert 0 < shown.p50 <= result.people[0].promise_s + 0.1
+    assert server.stations == {}, "everybody said goodbye"
+
+
+def test_rude_people_come_back_and_their_nonsense_is_answered() -> None:
+    result, server = load(script="rude", sessions=4, seconds=6.0)
+    assert [person.errors for person in result.people] == [()] * 4
+    assert server.opened == 4 + sum(person.reconnects for person in result.people)
+    assert sum(person.reconnects for person in result.people) > 0
+    assert result.everybody["resume_s"] is not None
+
+
+def test_who_finds_no_place_is_refused_and_the_refusal_is_timed() -> None:
+    result, _ = load({"places": 2}, sessions=3)
+    outcomes = sorted(person.outcome for person in result.people)
+    (refused,) = (person for person in result.people if person.outcome == "refused")
+    assert outcomes == ["played", "played", "refused"]
+    assert refused.reason == "all places are taken"
+    assert result.everybody["refusal_s"] is not None
+    assert result.everybody["refusal_s"].count == 1
+
+
+def test_a_server_that_stalls_is_seen_to_stall() -> None:
+    result, _ = load({"stall_at": 5, "stall_s": 0.5})
+    (person,) = result.people
+    assert person.misses >= 1
+    assert person.stalled_s == pytest.approx(0.5, abs=0.3)
+    assert any("continuity" in line for line in missed(result))
+
+
+def test_controls_that_never_apply_are_missed() -> None:
+    result, _ = load({"forgetful": True}, script="busy", seconds=3.0)
+    (person,) = result.people
+    assert person.unanswered + person.interrupted == person.controls > 0
+    assert person.seen["control_shown_s"] is None
+
+
+def test_a_chunk_that_is_never_sent_is_an_error() -> None:
+    result, _ = load({"skipped": 4}, script="calm")
+    (person,) = result.people
+    assert person.num_errors == 1
+    assert "was due" in person.errors[0]
+
+
+def test_short_visits_leave_nothing_behind() -> None:
+    result, server = load(connects=12)
+    assert result.connects is not None
+    assert (result.connects.num_errors, result.connects.connects >= 12) == (0, True)
+    assert server.stations == {}
+    assert server.opened >= 12
+
+
+def test_memory_of_somebody_elses_server_is_read_from_its_metrics() -> None:
+    result, _ = load()
+    assert result.server is not None
+    assert result.server.peak.resident_bytes == 150_000_000
+    assert result.server.growth == 0
+
+
+def test_a_server_that_is_not_there_is_said_in_one_line() -> None:
+    with pytest.raises(LoadError, match=r"no server is ready at ws://127\.0\.0\.1:9"):
+        asyncio.run(run_load(LoadRequest(url="ws://127.0.0.1:9")))
+    assert metrics("ws://127.0.0.1:9") == {}
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with pytest.raises(LoadError, match="did not start"):
+        asyncio.run(run_load(LoadRequest(server_options=("--no-such-option",))))
