@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: generate test check format clean
+.PHONY: serve generate test check format clean
+
+serve: $(INSTALLED)  ## live streams on http://127.0.0.1:8000
+	$(BIN)/millstream serve --weights random
 
 generate: $(INSTALLED)  ## write out/clip.mp4
 	$(BIN)/millstream generate --out out/clip.mp4 --overwrite

@@ -68,9 +68,7 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 @app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help="What the stream shows.")] = DEFAULT_PROMPT,
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")
-    ] = "brook",
+    model: Annotated[str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")] = "brook",
     weights: Weights = None,
     lora: Lora = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="clip.mp4, .webm, .gif, or a folder for PNGs.")] = Path(
@@ -194,6 +192,50 @@ def replay(
             typer.echo(out)
     if check and differing:
         raise typer.Exit(1)
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")
+    ] = "wan-mini",
+    weights: Weights = None,
+    lora: Lora = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 for any that is free.", min=0, max=65535)] = 8000,
+    data: Annotated[Path, typer.Option(help="Folder for recordings, journals and saved sessions.")] = Path("out/serve"),
+    memory: Annotated[
+        float | None, typer.Option(help="GiB for all sessions; half of what is free if nothing is said.", show_default=False)
+    ] = None,
+    share: Annotated[float, typer.Option(help="How much of the device may be promised, 0 to 1.")] = 0.9,
+    max_waiting: Annotated[int, typer.Option(help="Places in line; 0 refuses at once.")] = 16,
+    device: Device = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
+) -> None:
+    """Serve live streams to browsers and programs, each person with a session of their own.
+
+    Prints the address once it listens. [bold]Try[/]: millstream serve --weights random
+    """
+    with plain_errors():
+        from millstream.commands.serve import ServeRequest
+        from millstream.commands.serve import serve as run
+
+        request = ServeRequest(
+            model=model,
+            weights=weights or [],
+            loras=[parse_lora(text) for text in lora or []],
+            host=host,
+            port=port,
+            data=data,
+            memory_gib=memory,
+            share=share,
+            max_waiting=max_waiting,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+        )
+        run(request)
 
 
 @app.command()

@@ -27,7 +27,6 @@ ARROWS = {
     "runtime": {"wire", "models", "ops", "core"},
     "server": {"runtime", "core"},
     "load": {"core"},
-    "load": {"core"},
     "trainer": {"models", "ops", "core"},
     "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "models", "core"},
     "cli": {"commands", "trainer", "models", "core"},

@@ -1,0 +1,123 @@
+"""`millstream serve`: one model, many people, until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import typer
+
+from millstream.commands.memory import free_bytes, plain_out_of_memory, refuse_if_too_large
+from millstream.commands.paths import find_weights
+from millstream.core.config import StreamConfig
+from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
+from millstream.models.registry import is_random
+from millstream.planner.memory import memory_need
+from millstream.runtime.admission import AdmissionConfig
+from millstream.runtime.engine import Engine, choose_device, choose_dtype
+from millstream.runtime.service import Service
+
+try:
+    import uvicorn
+
+    from millstream.server.app import AppConfig, create_app
+    from millstream.server.hub import Hub, ModelCard
+    from millstream.server.sockets import ImpatientWebSocket, listen
+except ModuleNotFoundError as missing:
+    raise ConfigError(f"serving needs {missing.name}: pip install 'millstream[serve]'") from None
+
+MEMORY_SHARE = 0.5
+"""Of what is free once the model is loaded: the rest is for activations, pictures and everybody else."""
+STOP_S = 5
+"""For requests under way, once it is told to stop."""
+MAX_CONNECTIONS = 512
+EXAMPLES = (
+    "a red balloon drifts over green hills at dawn",
+    "a yellow boat on the sea at sunset",
+    "a white bird over the forest in the snow",
+    "a blue kite above the desert at noon",
+    "a paper lantern in the city at night in the rain",
+    "a comet crosses outer space",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeRequest:
+    model: str
+    weights: list[str]
+    loras: list[tuple[str, float]]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    data: Path = Path("out/serve")
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+    memory_gib: float | None = None
+    """For all sessions together; None: half of what is free."""
+    share: float = 0.9
+    max_waiting: int = 16
+
+
+def serve(request: ServeRequest) -> None:
+    """Everything that can be refused is refused before a model is loaded; listening comes last."""
+    spec = find_model(request.model)
+    weights = find_weights(request.model, request.weights)
+    if request.threads:
+        torch.set_num_threads(request.threads)
+    listener = listen(request.host, request.port)
+    device = choose_device(request.device)
+    refuse_if_too_large(spec, spec.stream, device, choose_dtype(request.dtype, device), with_text=not is_random(weights))
+    with listener, plain_out_of_memory():
+        engine = Engine(request.model, weights=weights, loras=request.loras, device=request.device, dtype=request.dtype)
+        service = _service(request, engine)
+        app = create_app(partial(Hub, service, model_card(engine)), AppConfig())
+        service.start(warm_up=[spec.stream])
+        run_until_told(app, listener)
+
+
+def run_until_told(app: object, listener: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C, then stop within bounded time."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what is left to do once everything has stopped
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        ws=ImpatientWebSocket,
+        ws_max_size=8 * 2**20,
+        ws_per_message_deflate=False,  # pictures are compressed already
+        ws_ping_interval=20.0,
+        ws_ping_timeout=20.0,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=STOP_S,
+    )
+    host, port = listener.getsockname()[:2]
+    typer.echo(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def model_card(engine: Engine) -> ModelCard:
+    return ModelCard(
+        name=engine.spec.name,
+        stream=engine.spec.stream,
+        unknown_words=engine.model.text.embedder.unknown,
+        examples=EXAMPLES,
+    )
+
+
+def _service(request: ServeRequest, engine: Engine) -> Service:
+    budget = int(request.memory_gib * 2**30) if request.memory_gib else int(MEMORY_SHARE * free_bytes(engine.device))
+    admission = AdmissionConfig(memory_bytes=budget, share=request.share, max_waiting=request.max_waiting)
+
+    def session_bytes(config: StreamConfig) -> int:
+        need = memory_need(engine.spec, config, value_bytes=engine.dtype.itemsize)
+        return need.window_bytes + need.prompt_bytes
+
+    return Service(engine, admission=admission, session_bytes=session_bytes)

@@ -1,0 +1,242 @@
+"""What one client of the native protocol may say next, and what happens then. Knows no sockets: messages in, an outbox out.
+
+    new ── start, restore, attach ──► owner ──┐
+     └──── view ────────────────────► viewer ─┴──► ended
+
+Whatever a client says wrong is answered with one `error`; its session and everybody else's go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any, Literal
+
+from millstream.core.config import pixel_frames
+from millstream.core.controls import Receipt, WeightedPrompt
+from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
+from millstream.runtime.engine import stream_config
+from millstream.runtime.notices import Applied, Ended, Live, Waiting
+from millstream.runtime.pacing import Pace
+from millstream.server.camera import read_frame
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits, TokenBucket
+from millstream.server.messages import (
+    AnyClientMessage,
+    Attach,
+    Code,
+    Defaults,
+    End,
+    EndedMessage,
+    ErrorMessage,
+    Hello,
+    LiveMessage,
+    OpeningHeader,
+    Ping,
+    Pong,
+    ProtocolError,
+    ReceiptMessage,
+    ServerMessage,
+    Start,
+    Steer,
+    View,
+    WaitingMessage,
+    choose_format,
+    decode,
+    encode,
+    parse_size,
+    picture_bytes,
+    with_header,
+)
+from millstream.server.outbox import Outbox, Picture
+from millstream.server.station import OpeningBytes, Station, Viewer
+
+State = Literal["new", "owner", "viewer"]
+
+
+class Conversation:
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
+        self.state: State = "new"
+        self.refusals = 0
+        """Of messages in a row."""
+        self._hub = hub
+        self._outbox = outbox
+        self._limits = limits
+        self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
+        self._controls = TokenBucket(limits.controls_per_s, limits.controls_per_s * limits.burst_s)
+        self._frames = TokenBucket(limits.frames_per_s, limits.frames_per_s * limits.burst_s)
+        self._station: Station | None = None
+        self._viewer: Viewer | None = None
+        outbox.put(self._hello())
+
+    async def hear(self, data: str | bytes) -> None:
+        """One message; an error is an answer too."""
+        control_id = ""
+        try:
+            if isinstance(data, bytes):
+                await self._take_frame(data)
+            else:
+                message = self._read(data)
+                control_id = message.control.id[: self._limits.max_id_length] if isinstance(message, Steer) else ""
+                await self._answer(message)
+            self.refusals = 0
+        except MillstreamError as error:
+            self.refusals += 1
+            self._outbox.put(ErrorMessage(code=_code(error, self.state), message=str(error), control_id=control_id))
+
+    def leave(self) -> None:
+        """The connection is over; the session goes on without it."""
+        if self._station is not None and self._viewer is not None:
+            self._station.leave(self._viewer)
+
+    def say(self, item: Any) -> str | bytes | list[str]:
+        """An item of the outbox as messages."""
+        match item:
+            case Picture():
+                return picture_bytes(item)
+            case OpeningBytes(data=data):
+                return with_header(OpeningHeader(), data)
+            case Applied(receipts=receipts):
+                return [encode(_receipt(receipt)) for receipt in receipts]
+            case Receipt():
+                return encode(_receipt(item))
+            case Live(note=note):
+                return encode(self._live(note))
+            case Waiting(position=position, expected_wait_s=wait, reason=reason):
+                return encode(WaitingMessage(position=position, expected_wait_s=wait, reason=reason))
+            case Ended(cause=cause, reason=reason):
+                return encode(EndedMessage(cause=cause, reason=reason))
+            case _:
+                assert isinstance(item, ServerMessage), f"an outbox held {item!r}"
+                return encode(item)
+
+    def _read(self, text: str) -> AnyClientMessage:
+        self._messages.spend("messages")
+        if len(text) > self._limits.max_text_bytes:
+            raise ProtocolError("too_large", f"a message may have {self._limits.max_text_bytes} bytes, got {len(text)}")
+        return decode(text)
+
+    async def _answer(self, message: AnyClientMessage) -> None:
+        match message:
+            case Ping(t=t):
+                self._outbox.put(Pong(t=t))
+            case Start():
+                self._start(message)
+            case Attach(session=session, formats=formats):
+                self._join(self._hub.find(session), formats, "owner")
+            case View(view=view, formats=formats):
+                self._join(self._hub.find_view(view), formats, "viewer")
+            case Steer(control=control, at_chunk=at_chunk):
+                self._controls.spend("controls")
+                self._own()
+                if len(control.id) > self._limits.max_id_length:
+                    raise ProtocolError("bad_control", f"a control's id may have {self._limits.max_id_length} letters")
+                self._outbox.put(self._own().control(control, at_chunk=at_chunk))
+            case End():
+                self._hub.service.end(self._own().session_id)
+            case _:
+                raise ProtocolError("bad_state", "this server does not keep recordings or snapshots")
+
+    def _start(self, ask: Start) -> None:
+        self._refuse_twice()
+        format = choose_format(ask.formats)
+        if bool(ask.prompt) == bool(ask.prompts):
+            raise ProtocolError("bad_message", "start needs either prompt or prompts, not both and not neither")
+        station = self._hub.open(
+            ask.prompts or (WeightedPrompt(ask.prompt),),
+            stream_config(self._hub.card.stream, **_changes(ask)),
+            lead_s=ask.lead_s,
+            may_wait=ask.wait,
+            unattended=ask.unattended,
+            takes_input=ask.input,
+        )
+        self._watch(station, format, "owner")
+
+    def _join(self, station: Station, formats: tuple[str, ...], state: State) -> None:
+        self._refuse_twice()
+        self._watch(station, choose_format(formats), state)
+
+    def _watch(self, station: Station, format: Any, state: State) -> None:
+        self._viewer = station.join(format, self._outbox)
+        self._station, self.state = station, state
+
+    def _refuse_twice(self) -> None:
+        if self.state != "new":
+            raise ProtocolError("bad_state", "this connection has its session already; open another one")
+
+    def _own(self) -> Station:
+        if self.state == "new" or self._station is None:
+            raise ProtocolError("bad_state", "say start, attach, view or restore first")
+        if self.state == "viewer":
+            raise ProtocolError("read_only", "a view link only shows the session; its owner steers it")
+        return self._station
+
+    async def _take_frame(self, data: bytes) -> None:
+        self._frames.spend("frames")
+        station = self._own()
+        if station.request.feed is None:
+            raise ProtocolError("bad_state", 'this session takes no frames; start one with "input": true')
+        if len(data) > self._limits.max_frame_bytes:
+            raise ProtocolError("too_large", f"a frame may have {self._limits.max_frame_bytes} bytes, got {len(data)}")
+        loop, limit = asyncio.get_running_loop(), self._limits.max_frame_pixels
+        size = station.request.feed.size
+        frame = await loop.run_in_executor(self._hub.pool, lambda: read_frame(data, size, max_pixels=limit))
+        station.push(frame)
+
+    def _live(self, note: str) -> LiveMessage:
+        station, viewer = self._station, self._viewer
+        assert station is not None
+        assert viewer is not None
+        return LiveMessage(
+            session=station.session_id if self.state == "owner" else "",
+            view=station.view_id,
+            format=viewer.format,
+            config=asdict(station.request.config),
+            note=note,
+        )
+
+    def _hello(self) -> Hello:
+        card = self._hub.card
+        stream = card.stream
+        defaults = Defaults(
+            size=f"{stream.height}x{stream.width}",
+            fps=stream.fps,
+            steps=stream.steps,
+            window=stream.window,
+            sink=stream.sink,
+            lead_s=Pace(fps=stream.fps, chunk_frames=pixel_frames(1, stream.frames_per_chunk)).max_ahead_s,
+            noise_scale=stream.noise_scale,
+            seed=stream.seed,
+        )
+        limits = {name: float(value) for name, value in asdict(self._limits).items()}
+        return Hello(model=card.name, defaults=defaults, limits=limits, examples=card.examples)
+
+
+def _changes(ask: Start) -> dict[str, Any]:
+    """The settings of a stream that were named."""
+    height, width = parse_size(ask.size) if ask.size is not None else (None, None)
+    named = dict(
+        height=height,
+        width=width,
+        fps=ask.fps,
+        seed=ask.seed,
+        steps=ask.steps,
+        window=ask.window,
+        sink=ask.sink,
+        noise_scale=ask.noise_scale,
+    )
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _receipt(receipt: Receipt) -> ReceiptMessage:
+    return ReceiptMessage(control_id=receipt.control_id, state=receipt.state, chunk_index=receipt.chunk_index)
+
+
+def _code(error: MillstreamError, state: State) -> Code:
+    if isinstance(error, ProtocolError):
+        return error.code
+    if isinstance(error, Overloaded):
+        return "refused"
+    if isinstance(error, UnknownSession):
+        return "not_found"
+    return "bad_message" if state == "new" else "bad_control"

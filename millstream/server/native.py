@@ -1,0 +1,79 @@
+"""The native WebSocket at `/v1/stream`: one connection, one conversation.
+
+What may be said in one is `server/conversation.py`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from millstream.server.conversation import Conversation
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits
+from millstream.server.outbox import ClientGone, Outbox
+
+log = logging.getLogger(__name__)
+
+SUBPROTOCOL = "millstream.v1"
+CLOSE_NORMAL, CLOSE_POLICY = 1000, 1008
+
+
+async def stream(websocket: WebSocket) -> None:
+    """Listen and send side by side until either is over."""
+    hub: Hub = websocket.app.state.hub
+    limits: ClientLimits = websocket.app.state.limits
+    offered = websocket.scope.get("subprotocols", ())
+    await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+    outbox = Outbox()
+    conversation = Conversation(hub, outbox, limits)
+    sender = asyncio.ensure_future(outbox.drain(lambda item: _send(websocket, conversation.say(item))))
+    listener = asyncio.ensure_future(_listen(websocket, conversation, limits))
+    try:
+        await asyncio.wait({sender, listener}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        conversation.leave()
+        code = await _settle(sender, listener)
+    if code is not None and websocket.application_state is WebSocketState.CONNECTED:
+        with suppress(WebSocketDisconnect, RuntimeError):  # it may have gone meanwhile
+            await websocket.close(code)
+
+
+async def _listen(websocket: WebSocket, conversation: Conversation, limits: ClientLimits) -> None:
+    """Until the client leaves, never says what it wants, or says nothing right."""
+    while conversation.refusals <= limits.max_refusals:
+        patience = limits.hello_s if conversation.state == "new" else None
+        try:
+            message = await asyncio.wait_for(websocket.receive(), patience)
+        except asyncio.TimeoutError:
+            return
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", CLOSE_NORMAL))
+        data = message.get("text")
+        await conversation.hear(data if data is not None else message["bytes"])
+
+
+async def _send(websocket: WebSocket, said: str | bytes | list[str]) -> None:
+    if isinstance(said, bytes):
+        await websocket.send_bytes(said)
+        return
+    for text in [said] if isinstance(said, str) else said:
+        await websocket.send_text(text)
+
+
+async def _settle(sender: asyncio.Future[Any], listener: asyncio.Future[Any]) -> int | None:
+    """Stop both; the code to close with, or None where the client is gone already."""
+    ended = sender.done()
+    for task in (sender, listener):
+        task.cancel()
+    results = await asyncio.gather(sender, listener, return_exceptions=True)
+    for result in results:
+        if isinstance(result, (ClientGone, WebSocketDisconnect)):
+            return None
+        if isinstance(result, Exception):
+            raise result
+    return CLOSE_NORMAL if ended else CLOSE_POLICY

@@ -1,0 +1,260 @@
+"""One session on the event loop's side: what the engine tells it goes to everybody who watches, in order.
+
+The engine's thread hands notices over with `tell` and goes on. Here they wait in line for a task of the station's own, which
+has each chunk encoded once for every format somebody watches in, in a pool of threads, and puts it into the viewers' outboxes.
+When encoding falls behind, the oldest frames that wait are let go; everything else about their chunk still comes.
+Knows no protocol: `server/native.py` and others turn what is in an outbox into messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+
+from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.errors import Overloaded, UnknownSession
+from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Waiting
+from millstream.runtime.service import OpenRequest, Service
+from millstream.server.encoding import Encoder, Format, Frames, encoder_for
+from millstream.server.outbox import ChunkInfo, Outbox, Picture
+
+log = logging.getLogger(__name__)
+
+MAX_BACKLOG = 4
+"""Chunks that may wait to be encoded with their frames."""
+MAX_VIEWERS = 64
+
+
+@dataclass(eq=False, slots=True)
+class Viewer:
+    """One client that watches."""
+
+    format: Format
+    outbox: Outbox
+    opened: bool = False
+    """Whether it has what its decoder needs first."""
+    seen: int = -1
+    """The last chunk it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningBytes:
+    """What a viewer's decoder needs before the first fragment."""
+
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Fresh:
+    info: ChunkInfo
+    frames: Frames | None
+    """None once they were let go."""
+
+
+@dataclass(slots=True)
+class _Greeting:
+    """A new viewer that wants to see something now."""
+
+    viewer: Viewer
+
+
+@dataclass(slots=True)
+class _Encoding:
+    """One format's encoder, and the last chunk that went through it."""
+
+    encoder: Encoder
+    picture: Picture | None = None
+
+
+@dataclass(slots=True)
+class StationParts:
+    """What all stations use and none owns."""
+
+    service: Service
+    pool: Executor
+    unknown_words: Callable[[str], list[str]]
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+
+class Station:
+    def __init__(self, request: OpenRequest, view_id: str, parts: StationParts) -> None:
+        self.request = request
+        self.session_id = request.session_id
+        self.view_id = view_id
+        self.state: Waiting | Live | Ended | None = None
+        self.begun = self.left_at = parts.clock()
+        """`left_at`: since when nobody watches."""
+        self.last_info: ChunkInfo | None = None
+        self.viewers: set[Viewer] = set()
+        self._parts = parts
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Notice | _Fresh | _Greeting] = deque()
+        self._more = asyncio.Event()
+        self._last: _Fresh | None = None
+        self._encodings: dict[Format, _Encoding] = {}
+        self._words: tuple[tuple[WeightedPrompt, ...], tuple[str, ...]] = ((), ())
+
+    def tell(self, notice: Notice) -> None:
+        """Called on the engine's thread: hands over and returns."""
+        self._loop.call_soon_threadsafe(self._hear, notice)
+
+    @property
+    def ended(self) -> bool:
+        return isinstance(self.state, Ended)
+
+    def join(self, format: Format, outbox: Outbox) -> Viewer:
+        """Watch: how things stand comes at once, then the last chunk, then all that follow."""
+        self._refuse_when_ended()
+        if len(self.viewers) >= MAX_VIEWERS:
+            raise Overloaded(f"{MAX_VIEWERS} watch this session already; try again later")
+        self._parts.service.watch(self.session_id)
+        viewer = Viewer(format, outbox)
+        self.viewers.add(viewer)
+        if self.state is not None:
+            outbox.put(self.state)
+        self._enqueue(_Greeting(viewer))
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """Watch no longer; once is enough."""
+        if viewer not in self.viewers:
+            return
+        self.viewers.remove(viewer)
+        self._parts.service.unwatch(self.session_id)
+        self.left_at = self._parts.clock()
+        for unused in set(self._encodings) - {other.format for other in self.viewers}:
+            del self._encodings[unused]
+
+    def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        self._refuse_when_ended()
+        return self._parts.service.control(self.session_id, control, at_chunk=at_chunk)
+
+    def push(self, frame_HW3: Frames) -> None:
+        """The next frame of its input."""
+        feed = self.request.feed
+        assert feed is not None, f"{self.session_id} was opened without input"
+        feed.push(frame_HW3)
+        self._parts.service.fed(self.session_id)
+
+    async def run(self) -> None:
+        """Pass on what is told until the session has ended."""
+        try:
+            while not self.ended:
+                await self._pass_on(await self._next())
+        except Exception as error:  # an encoder that fails ends this session and no other
+            log.exception("station %s has failed", self.session_id)
+            self._parts.service.end(self.session_id, f"its pictures could not be encoded: {error}")
+            self._finish(Ended(cause="failed", reason=f"its pictures could not be encoded: {error}"))
+
+    def _hear(self, notice: Notice) -> None:
+        self._enqueue(self._fresh(notice) if isinstance(notice, Pictured) else notice)
+
+    def _enqueue(self, item: Notice | _Fresh | _Greeting) -> None:
+        self._inbox.append(item)
+        waiting = [each for each in self._inbox if isinstance(each, _Fresh) and each.frames is not None]
+        if len(waiting) > MAX_BACKLOG:
+            waiting[0].frames = None
+        self._more.set()
+
+    async def _next(self) -> Notice | _Fresh | _Greeting:
+        while not self._inbox:
+            self._more.clear()
+            await self._more.wait()
+        return self._inbox.popleft()
+
+    async def _pass_on(self, item: Notice | _Fresh | _Greeting) -> None:
+        match item:
+            case _Fresh():
+                await self._show(item)
+            case _Greeting(viewer=viewer):
+                await self._greet(viewer)
+            case Ended():
+                self._finish(item)
+            case Waiting() | Live():
+                self.state = item
+                self._put(item)
+            case _:
+                self._put(item)
+
+    def _put(self, item: object) -> None:
+        for viewer in self.viewers:
+            viewer.outbox.put(item)
+
+    async def _show(self, fresh: _Fresh) -> None:
+        """Encode a chunk once for each format in use and give it to everybody."""
+        if fresh.info.receipts:
+            self._put(Applied(receipts=fresh.info.receipts))
+        self._last, self.last_info = fresh, fresh.info
+        formats = {viewer.format for viewer in self.viewers}
+        pictures = await asyncio.gather(*(self._encode(format, fresh) for format in formats))
+        for picture in pictures:
+            for viewer in [each for each in self.viewers if each.format == picture.format]:
+                self._give(viewer, picture)
+
+    async def _greet(self, viewer: Viewer) -> None:
+        """The last chunk again, so that somebody who comes while nothing moves sees where things are."""
+        last = self._last
+        if last is None or last.frames is None or viewer not in self.viewers or viewer.seen >= last.info.index:
+            return
+        encoding = self._encodings.get(viewer.format)
+        picture = encoding.picture if encoding is not None else None
+        if picture is None or picture.info.index != last.info.index:
+            picture = await self._encode(viewer.format, last)
+        self._give(viewer, replace(picture, info=replace(picture.info, receipts=())))
+
+    async def _encode(self, format: Format, fresh: _Fresh) -> Picture:
+        if fresh.frames is None:
+            return Picture(info=fresh.info, format=format, parts=())
+        encoding = self._encodings.setdefault(format, _Encoding(encoder_for(format, fresh.info.fps)))
+        parts = await self._loop.run_in_executor(self._parts.pool, encoding.encoder.encode, fresh.frames)
+        encoding.picture = Picture(info=fresh.info, format=format, parts=parts)
+        return encoding.picture
+
+    def _give(self, viewer: Viewer, picture: Picture) -> None:
+        encoding = self._encodings.get(viewer.format)
+        if encoding is not None and encoding.encoder.opening is not None and not viewer.opened:
+            viewer.outbox.put(OpeningBytes(encoding.encoder.opening))
+            viewer.opened = True
+        viewer.seen = picture.info.index
+        viewer.outbox.put(picture)
+
+    def _finish(self, ended: Ended) -> None:
+        self.state = ended
+        self._put(ended)
+        for viewer in self.viewers:
+            viewer.outbox.finish()
+        self._last = None
+        self._encodings.clear()
+
+    def _fresh(self, pictured: Pictured) -> _Fresh:
+        chunk = pictured.chunk
+        info = ChunkInfo(
+            index=chunk.index,
+            epoch=chunk.epoch,
+            media_s=pictured.media_s,
+            fps=self.request.config.fps,
+            num_frames=len(chunk.frames),
+            prompts=chunk.prompts,
+            unknown=self._unknown(chunk.prompts),
+            receipts=chunk.receipts,
+            total_ms=chunk.timing.total_ms,
+            phases_ms=dict(chunk.timing.phases_ms),
+            late_s=pictured.lateness_s,
+        )
+        return _Fresh(info, chunk.frames)
+
+    def _unknown(self, prompts: tuple[WeightedPrompt, ...]) -> tuple[str, ...]:
+        """Words that mean nothing to the model; looked up once for each mix."""
+        if self._words[0] != prompts:
+            words = (word for prompt in prompts for word in self._parts.unknown_words(prompt.text))
+            self._words = (prompts, tuple(dict.fromkeys(words)))
+        return self._words[1]
+
+    def _refuse_when_ended(self) -> None:
+        if self.ended:
+            raise UnknownSession("the session has ended; start a new one")
