@@ -1,0 +1,120 @@
+/**
+ * The prompt box: what to show, how to get there, what was said before. Knows nothing of streams: what is sent goes to
+ * `onSend` as {prompt, mode, chunks}.
+ */
+
+import * as memory from "./memory.js";
+import * as words from "./words.js";
+
+export class Composer {
+  #history = [];
+  #place = 0; // in the history; its length means the draft
+  #draft = "";
+
+  constructor({ form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField }, onSend) {
+    Object.assign(this, { form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField, onSend });
+    this.#rewind();
+    form.addEventListener("submit", (event) => (event.preventDefault(), this.#send(this.mode)));
+    prompt.addEventListener("keydown", (event) => this.#key(event));
+    modes.addEventListener("change", () => this.#showBlend());
+  }
+
+  get text() {
+    return this.prompt.value.trim();
+  }
+
+  set text(text) {
+    this.prompt.value = text;
+  }
+
+  get mode() {
+    return this.modes.querySelector(":checked").value;
+  }
+
+  /** By place, from 1. */
+  chooseMode(place) {
+    this.modes.querySelectorAll("input")[place - 1].checked = true;
+    this.#showBlend();
+  }
+
+  offer(examples) {
+    this.examples.replaceChildren(
+      ...examples.map((example) => {
+        const [item, button] = [document.createElement("li"), document.createElement("button")];
+        button.type = "button";
+        button.textContent = example;
+        button.addEventListener("click", () => {
+          this.text = example;
+          this.#send(this.mode);
+        });
+        item.append(button);
+        return item;
+      }),
+    );
+  }
+
+  /** Sending starts a stream, or changes the one that runs. */
+  setRunning(running) {
+    this.sendLabel.textContent = running ? "Send" : "Start";
+  }
+
+  say(text, tone = "") {
+    this.status.textContent = text;
+    this.status.dataset.tone = tone;
+  }
+
+  /** Words of the prompt in force that mean nothing to the model. */
+  doubt(unknown) {
+    const text = unknown.length ? words.unknown(unknown) : "";
+    if (this.unknown.textContent !== text) this.unknown.textContent = text;
+    this.unknown.hidden = !text;
+  }
+
+  #send(mode) {
+    if (!this.text) {
+      this.say("Say what the stream should show.", "bad");
+      return;
+    }
+    memory.rememberPrompt(this.text);
+    this.#rewind();
+    this.onSend({ prompt: this.text, mode, chunks: Number(this.blend.value) || 1 });
+  }
+
+  #key(event) {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      this.#send(event.ctrlKey || event.metaKey ? "cut" : this.mode);
+    } else if (event.key === "Escape") {
+      this.prompt.blur();
+    } else if (event.key === "ArrowUp" && this.#caretIn("first")) {
+      this.#recall(-1, event);
+    } else if (event.key === "ArrowDown" && this.#caretIn("last")) {
+      this.#recall(+1, event);
+    }
+  }
+
+  #recall(step, event) {
+    const place = this.#place + step;
+    if (place < 0 || place > this.#history.length) return;
+    event.preventDefault();
+    if (this.#place === this.#history.length) this.#draft = this.prompt.value;
+    this.#place = place;
+    this.prompt.value = place === this.#history.length ? this.#draft : this.#history[place];
+  }
+
+  #rewind() {
+    this.#history = memory.prompts();
+    this.#place = this.#history.length;
+    this.#draft = "";
+    if (this.#history.at(-1) === this.text) this.#place -= 1; // it is in the box already
+  }
+
+  #caretIn(line) {
+    const { value, selectionStart, selectionEnd } = this.prompt;
+    return line === "first" ? !value.slice(0, selectionStart).includes("\n") : !value.slice(selectionEnd).includes("\n");
+  }
+
+  #showBlend() {
+    this.blendField.hidden = this.mode !== "blend";
+  }
+}

@@ -1,0 +1,118 @@
+/** What outlives the moment: recordings, saved streams, a link to watch. Knows the stream's messages, not its pictures. */
+
+import * as memory from "./memory.js";
+import * as words from "./words.js";
+
+export class Keeping {
+  #recordingSince = null;
+
+  constructor(elements, stream, { toast, onRestore, promptNow }) {
+    Object.assign(this, { elements, stream, toast, onRestore, promptNow });
+    elements.record.addEventListener("click", () => this.record());
+    elements.save.addEventListener("click", () => this.save());
+    elements.share.addEventListener("click", () => this.share());
+    elements.shelf.addEventListener("click", () => this.#openShelf());
+    elements.download.addEventListener("click", (event) => this.#fetchWithKey(event));
+    stream.addEventListener("recording", ({ detail }) => this.#recording(detail));
+    stream.addEventListener("saved", ({ detail }) => this.#saved(detail));
+  }
+
+  /** Start a recording, or end the one that runs. */
+  record() {
+    this.stream.ask({ type: "record", on: this.#recordingSince === null });
+  }
+
+  save() {
+    this.stream.ask({ type: "save" });
+  }
+
+  async share() {
+    const link = new URL(`/?view=${encodeURIComponent(this.stream.live.view)}`, location).href;
+    try {
+      await navigator.clipboard.writeText(link);
+      this.toast(`Link copied. Whoever opens it may watch, not steer: ${link}`);
+    } catch {
+      this.toast(`Whoever opens this may watch, not steer: ${link}`); // no clipboard outside secure pages
+    }
+  }
+
+  /** Once a second or so. */
+  refresh() {
+    if (this.#recordingSince === null) return;
+    this.elements.recordingTime.textContent = words.clock((performance.now() - this.#recordingSince) / 1000);
+  }
+
+  /** A stream that is over records no more. */
+  clear() {
+    this.#showRecording(false);
+  }
+
+  #recording({ on, url }) {
+    this.#showRecording(on);
+    if (on) return;
+    this.elements.download.href = url;
+    this.elements.download.hidden = false;
+    this.toast("The recording is ready to download.");
+  }
+
+  #showRecording(on) {
+    this.#recordingSince = on ? performance.now() : null;
+    this.elements.record.setAttribute("aria-pressed", on);
+    this.elements.recordLabel.textContent = on ? "Stop" : "Record";
+    this.elements.recordingMark.hidden = !on;
+  }
+
+  /** A plain link cannot carry a key. */
+  async #fetchWithKey(event) {
+    if (!this.stream.key || this.elements.download.href.startsWith("blob:")) return;
+    event.preventDefault();
+    const answer = await fetch(this.elements.download.href, { headers: { Authorization: `Bearer ${this.stream.key}` } });
+    if (!answer.ok) {
+      this.toast(`The recording cannot be fetched: ${answer.status} ${answer.statusText}`);
+      return;
+    }
+    this.elements.download.href = URL.createObjectURL(await answer.blob());
+    this.elements.download.click();
+  }
+
+  #saved({ snapshot, bytes }) {
+    memory.rememberSave({ snapshot, bytes, prompt: this.promptNow(), at: Date.now() });
+    this.toast(`Saved, ${words.bytes(bytes)}. Go on from here whenever you like, under Saved.`);
+  }
+
+  #openShelf() {
+    const saves = memory.saves();
+    this.elements.shelfEmpty.hidden = saves.length > 0;
+    this.elements.shelfList.replaceChildren(...saves.map((save) => this.#shelfItem(save)));
+    if (!this.elements.shelfDialog.open) this.elements.shelfDialog.showModal();
+  }
+
+  #shelfItem({ snapshot, bytes, prompt, at }) {
+    const item = document.createElement("li");
+    const text = document.createElement("p");
+    const when = document.createElement("small");
+    text.textContent = prompt;
+    when.textContent = `${new Date(at).toLocaleString()}, ${words.bytes(bytes)}`;
+    text.append(when);
+    const restore = button("Go on", `Go on from ${prompt}`, () => {
+      this.elements.shelfDialog.close();
+      this.onRestore(snapshot);
+    });
+    const forget = button("Forget", `Forget ${prompt}`, () => {
+      memory.forgetSave(snapshot);
+      this.#openShelf();
+    });
+    item.append(text, restore, forget);
+    return item;
+  }
+}
+
+function button(text, label, act) {
+  const element = document.createElement("button");
+  element.type = "button";
+  element.className = "quiet";
+  element.textContent = text;
+  element.setAttribute("aria-label", label);
+  element.addEventListener("click", act);
+  return element;
+}

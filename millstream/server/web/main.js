@@ -1,0 +1,301 @@
+/** The page: finds its elements and ties the parts together. Each part explains itself; what they say is in `words.js`. */
+
+import { Composer } from "./composer.js";
+import { canPlayFragments } from "./fragments.js";
+import { Keeping } from "./keeping.js";
+import * as memory from "./memory.js";
+import { Meters } from "./meters.js";
+import * as shortcuts from "./shortcuts.js";
+import { FrameSource } from "./source.js";
+import { Stage } from "./stage.js";
+import { Steering } from "./steering.js";
+import { Stream } from "./stream.js";
+import { Timeline } from "./timeline.js";
+import { toggleTheme } from "./theme.js";
+import * as words from "./words.js";
+
+const $ = (id) => document.getElementById(id);
+const REFRESH_MS = 500;
+const MAX_STALL_S = 0.03; // of a second; more than that is seen
+const WARN_AGAIN_S = 60; // the same warning is not repeated sooner
+const TOAST_S = 8;
+const STILLS = ["jpeg", "webp"]; // the quickest to encode first
+
+const stream = new Stream(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/stream`);
+const stage = new Stage({
+  frame: $("frame"), picture: $("picture"), video: $("video"), glow: $("glow"),
+  notice: $("notice"), noticeWords: $("notice-words"), noticeAction: $("notice-action"), noticeClose: $("notice-close"),
+});
+const timeline = new Timeline({ runs: $("runs"), pending: $("pending"), empty: $("strip-empty") });
+const meters = new Meters({
+  fps: $("meter-fps"), continuity: $("meter-continuity"), latency: $("meter-latency"), ahead: $("meter-ahead"),
+  network: $("meter-network"), viewers: $("meter-viewers"), hudFps: $("hud-fps"),
+  phases: $("phases"), phasesTotal: $("phases-total"), phasesBar: $("phases-bar"), phasesLegend: $("phases-legend"),
+});
+const composer = new Composer(
+  {
+    form: $("composer"), prompt: $("prompt"), sendLabel: $("send-label"), status: $("prompt-status"),
+    unknown: $("unknown"), examples: $("examples"), modes: $("modes"), blend: $("blend"), blendField: $("blend-field"),
+  },
+  (said) => (stream.running ? change({ type: "prompt", ...said }) : start(said.prompt)),
+);
+const steering = new Steering(
+  {
+    seed: $("seed"), dice: $("dice"), steps: $("steps"), stepsValue: $("steps-value"),
+    window: $("window"), noise: $("noise"), noiseValue: $("noise-value"),
+  },
+  (control) => stream.running && change(control),
+);
+const keeping = new Keeping(
+  {
+    record: $("record"), recordLabel: $("record").querySelector("span"), recordingMark: $("recording-mark"),
+    recordingTime: $("recording-time"), download: $("download"), save: $("save"), share: $("share"), shelf: $("shelf"),
+    shelfDialog: $("shelf-dialog"), shelfList: $("shelf-list"), shelfEmpty: $("shelf-empty"),
+  },
+  stream,
+  { toast, promptNow: () => promptInForce || composer.text, onRestore: (snapshot) => open({ type: "restore", snapshot }) },
+);
+const source = new FrameSource($("source-preview"));
+
+const view = new URLSearchParams(location.search).get("view");
+let promptInForce = "";
+let newest = -1;
+let dropped = 0;
+let strained = false;
+let stalled_s = 0;
+
+// What a person asks for.
+
+function start(prompt) {
+  open({
+    type: "start",
+    prompt,
+    ...steering.choices,
+    size: $("size").value,
+    fps: Number($("fps").value),
+    wait: $("wait").checked,
+    input: sourceName() !== "words",
+  });
+}
+
+function open(opening) {
+  stream.key = $("key").value;
+  stage.reset();
+  timeline.clear();
+  meters.clear();
+  keeping.clear();
+  [newest, dropped, stalled_s] = [-1, 0, 0];
+  stream.open({ ...opening, formats: formats() });
+}
+
+function change(control) {
+  const sent = stream.steer(control);
+  if (sent) timeline.queue(sent.id, sent.name, null);
+  else composer.say("Not sent: there is no connection just now.", "bad");
+}
+
+function pauseOrResume() {
+  if (stream.running) change({ type: stream.phase === "paused" ? "resume" : "pause" });
+}
+
+const formats = () => ($("format").value === "mp4" && canPlayFragments() ? ["mp4", ...STILLS] : STILLS);
+const sourceName = () => $("sources").querySelector(":checked").value;
+
+async function chooseSource() {
+  source.close();
+  try {
+    if (sourceName() === "camera") await source.openCamera(geometry(stream.hello.defaults));
+    if (sourceName() === "file") {
+      $("file").click();
+      return; // goes on when a file is chosen
+    }
+    restartWithSource();
+  } catch (error) {
+    $("sources").querySelector("[value=words]").checked = true;
+    stage.say(words.noCamera(error));
+  }
+}
+
+async function chooseFile() {
+  const [file] = $("file").files;
+  try {
+    await source.openFile(file);
+    restartWithSource();
+  } catch {
+    stage.say(words.noFile(file));
+  }
+}
+
+const restartWithSource = () => (composer.text ? start(composer.text) : composer.say("Now say what it should become."));
+
+// What the server says.
+
+stream.addEventListener("hello", ({ detail: { model, defaults, examples } }) => {
+  $("model").textContent = model;
+  composer.offer(examples);
+  if (stream.live) return;
+  const { seed, ...rest } = defaults; // each new stream has noise of its own
+  steering.show(rest, { takesInput: sourceName() !== "words" });
+  $("size").value ||= defaults.size;
+  $("fps").value ||= defaults.fps;
+});
+
+stream.addEventListener("live", ({ detail: { session, format, config } }) => {
+  const shape = geometry(config);
+  if (session) memory.session.set(session);
+  stage.prepare({ format, ...shape, lead_s: stream.hello.defaults.lead_s }, { onFrame, onChunk, onThumbnail });
+  steering.show(config, { takesInput: sourceName() !== "words" });
+  if (sourceName() !== "words") source.pump(shape, (blob) => stream.sendFrame(blob));
+});
+
+stream.addEventListener("packet", ({ detail }) => {
+  const { header } = detail;
+  if (header.type === "chunk") {
+    if (header.index <= newest) return; // sent again after a lost connection
+    newest = header.index;
+    promptInForce = header.prompts.at(-1).text;
+    timeline.add(header, stream.arrived(header));
+    meters.chunk(header);
+    composer.doubt(header.unknown);
+    if (header.dropped > dropped) warn(words.slowReader(header.dropped));
+    dropped = header.dropped;
+  }
+  stage.receive(detail);
+});
+
+stream.addEventListener("stats", ({ detail }) => {
+  meters.stats(detail);
+  const stalledNow = detail.stalled_s - stalled_s;
+  stalled_s = detail.stalled_s;
+  strained = stalledNow > MAX_STALL_S && detail.utilisation >= 1;
+  if (strained && stream.phase === "live") warn(words.overloaded());
+  showChip();
+});
+
+stream.addEventListener("network", ({ detail }) => meters.network(detail.ms));
+stream.addEventListener("fault", ({ detail }) => toast(detail.message));
+
+stream.addEventListener("queued", ({ detail: { id, name, chunk } }) => {
+  timeline.queue(id, name, chunk);
+  composer.say(words.queued(name, chunk), "queued");
+});
+stream.addEventListener("applied", ({ detail: { id, name, chunk } }) => {
+  timeline.settle(id);
+  composer.say(words.applied(name, chunk), "applied");
+});
+stream.addEventListener("seen", ({ detail: { name, chunk, seconds } }) => {
+  meters.latency(seconds);
+  composer.say(words.seen(name, chunk, seconds), "applied");
+});
+stream.addEventListener("rejected", ({ detail: { id, message } }) => {
+  timeline.settle(id);
+  composer.say(message, "bad");
+});
+
+stream.addEventListener("phase", ({ detail }) => {
+  const { phase } = detail;
+  document.body.dataset.phase = phase;
+  showChip();
+  $("welcome").hidden = stream.hasPicture || !["idle", "connecting"].includes(phase) || view !== null;
+  $("pause-label").textContent = phase === "paused" ? "Resume" : "Pause";
+  $("pause").setAttribute("aria-pressed", phase === "paused");
+  $("pause-icon").setAttribute("href", `icons.svg#${phase === "paused" ? "play" : "pause"}`);
+  for (const id of ["record", "save", "share", "cut", "pause", "stop"]) $(id).disabled = !stream.running;
+  composer.setRunning(stream.running || phase === "lost");
+  explain(phase, detail);
+});
+
+/** Words for the phases in which there is no moving picture. */
+function explain(phase, detail) {
+  const own = { action: "Start your own", act: () => location.assign("/") };
+  const again = view ? own : { action: "Start again", act: () => start(composer.text || promptInForce) };
+  const sayings = {
+    waiting: () => stage.say(words.waiting(detail), { action: "Leave the line", act: () => stream.greet() }),
+    lost: () => stage.say(words.lost(stream.hasPicture, detail.retry_s), { action: "Try now", act: () => stream.reconnect() }),
+    refused: () => stage.say(words.denied(detail), again),
+    ended: () => stage.say(words.ended(detail), again),
+  };
+  (sayings[phase] ?? (() => stage.hush()))();
+  if (["refused", "ended"].includes(phase)) {
+    memory.session.clear();
+    keeping.clear();
+  }
+}
+
+// What is seen.
+
+function onFrame(at) {
+  meters.frame();
+  $("hud-clock").textContent = words.clock(at);
+}
+
+function onChunk(header) {
+  timeline.show(header.index);
+  stream.shown(header);
+  $("picture").setAttribute("aria-label", `The stream: ${words.mix(header.prompts)}`);
+}
+
+const onThumbnail = (header, image) => timeline.picture(header.index, image);
+
+setInterval(() => {
+  const fps = stream.live?.config.fps ?? 0;
+  meters.refresh({ fps, ahead_s: stage.ahead_s, playing: stream.phase === "live" && stream.hasPicture });
+  keeping.refresh();
+}, REFRESH_MS);
+
+// Small things.
+
+function geometry({ size, height, width, fps }) {
+  const [rows, columns] = size ? size.split("x").map(Number) : [height, width];
+  return { height: rows, width: columns, fps };
+}
+
+function showChip() {
+  document.body.toggleAttribute("data-strained", strained);
+  const text = words.chip(stream.phase, { watching: view !== null, strained });
+  if ($("chip").textContent !== text) $("chip").textContent = text;
+}
+
+let warnedAt = -Infinity;
+function warn(text) {
+  if (performance.now() - warnedAt < WARN_AGAIN_S * 1000) return;
+  warnedAt = performance.now();
+  toast(text);
+}
+
+let toastTimer = 0;
+function toast(text) {
+  $("toast").textContent = text;
+  $("toast").hidden = false;
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => ($("toast").hidden = true), TOAST_S * 1000);
+}
+
+const fullscreen = () => (document.fullscreenElement ? document.exitFullscreen() : $("frame").requestFullscreen());
+const help = () => $("help-dialog").showModal();
+
+const clicks = { theme: toggleTheme, help, fullscreen, pause: pauseOrResume, cut: () => change({ type: "cut" }) };
+for (const [id, act] of Object.entries(clicks)) $(id).addEventListener("click", act);
+$("restart").addEventListener("click", () => start(composer.text || promptInForce));
+$("stop").addEventListener("click", () => stream.stop());
+$("sources").addEventListener("change", chooseSource);
+$("file").addEventListener("change", chooseFile);
+$("key").addEventListener("change", () => (memory.key.set($("key").value), (stream.key = $("key").value), stream.greet()));
+
+shortcuts.describe($("keys"));
+shortcuts.listen({
+  ...clicks,
+  focusPrompt: () => $("prompt").focus(),
+  cut: () => $("cut").click(),
+  mode: (key) => composer.chooseMode(Number(key)),
+  seed: () => steering.rollSeed(),
+  record: () => $("record").click(),
+  save: () => $("save").click(),
+});
+
+stream.key = $("key").value = memory.key.get();
+document.body.toggleAttribute("data-watching", view !== null);
+const session = memory.session.get();
+if (view) open({ type: "view", view });
+else if (session) open({ type: "attach", session });
+else stream.greet();

@@ -1,0 +1,174 @@
+/**
+ * A stream as its person sees it: which phase it is in, what was asked of it and what became of that. Knows no page.
+ *
+ * Phases: connecting, idle (greeted, nothing wanted yet), waiting, live, paused, lost, refused, ended.
+ * Events: `phase` {phase, …}; `packet`, `hello`, `live`, `stats`, `recording`, `saved` as the server sent them; and for each
+ * control `queued`, `applied`, `seen` or `rejected`, with {id, name, control, chunk, …}; `network` {ms}; `fault` {message}.
+ */
+
+import { Connection } from "./connection.js";
+import { controlsIn } from "./packet.js";
+import * as words from "./words.js";
+
+const FORWARDED = ["packet", "live", "stats", "recording", "saved"];
+const MAX_SENT = 64; // controls without a picture yet; the oldest is forgotten, its receipts are then nobody's
+const GOODBYE_S = 3;
+
+export class Stream extends EventTarget {
+  #line = null;
+  #sent = new Map();
+  #count = 0;
+  phase = "connecting";
+  hello = null;
+  live = null;
+  hasPicture = false;
+
+  constructor(url) {
+    super();
+    this.url = url;
+    this.key = "";
+  }
+
+  get watching() {
+    return this.live !== null && this.live.session === "";
+  }
+
+  get running() {
+    return ["live", "paused"].includes(this.phase);
+  }
+
+  /** Hear the server's greeting; nothing is asked for yet. */
+  greet() {
+    this.#newLine().connect();
+  }
+
+  /** Ask for a stream: {type: "start" | "attach" | "view" | "restore", …}. A running one is ended first. */
+  async open(opening) {
+    if (this.running && !this.watching) await this.stop();
+    const fresh = this.#line === null || this.live !== null || ["refused", "ended"].includes(this.phase);
+    if (fresh) this.#newLine();
+    this.#sent.clear();
+    this.#setPhase("connecting");
+    this.#line.begin(opening);
+  }
+
+  /** Resolves when the server has let go of the session, or does not say so in time. */
+  stop() {
+    return new Promise((resolve) => {
+      this.addEventListener("ended", resolve, { once: true });
+      setTimeout(resolve, GOODBYE_S * 1000);
+      this.#line.send({ type: "stop" });
+    });
+  }
+
+  /** Ask for a change; null when there is no line to ask on. */
+  steer(control) {
+    const id = `p${++this.#count}-${Math.random().toString(36).slice(2, 8)}`;
+    if (!this.running || !this.#line.send({ type: "control", control: { ...control, id } })) return null;
+    this.#sent.set(id, { id, control, name: words.control(control), askedAt: performance.now(), applied: false });
+    if (this.#sent.size > MAX_SENT) this.#sent.delete(this.#sent.keys().next().value);
+    return this.#sent.get(id);
+  }
+
+  ask(message) {
+    return this.#line.send(message);
+  }
+
+  sendFrame(blob) {
+    this.#line.sendFrame(blob);
+  }
+
+  reconnect() {
+    this.#line.connect();
+  }
+
+  /** A chunk has come: its controls have taken effect. Returns their names. */
+  arrived(header) {
+    if (this.phase === "paused") this.#setPhase("live");
+    return controlsIn(header).map((id) => {
+      this.#applied(id, header.index);
+      return this.#sent.get(id)?.name ?? "change";
+    });
+  }
+
+  /** A chunk is on the screen: the person has seen what its controls did. */
+  shown(header) {
+    this.hasPicture = true;
+    for (const id of controlsIn(header)) {
+      const sent = this.#sent.get(id);
+      if (!sent) continue;
+      this.#sent.delete(id);
+      this.#tell("seen", { ...sent, chunk: header.index, seconds: (performance.now() - sent.askedAt) / 1000 });
+    }
+  }
+
+  #newLine() {
+    this.#line?.close();
+    this.live = null;
+    const line = (this.#line = new Connection(this.url, this.key));
+    const hear = (type, act) => line.addEventListener(type, ({ detail }) => line === this.#line && act(detail));
+    hear("line", (detail) => this.#follow(detail));
+    hear("hello", (detail) => this.#greeted(detail));
+    hear("waiting", (detail) => this.#setPhase("waiting", detail));
+    hear("live", (detail) => this.#begun(detail));
+    hear("receipt", (detail) => this.#receipt(detail));
+    hear("pong", ({ t }) => this.#tell("network", { ms: performance.now() - t }));
+    hear("error", (detail) => this.#error(detail));
+    hear("denied", (detail) => this.#setPhase("refused", detail));
+    hear("ended", (detail) => this.#ended(detail));
+    for (const type of FORWARDED) hear(type, (detail) => this.#tell(type, detail));
+    return line;
+  }
+
+  #follow({ state, retry_s }) {
+    if (state === "lost") this.#setPhase("lost", { retry_s });
+  }
+
+  #greeted(hello) {
+    this.hello = hello;
+    this.#tell("hello", hello);
+    if (!this.#line.wanted) this.#setPhase("idle");
+  }
+
+  #begun(live) {
+    this.live = live;
+    this.#setPhase("live", live);
+  }
+
+  #ended(detail) {
+    this.#setPhase("ended", detail);
+    this.#tell("ended", detail);
+  }
+
+  #receipt({ control_id, state, chunk_index }) {
+    if (state === "applied") this.#applied(control_id, chunk_index);
+    else if (this.#sent.has(control_id)) this.#tell("queued", { ...this.#sent.get(control_id), chunk: chunk_index });
+  }
+
+  /** Said twice by the server, by itself and with the picture; told once. */
+  #applied(id, chunk) {
+    const sent = this.#sent.get(id);
+    if (!sent || sent.applied) return;
+    sent.applied = true;
+    this.#tell("applied", { ...sent, chunk });
+    if (sent.control.type === "pause") this.#setPhase("paused");
+    if (sent.control.type === "resume") this.#setPhase("live");
+    if (["pause", "resume"].includes(sent.control.type)) this.#sent.delete(id); // no picture of its own
+  }
+
+  #error({ code, message, control_id }) {
+    const sent = this.#sent.get(control_id);
+    this.#sent.delete(control_id);
+    if (sent) this.#tell("rejected", { ...sent, code, message });
+    else if (this.live) this.#tell("fault", { code, message });
+  }
+
+  #setPhase(phase, detail = {}) {
+    this.phase = phase;
+    this.#tell("phase", { ...detail, phase });
+  }
+
+  #tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}
