@@ -36,6 +36,10 @@ class JournalError(MillstreamError):
     """A journal that cannot be read or does not fit what it is replayed on."""
 
 
+class SnapshotError(MillstreamError):
+    """A saved session that cannot be read, or not be gone on with here."""
+
+
 class VideoError(MillstreamError):
     """An input video that cannot be read, or an output that cannot be written."""
 

@@ -11,6 +11,7 @@ Shapes: B batch, L chunk tokens, W valid window tokens, N heads, H head width.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -90,8 +91,18 @@ class KVRing:
 
     @property
     def num_bytes(self) -> int:
-        held = (self.k, self.v) if self.sink_k is None else (self.k, self.v, self.sink_k)
-        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.state().values())
+
+    def state(self) -> dict[str, Tensor]:
+        """Its tensors by name; with `frames` and `written` they are all there is of it between chunks."""
+        held = {"k": self.k, "v": self.v}
+        return held if self.sink_k is None else held | {"sink_k": self.sink_k}
+
+    def resume(self, state: Mapping[str, Tensor], frames: Sequence[int], written: int) -> None:
+        """Go on from what another ring of this shape held."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+        self.frames, self.written = list(frames), written
 
     @property
     def newest(self) -> int:

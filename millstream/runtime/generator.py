@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from millstream.core.config import SPATIAL_STRIDE
+from millstream.core.config import SPATIAL_STRIDE, StreamConfig
 from millstream.core.envelope import Envelope, Result
 from millstream.core.errors import EnvelopeRefused
 from millstream.models import sampler
@@ -134,7 +134,7 @@ class Generator:
             raise EnvelopeRefused(f"{who} comes without a prompt; set reset_cross")
         if cache is None or envelope.init_cache:
             return
-        if cache.ring.shape != self._ring_shape(envelope):
+        if cache.ring.shape != self.ring_shape(envelope):
             raise EnvelopeRefused(f"{who} is for another window than its cache; set init_cache")
         if not envelope.reset_kv and cache.ring.newest + 1 != envelope.start_frame:
             raise EnvelopeRefused(f"{who} starts at frame {envelope.start_frame}, its cache ends at {cache.ring.newest}")
@@ -143,7 +143,7 @@ class Generator:
         """Allocate, reset and read the prompt, as the envelope says."""
         if envelope.init_cache:
             self.release(envelope.session_id)  # before the new one is allocated: both need not fit
-            ring = KVRing(self._ring_shape(envelope), device=self.device, dtype=self.dtype)
+            ring = KVRing(self.ring_shape(envelope), device=self.device, dtype=self.dtype)
             self.caches[envelope.session_id] = SessionCache(ring)
         cache = self.caches[envelope.session_id]
         if envelope.reset_kv:
@@ -169,17 +169,18 @@ class Generator:
         with self.stopwatch.span("noise"):
             return chunk_noise(envelope, shape, step, self.device)
 
-    def _ring_shape(self, envelope: Envelope) -> RingShape:
+    def ring_shape(self, stream: Envelope | StreamConfig) -> RingShape:
+        """Of the cache that a chunk or a whole stream needs."""
         config = self.dit.config
         cell = SPATIAL_STRIDE * config.patch
         return RingShape(
             layers=config.layers,
             heads=config.heads,
             head_width=config.head_width,
-            grid=(envelope.height // cell, envelope.width // cell),
-            window=envelope.window,
-            sink=envelope.sink,
-            positions=envelope.positions,
+            grid=(stream.height // cell, stream.width // cell),
+            window=stream.window,
+            sink=stream.sink,
+            positions=stream.positions,
         )
 
 

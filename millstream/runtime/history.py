@@ -7,6 +7,8 @@ Shapes: C latent channels, Y and X latent rows and columns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,20 @@ class History:
     def move(self, device: torch.device) -> None:
         for held in (self._latents, self._pixels):
             held.update({frame: tensor.to(device) for frame, tensor in held.items()})
+
+    def state(self) -> dict[str, Tensor]:
+        """What it holds, by name."""
+        latents = {f"latents.{frame}": tensor for frame, tensor in self._latents.items()}
+        return latents | {f"pixels.{frame}": tensor for frame, tensor in self._pixels.items()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> History:
+        history = cls()
+        for name, tensor in state.items():
+            kind, _, frame = name.partition(".")
+            held = history._latents if kind == "latents" else history._pixels
+            held[int(frame)] = tensor
+        return history
 
     def __len__(self) -> int:
         return len(self._latents)

@@ -24,6 +24,13 @@ class MotionNoise:
         self._last = None
         self._motion = None
 
+    def state(self) -> tuple[NDArray[np.float32] | None, float | None]:
+        """The last input frame, small, and the smoothed motion."""
+        return self._last, self._motion
+
+    def resume(self, last: NDArray[np.float32] | None, motion: float | None) -> None:
+        self._last, self._motion = last, motion
+
     def scale(self, frames_THWC: NDArray[np.uint8], base: float) -> float:
         """The noise scale for a chunk of input frames, given the one that was asked for."""
         if self.gain == 0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -33,7 +33,7 @@ from millstream.runtime.generator import chunk_noise
 from millstream.runtime.history import History
 from millstream.runtime.motion import MotionNoise
 from millstream.runtime.stopwatch import Stopwatch
-from millstream.runtime.timeline import Timeline
+from millstream.runtime.timeline import Timeline, TimelineState
 from millstream.wire.parcel import Delivery, Parcel
 
 State = tuple[Tensor, ...]
@@ -105,6 +105,18 @@ class Decision:
     envelope: Envelope
     video: NDArray[np.uint8] | None
     """Its share of the input."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionState:
+    """All that a session holds between chunks, besides its cache in the generator."""
+
+    timeline: TimelineState
+    history: Mapping[str, Tensor]
+    decoder: State
+    encoder: State
+    last_input: NDArray[np.float32] | None
+    motion: float | None
 
 
 @dataclass(slots=True)
@@ -240,6 +252,26 @@ class Session:
         self._history.move(device)
         self._decoder = tuple(tensor.to(device) for tensor in self._decoder)
         self._encoder = tuple(tensor.to(device) for tensor in self._encoder)
+
+    def state(self) -> SessionState:
+        """What it is between chunks; the tensors are its own and change with the next one."""
+        assert not self._outstanding, f"{len(self._outstanding)} chunks of {self.id} are under way"
+        last, motion = self._motion.state()
+        return SessionState(
+            timeline=self.timeline.state(),
+            history=self._history.state(),
+            decoder=self._decoder,
+            encoder=self._encoder,
+            last_input=last,
+            motion=motion,
+        )
+
+    def resume(self, state: SessionState) -> None:
+        """Go on where another session was."""
+        self.timeline = Timeline.from_state(self.id, self.config, state.timeline)
+        self._history = History.from_state(state.history)
+        self._decoder, self._encoder = state.decoder, state.encoder
+        self._motion.resume(state.last_input, state.motion)
 
     def close(self) -> None:
         """Give back all memory. The session cannot be used afterwards."""

@@ -7,9 +7,12 @@ receipts. Nothing here grows: at most `MAX_WAITING` controls wait, one more is r
 from __future__ import annotations
 
 import hashlib
+from copy import copy
 from dataclasses import dataclass, field
 
-from millstream.core.config import StreamConfig, check_window
+import msgspec
+
+from millstream.core.config import StreamConfig, check_seed, check_share, check_steps, check_window
 from millstream.core.controls import (
     AnyControl,
     Cut,
@@ -73,6 +76,46 @@ class _Waiting:
     at_chunk: int
 
 
+class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a timeline but its configuration: what it must be given to go on as if nothing had happened."""
+
+    prompts: Mix
+    has_input: bool
+    epoch: int
+    chunk_index: int
+    start_frame: int
+    paused: bool
+    blend: _Blend | None
+    pending: _Pending
+    waiting: tuple[_Waiting, ...]
+    receipts: tuple[Receipt, ...]
+    next_id: int
+    steps: tuple[float, ...]
+    seed: int
+    noise_scale: float
+    window: int
+    sink: int
+    kv_bias: float
+
+    def check(self, frames_per_chunk: int) -> None:
+        """Raise if no timeline could have come to this."""
+        check_prompts(self.prompts)
+        check_steps(self.steps)
+        check_seed(self.seed)
+        check_share("noise_scale", self.noise_scale)
+        check_share("kv_bias", self.kv_bias)
+        check_window(self.window, self.sink, frames_per_chunk)
+        if min(self.epoch, self.chunk_index, self.start_frame) < 0 or len(self.waiting) > MAX_WAITING:
+            raise ControlError(f"chunk {self.chunk_index} of epoch {self.epoch} with {len(self.waiting)} controls cannot be")
+        for waiting in self.waiting:
+            waiting.control.check()
+        if self.blend is not None:
+            check_prompts(self.blend.before)
+            check_prompts(self.blend.after)
+            if not 0 <= self.blend.done < self.blend.chunks:
+                raise ControlError(f"a blend cannot be at {self.blend.done} of {self.blend.chunks} chunks")
+
+
 @dataclass(slots=True)
 class Timeline:
     session_id: str
@@ -108,6 +151,42 @@ class Timeline:
         self.noise_scale = self.config.noise_scale
         self.window, self.sink = self.config.window, self.config.sink
         self.kv_bias = self.config.kv_bias
+
+    @classmethod
+    def from_state(cls, session_id: str, config: StreamConfig, state: TimelineState) -> Timeline:
+        """One that goes on where another was."""
+        state.check(config.frames_per_chunk)
+        timeline = cls(session_id, config, state.prompts, state.has_input)
+        timeline.prompts = state.prompts  # not normalised again: that may move the last bit of a weight
+        timeline.epoch, timeline.chunk_index, timeline.start_frame = state.epoch, state.chunk_index, state.start_frame
+        timeline.paused, timeline._next_id = state.paused, state.next_id
+        timeline._blend, timeline._pending = copy(state.blend), copy(state.pending)
+        timeline._waiting, timeline._receipts = list(state.waiting), list(state.receipts)
+        timeline.steps, timeline.seed, timeline.noise_scale = state.steps, state.seed, state.noise_scale
+        timeline.window, timeline.sink, timeline.kv_bias = state.window, state.sink, state.kv_bias
+        return timeline
+
+    def state(self) -> TimelineState:
+        """Everything that the next chunks depend on, as it is now."""
+        return TimelineState(
+            prompts=self.prompts,
+            has_input=self.has_input,
+            epoch=self.epoch,
+            chunk_index=self.chunk_index,
+            start_frame=self.start_frame,
+            paused=self.paused,
+            blend=copy(self._blend),
+            pending=copy(self._pending),
+            waiting=tuple(self._waiting),
+            receipts=tuple(self._receipts),
+            next_id=self._next_id,
+            steps=self.steps,
+            seed=self.seed,
+            noise_scale=self.noise_scale,
+            window=self.window,
+            sink=self.sink,
+            kv_bias=self.kv_bias,
+        )
 
     def queue(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         """Take a control for the next unplanned chunk, or a later one; refuse what can never apply."""

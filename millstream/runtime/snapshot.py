@@ -1,0 +1,238 @@
+"""A session as one file: taken between two chunks, read back here or elsewhere, and it goes on to the same bits.
+
+The file is safetensors, so reading one runs no code; what is not a tensor is JSON in its metadata. A file is only taken up by
+the very weights it was made with, in the same dtype, and only if what it holds has the names and shapes that this model gives.
+The VAE's state is the one thing whose shapes only the VAE knows: a forged one fails the session's first chunk, and that alone.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from millstream.core.config import StreamConfig
+from millstream.core.errors import MillstreamError, SnapshotError
+from millstream.core.files import Staging
+from millstream.models.dit import CrossKV
+from millstream.models.kv import KVRing
+from millstream.runtime.engine import Engine
+from millstream.runtime.generator import SessionCache
+from millstream.runtime.live_feed import LiveFeed
+from millstream.runtime.session import ChunkLog, Session, SessionState, State
+from millstream.runtime.timeline import TimelineState
+
+VERSION = 1
+KEY = "millstream"
+"""Of our header in the file's metadata."""
+MAX_HEADER_BYTES = 16 * 2**20
+"""Of a file's table of contents; thousands of times what a session needs."""
+
+
+class RingState(msgspec.Struct, frozen=True, kw_only=True):
+    """Which frame each slot of the window holds, and how many were ever written."""
+
+    frames: tuple[int, ...]
+    written: int
+
+
+class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is not a tensor."""
+
+    version: int = VERSION
+    model: str
+    fingerprint: str
+    dtype: str
+    config: StreamConfig
+    timeline: TimelineState
+    ring: RingState | None
+    """None where nothing was generated yet."""
+    motion: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    header: SnapshotHeader
+    tensors: Mapping[str, Tensor]
+    """On the host: `ring.k`, `cross.v.3`, `history.latents.12`, `decoder.0`, …"""
+
+
+def take(engine: Engine, session: Session, fingerprint: str) -> Snapshot:
+    """A copy of all that a session is. On the thread that owns it; `fingerprint` is the engine's model's."""
+    state, cache = session.state(), engine.generator.caches.get(session.id)
+    timeline = state.timeline
+    header = SnapshotHeader(
+        model=engine.spec.name,
+        fingerprint=fingerprint,
+        dtype=str(engine.dtype),
+        config=replace(session.config, steps=timeline.steps, window=timeline.window, sink=timeline.sink),
+        timeline=timeline,
+        ring=None if cache is None else RingState(frames=tuple(cache.ring.frames), written=cache.ring.written),
+        motion=state.motion,
+    )
+    held = dict(_session_tensors(state)) | dict(_cache_tensors(cache))
+    return Snapshot(header=header, tensors={name: tensor.to("cpu", copy=True) for name, tensor in held.items()})
+
+
+def write(snapshot: Snapshot, path: Path) -> None:
+    """The file appears whole or not at all."""
+    text = msgspec.json.encode(snapshot.header).decode()
+    tensors = {name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}
+    try:
+        with Staging(path.parent) as staging:
+            save_file(tensors, staging.path(path.name), metadata={KEY: text})
+    except OSError as error:
+        raise SnapshotError(f"cannot write {path.name}: {error.strerror}; free some space") from None
+
+
+def read(path: Path, engine: Engine, fingerprint: str) -> Snapshot:
+    """A file's session, if this engine can go on with it."""
+    header = read_header(path)
+    _check_model(header, engine, fingerprint)
+    try:
+        header.timeline.check(header.config.frames_per_chunk)
+        with safe_open(str(path), framework="pt") as file:
+            _check_shapes({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}, header, engine)  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except (SafetensorError, MillstreamError) as error:
+        raise SnapshotError(f"this is not a whole snapshot: {error}") from None
+    return Snapshot(header=header, tensors=tensors)
+
+
+def read_header(path: Path) -> SnapshotHeader:
+    """What a file says of itself, without loading a tensor."""
+    try:
+        with path.open("rb") as file:
+            metadata = _metadata(file)
+        header = msgspec.json.decode(metadata, type=SnapshotHeader)
+    except (OSError, struct.error, msgspec.MsgspecError, MillstreamError, KeyError, TypeError, ValueError) as error:
+        raise SnapshotError(f"this is not a snapshot: {str(error)[:200]}") from None
+    if header.version != VERSION:
+        raise SnapshotError(f"this is a snapshot of version {header.version}; this program reads version {VERSION}")
+    return header
+
+
+def revive(
+    snapshot: Snapshot,
+    engine: Engine,
+    session_id: str,
+    *,
+    feed: LiveFeed | None = None,
+    journal: ChunkLog | None = None,
+) -> Session:
+    """A new session that goes on where the saved one was."""
+    header, tensors = snapshot.header, snapshot.tensors
+    session = engine.session(header.timeline.prompts, config=header.config, frames=feed, journal=journal, session_id=session_id)
+    host = {name: tensor.to(engine.device, copy=True) for name, tensor in tensors.items()}
+    last = tensors.get("motion.last")
+    state = SessionState(
+        timeline=header.timeline,
+        history=_under("history.", host),
+        decoder=_numbered("decoder.", host),
+        encoder=_numbered("encoder.", host),
+        last_input=None if last is None else last.clone().numpy(),
+        motion=header.motion,
+    )
+    session.resume(state)
+    if header.ring is not None:
+        ring = KVRing(engine.generator.ring_shape(header.config), device=engine.device, dtype=engine.dtype)
+        ring.resume(_under("ring.", host), header.ring.frames, header.ring.written)
+        cross = CrossKV(_numbered("cross.k.", host), _numbered("cross.v.", host))
+        engine.generator.caches[session_id] = SessionCache(ring, cross)
+    return session
+
+
+def _session_tensors(state: SessionState) -> Iterator[tuple[str, Tensor]]:
+    yield from ((f"history.{name}", tensor) for name, tensor in state.history.items())
+    yield from ((f"decoder.{number}", tensor) for number, tensor in enumerate(state.decoder))
+    yield from ((f"encoder.{number}", tensor) for number, tensor in enumerate(state.encoder))
+    if state.last_input is not None:
+        yield "motion.last", torch.from_numpy(state.last_input)
+
+
+def _cache_tensors(cache: SessionCache | None) -> Iterator[tuple[str, Tensor]]:
+    if cache is None:
+        return
+    assert cache.cross is not None, "a session that has run has read a prompt"
+    yield from ((f"ring.{name}", tensor) for name, tensor in cache.ring.state().items())
+    yield from ((f"cross.k.{number}", tensor) for number, tensor in enumerate(cache.cross.k))
+    yield from ((f"cross.v.{number}", tensor) for number, tensor in enumerate(cache.cross.v))
+
+
+def _check_model(header: SnapshotHeader, engine: Engine, fingerprint: str) -> None:
+    if header.model != engine.spec.name:
+        raise SnapshotError(f"this session was saved with {header.model}; serve that model to go on with it")
+    if header.dtype != str(engine.dtype):
+        raise SnapshotError(f"this session was saved in {header.dtype}, not {engine.dtype}; serve with that --dtype")
+    if header.fingerprint != fingerprint:
+        raise SnapshotError(f"this session was saved with other weights of {header.model}; serve those to go on with it")
+
+
+def _check_shapes(found: Mapping[str, tuple[int, ...]], header: SnapshotHeader, engine: Engine) -> None:
+    """Every tensor has a name we know and the shape this model gives it."""
+    expected = _cache_shapes(header, engine) if header.ring is not None else {}
+    missing = sorted(set(expected) - set(found))
+    if missing:
+        raise SnapshotError(f"{missing[0]} is missing")
+    config, channels = header.config, engine.spec.dit.channels
+    for name, shape in found.items():
+        kind, _, number = name.rpartition(".")
+        if kind.startswith("history.") and not number.isdecimal():
+            raise SnapshotError(f"{name[:60]} names no frame")
+        if kind == "history.latents":
+            right: tuple[int, ...] | None = (1, channels, *config.latent_size)
+        elif kind == "history.pixels":
+            right = (1, 3, config.height, config.width)
+        elif kind in ("decoder", "encoder") or name == "motion.last":
+            continue
+        else:
+            right = expected.get(name)
+        if shape != right:
+            raise SnapshotError(f"{name[:60]} has shape {shape}, not {right}")
+
+
+def _cache_shapes(header: SnapshotHeader, engine: Engine) -> dict[str, tuple[int, ...]]:
+    assert header.ring is not None
+    dit, shape = engine.spec.dit, engine.generator.ring_shape(header.config)
+    if len(header.ring.frames) != shape.window or header.ring.written < 0:
+        raise SnapshotError(f"its window has {len(header.ring.frames)} slots, not {shape.window}")
+    tokens = shape.window * shape.tokens_per_frame
+    ring = (shape.layers, shape.batch, tokens, shape.heads, shape.head_width)
+    shapes = {"ring.k": ring, "ring.v": ring}
+    if shape.positions == "windowed" and shape.sink > 0:
+        shapes["ring.sink_k"] = (*ring[:2], shape.sink * shape.tokens_per_frame, *ring[3:])
+    prompt = (1, dit.text_tokens, dit.heads, dit.head_width)
+    return shapes | {f"cross.{part}.{layer}": prompt for part in "kv" for layer in range(dit.layers)}
+
+
+def _metadata(file: IO[bytes]) -> str:
+    """Our header, out of the table of contents that opens a safetensors file."""
+    (size,) = struct.unpack("<Q", file.read(8))
+    if size > MAX_HEADER_BYTES:
+        raise SnapshotError(f"its table of contents would have {size} bytes")
+    text = json.loads(file.read(size))["__metadata__"][KEY]
+    if not isinstance(text, str):
+        raise SnapshotError("its header is not text")
+    return text
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _numbered(prefix: str, tensors: Mapping[str, Tensor]) -> State:
+    """In the order of their numbers."""
+    held = _under(prefix, tensors)
+    try:
+        return tuple(held[str(number)] for number in range(len(held)))
+    except KeyError:
+        raise SnapshotError(f"{prefix}* is not numbered from 0") from None

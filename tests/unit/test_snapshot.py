@@ -1,0 +1,196 @@
+"""A saved session goes on, here or elsewhere, as if it had never been away; what does not fit is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps, SetWindow
+from millstream.core.errors import SnapshotError
+from millstream.runtime import snapshot
+from millstream.runtime.engine import Engine
+from millstream.runtime.live_feed import LiveFeed
+from millstream.runtime.session import Session
+
+CHUNKS = 5
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def fingerprint(engine: Engine) -> str:
+    return engine.model.fingerprint()
+
+
+def digests(session: Session, chunks: int = CHUNKS) -> list[str]:
+    return [chunk.digest for chunk in session.stream(chunks)]
+
+
+def pixels(session: Session, chunks: int = CHUNKS) -> list[np.ndarray]:
+    return [chunk.frames for chunk in session.stream(chunks)]
+
+
+def saved(engine: Engine, session: Session, fingerprint: str, folder: Path) -> snapshot.Snapshot:
+    path = folder / "saved.safetensors"
+    snapshot.write(snapshot.take(engine, session, fingerprint), path)
+    return snapshot.read(path, engine, fingerprint)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(),
+        dict(window=9, sink=2, positions="windowed"),
+        dict(anchor="decoded"),
+        dict(window=6, kv_bias=0.8, context_noise=20.0),
+    ],
+    ids=str,
+)
+def test_a_restored_session_goes_on_to_the_same_bits(
+    engine: Engine, fingerprint: str, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    """With a blend under way and a control still waiting."""
+    original = engine.session("sea", **changes)
+    original.control(SetPrompt(prompt="storm", mode="blend", chunks=5), at_chunk=4)
+    original.control(Cut(id="later"), at_chunk=9)
+    digests(original, 6)
+    revived = snapshot.revive(saved(engine, original, fingerprint, tmp_path), engine, "another")
+    for before, after in zip(original.stream(CHUNKS), revived.stream(CHUNKS), strict=True):
+        assert (after.index, after.epoch, after.prompts, after.receipts) == (
+            before.index, before.epoch, before.prompts, before.receipts,
+        )  # fmt: skip
+        assert after.digest == before.digest
+        assert np.array_equal(after.frames, before.frames)
+
+
+def test_one_that_was_paused_or_steered_stays_so(engine: Engine, fingerprint: str, tmp_path: Path) -> None:
+    original = engine.session("sea")
+    digests(original, 2)
+    original.control(SetSteps(steps=(1000, 700, 300)))
+    original.control(SetWindow(window=6))
+    digests(original, 1)
+    original.control(Pause())
+    assert digests(original) == []
+    revived = snapshot.revive(saved(engine, original, fingerprint, tmp_path), engine, "another")
+    assert digests(revived) == []
+    for session in (original, revived):
+        session.control(Resume())
+    assert digests(revived) == digests(original)
+
+
+def test_one_that_never_ran_is_a_fresh_one(engine: Engine, fingerprint: str, tmp_path: Path) -> None:
+    revived = snapshot.revive(saved(engine, engine.session("sea", seed=4), fingerprint, tmp_path), engine, "another")
+    assert digests(revived) == digests(engine.session("sea", seed=4))
+
+
+def test_a_restyled_video_goes_on_with_its_motion(engine: Engine, fingerprint: str, tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 255, (9 + 12 * 5, 64, 64, 3), dtype=np.uint8)
+    original = engine.session("sea", frames=iter(frames))
+    digests(original, 2)
+    feed = LiveFeed((64, 64))
+    for frame in frames[9 + 12 :]:
+        feed.push(frame)
+    held = saved(engine, original, fingerprint, tmp_path)
+    assert digests(snapshot.revive(held, engine, "another", feed=feed), 3) == digests(original, 3)
+
+
+def test_the_copy_does_not_change_when_the_session_goes_on(engine: Engine, fingerprint: str) -> None:
+    original = engine.session("sea")
+    digests(original, 3)
+    taken = snapshot.take(engine, original, fingerprint)
+    expected = digests(original, 3)
+    assert digests(snapshot.revive(taken, engine, "first"), 3) == expected
+    assert digests(snapshot.revive(taken, engine, "second"), 3) == expected
+
+
+def test_closing_a_restored_session_frees_all_it_held(engine: Engine, fingerprint: str) -> None:
+    before = set(engine.generator.caches)
+    with engine.session("sea") as original:
+        digests(original, 1)
+        taken = snapshot.take(engine, original, fingerprint)
+    with snapshot.revive(taken, engine, "another"):
+        assert "another" in engine.generator.caches
+    assert set(engine.generator.caches) == before
+
+
+@pytest.fixture(scope="module")
+def file(engine: Engine, fingerprint: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with engine.session("sea") as session:
+        digests(session, 2)
+        path = tmp_path_factory.mktemp("snapshots") / "one.safetensors"
+        snapshot.write(snapshot.take(engine, session, fingerprint), path)
+    return path
+
+
+def header_of(path: Path) -> str:
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + size])["__metadata__"][snapshot.KEY]
+
+
+def forged(file: Path, folder: Path, header: dict[str, object] | None = None, **tensors: torch.Tensor | None) -> Path:
+    """The file with some of its header or its tensors replaced; None takes one away."""
+    held = load_file(file) | tensors
+    spelled = json.dumps(json.loads(header_of(file)) | (header or {}))
+    save_file({k: v for k, v in held.items() if v is not None}, folder / "forged.safetensors", metadata={snapshot.KEY: spelled})
+    return folder / "forged.safetensors"
+
+
+def test_other_weights_another_model_and_another_dtype_are_refused(engine: Engine, fingerprint: str, file: Path) -> None:
+    with pytest.raises(SnapshotError, match="other weights"):
+        snapshot.read(file, engine, "somebody else's")
+    with pytest.raises(SnapshotError, match="saved with wan-tiny"):
+        snapshot.read(file, Engine("wan-mini", weights="random", device="cpu", dtype="float32"), fingerprint)
+    with pytest.raises(SnapshotError, match="saved in torch"):
+        snapshot.read(file, Engine("wan-tiny", weights="random:3", device="cpu", dtype="bfloat16"), fingerprint)
+
+
+def test_tensors_of_another_shape_or_name_are_refused(engine: Engine, fingerprint: str, file: Path, tmp_path: Path) -> None:
+    changes: list[dict[str, torch.Tensor | None]] = [
+        {"ring.k": torch.zeros(3)},
+        {"ring.v": None},
+        {"cross.k.0": torch.zeros(1, 2, 3, 4)},
+        {"history.latents.3": torch.zeros(1)},
+        {"something": torch.zeros(1)},
+        {"ring.nonsense": torch.zeros(1)},
+    ]
+    for change in changes:
+        with pytest.raises(SnapshotError, match="not a whole snapshot"):
+            snapshot.read(forged(file, tmp_path, None, **change), engine, fingerprint)
+
+
+def test_a_timeline_that_cannot_be_is_refused(engine: Engine, fingerprint: str, file: Path, tmp_path: Path) -> None:
+    timeline = json.loads(header_of(file))["timeline"]
+    blend = {"before": timeline["prompts"], "after": timeline["prompts"], "chunks": 0, "done": 0}
+    wrong = [{"steps": []}, {"seed": -1}, {"window": 0}, {"epoch": -2}, {"blend": blend}, {"prompts": []}, {"kv_bias": 0}]
+    for change in wrong:
+        with pytest.raises(SnapshotError):
+            snapshot.read(forged(file, tmp_path, {"timeline": timeline | change}), engine, fingerprint)
+
+
+@settings(max_examples=200, deadline=None)
+@given(place=st.integers(0, 2000), value=st.integers(0, 255), length=st.none() | st.integers(0, 3000))
+def test_a_damaged_file_is_refused_or_harmless(
+    engine: Engine, fingerprint: str, file: Path, place: int, value: int, length: int | None
+) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] = value
+    damaged = file.with_name("damaged.safetensors")
+    damaged.write_bytes(bytes(data[:length]))
+    said = ""
+    try:
+        snapshot.revive(snapshot.read(damaged, engine, fingerprint), engine, "damaged").close()
+    except SnapshotError as error:
+        said = str(error)
+    assert "\n" not in said
