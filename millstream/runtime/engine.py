@@ -28,6 +28,7 @@ from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.session import ChunkLog, Session, SharedParts
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.wire.local import LocalTransport
+from millstream.wire.parcel import Delivery, Parcel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -86,6 +87,11 @@ class Engine:
             feed=frames if frames is None or isinstance(frames, LiveFeed) else FrameFeed(frames),
             journal=journal,
         )
+
+    def submit_together(self, parcels: Sequence[Parcel]) -> tuple[list[Delivery], dict[str, float]]:
+        """Chunks of several sessions in the same model calls, and each one's share of the time that took, by phase."""
+        deliveries = self._parts.transport.submit_together(parcels)
+        return deliveries, {name: ms / len(parcels) for name, ms in self._parts.stopwatch.lap().items()}
 
     def offload(self, session: Session) -> None:
         """Keep a session that stands still in host memory."""

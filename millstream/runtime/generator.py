@@ -8,8 +8,8 @@ Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from millstream.core.envelope import Envelope, Result
 from millstream.core.errors import EnvelopeRefused
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, Memory, RingShape
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
 from millstream.runtime.stopwatch import Stopwatch
@@ -69,30 +70,23 @@ class Generator:
 
     def run(self, parcel: Parcel) -> Delivery:
         """Exactly one delivery per parcel; an envelope that is refused gives one that says why."""
+        return self.run_together([parcel])[0]
+
+    def run_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
+        """Chunks of different sessions in the same calls; all of one `kinship`. One that is refused does not hold up the rest."""
         begun = time.perf_counter()
         idle_ms = 1000.0 * (begun - self._idle_since)
-        envelope, error = parcel.envelope, ""
-        try:
-            parcel.validate()
-            latents, calls = self._infer(parcel)
-        except EnvelopeRefused as refusal:
-            latents, calls, error = None, 0, str(refusal)
-        fingerprint = "" if latents is None else digest(latents)  # waits for the device, so the time below is real
+        errors = [self._refusal(parcel) for parcel in parcels]
+        sound = [parcel for parcel, error in zip(parcels, errors, strict=True) if not error]
+        made = iter(self._infer(sound) if sound else ())
+        outcomes = [(None, 0) if error else next(made) for error in errors]
+        digests = ["" if latents is None else digest(latents) for latents, _ in outcomes]  # waits: the time below is real
         self._idle_since = time.perf_counter()
-        result = Result(
-            call_id=envelope.call_id,
-            session_id=envelope.session_id,
-            chunk_index=envelope.chunk_index,
-            cache_epoch=envelope.cache_epoch,
-            ok=latents is not None,
-            error=error,
-            observed_calls=calls,
-            end_frame=envelope.end_frame,
-            stage1_ms=1000.0 * (self._idle_since - begun),
-            mesh_idle_ms=idle_ms,
-            digest=fingerprint,
-        )
-        return Delivery(result=result, latents_out=latents)
+        stage1_ms = 1000.0 * (self._idle_since - begun)
+        return [
+            Delivery(result=_result(parcel.envelope, error, calls, stage1_ms, idle_ms, fingerprint), latents_out=latents)
+            for parcel, error, (latents, calls), fingerprint in zip(parcels, errors, outcomes, digests, strict=True)
+        ]
 
     def move(self, session_id: str, device: torch.device) -> None:
         """Hold what a session has elsewhere: host memory while it stands still, and back before it runs."""
@@ -105,25 +99,50 @@ class Generator:
         self.caches.pop(session_id, None)
 
     @torch.inference_mode()
-    def _infer(self, parcel: Parcel) -> tuple[Tensor | None, int]:
+    def _infer(self, parcels: Sequence[Parcel]) -> list[tuple[Tensor, int]]:
+        """Clean latents and model calls of each."""
+        envelopes = [parcel.envelope for parcel in parcels]
+        assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
+        caches, calls_before = [], []
+        for parcel in parcels:
+            cache, calls = self._ready(parcel)
+            caches.append(cache)
+            calls_before.append(calls)
+        memory, cross = _joined(caches)
+        model, kind = MeteredDiT(self.dit, self.stopwatch), envelopes[0]
+        latents = torch.cat([parcel.latents_in for parcel in parcels]).to(self.device, self.dtype)
+
+        def noise(step: int) -> Tensor:
+            return torch.cat([self._noise(envelope, latents[:1].shape, step) for envelope in envelopes])
+
+        clean = sampler.denoise(model, latents, kind.steps, memory, cross, noise)
+        if kind.commit:
+            model.phase = "commit"
+            settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
+            sampler.commit(model, settled, kind.context_noise, memory, cross)
+        total = [calls + model.calls for calls in calls_before]
+        for envelope, calls in zip(envelopes, total, strict=True):
+            assert calls == envelope.expected_calls, f"{calls} model calls, {envelope.expected_calls} expected"
+        return list(zip(clean.split(1), total, strict=True))
+
+    def _ready(self, parcel: Parcel) -> tuple[SessionCache, int]:
+        """A session's cache with its chunk placed, its window rebuilt if so asked, and the calls that took."""
         envelope = parcel.envelope
-        self._check(envelope)
         cache = self._prepare(envelope, parcel.conditioning)
-        assert cache.cross is not None
-        model = MeteredDiT(self.dit, self.stopwatch)
+        model = MeteredDiT(self.dit, self.stopwatch, phase="recompute")
         if parcel.context_frames is not None:
             self._recompute(model, cache, envelope, parcel.context_frames)
         cache.ring.place(list(range(envelope.start_frame, envelope.end_frame)), kv_bias=envelope.kv_bias)
-        model.phase = "step"
-        latents = parcel.latents_in.to(self.device, self.dtype)
-        noise = partial(self._noise, envelope, latents.shape)
-        clean = sampler.denoise(model, latents, envelope.steps, cache.ring, cache.cross, noise)
-        if envelope.commit:
-            model.phase = "commit"
-            settled = sampler.settle(clean, envelope.context_noise, lambda: noise(COMMIT_STEP))
-            sampler.commit(model, settled, envelope.context_noise, cache.ring, cache.cross)
-        assert model.calls == envelope.expected_calls, f"{model.calls} model calls, {envelope.expected_calls} expected"
-        return clean, model.calls
+        return cache, model.calls
+
+    def _refusal(self, parcel: Parcel) -> str:
+        """Why a parcel cannot run here; empty if it can."""
+        try:
+            parcel.validate()
+            self._check(parcel.envelope)
+        except EnvelopeRefused as refusal:
+            return str(refusal)
+        return ""
 
     def _check(self, envelope: Envelope) -> None:
         """Refuse what does not fit the state here, before anything changes."""
@@ -157,7 +176,6 @@ class Generator:
     def _recompute(self, model: MeteredDiT, cache: SessionCache, envelope: Envelope, context_BFCYX: Tensor) -> None:
         """Rebuild the window from clean latents, oldest first, each group seeing those before it."""
         assert cache.cross is not None
-        model.phase = "recompute"
         level, context = envelope.context_noise, context_BFCYX.to(self.device, self.dtype)
         settled = sampler.settle(context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP))
         for start in range(0, len(envelope.context_indices), envelope.frames):
@@ -182,6 +200,36 @@ class Generator:
             sink=stream.sink,
             positions=stream.positions,
         )
+
+
+def kinship(envelope: Envelope) -> Hashable:
+    """Chunks of equal kinship can share their model calls."""
+    size = envelope.height, envelope.width, envelope.frames
+    return size, envelope.steps, envelope.commit, envelope.context_noise
+
+
+def _joined(caches: Sequence[SessionCache]) -> tuple[Memory, CrossKV]:
+    prompts = [cache.cross for cache in caches if cache.cross is not None]
+    assert len(prompts) == len(caches), "a chunk without a prompt was not refused"
+    if len(caches) == 1:
+        return caches[0].ring, prompts[0]
+    return JointMemory([cache.ring for cache in caches]), join_prompts(prompts)
+
+
+def _result(envelope: Envelope, error: str, calls: int, stage1_ms: float, idle_ms: float, fingerprint: str) -> Result:
+    return Result(
+        call_id=envelope.call_id,
+        session_id=envelope.session_id,
+        chunk_index=envelope.chunk_index,
+        cache_epoch=envelope.cache_epoch,
+        ok=not error,
+        error=error,
+        observed_calls=calls,
+        end_frame=envelope.end_frame,
+        stage1_ms=stage1_ms,
+        mesh_idle_ms=idle_ms,
+        digest=fingerprint,
+    )
 
 
 def chunk_noise(envelope: Envelope, shape: torch.Size, step: int, device: torch.device) -> Tensor:

@@ -17,10 +17,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -40,12 +40,14 @@ from millstream.runtime.admission import (
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.chunk_times import Geometry
 from millstream.runtime.engine import Engine
+from millstream.runtime.generator import kinship
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Applied, Ended, Live, Pictured, Tell, Waiting
 from millstream.runtime.pacing import Pace
 from millstream.runtime.scheduler import Scheduler
-from millstream.runtime.session import Chunk, ChunkLog, Session
+from millstream.runtime.session import Chunk, ChunkLog, Decision, Session
 from millstream.runtime.turns import End, Halt, Offload, Restore, Run, SchedulerMetrics, Sleep, Terms, Turn
+from millstream.wire.parcel import Delivery, Parcel
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +112,18 @@ class _Seat:
     @property
     def session_id(self) -> str:
         return self.request.session_id
+
+
+class _Ready(NamedTuple):
+    seat: _Seat
+    session: Session
+    parcel: Parcel
+
+
+class _Work(NamedTuple):
+    seat: _Seat
+    session: Session
+    decision: Decision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,8 +310,7 @@ class Service:
     def _take(self, turn: Turn | Callable[[], None]) -> None:
         match turn:
             case Run(session_ids=names):
-                for name in names:
-                    self._chunk(self._seats[name])
+                self._chunks([self._seats[name] for name in names])
             case End(session_id=name, reason=reason):
                 with self._changed:
                     self._finish(self._seats[name], Ended(cause="limit", reason=reason))
@@ -310,32 +323,62 @@ class Service:
             case _:
                 turn()
 
-    def _chunk(self, seat: _Seat) -> None:
-        """One chunk of one session, or a reason why there is none."""
-        session, begun = seat.session, time.monotonic()
-        assert session is not None, f"{seat.session_id} had a turn before it was let in"
+    def _chunks(self, seats: Sequence[_Seat]) -> None:
+        """One chunk of each session, or a reason why there is none. What can share its model calls does."""
+        begun, work = time.monotonic(), list[_Work]()
         with self._changed:
-            decision = session.decide() if self._has_input(seat) else None
-            if decision is None:
-                self._scheduler.finished(seat.session_id, begun, frames=0, seconds=0.0)
-                self._rest(seat, session)
-                return
-        try:
-            chunk = session.submit(session.prepare(decision))
-        except Exception as error:  # whatever went wrong in one session ends that session and no other
-            self._fail(seat, error)
-            return
-        with self._changed:
-            self._land(seat, chunk, begun)
+            for seat in seats:
+                session = seat.session
+                assert session is not None, f"{seat.session_id} had a turn before it was let in"
+                decision = session.decide() if self._has_input(seat) else None
+                if decision is None:
+                    self._scheduler.finished(seat.session_id, begun, frames=0, seconds=0.0)
+                    self._rest(seat, session)
+                else:
+                    work.append(_Work(seat, session, decision))
+        for kin in _alike(work):
+            self._make(kin, begun)
 
-    def _land(self, seat: _Seat, chunk: Chunk | None, begun: float) -> None:
+    def _make(self, work: Sequence[_Work], begun: float) -> None:
+        """Chunks of one kind, from decision to picture. Whatever goes wrong ends the session it happened to and no other."""
+        ready = list[_Ready]()
+        for seat, session, decision in work:
+            try:
+                ready.append(_Ready(seat, session, session.prepare(decision)))
+            except Exception as error:
+                self._fail(seat, error)
+        for (seat, session, _), (delivery, share_ms) in self._deliver(ready):
+            try:
+                chunk = session.accept(delivery, shared_ms=share_ms)
+            except Exception as error:
+                self._fail(seat, error)
+                continue
+            with self._changed:
+                self._land(seat, session, chunk, begun, together=len(ready))
+
+    def _deliver(self, ready: Sequence[_Ready]) -> Iterator[tuple[_Ready, tuple[Delivery, dict[str, float]]]]:
+        """In the same model calls; if those fail, one by one, to learn whose fault it was."""
+        try:
+            deliveries, share_ms = self.engine.submit_together([parcel for _, _, parcel in ready]) if ready else ([], {})
+        except Exception as error:
+            if len(ready) == 1:
+                self._fail(ready[0].seat, error)
+                return
+            for one in ready:
+                yield from self._deliver([one])
+            return
+        for one, delivery in zip(ready, deliveries, strict=True):
+            yield one, (delivery, share_ms)
+
+    def _land(self, seat: _Seat, session: Session, chunk: Chunk | None, begun: float, *, together: int) -> None:
         now, frames = time.monotonic(), 0 if chunk is None else len(chunk.frames)
         dry = self._scheduler.dry_s(seat.session_id, now)
         self._scheduler.finished(seat.session_id, now, frames=frames, seconds=now - begun)
+        self._scheduler.set_batch_key(seat.session_id, self._batch_key(seat.request.config, session))
         if chunk is None:
             return
         if chunk.index > 0:
-            self._admission.times.add(self._geometry(seat.request.config, seat.session), now - begun)
+            self._admission.times.add(self._geometry(seat.request.config, session), (now - begun) / together)
         seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, lateness_s=dry))
         seat.media_s += frames / seat.request.config.fps
 
@@ -414,7 +457,8 @@ class Service:
                 session_id=request.session_id,
             )
         now = time.monotonic()
-        self._scheduler.add(request.session_id, request.terms, now)
+        key = self._batch_key(request.config, seat.session)
+        self._scheduler.add(request.session_id, request.terms, now, batch_key=key)
         if seat.viewers == 0:
             self._scheduler.halt(request.session_id, "unwatched", now)
 
@@ -491,6 +535,17 @@ class Service:
             window=window,
         )
 
+    def _batch_key(self, config: StreamConfig, session: Session) -> Hashable:
+        """Sessions of equal key will most likely plan chunks of one kind."""
+        return (
+            config.height,
+            config.width,
+            config.frames_per_chunk,
+            session.timeline.steps,
+            session.timeline.window,
+            config.anchor,
+        )
+
     def _find(self, session_id: str) -> _Seat:
         if session_id not in self._seats:
             raise UnknownSession(f"there is no session {session_id}; it may have ended")
@@ -499,3 +554,11 @@ class Service:
     def _refuse_when_over(self) -> None:
         if self._over:
             raise Overloaded("the server is shutting down; try another one")
+
+
+def _alike(work: Sequence[_Work]) -> list[list[_Work]]:
+    """In groups whose chunks can share their model calls."""
+    groups: dict[Hashable, list[_Work]] = {}
+    for item in work:
+        groups.setdefault(kinship(item.decision.envelope), []).append(item)
+    return list(groups.values())

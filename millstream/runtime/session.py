@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -56,6 +56,8 @@ class Feed(Protocol):
 
 class Transport(Protocol):
     def submit(self, parcel: Parcel) -> Delivery: ...
+
+    def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]: ...
 
     def release(self, session_id: str) -> None: ...
 
@@ -218,8 +220,11 @@ class Session:
         self._outstanding.append(_Outstanding(envelope, (), real, begun))
         return parcel
 
-    def accept(self, delivery: Delivery) -> Chunk | None:
-        """Decode a delivery. None for a duplicate, or a chunk from before a cut: never shown."""
+    def accept(self, delivery: Delivery, *, shared_ms: Mapping[str, float] | None = None) -> Chunk | None:
+        """Decode a delivery. None for a duplicate, or a chunk from before a cut: never shown.
+
+        `shared_ms` is its part of phases that several sessions went through together.
+        """
         result = delivery.result
         if not self._outstanding or result.call_id < self._outstanding[0].envelope.call_id:
             return None
@@ -236,7 +241,7 @@ class Session:
         frames = self._decode(envelope, latents)[: planned.real_frames]
         if self._journal is not None:
             self._journal.write(envelope, result.digest, planned.receipts)
-        phases = self._parts.stopwatch.lap()
+        phases = self._parts.stopwatch.lap() | dict(shared_ms or {})
         return Chunk(
             index=envelope.chunk_index,
             epoch=envelope.cache_epoch,

@@ -15,6 +15,8 @@ from millstream.core.config import StreamConfig
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps, Stop, WeightedPrompt
 from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
 from millstream.runtime.admission import AdmissionConfig, Admitted, Queued
+from millstream.runtime.batching import BatchPolicy, BatchTimes
+from millstream.runtime.chunk_times import ChunkTimes
 from millstream.runtime.engine import Engine
 from millstream.runtime.live_feed import CAPACITY, LiveFeed
 from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Waiting
@@ -53,9 +55,11 @@ def engine() -> Engine:
 
 
 @contextmanager
-def running(engine: Engine, *, memory: int = 100 * BYTES, max_waiting: int = 4, share: float = 1.0) -> Iterator[Service]:
+def running(
+    engine: Engine, *, memory: int = 100 * BYTES, max_waiting: int = 4, share: float = 1.0, batch: int = 1
+) -> Iterator[Service]:
     admission = AdmissionConfig(memory_bytes=memory, max_waiting=max_waiting, share=share)
-    service = Service(engine, admission=admission, session_bytes=lambda config: BYTES)
+    service = Service(engine, admission=admission, session_bytes=lambda config: BYTES, batching=BatchPolicy(max_size=batch))
     service.start(warm_up=[config(engine)])
     assert service.ready.wait(PATIENCE_S)
     try:
@@ -187,16 +191,19 @@ def test_one_too_many_is_refused_at_once_with_the_reason(engine: Engine) -> None
         assert time.monotonic() - begun < 0.1
 
 
-def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = engine.generator.run
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    run = engine.generator.run_together
 
-    def failing(parcel: object) -> object:
-        if parcel.envelope.session_id == "bad" and parcel.envelope.chunk_index == 1:
+    def failing(parcels: list) -> list:
+        if any(parcel.envelope.session_id == "bad" and parcel.envelope.chunk_index >= 1 for parcel in parcels):
             raise RuntimeError("the device is on fire")
-        return run(parcel)
+        return run(parcels)
 
-    monkeypatch.setattr(engine.generator, "run", failing)
-    with running(engine) as service:
+    monkeypatch.setattr(engine.generator, "run_together", failing)
+    with running(engine, batch=batch) as service:
         bad, good = Owner(), Owner()
         for name, owner in (("bad", bad), ("good", good)):
             service.open(request(engine, name), owner)
@@ -208,6 +215,28 @@ def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(engine: Engin
         assert len(good.digests(3)) == 3
         with pytest.raises(UnknownSession):
             service.control("bad", Cut())
+
+
+def test_sessions_that_are_batched_are_told_the_same_stream(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchTimes, "choose", lambda self, key, most, affordable: min(most, self.policy.max_size))
+    sizes, run = [], engine.generator.run_together
+    monkeypatch.setattr(engine.generator, "run_together", lambda parcels: sizes.append(len(parcels)) or run(parcels))
+    shown = {}
+    for batch in (1, 4):
+        with running(engine, batch=batch, share=1.0) as service:
+            service._admission.times = ChunkTimes()
+            for _ in range(3):
+                service._admission.times.add(service._geometry(config(engine)), 1e-3)  # or it would admit one only
+            owners = {seed: Owner() for seed in range(3)}
+            for seed, owner in owners.items():
+                service.open(request(engine, f"s{seed}", seed=seed, fps=240.0), owner)  # more than it can: all are always ready
+                service.watch(f"s{seed}")
+            for seed, owner in owners.items():
+                pictures = owner.wait_for(Pictured, lambda found: len(found) >= 4)
+                shown.setdefault(seed, []).append(np.concatenate([each.chunk.frames for each in pictures[:4]]).astype(int))
+    assert max(sizes) > 1
+    for one, other in shown.values():
+        assert np.abs(one - other).max() <= 1
 
 
 def test_stop_ends_a_session_even_while_nobody_watches(engine: Engine) -> None:
