@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 train = typer.Typer(name="train", no_args_is_help=True, help="Train the small model that comes with Millstream.")
 app.add_typer(train)
+bench = typer.Typer(name="bench", no_args_is_help=True, help="Measure a server from outside.")
+app.add_typer(bench)
 
 
 class Positions(str, Enum):
@@ -371,6 +373,56 @@ def evaluate(
             plots=plots,
         )
         run_train_eval(request)
+
+
+@bench.command()
+def load(
+    sessions: Annotated[int, typer.Option(help="People at once, each with a session: 1 to 64.")] = 4,
+    seconds: Annotated[float, typer.Option(help="How long they stay, at most 3600.")] = 60.0,
+    url: Annotated[
+        str | None,
+        typer.Option(help="A server on this machine, ws://127.0.0.1:8000; without it one is started.", show_default=False),
+    ] = None,
+    fps: Annotated[float, typer.Option(help="Frames a second that each asks for.")] = 16.0,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="For the server that is started.", show_default=False)
+    ] = None,
+    weights: Weights = None,
+    script: Annotated[str, typer.Option(help="What kind of people: calm, busy or rude.")] = "calm",
+    connects: Annotated[int, typer.Option(help="Short visits afterwards, at most 1000.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed acts the same.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures as JSON too.", show_default=False)] = None,
+    gate: Annotated[bool, typer.Option("--gate", help="Exit 1 if a limit is missed, continuity 0.99 among them.")] = False,
+) -> None:
+    """Put scripted people on a server over real sockets: they switch prompts, cut, pause, leave and come back.
+
+    Tells for each of them how continuous the picture was, how soon the first frame came and how soon a control showed;
+    and what the server's memory did. Only for servers on this machine.
+    """
+    with plain_errors():
+        if url is not None and (model is not None or weights):
+            raise ConfigError("--model and --weights are for a server that is started here; leave them out with --url")
+        from millstream.commands.bench_load import run_bench_load
+        from millstream.load.run import LoadRequest
+
+        started_with = (
+            *(("--model", model) if model else ()),
+            *(word for path in weights or [] for word in ("--weights", path)),
+        )
+        request = LoadRequest(
+            sessions=sessions,
+            seconds=seconds,
+            fps=fps,
+            script=script,
+            connects=connects,
+            seed=seed,
+            url=url,
+            server_options=started_with,
+        )
+        missed = run_bench_load(request, as_json=as_json, out=out, gate=gate)
+    if missed:
+        raise typer.Exit(1)
 
 
 def parse_size(text: str) -> tuple[int, int]:

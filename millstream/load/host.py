@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -91,16 +90,13 @@ class Watch:
 @asynccontextmanager
 async def serve(options: Sequence[str]) -> AsyncIterator[Host]:
     """`millstream serve` with these options, on a free port of this machine, for as long as the block lasts."""
-    port = _free_port()
     with tempfile.TemporaryDirectory(prefix="millstream-load-") as folder:
         log = Path(folder) / "log"
-        command = [sys.executable, "-m", "millstream", "serve", "--port", str(port), "--data", f"{folder}/data", *options]
+        command = [sys.executable, "-m", "millstream", "serve", "--port", "0", "--data", f"{folder}/data", *options]
         with log.open("wb") as sink:
             process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            url = f"ws://127.0.0.1:{port}"
-            await _wait_until_ready(url, process, log)
-            yield Host(url=url, pid=process.pid)
+            yield Host(url=await _wait_until_ready(process, log), pid=process.pid)
         finally:
             await asyncio.to_thread(_stop, process)
 
@@ -109,12 +105,16 @@ async def is_ready(url: str) -> bool:
     return await asyncio.to_thread(_get, url, "/readyz") is not None
 
 
-async def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+async def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
+    """The address it prints, once it has warmed up."""
     patience = time.monotonic() + READY_S
-    while not await is_ready(url):
+    while True:
+        lines = log.read_text(errors="replace").splitlines()
+        url = next((f"ws{line.removeprefix('http')}" for line in lines if line.startswith("http://")), None)
+        if url is not None and await is_ready(url):
+            return url
         if process.poll() is not None:
-            lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise LoadError(f"the server did not start: {lines[-1]}")
+            raise LoadError(f"the server did not start: {lines[-1] if lines else 'it said nothing'}")
         if time.monotonic() > patience:
             raise LoadError(f"the server was not ready within {READY_S:g} s; try a smaller model")
         await asyncio.sleep(0.1)
@@ -163,9 +163,3 @@ def _get(url: str, path: str) -> str | None:
             return str(answer.read().decode())
     except (urllib.error.URLError, OSError, TimeoutError):
         return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

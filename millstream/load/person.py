@@ -185,6 +185,6 @@ class Person:
                 self._prompts = examples
             case Live(session=session, config=config):
                 self._session = session
-                self.record.lead_s = config.get("lead_s")
+                self.record.told_lead_s = config.get("lead_s")
             case _:
                 pass

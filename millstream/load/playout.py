@@ -28,6 +28,8 @@ class Playout:
     """Stalls that are over."""
     misses: int = 0
     """Chunks that came late or without pictures."""
+    skipped_s: float = 0.0
+    """Media that came too late to be of interest."""
     forgiven_s: float = 0.0
     halted_s: float = 0.0
     """Halts that are over."""
@@ -58,6 +60,17 @@ class Playout:
         assert seconds >= 0, f"cannot forgive {seconds} s"
         self._forgivable_s += seconds
 
+    def skip(self, now: float, *, to_ahead_s: float) -> float:
+        """Jump forward until no more than this waits to be played, as who has fallen behind does; answers by how much.
+
+        Media without pictures counts as stalled even where it is jumped over: it was not there when it was due.
+        """
+        skipped = max(0.0, self.ahead_s(now) - to_ahead_s)
+        if self._dry_at is not None:
+            self._dry_at -= skipped
+        self.skipped_s += skipped
+        return skipped
+
     def halt(self, now: float) -> None:
         """Stand still. While halted: nothing."""
         if self._halted_at is None:
@@ -82,7 +95,7 @@ class Playout:
         return 0.0 if self._dry_at is None else max(0.0, self._dry_at - self._viewer_time(now))
 
     def played_s(self, now: float) -> float:
-        return max(0.0, self.media_s - self.blank_s - self.ahead_s(now))
+        return max(0.0, self.media_s - self.blank_s - self.skipped_s - self.ahead_s(now))
 
     def stalled_s(self, now: float) -> float:
         """All stalls, the one that is going on among them."""

@@ -14,8 +14,8 @@ from millstream.load.playout import Playout
 from millstream.load.summary import Summary, summarise
 
 MAX_ERRORS = 20
-FILLING_CHUNKS = 3
-"""After a start or a halt the first chunks come as fast as they are made, until the lead is full: no jitter in that."""
+BURST = 0.5
+"""Chunks that come closer together than this share of what they play are filling the lead, after a start or a halt."""
 
 Outcome = Literal["played", "refused", "failed"]
 
@@ -57,6 +57,8 @@ class PersonResult:
     stalled_s: float
     halted_s: float
     forgiven_s: float
+    skipped_s: float
+    """Left out to be live again after having read too slowly."""
     chunks: int
     misses: int
     blank_chunks: int
@@ -85,12 +87,13 @@ class Record:
         self.clock = Playout(fps)
         self.outcome: Outcome = "played"
         self.reason = ""
-        self.lead_s: float | None = None
+        self.told_lead_s: float | None = None
         """As the server says; None: two chunks."""
         self.reconnects = 0
         self._chunks = 0
         self._blank_chunks = 0
-        self._full_chunk = 0
+        self._chunk_s = 0.0
+        """What the longest chunk plays."""
         self._model_s = 0.0
         self._controls = 0
         self._interrupted = 0
@@ -105,13 +108,16 @@ class Record:
         self._came_back_at: float | None = None
         self._connected_at: float | None = None
         self._last_arrival: tuple[float, float] | None = None
-        self._filling = FILLING_CHUNKS
+        self._filling = True
+
+    @property
+    def lead_s(self) -> float:
+        """How far the server may be ahead; 0 before the first chunk of a server that does not say."""
+        return 2 * self._chunk_s if self.told_lead_s is None else self.told_lead_s
 
     @property
     def promise_s(self) -> float:
-        """Lead and one chunk; 0 before the first."""
-        chunk_s = self._full_chunk / self.clock.fps
-        return chunk_s + (2 * chunk_s if self.lead_s is None else self.lead_s)
+        return self.lead_s + self._chunk_s
 
     def connecting(self, now: float) -> None:
         """The first frame is counted from here."""
@@ -148,13 +154,14 @@ class Record:
         """The person does something that delays the picture: what was asked for before says nothing of latency."""
         self._interrupted += len(self._waiting)
         self._waiting.clear()
-        self._last_arrival, self._filling = None, FILLING_CHUNKS
+        self._last_arrival, self._filling = None, True
 
     def go_away(self, now: float) -> None:
         """Until the next picture after coming back, nothing is held against the server's clock."""
         self.interrupt()
         self.clock.halt(now)
         self._away = True
+        self._came_back_at = None
 
     def come_back(self, now: float) -> None:
         self._came_back_at = now
@@ -172,6 +179,8 @@ class Record:
         if self._away:
             return
         shown_at = self.clock.arrive(now, header.frames, pictures=pictures)
+        if self.clock.ahead_s(now) > self.promise_s:  # read late, not sent early: a live viewer jumps to what is now
+            shown_at = max(now, shown_at - self.clock.skip(now, to_ahead_s=self.lead_s))
         self._measure_jitter(header, now)
         for receipt in header.receipts:
             sent_at = self._waiting.pop(receipt.control_id, None)
@@ -189,6 +198,7 @@ class Record:
             stalled_s=self.clock.stalled_s(now),
             halted_s=self.clock.halted_s,
             forgiven_s=self.clock.forgiven_s,
+            skipped_s=self.clock.skipped_s,
             chunks=self._chunks,
             misses=self.clock.misses,
             blank_chunks=self._blank_chunks,
@@ -205,16 +215,17 @@ class Record:
         )
 
     def _continues(self, header: ChunkHeader) -> bool:
-        """Whether it follows what came before; what was sent to nobody is a gap that the viewer has to forgive."""
-        expected, self._next_media_s = self._next_media_s, header.media_s + header.frames / header.fps
-        gap = header.media_s - expected
-        if abs(gap) < 0.5 / header.fps:
-            return True
-        if gap > 0 and self._away:
+        """Whether it is new. Who was away may be shown the last chunk again, and may have lost what was sent to nobody."""
+        due, rounding = self._next_media_s, 0.5 / header.fps
+        gap = header.media_s - due
+        if abs(gap) > rounding and not self._away:
+            self.error(f"chunk {header.index} begins at {header.media_s:.3f} s of media where {due:.3f} s was due")
+        if gap < -rounding:
+            return False
+        if gap > rounding and self._away:
             self.clock.forgive(gap)
-            return True
-        self.error(f"chunk {header.index} begins at {header.media_s:.3f} s of media where {expected:.3f} s was due")
-        return gap > 0
+        self._next_media_s = header.media_s + header.frames / header.fps
+        return True
 
     def _return(self, now: float) -> None:
         self.clock.proceed(now)
@@ -226,12 +237,15 @@ class Record:
     def _count(self, header: ChunkHeader, pictures: bool) -> None:
         self._chunks += 1
         self._blank_chunks += not pictures
-        self._full_chunk = max(self._full_chunk, header.frames)
+        self._chunk_s = max(self._chunk_s, header.frames / header.fps)
         self._model_s += header.total_ms / 1000
 
     def _measure_jitter(self, header: ChunkHeader, now: float) -> None:
-        if self._last_arrival is not None and self._filling <= 0:
-            last, last_media_s = self._last_arrival
-            self.samples.jitter_s.append(abs((now - last) - (header.media_s - last_media_s)))
-        self._last_arrival = (now, header.media_s)
-        self._filling -= 1
+        """From the second chunk on that comes at its pace: there is none in a lead that fills."""
+        last, self._last_arrival = self._last_arrival, (now, header.media_s)
+        if last is None:
+            return
+        passed, media_s = now - last[0], header.media_s - last[1]
+        if not self._filling:
+            self.samples.jitter_s.append(abs(passed - media_s))
+        self._filling = self._filling and passed < BURST * media_s

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from millstream.cli import app
+from millstream.commands.bench_load import WORDS
 from millstream.core.errors import LoadError
 from millstream.load.gate import missed
 from millstream.load.host import metrics
+from millstream.load.record import Samples
 from millstream.load.run import LoadRequest, LoadResult, run_load
 from tests.server.small_server import SmallServer, small_server
 
@@ -108,3 +117,86 @@ def test_a_server_that_is_not_there_is_said_in_one_line() -> None:
 def test_a_server_that_cannot_start_says_why() -> None:
     with pytest.raises(LoadError, match="did not start"):
         asyncio.run(run_load(LoadRequest(server_options=("--no-such-option",))))
+
+
+def test_the_real_server_keeps_up_with_rude_people() -> None:
+    options = ("--model", "wan-tiny", "--weights", "random", "--dtype", "float32", "--threads", "1")
+    request = LoadRequest(sessions=2, seconds=8.0, script="rude", connects=4, server_options=options)
+    result = asyncio.run(run_load(request))
+    assert [(person.outcome, person.errors) for person in result.people] == [("played", ())] * 2
+    assert all(person.chunks > 0 for person in result.people)
+    assert sum(person.controls for person in result.people) > 0
+    assert result.connects is not None
+    assert result.connects.errors == ()
+    assert result.server is not None
+    assert result.server.end.resident_bytes > 0
+    assert result.server.end.threads is not None
+
+
+# The command.
+
+
+@contextmanager
+def server_elsewhere(**options: Any) -> Iterator[str]:
+    """A small server on a thread of its own; its address."""
+    started, urls, loop = threading.Event(), list[str](), asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def serve() -> None:
+        async with small_server(**options) as server:
+            urls.append(server.url)
+            started.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield urls[0]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
+        loop.close()
+
+
+def bench(*words: str) -> Any:
+    return CliRunner().invoke(app, ["bench", "load", "--sessions", "1", "--seconds", "1.5", "--fps", str(FPS), *words])
+
+
+def test_the_command_shows_a_table_and_writes_a_report(tmp_path: Path) -> None:
+    with server_elsewhere() as url:
+        done = bench("--url", url, "--out", str(tmp_path / "new" / "load.json"))
+    assert done.exit_code == 0, done.output
+    assert "continuity" in done.output
+    report = json.loads((tmp_path / "new" / "load.json").read_text())
+    assert report["benchmark"] == "load"
+    assert set(report) >= {"date", "commit", "hardware", "versions", "configuration", "measured"}
+    assert report["configuration"]["seconds"] == 1.5
+    assert report["measured"]["people"][0]["outcome"] == "played"
+
+
+def test_the_gate_decides_the_exit_code_and_only_when_asked() -> None:
+    with server_elsewhere(stall_at=2, stall_s=0.5) as url:
+        told, held = bench("--url", url, "--json"), bench("--url", url, "--json", "--gate")
+    assert (told.exit_code, held.exit_code) == (0, 1)
+    assert any("continuity" in line for line in json.loads(held.stdout)["gate"]["missed"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--url", "ws://10.0.0.1:8000"), "only put on this machine"),
+        (("--url", "ws://127.0.0.1:9"), "no server is ready"),
+        (("--url", "ws://127.0.0.1:9", "--model", "wan-tiny"), "leave them out with --url"),
+        (("--script", "drunk"), "calm, busy, rude"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(words: tuple[str, ...], said: str) -> None:
+    done = bench(*words)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_the_table_has_words_for_all_that_is_measured() -> None:
+    assert list(WORDS) == list(Samples.__slots__)

@@ -29,7 +29,7 @@ ARROWS = {
     "load": {"core"},
     "trainer": {"models", "ops", "core"},
     "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "models", "core"},
-    "cli": {"commands", "trainer", "models", "core"},
+    "cli": {"commands", "load", "trainer", "models", "core"},
     "__main__": {"cli"},
 }
 """Which room may import which, besides itself."""
@@ -115,6 +115,10 @@ SURFACE = {
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--json"},
+    "bench load": {
+        "--connects", "--fps", "--gate", "--json", "--model", "--out", "--script", "--seconds", "--seed", "--sessions", "--url",
+        "--weights",
+    },
     "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
     "train eval": {
         "--classifier", "--count", "--device", "--out", "--plots", "--response-pairs", "--seconds", "--steps", "--weights",

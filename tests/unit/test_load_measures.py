@@ -117,12 +117,14 @@ def test_what_is_forgiven_is_no_stall_and_what_exceeds_it_is() -> None:
 
 
 Happening = tuple[str, float]
-happenings = st.lists(
-    st.tuples(st.sampled_from(("chunk", "blank", "halt", "proceed", "forgive")), st.floats(0, 3)), max_size=60
-)
+COMMON = ("chunk", "halt", "proceed", "forgive")
 
 
-@given(happenings, st.floats(0, 5))
+def stories(*kinds: str) -> st.SearchStrategy[list[Happening]]:
+    return st.lists(st.tuples(st.sampled_from((*COMMON, *kinds)), st.floats(0, 3)), max_size=60)
+
+
+@given(stories("blank") | stories("skip"), st.floats(0, 5))
 def test_every_second_since_the_first_frame_is_played_stalled_forgiven_or_halted(
     story: list[Happening], after_s: float
 ) -> None:
@@ -139,6 +141,8 @@ def test_every_second_since_the_first_frame_is_played_stalled_forgiven_or_halted
                 clock.proceed(now)
             case "forgive":
                 clock.forgive(seconds)
+            case "skip":
+                clock.skip(now, to_ahead_s=seconds)
     clock.proceed(now)
     clock.arrive(now, FRAMES)  # so that no stall is still going on
     now += clock.ahead_s(now)  # media without pictures has been lived through, too
@@ -195,6 +199,18 @@ def test_the_time_away_is_no_stall_and_coming_back_is_measured() -> None:
     assert result.num_errors == 0
 
 
+def test_who_comes_back_may_be_shown_the_last_chunk_again() -> None:
+    record = Record(0, FPS)
+    record.chunk(chunk(0), 0.0)
+    record.go_away(0.5)
+    record.come_back(30.0)
+    record.chunk(chunk(0), 30.1)
+    record.chunk(chunk(1), 30.2)
+    result = record.result(31.0)
+    assert record.samples.resume_s == pytest.approx([0.2])
+    assert (result.chunks, result.num_errors, result.stalled_s) == (2, 0, 0)
+
+
 def test_pictures_dropped_for_a_dozing_reader_are_counted_and_forgiven() -> None:
     record = Record(0, FPS)
     record.chunk(chunk(0), 0.0)
@@ -203,6 +219,18 @@ def test_pictures_dropped_for_a_dozing_reader_are_counted_and_forgiven() -> None
     record.chunk(chunk(2), 4.0)
     result = record.result(4.0)
     assert (result.blank_chunks, result.stalled_s) == (1, 0)
+
+
+def test_who_has_fallen_behind_jumps_to_what_is_now() -> None:
+    record = Record(0, FPS)
+    for index in range(3):
+        record.chunk(chunk(index), 0.0)
+    assert record.clock.ahead_s(0.0) == 3 * CHUNK_S
+    record.steered("0-1", 0.0)
+    record.chunk(chunk(3, shows=("0-1",)), 0.0)
+    assert record.clock.ahead_s(0.0) == 2 * CHUNK_S
+    assert record.samples.control_shown_s == [CHUNK_S]
+    assert record.result(0.0).skipped_s == 2 * CHUNK_S
 
 
 def test_a_chunk_that_is_left_out_while_watching_is_an_error() -> None:
@@ -222,10 +250,31 @@ def test_a_chunk_that_comes_twice_is_an_error_and_is_not_played_twice() -> None:
 
 def test_jitter_is_the_deviation_from_media_time_once_the_lead_is_full() -> None:
     record, wobble = Record(0, FPS), itertools.cycle((0.0, 0.1))
-    for index in range(20):
+    for index in range(3):
+        record.chunk(chunk(index), index * 0.01)
+    for index in range(3, 20):
         record.chunk(chunk(index), index * CHUNK_S + next(wobble))
-    assert len(record.samples.jitter_s) == 17
-    assert record.samples.jitter_s == pytest.approx([0.1] * 17)
+    assert record.samples.jitter_s == pytest.approx([0.1] * 16)
+
+
+def test_a_burst_after_a_halt_is_no_jitter() -> None:
+    record = Record(0, FPS)
+    for index in range(5):
+        record.chunk(chunk(index), index * CHUNK_S)
+    record.go_away(4.0)
+    for index in range(5, 12):
+        record.chunk(chunk(index), 10.0)
+    assert record.samples.jitter_s == pytest.approx([0.0] * 3)
+
+
+def test_coming_back_and_dozing_off_at_once_is_no_slow_return() -> None:
+    record = Record(0, FPS)
+    record.chunk(chunk(0), 0.0)
+    record.go_away(0.5)
+    record.come_back(1.0)
+    record.go_away(1.1)
+    record.chunk(chunk(1), 9.0)
+    assert record.samples.resume_s == []
 
 
 def test_errors_answer_nonsense_once_each_and_are_kept_in_bounds() -> None:
