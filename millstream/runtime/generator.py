@@ -73,7 +73,7 @@ class Generator:
         return self.run_together([parcel])[0]
 
     def run_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        """Chunks of different sessions in the same calls; all of one `kinship`. One that is refused does not hold up the rest."""
+        """Chunks of different sessions in the same calls, all of one `kinship`. One that is refused holds up nobody."""
         begun = time.perf_counter()
         idle_ms = 1000.0 * (begun - self._idle_since)
         errors = [self._refusal(parcel) for parcel in parcels]

@@ -17,15 +17,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.controls import AnyControl, Receipt, Resume, SetSteps, SetWindow, Stop, WeightedPrompt
+from millstream.core.controls import AnyControl, Receipt, Resume, SetSteps, SetWindow, Stop
 from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
 from millstream.runtime.admission import (
     Admission,
@@ -38,92 +38,18 @@ from millstream.runtime.admission import (
     Request,
 )
 from millstream.runtime.batching import BatchPolicy
-from millstream.runtime.chunk_times import Geometry
 from millstream.runtime.engine import Engine
-from millstream.runtime.generator import kinship
-from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Applied, Ended, Live, Pictured, Tell, Waiting
-from millstream.runtime.pacing import Pace
 from millstream.runtime.scheduler import Scheduler
-from millstream.runtime.session import Chunk, ChunkLog, Decision, Session
-from millstream.runtime.turns import End, Halt, Offload, Restore, Run, SchedulerMetrics, Sleep, Terms, Turn
-from millstream.wire.parcel import Delivery, Parcel
+from millstream.runtime.seats import OpenRequest, Ready, Seat, Work, alike, batch_key, geometry
+from millstream.runtime.session import Chunk, Session
+from millstream.runtime.turns import End, Halt, Offload, Restore, Run, SchedulerMetrics, Sleep, Turn
+from millstream.wire.parcel import Delivery
 
 log = logging.getLogger(__name__)
 
 WARM_UP_CHUNKS = 3
 """The first of an epoch, then enough to have measured a full one twice."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenRequest:
-    """A session as it is asked for."""
-
-    session_id: str
-    prompts: tuple[WeightedPrompt, ...]
-    config: StreamConfig
-    weight: float = 1.0
-    lead_s: float | None = None
-    unattended: Literal["run", "pause"] = "pause"
-    idle_s: float = 60.0
-    may_wait: bool = True
-    max_life_s: float | None = None
-    max_chunks: int | None = None
-    feed: LiveFeed | None = None
-    journal: ChunkLog | None = None
-    start: Callable[[Engine], Session] | None = None
-    """Makes the session instead, on the engine's thread: one that was saved."""
-
-    @property
-    def pace(self) -> Pace:
-        return Pace(fps=self.config.fps, chunk_frames=pixel_frames(1, self.config.frames_per_chunk), lead_s=self.lead_s)
-
-    @property
-    def terms(self) -> Terms:
-        return Terms(
-            pace=self.pace,
-            weight=self.weight,
-            unattended=self.unattended,
-            idle_s=self.idle_s,
-            max_life_s=self.max_life_s,
-            max_chunks=self.max_chunks,
-        )
-
-
-@dataclass(slots=True)
-class _Seat:
-    """One session, from the moment it asked to the moment it ends."""
-
-    request: OpenRequest
-    asked: Request
-    tell: Tell
-    session: Session | None = None
-    """None until it is let in."""
-    viewers: int = 0
-    resident: bool = True
-    lifted: set[Halt] = field(default_factory=set)
-    """Why it stood still and need not any more, once it is back on the device."""
-    closing: Ended | None = None
-    """Set when it is to end as soon as its turn is over."""
-    media_s: float = 0.0
-    position: int = 0
-    """In line; 0 when not."""
-
-    @property
-    def session_id(self) -> str:
-        return self.request.session_id
-
-
-class _Ready(NamedTuple):
-    seat: _Seat
-    session: Session
-    parcel: Parcel
-
-
-class _Work(NamedTuple):
-    seat: _Seat
-    session: Session
-    decision: Decision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +76,7 @@ class Service:
         self._admission = Admission(admission)
         self._scheduler = Scheduler(batching=batching)
         self._session_bytes = session_bytes
-        self._seats: dict[str, _Seat] = {}
+        self._seats: dict[str, Seat] = {}
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._over = False
@@ -180,7 +106,7 @@ class Service:
             answer = self._admission.ask(asked, time.monotonic())
             if isinstance(answer, Refused):
                 raise Overloaded(answer.reason)
-            seat = self._seats[request.session_id] = _Seat(request, asked, tell)
+            seat = self._seats[request.session_id] = Seat(request, asked, tell)
             self._seat_answer(seat, answer)
             return answer
 
@@ -290,7 +216,7 @@ class Service:
                 begun = time.monotonic()
                 next(session.stream(chunks=1))
                 if number:
-                    self._admission.times.add(self._geometry(config), time.monotonic() - begun)
+                    self._admission.times.add(geometry(self.engine.spec, config), time.monotonic() - begun)
 
     def _next(self) -> Turn | Callable[[], None] | None:
         """What to do now; waits until there is something. None when it is all over."""
@@ -323,9 +249,9 @@ class Service:
             case _:
                 turn()
 
-    def _chunks(self, seats: Sequence[_Seat]) -> None:
+    def _chunks(self, seats: Sequence[Seat]) -> None:
         """One chunk of each session, or a reason why there is none. What can share its model calls does."""
-        begun, work = time.monotonic(), list[_Work]()
+        begun, work = time.monotonic(), list[Work]()
         with self._changed:
             for seat in seats:
                 session = seat.session
@@ -335,16 +261,16 @@ class Service:
                     self._scheduler.finished(seat.session_id, begun, frames=0, seconds=0.0)
                     self._rest(seat, session)
                 else:
-                    work.append(_Work(seat, session, decision))
-        for kin in _alike(work):
+                    work.append(Work(seat, session, decision))
+        for kin in alike(work):
             self._make(kin, begun)
 
-    def _make(self, work: Sequence[_Work], begun: float) -> None:
+    def _make(self, work: Sequence[Work], begun: float) -> None:
         """Chunks of one kind, from decision to picture. Whatever goes wrong ends the session it happened to and no other."""
-        ready = list[_Ready]()
+        ready = list[Ready]()
         for seat, session, decision in work:
             try:
-                ready.append(_Ready(seat, session, session.prepare(decision)))
+                ready.append(Ready(seat, session, session.prepare(decision)))
             except Exception as error:
                 self._fail(seat, error)
         for (seat, session, _), (delivery, share_ms) in self._deliver(ready):
@@ -356,7 +282,7 @@ class Service:
             with self._changed:
                 self._land(seat, session, chunk, begun, together=len(ready))
 
-    def _deliver(self, ready: Sequence[_Ready]) -> Iterator[tuple[_Ready, tuple[Delivery, dict[str, float]]]]:
+    def _deliver(self, ready: Sequence[Ready]) -> Iterator[tuple[Ready, tuple[Delivery, dict[str, float]]]]:
         """In the same model calls; if those fail, one by one, to learn whose fault it was."""
         try:
             deliveries, share_ms = self.engine.submit_together([parcel for _, _, parcel in ready]) if ready else ([], {})
@@ -370,19 +296,21 @@ class Service:
         for one, delivery in zip(ready, deliveries, strict=True):
             yield one, (delivery, share_ms)
 
-    def _land(self, seat: _Seat, session: Session, chunk: Chunk | None, begun: float, *, together: int) -> None:
+    def _land(self, seat: Seat, session: Session, chunk: Chunk | None, begun: float, *, together: int) -> None:
         now, frames = time.monotonic(), 0 if chunk is None else len(chunk.frames)
         dry = self._scheduler.dry_s(seat.session_id, now)
         self._scheduler.finished(seat.session_id, now, frames=frames, seconds=now - begun)
-        self._scheduler.set_batch_key(seat.session_id, self._batch_key(seat.request.config, session))
+        self._scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, session.timeline))
         if chunk is None:
             return
         if chunk.index > 0:
-            self._admission.times.add(self._geometry(seat.request.config, session), (now - begun) / together)
+            self._admission.times.add(
+                geometry(self.engine.spec, seat.request.config, session.timeline), (now - begun) / together
+            )
         seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, lateness_s=dry))
         seat.media_s += frames / seat.request.config.fps
 
-    def _rest(self, seat: _Seat, session: Session) -> None:
+    def _rest(self, seat: Seat, session: Session) -> None:
         """A session that planned nothing: it waits for its input, is paused, or is over."""
         now, applied = time.monotonic(), session.timeline.take_receipts()
         if applied:
@@ -396,7 +324,7 @@ class Service:
         else:
             self._scheduler.halt(seat.session_id, "starved", now)
 
-    def _fail(self, seat: _Seat, error: Exception) -> None:
+    def _fail(self, seat: Seat, error: Exception) -> None:
         log.error("session %s has failed", seat.session_id, exc_info=error)
         reason = str(error) if isinstance(error, MillstreamError) else f"{type(error).__name__}: {error}"
         if isinstance(error, torch.OutOfMemoryError):
@@ -406,7 +334,7 @@ class Service:
         if self.engine.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _finish(self, seat: _Seat, ended: Ended) -> None:
+    def _finish(self, seat: Seat, ended: Ended) -> None:
         """Give back everything, tell the owner, let in who waits."""
         now, name = time.monotonic(), seat.session_id
         del self._seats[name]
@@ -429,7 +357,7 @@ class Service:
         for queued in self._admission.waiting(now):
             self._seat_answer(self._seats[queued.session_id], queued)
 
-    def _seat_answer(self, seat: _Seat, answer: Admitted | Queued) -> None:
+    def _seat_answer(self, seat: Seat, answer: Admitted | Queued) -> None:
         if isinstance(answer, Queued):
             if answer.position != seat.position:
                 seat.position = answer.position
@@ -444,7 +372,7 @@ class Service:
         seat.tell(Live(note=answer.note))
         self._changed.notify_all()
 
-    def _begin(self, seat: _Seat) -> None:
+    def _begin(self, seat: Seat) -> None:
         request = seat.request
         if request.start is not None:
             seat.session = request.start(self.engine)
@@ -457,12 +385,12 @@ class Service:
                 session_id=request.session_id,
             )
         now = time.monotonic()
-        key = self._batch_key(request.config, seat.session)
+        key = batch_key(request.config, seat.session.timeline)
         self._scheduler.add(request.session_id, request.terms, now, batch_key=key)
         if seat.viewers == 0:
             self._scheduler.halt(request.session_id, "unwatched", now)
 
-    def _lift(self, seat: _Seat, *whys: Halt) -> None:
+    def _lift(self, seat: Seat, *whys: Halt) -> None:
         """These reasons to stand still are gone; a session that was moved to host memory asks for its place first."""
         if seat.resident:
             for why in whys:
@@ -478,7 +406,7 @@ class Service:
         else:
             self._seat_answer(seat, answer)
 
-    def _offload(self, seat: _Seat) -> None:
+    def _offload(self, seat: Seat) -> None:
         assert seat.session is not None
         self.engine.offload(seat.session)
         with self._changed:
@@ -486,18 +414,18 @@ class Service:
             self._admission.leave(seat.session_id, time.monotonic())
             self._admit_waiting()
 
-    def _restore(self, seat: _Seat) -> None:
+    def _restore(self, seat: Seat) -> None:
         assert seat.session is not None
         self.engine.bring_back(seat.session)
         seat.resident = True
 
-    def _has_input(self, seat: _Seat) -> bool:
+    def _has_input(self, seat: Seat) -> bool:
         feed, session = seat.request.feed, seat.session
         if feed is None or session is None:
             return True
         return feed.can_give(pixel_frames(session.timeline.start_frame, seat.request.config.frames_per_chunk))
 
-    def _check_cost(self, seat: _Seat, control: AnyControl) -> None:
+    def _check_cost(self, seat: Seat, control: AnyControl) -> None:
         """More steps or a larger window must fit beside the promises given to others."""
         if not isinstance(control, (SetSteps, SetWindow)):
             return
@@ -506,7 +434,7 @@ class Service:
             {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
         )
         config = replace(seat.request.config, **changes)
-        asked = replace(seat.asked, geometry=self._geometry(config), memory_bytes=self._session_bytes(config))
+        asked = replace(seat.asked, geometry=geometry(self.engine.spec, config), memory_bytes=self._session_bytes(config))
         refusal = self._admission.revise(asked)
         if refusal is not None:
             raise Overloaded(refusal)
@@ -515,7 +443,7 @@ class Service:
     def _ask_for(self, request: OpenRequest) -> Request:
         return Request(
             session_id=request.session_id,
-            geometry=self._geometry(request.config),
+            geometry=geometry(self.engine.spec, request.config),
             pace=request.pace,
             memory_bytes=self._session_bytes(request.config),
             weight=request.weight,
@@ -523,30 +451,7 @@ class Service:
             may_wait=request.may_wait,
         )
 
-    def _geometry(self, config: StreamConfig, session: Session | None = None) -> Geometry:
-        """As configured, or as a session's controls have made it."""
-        steps = config.steps if session is None else session.timeline.steps
-        window = config.window if session is None else session.timeline.window
-        rows, columns = (side // self.engine.spec.dit.patch for side in config.latent_size)
-        return Geometry(
-            model=self.engine.spec.name,
-            tokens=config.frames_per_chunk * rows * columns,
-            calls=len(steps) + 1,
-            window=window,
-        )
-
-    def _batch_key(self, config: StreamConfig, session: Session) -> Hashable:
-        """Sessions of equal key will most likely plan chunks of one kind."""
-        return (
-            config.height,
-            config.width,
-            config.frames_per_chunk,
-            session.timeline.steps,
-            session.timeline.window,
-            config.anchor,
-        )
-
-    def _find(self, session_id: str) -> _Seat:
+    def _find(self, session_id: str) -> Seat:
         if session_id not in self._seats:
             raise UnknownSession(f"there is no session {session_id}; it may have ended")
         return self._seats[session_id]
@@ -554,11 +459,3 @@ class Service:
     def _refuse_when_over(self) -> None:
         if self._over:
             raise Overloaded("the server is shutting down; try another one")
-
-
-def _alike(work: Sequence[_Work]) -> list[list[_Work]]:
-    """In groups whose chunks can share their model calls."""
-    groups: dict[Hashable, list[_Work]] = {}
-    for item in work:
-        groups.setdefault(kinship(item.decision.envelope), []).append(item)
-    return list(groups.values())

@@ -8,20 +8,27 @@ Bounded: `max_sessions` stations, whether they run, wait or stand still.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
-from millstream.core.errors import Overloaded, UnknownSession
+from millstream.core.errors import ConfigError, Overloaded, UnknownSession, VideoError
+from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
-from millstream.runtime.service import OpenRequest, Service
-from millstream.server.messages import Stats
-from millstream.server.station import Station, StationParts
+from millstream.runtime.seats import OpenRequest
+from millstream.runtime.service import Service
+from millstream.server.archive import Archive, SessionJournal
+from millstream.server.metrics import Metrics
+from millstream.server.shelf import Kept
+from millstream.server.station import Standing, Station, StationParts, Tape
+
+log = logging.getLogger(__name__)
 
 ID_BYTES = 16
 """Of the random numbers that name sessions and views."""
@@ -33,7 +40,7 @@ STOP_S = 30.0
 class HubLimits:
     max_sessions: int = 64
     abandon_s: float = 120.0
-    """A session that nobody watches for so long is ended."""
+    """A session that nobody watches for so long is ended, unless it is being recorded."""
     threads: int = 2
     """That encode pictures."""
 
@@ -46,21 +53,40 @@ class ModelCard:
     stream: StreamConfig
     unknown_words: Callable[[str], list[str]]
     examples: tuple[str, ...]
+    lead_s: float | None = None
+    """Where a client says none; None: two chunks."""
 
 
 class Hub:
     """Make it on the event loop, `start` it there, and `close` it before the loop ends."""
 
-    def __init__(self, service: Service, card: ModelCard, *, limits: HubLimits | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        card: ModelCard,
+        *,
+        archive: Archive | None = None,
+        metrics: Metrics | None = None,
+        limits: HubLimits | None = None,
+    ) -> None:
         self.service = service
         self.card = card
         self.limits = limits or HubLimits()
+        self.metrics = metrics or Metrics()
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
         self.stations: dict[str, Station] = {}
         self._views: dict[str, Station] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words)
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
+        self._archive = archive
         self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def archive(self) -> Archive:
+        """Where things are kept. Raises where this server keeps nothing."""
+        if self._archive is None:
+            raise ConfigError("this server keeps no recordings, journals or snapshots")
+        return self._archive
 
     def start(self) -> None:
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
@@ -73,6 +99,8 @@ class Hub:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_S)
         self.pool.shutdown(cancel_futures=True)
+        if self._archive is not None:
+            self._archive.close()
 
     def open(
         self,
@@ -87,17 +115,71 @@ class Hub:
     ) -> Station:
         """A new session. Raises `Overloaded` when it cannot be, and what is wrong with what was asked."""
         check_prompts(prompts)
+        session_id = secrets.token_urlsafe(ID_BYTES)
+        keeps_journal = self._archive is not None and not takes_input  # a journal does not hold the camera's frames
         request = OpenRequest(
-            session_id=secrets.token_urlsafe(ID_BYTES),
+            session_id=session_id,
             prompts=prompts,
             config=config,
-            lead_s=lead_s,
+            lead_s=self.card.lead_s if lead_s is None else lead_s,
             may_wait=may_wait,
             unattended=unattended,
             max_chunks=max_chunks,
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
+            journal=self.archive.journal(session_id, config) if keeps_journal else None,
         )
-        return self._open(request)
+        station = self._station(request)
+        self.service.open(request, station.tell)
+        return self._attended(station)
+
+    async def restore(self, snapshot_name: str) -> Station:
+        """A saved session, as a new one. What it has done so far is in no journal, so it has none."""
+        saved = await self.archive.load(snapshot_name)
+        config, session_id = saved.header.config, secrets.token_urlsafe(ID_BYTES)
+        feed = LiveFeed((config.height, config.width)) if saved.header.timeline.has_input else None
+        request = OpenRequest(
+            session_id=session_id,
+            prompts=saved.header.timeline.prompts,
+            config=config,
+            may_wait=True,
+            feed=feed,
+            start=lambda engine: snapshot.revive(saved, engine, session_id, feed=feed),
+        )
+        station = self._station(request)
+        await asyncio.to_thread(self.service.open, request, station.tell)  # copies all that the session holds
+        return self._attended(station)
+
+    async def save(self, station: Station) -> Kept:
+        kept = await self.archive.save(self.service, station.session_id)
+        station.snapshots.append(kept.name)
+        return kept
+
+    def start_recording(self, station: Station) -> str:
+        """The name it will have; one that runs already goes on."""
+        if station.tape is None:
+            station.tape = Tape(*self.archive.record(station.request.config.fps))
+        return station.tape.name
+
+    async def stop_recording(self, station: Station) -> str:
+        """The name of the whole file; empty where nothing was recorded."""
+        tape, station.tape = station.tape, None
+        if tape is None:
+            return ""
+        try:
+            recorded = await tape.recording.finish()
+        except VideoError as error:
+            log.warning("session %s: nothing was recorded: %s", station.session_id, error)
+            return ""
+        log.info("session %s: recorded %s", station.session_id, recorded)
+        self.archive.shelf.keep("recordings", tape.name)
+        station.recordings.append(tape.name)
+        return tape.name
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Something to be done whether or not whoever asked for it is still there."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def find(self, session_id: str) -> Station:
         """By the name that steers it."""
@@ -107,15 +189,14 @@ class Hub:
         """By the name that only shows it."""
         return _found(self._views.get(view_id))
 
-    def _open(self, request: OpenRequest) -> Station:
+    def _station(self, request: OpenRequest) -> Station:
         if len(self.stations) >= self.limits.max_sessions:
             raise Overloaded(f"{self.limits.max_sessions} sessions are open already; try again later")
-        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts)
-        self.service.open(request, station.tell)
+        return Station(request, secrets.token_urlsafe(ID_BYTES), self._parts)
+
+    def _attended(self, station: Station) -> Station:
         self.stations[station.session_id] = self._views[station.view_id] = station
-        task = asyncio.get_running_loop().create_task(self._attend(station), name=f"millstream-station-{station.view_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.spawn(self._attend(station))
         return station
 
     async def _attend(self, station: Station) -> None:
@@ -123,6 +204,10 @@ class Hub:
             await station.run()
         finally:
             del self.stations[station.session_id], self._views[station.view_id]
+            await self.stop_recording(station)
+            journal = station.request.journal
+            if isinstance(journal, SessionJournal):
+                self.archive.keep_journal(journal)
 
     async def _tick(self) -> None:
         while True:
@@ -137,7 +222,7 @@ class Hub:
             station = self.stations.get(each.session_id)
             if station is None:
                 continue
-            stats = Stats(
+            standing = Standing(
                 continuity=each.continuity,
                 ahead_s=each.ahead_s,
                 stalled_s=each.stalled_s,
@@ -146,11 +231,12 @@ class Hub:
                 utilisation=metrics.utilisation,
             )
             for viewer in station.viewers:
-                viewer.outbox.put_newest(stats)
+                viewer.outbox.put_newest(standing)
 
     def _end_abandoned(self, now: float) -> None:
         for station in list(self.stations.values()):
-            if not station.viewers and now - station.left_at > self.limits.abandon_s:
+            abandoned = not station.viewers and station.tape is None
+            if abandoned and now - station.left_at > self.limits.abandon_s:
                 self.service.end(station.session_id, f"nobody watched it for {self.limits.abandon_s:g} s")
 
 

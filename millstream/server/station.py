@@ -19,15 +19,19 @@ from dataclasses import dataclass, field, replace
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
 from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Waiting
-from millstream.runtime.service import OpenRequest, Service
+from millstream.runtime.seats import OpenRequest
+from millstream.runtime.service import Service
 from millstream.server.encoding import Encoder, Format, Frames, encoder_for
+from millstream.server.metrics import Metrics
 from millstream.server.outbox import ChunkInfo, Outbox, Picture
+from millstream.server.recording import Recording
 
 log = logging.getLogger(__name__)
 
 MAX_BACKLOG = 4
 """Chunks that may wait to be encoded with their frames."""
 MAX_VIEWERS = 64
+MAX_LISTED = 64
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +51,18 @@ class OpeningBytes:
     """What a viewer's decoder needs before the first fragment."""
 
     data: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How a session does; once a second, to everybody who watches."""
+
+    continuity: float
+    ahead_s: float
+    stalled_s: float
+    misses: int
+    viewers: int
+    utilisation: float
 
 
 @dataclass(slots=True)
@@ -71,6 +87,14 @@ class _Encoding:
     picture: Picture | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """A recording under way, and the name it will have."""
+
+    name: str
+    recording: Recording
+
+
 @dataclass(slots=True)
 class StationParts:
     """What all stations use and none owns."""
@@ -78,6 +102,7 @@ class StationParts:
     service: Service
     pool: Executor
     unknown_words: Callable[[str], list[str]]
+    metrics: Metrics
     clock: Callable[[], float] = field(default=time.monotonic)
 
 
@@ -91,12 +116,18 @@ class Station:
         """`left_at`: since when nobody watches."""
         self.last_info: ChunkInfo | None = None
         self.viewers: set[Viewer] = set()
+        self.tape: Tape | None = None
+        self.recordings: deque[str] = deque(maxlen=MAX_LISTED)
+        self.snapshots: deque[str] = deque(maxlen=MAX_LISTED)
+        """Names of what was kept of it, the newest last; the oldest are forgotten here first."""
         self._parts = parts
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Notice | _Fresh | _Greeting] = deque()
         self._more = asyncio.Event()
         self._last: _Fresh | None = None
         self._encodings: dict[Format, _Encoding] = {}
+        self._asked: dict[str, float] = {}
+        """When each waiting control was; no more of them wait than a timeline takes."""
         self._words: tuple[tuple[WeightedPrompt, ...], tuple[str, ...]] = ((), ())
 
     def tell(self, notice: Notice) -> None:
@@ -132,7 +163,9 @@ class Station:
 
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         self._refuse_when_ended()
-        return self._parts.service.control(self.session_id, control, at_chunk=at_chunk)
+        receipt = self._parts.service.control(self.session_id, control, at_chunk=at_chunk)
+        self._asked[receipt.control_id] = self._parts.clock()
+        return receipt
 
     def push(self, frame_HW3: Frames) -> None:
         """The next frame of its input."""
@@ -152,7 +185,21 @@ class Station:
             self._finish(Ended(cause="failed", reason=f"its pictures could not be encoded: {error}"))
 
     def _hear(self, notice: Notice) -> None:
-        self._enqueue(self._fresh(notice) if isinstance(notice, Pictured) else notice)
+        if not isinstance(notice, Pictured):
+            self._enqueue(notice)
+            return
+        fresh = self._fresh(notice)
+        first_s = None if self.last_info is not None else self._parts.clock() - self.begun
+        self.last_info = fresh.info
+        self._parts.metrics.chunk(fresh.info, first_s=first_s)
+        self._note_applied(fresh.info.receipts)
+        self._enqueue(fresh)
+
+    def _note_applied(self, receipts: tuple[Receipt, ...]) -> None:
+        for receipt in receipts:
+            asked = self._asked.pop(receipt.control_id, None)
+            if asked is not None:
+                self._parts.metrics.control_seconds.observe(self._parts.clock() - asked)
 
     def _enqueue(self, item: Notice | _Fresh | _Greeting) -> None:
         self._inbox.append(item)
@@ -178,7 +225,8 @@ class Station:
             case Waiting() | Live():
                 self.state = item
                 self._put(item)
-            case _:
+            case Applied(receipts=receipts):
+                self._note_applied(receipts)
                 self._put(item)
 
     def _put(self, item: object) -> None:
@@ -189,7 +237,9 @@ class Station:
         """Encode a chunk once for each format in use and give it to everybody."""
         if fresh.info.receipts:
             self._put(Applied(receipts=fresh.info.receipts))
-        self._last, self.last_info = fresh, fresh.info
+        if self.tape is not None and fresh.frames is not None:
+            self.tape.recording.add(fresh.frames)
+        self._last = fresh
         formats = {viewer.format for viewer in self.viewers}
         pictures = await asyncio.gather(*(self._encode(format, fresh) for format in formats))
         for picture in pictures:

@@ -20,7 +20,8 @@ from millstream.runtime.chunk_times import ChunkTimes
 from millstream.runtime.engine import Engine
 from millstream.runtime.live_feed import CAPACITY, LiveFeed
 from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Waiting
-from millstream.runtime.service import OpenRequest, Service
+from millstream.runtime.seats import OpenRequest, geometry
+from millstream.runtime.service import Service
 
 BYTES = 1000
 PATIENCE_S = 20.0
@@ -113,7 +114,7 @@ def test_a_session_waits_for_its_first_viewer_and_stands_still_without_one(engin
         service.watch("a")
         owner.digests(1)
         service.unwatch("a")
-        time.sleep(0.2)
+        service.on_engine("a", lambda session: None).result(PATIENCE_S)  # its turn is over
         before = service.metrics().scheduler.sessions[0].chunks
         time.sleep(0.5)
         assert service.metrics().scheduler.sessions[0].chunks == before
@@ -226,7 +227,7 @@ def test_sessions_that_are_batched_are_told_the_same_stream(engine: Engine, monk
         with running(engine, batch=batch, share=1.0) as service:
             service._admission.times = ChunkTimes()
             for _ in range(3):
-                service._admission.times.add(service._geometry(config(engine)), 1e-3)  # or it would admit one only
+                service._admission.times.add(geometry(engine.spec, config(engine)), 1e-3)  # or it would admit one only
             owners = {seed: Owner() for seed in range(3)}
             for seed, owner in owners.items():
                 service.open(request(engine, f"s{seed}", seed=seed, fps=240.0), owner)  # more than it can: all are always ready
@@ -250,7 +251,7 @@ def test_stop_ends_a_session_even_while_nobody_watches(engine: Engine) -> None:
 def test_more_steps_than_the_promise_carries_are_refused(engine: Engine) -> None:
     with running(engine, share=0.5) as service:
         owner = Owner()
-        load = service._admission.times.estimate(service._geometry(config(engine))).seconds
+        load = service._admission.times.estimate(geometry(engine.spec, config(engine))).seconds
         fps = 0.4 * 12 / load
         service.open(request(engine, "a", fps=min(fps, 240.0)), owner)
         with pytest.raises(Overloaded, match=r"of the device|could wait"):

@@ -1,0 +1,116 @@
+"""A session as it is asked for, as it is seated, and its chunks on the way: plain data for `runtime/service.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
+from millstream.core.controls import WeightedPrompt
+from millstream.runtime.admission import Request
+from millstream.runtime.chunk_times import Geometry
+from millstream.runtime.engine import Engine
+from millstream.runtime.generator import kinship
+from millstream.runtime.live_feed import LiveFeed
+from millstream.runtime.notices import Ended, Tell
+from millstream.runtime.pacing import Pace
+from millstream.runtime.session import ChunkLog, Decision, Session
+from millstream.runtime.timeline import Timeline
+from millstream.runtime.turns import Halt, Terms
+from millstream.wire.parcel import Parcel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenRequest:
+    """A session as it is asked for."""
+
+    session_id: str
+    prompts: tuple[WeightedPrompt, ...]
+    config: StreamConfig
+    weight: float = 1.0
+    lead_s: float | None = None
+    unattended: Literal["run", "pause"] = "pause"
+    idle_s: float = 60.0
+    may_wait: bool = True
+    max_life_s: float | None = None
+    max_chunks: int | None = None
+    feed: LiveFeed | None = None
+    journal: ChunkLog | None = None
+    start: Callable[[Engine], Session] | None = None
+    """Makes the session instead, on the engine's thread: one that was saved."""
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(fps=self.config.fps, chunk_frames=pixel_frames(1, self.config.frames_per_chunk), lead_s=self.lead_s)
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            pace=self.pace,
+            weight=self.weight,
+            unattended=self.unattended,
+            idle_s=self.idle_s,
+            max_life_s=self.max_life_s,
+            max_chunks=self.max_chunks,
+        )
+
+
+@dataclass(slots=True)
+class Seat:
+    """One session, from the moment it asked to the moment it ends."""
+
+    request: OpenRequest
+    asked: Request
+    tell: Tell
+    session: Session | None = None
+    """None until it is let in."""
+    viewers: int = 0
+    resident: bool = True
+    lifted: set[Halt] = field(default_factory=set)
+    """Why it stood still and need not any more, once it is back on the device."""
+    closing: Ended | None = None
+    """Set when it is to end as soon as its turn is over."""
+    media_s: float = 0.0
+    position: int = 0
+    """In line; 0 when not."""
+
+    @property
+    def session_id(self) -> str:
+        return self.request.session_id
+
+
+class Ready(NamedTuple):
+    seat: Seat
+    session: Session
+    parcel: Parcel
+
+
+class Work(NamedTuple):
+    seat: Seat
+    session: Session
+    decision: Decision
+
+
+def geometry(spec: ModelSpec, config: StreamConfig, timeline: Timeline | None = None) -> Geometry:
+    """What a chunk costs: as configured, or as a session's controls have made it."""
+    rows, columns = (side // spec.dit.patch for side in config.latent_size)
+    return Geometry(
+        model=spec.name,
+        tokens=config.frames_per_chunk * rows * columns,
+        calls=len(config.steps if timeline is None else timeline.steps) + 1,
+        window=config.window if timeline is None else timeline.window,
+    )
+
+
+def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:
+    """Sessions of equal key will most likely plan chunks of one kind."""
+    return config.latent_size, config.frames_per_chunk, timeline.steps, timeline.window, config.anchor
+
+
+def alike(work: Sequence[Work]) -> list[list[Work]]:
+    """In groups whose chunks can share their model calls."""
+    groups: dict[Hashable, list[Work]] = {}
+    for item in work:
+        groups.setdefault(kinship(item.decision.envelope), []).append(item)
+    return list(groups.values())
