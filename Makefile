@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 .PHONY: serve generate test check format clean
 
 serve: $(INSTALLED)  ## live streams on http://127.0.0.1:8000
-	$(BIN)/millstream serve --weights random
+	$(BIN)/millstream serve
 
 generate: $(INSTALLED)  ## write out/clip.mp4
 	$(BIN)/millstream generate --out out/clip.mp4 --overwrite

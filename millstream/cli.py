@@ -198,19 +198,30 @@ def replay(
 
 @app.command()
 def serve(
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")
-    ] = "wan-mini",
+    model: Annotated[str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")] = "brook",
     weights: Weights = None,
     lora: Lora = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 for any that is free.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="MILLSTREAM_API_KEY", help="What clients must know; needed on other --hosts.", show_default=False),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Let anybody in who can reach the address.")] = False,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="A page elsewhere that may use this; repeat for several.", show_default=False)
+    ] = None,
     data: Annotated[Path, typer.Option(help="Folder for recordings, journals and saved sessions.")] = Path("out/serve"),
     memory: Annotated[
         float | None, typer.Option(help="GiB for all sessions; half of what is free if nothing is said.", show_default=False)
     ] = None,
     share: Annotated[float, typer.Option(help="How much of the device may be promised, 0 to 1.")] = 0.9,
     max_waiting: Annotated[int, typer.Option(help="Places in line; 0 refuses at once.")] = 16,
+    lead: Annotated[
+        float | None, typer.Option(help="Seconds ahead of the viewer; two chunks if nothing is said.", show_default=False)
+    ] = None,
+    abandon: Annotated[float, typer.Option(help="Seconds after which a session that nobody watches is ended.")] = 120.0,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines for programs.")] = False,
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
@@ -233,6 +244,12 @@ def serve(
             memory_gib=memory,
             share=share,
             max_waiting=max_waiting,
+            lead_s=lead,
+            abandon_s=abandon,
+            api_key=api_key,
+            insecure=insecure,
+            origins=tuple(allow_origin or ()),
+            log_json=log_json,
             device=device,
             dtype=dtype,
             threads=threads,

@@ -27,7 +27,11 @@ try:
     import uvicorn
 
     from millstream.server.app import AppConfig, create_app
-    from millstream.server.hub import Hub, ModelCard
+    from millstream.server.archive import Archive
+    from millstream.server.auth import access_for
+    from millstream.server.hub import Hub, HubLimits, ModelCard
+    from millstream.server.logs import set_up_logging
+    from millstream.server.shelf import Shelf
     from millstream.server.sockets import ImpatientWebSocket, listen
 except ModuleNotFoundError as missing:
     raise ConfigError(f"serving needs {missing.name}: pip install 'millstream[serve]'") from None
@@ -62,12 +66,21 @@ class ServeRequest:
     """For all sessions together; None: half of what is free."""
     share: float = 0.9
     max_waiting: int = 16
+    lead_s: float | None = None
+    abandon_s: float = 120.0
+    api_key: str | None = None
+    insecure: bool = False
+    origins: tuple[str, ...] = ()
+    log_json: bool = False
 
 
 def serve(request: ServeRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; listening comes last."""
+    access = access_for(request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins)
+    set_up_logging(as_json=request.log_json)
     spec = find_model(request.model)
     weights = find_weights(request.model, request.weights)
+    shelf = Shelf(request.data)
     if request.threads:
         torch.set_num_threads(request.threads)
     listener = listen(request.host, request.port)
@@ -76,7 +89,9 @@ def serve(request: ServeRequest) -> None:
     with listener, plain_out_of_memory():
         engine = Engine(request.model, weights=weights, loras=request.loras, device=request.device, dtype=request.dtype)
         service = _service(request, engine)
-        app = create_app(partial(Hub, service, model_card(engine)), AppConfig())
+        card, limits = model_card(engine, request.lead_s), HubLimits(abandon_s=request.abandon_s)
+        make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=limits)
+        app = create_app(make_hub, AppConfig(access=access))
         service.start(warm_up=[spec.stream])
         run_until_told(app, listener)
 
@@ -103,12 +118,13 @@ def run_until_told(app: object, listener: socket.socket) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def model_card(engine: Engine) -> ModelCard:
+def model_card(engine: Engine, lead_s: float | None = None) -> ModelCard:
     return ModelCard(
         name=engine.spec.name,
         stream=engine.spec.stream,
         unknown_words=engine.model.text.embedder.unknown,
         examples=EXAMPLES,
+        lead_s=lead_s,
     )
 
 

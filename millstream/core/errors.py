@@ -52,6 +52,10 @@ class Overloaded(MillstreamError):
     """A session, or a change of one, that would break what was promised to others."""
 
 
+class UnknownFile(MillstreamError):
+    """A recording, journal or snapshot that is not there, or not any more."""
+
+
 class UnknownSession(MillstreamError):
     """A session that is not there, or not any more."""
 

@@ -12,12 +12,10 @@ import asyncio
 from dataclasses import asdict
 from typing import Any, Literal
 
-from millstream.core.config import pixel_frames
-from millstream.core.controls import Receipt, WeightedPrompt
-from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
-from millstream.runtime.engine import stream_config
+from millstream.core.controls import Receipt
+from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
 from millstream.runtime.notices import Applied, Ended, Live, Waiting
-from millstream.runtime.pacing import Pace
+from millstream.server.asking import open_asked
 from millstream.server.camera import read_frame
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits, TokenBucket
@@ -25,7 +23,6 @@ from millstream.server.messages import (
     AnyClientMessage,
     Attach,
     Code,
-    Defaults,
     End,
     EndedMessage,
     ErrorMessage,
@@ -36,20 +33,26 @@ from millstream.server.messages import (
     Pong,
     ProtocolError,
     ReceiptMessage,
+    Record,
+    RecordingMessage,
+    Restore,
+    Save,
+    Saved,
     ServerMessage,
     Start,
+    Stats,
     Steer,
     View,
     WaitingMessage,
     choose_format,
     decode,
+    defaults_of,
     encode,
-    parse_size,
     picture_bytes,
     with_header,
 )
 from millstream.server.outbox import Outbox, Picture
-from millstream.server.station import OpeningBytes, Station, Viewer
+from millstream.server.station import OpeningBytes, Standing, Station, Viewer
 
 State = Literal["new", "owner", "viewer"]
 
@@ -84,10 +87,18 @@ class Conversation:
             self.refusals += 1
             self._outbox.put(ErrorMessage(code=_code(error, self.state), message=str(error), control_id=control_id))
 
+    @property
+    def station(self) -> Station | None:
+        """What it steers or watches; None before it does."""
+        return self._station
+
     def leave(self) -> None:
         """The connection is over; the session goes on without it."""
-        if self._station is not None and self._viewer is not None:
-            self._station.leave(self._viewer)
+        if self._station is None or self._viewer is None:
+            return
+        self._station.leave(self._viewer)
+        if self.state == "owner" and self._station.tape is not None:
+            self._hub.spawn(self._hub.stop_recording(self._station))
 
     def say(self, item: Any) -> str | bytes | list[str]:
         """An item of the outbox as messages."""
@@ -104,6 +115,8 @@ class Conversation:
                 return encode(self._live(note))
             case Waiting(position=position, expected_wait_s=wait, reason=reason):
                 return encode(WaitingMessage(position=position, expected_wait_s=wait, reason=reason))
+            case Standing():
+                return encode(Stats(**asdict(item)))
             case Ended(cause=cause, reason=reason):
                 return encode(EndedMessage(cause=cause, reason=reason))
             case _:
@@ -134,23 +147,26 @@ class Conversation:
                 self._outbox.put(self._own().control(control, at_chunk=at_chunk))
             case End():
                 self._hub.service.end(self._own().session_id)
-            case _:
-                raise ProtocolError("bad_state", "this server does not keep recordings or snapshots")
+            case Record(on=on):
+                await self._record(self._own(), on)
+            case Save():
+                kept = await self._hub.save(self._own())
+                self._outbox.put(Saved(snapshot=kept.name, bytes=kept.num_bytes))
+            case Restore(snapshot=name, formats=formats):
+                self._refuse_twice()
+                format = choose_format(formats)
+                self._watch(await self._hub.restore(name), format, "owner")
 
     def _start(self, ask: Start) -> None:
         self._refuse_twice()
         format = choose_format(ask.formats)
-        if bool(ask.prompt) == bool(ask.prompts):
-            raise ProtocolError("bad_message", "start needs either prompt or prompts, not both and not neither")
-        station = self._hub.open(
-            ask.prompts or (WeightedPrompt(ask.prompt),),
-            stream_config(self._hub.card.stream, **_changes(ask)),
-            lead_s=ask.lead_s,
-            may_wait=ask.wait,
-            unattended=ask.unattended,
-            takes_input=ask.input,
-        )
-        self._watch(station, format, "owner")
+        self._watch(open_asked(self._hub, ask), format, "owner")
+
+    async def _record(self, station: Station, on: bool) -> None:
+        name = self._hub.start_recording(station) if on else await self._hub.stop_recording(station)
+        if not name:
+            raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
+        self._outbox.put(RecordingMessage(on=on, url=f"/v1/recordings/{name}"))
 
     def _join(self, station: Station, formats: tuple[str, ...], state: State) -> None:
         self._refuse_twice()
@@ -196,36 +212,9 @@ class Conversation:
         )
 
     def _hello(self) -> Hello:
-        card = self._hub.card
-        stream = card.stream
-        defaults = Defaults(
-            size=f"{stream.height}x{stream.width}",
-            fps=stream.fps,
-            steps=stream.steps,
-            window=stream.window,
-            sink=stream.sink,
-            lead_s=Pace(fps=stream.fps, chunk_frames=pixel_frames(1, stream.frames_per_chunk)).max_ahead_s,
-            noise_scale=stream.noise_scale,
-            seed=stream.seed,
-        )
         limits = {name: float(value) for name, value in asdict(self._limits).items()}
-        return Hello(model=card.name, defaults=defaults, limits=limits, examples=card.examples)
-
-
-def _changes(ask: Start) -> dict[str, Any]:
-    """The settings of a stream that were named."""
-    height, width = parse_size(ask.size) if ask.size is not None else (None, None)
-    named = dict(
-        height=height,
-        width=width,
-        fps=ask.fps,
-        seed=ask.seed,
-        steps=ask.steps,
-        window=ask.window,
-        sink=ask.sink,
-        noise_scale=ask.noise_scale,
-    )
-    return {name: value for name, value in named.items() if value is not None}
+        card = self._hub.card
+        return Hello(model=card.name, defaults=defaults_of(card), limits=limits, examples=card.examples)
 
 
 def _receipt(receipt: Receipt) -> ReceiptMessage:
@@ -237,6 +226,6 @@ def _code(error: MillstreamError, state: State) -> Code:
         return error.code
     if isinstance(error, Overloaded):
         return "refused"
-    if isinstance(error, UnknownSession):
+    if isinstance(error, (UnknownSession, UnknownFile)):
         return "not_found"
     return "bad_message" if state == "new" else "bad_control"

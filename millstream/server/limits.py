@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -52,3 +53,18 @@ class TokenBucket:
     def spend(self, what: str) -> None:
         if not self.take():
             raise ProtocolError("too_fast", f"at most {self.rate:g} {what} a second; this one was not taken")
+
+
+class ClientBuckets:
+    """A bucket for each address that asks over HTTP. The address that asked longest ago is forgotten first."""
+
+    def __init__(self, rate: float = 50.0, burst: float = 200.0, max_clients: int = 1024) -> None:
+        self._rate, self._burst, self._max_clients = rate, burst, max_clients
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def take(self, address: str) -> bool:
+        bucket = self._buckets.pop(address, None) or TokenBucket(self._rate, self._burst)
+        self._buckets[address] = bucket
+        if len(self._buckets) > self._max_clients:
+            self._buckets.popitem(last=False)
+        return bucket.take()

@@ -11,9 +11,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from millstream.core.config import pixel_frames
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import MillstreamError
+from millstream.runtime.pacing import Pace
+from millstream.server.asking import Ask
 from millstream.server.encoding import FORMATS, Format
+from millstream.server.hub import ModelCard
 from millstream.server.outbox import Picture
 
 VERSION = 1
@@ -38,23 +42,9 @@ class ClientMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     """Base of what a client says."""
 
 
-class Start(ClientMessage, frozen=True, kw_only=True, tag="start"):
+class Start(Ask, frozen=True, kw_only=True, tag_field="type", tag="start"):
     version: Literal[1]
-    prompt: str = ""
-    prompts: tuple[WeightedPrompt, ...] = ()
-    size: str | None = None
-    """HEIGHTxWIDTH"""
-    fps: float | None = None
-    seed: int | None = None
-    steps: tuple[float, ...] | None = None
-    window: int | None = None
-    sink: int | None = None
-    noise_scale: float | None = None
-    lead_s: float | None = None
     formats: tuple[str, ...] = ("jpeg",)
-    input: bool = False
-    wait: bool = False
-    unattended: Literal["pause", "run"] = "pause"
 
 
 class Attach(ClientMessage, frozen=True, kw_only=True, tag="attach"):
@@ -237,12 +227,20 @@ def choose_format(wanted: Sequence[str]) -> Format:
     return chosen
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """HEIGHTxWIDTH"""
-    height, cross, width = text.lower().partition("x")
-    if not (cross and height.isdecimal() and width.isdecimal() and len(text) <= 16):
-        raise ProtocolError("bad_message", f"size must be HEIGHTxWIDTH, for example 256x256, got {text[:40]!r}")
-    return int(height), int(width)
+def defaults_of(card: ModelCard) -> Defaults:
+    """What a session is where nothing else is said."""
+    stream = card.stream
+    pace = Pace(fps=stream.fps, chunk_frames=pixel_frames(1, stream.frames_per_chunk), lead_s=card.lead_s)
+    return Defaults(
+        size=f"{stream.height}x{stream.width}",
+        fps=stream.fps,
+        steps=stream.steps,
+        window=stream.window,
+        sink=stream.sink,
+        lead_s=pace.max_ahead_s,
+        noise_scale=stream.noise_scale,
+        seed=stream.seed,
+    )
 
 
 def encode(message: ServerMessage) -> str:

@@ -1,0 +1,74 @@
+"""What a session may be asked to be, in a client's words, and the session that comes of it. Any protocol's business."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from millstream.core.controls import WeightedPrompt
+from millstream.core.errors import ConfigError, PromptError
+from millstream.runtime.engine import stream_config
+from millstream.server.hub import Hub
+from millstream.server.station import Station
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new session. What is not said is as the model was made for."""
+
+    prompt: str = ""
+    prompts: tuple[WeightedPrompt, ...] = ()
+    """Instead of one prompt: a mix."""
+    size: str | None = None
+    """HEIGHTxWIDTH"""
+    fps: float | None = None
+    seed: int | None = None
+    steps: tuple[float, ...] | None = None
+    window: int | None = None
+    sink: int | None = None
+    noise_scale: float | None = None
+    lead_s: float | None = None
+    """How far generation may be ahead of the viewer."""
+    input: bool = False
+    """Whether frames will be sent."""
+    wait: bool = False
+    """Whether to stand in line if there is no room."""
+    unattended: Literal["pause", "run"] = "pause"
+    """What it does while nobody watches."""
+
+
+def open_asked(hub: Hub, ask: Ask) -> Station:
+    if bool(ask.prompt) == bool(ask.prompts):
+        raise PromptError("a session needs either prompt or prompts, not both and not neither")
+    return hub.open(
+        ask.prompts or (WeightedPrompt(ask.prompt),),
+        stream_config(hub.card.stream, **_changes(ask)),
+        lead_s=ask.lead_s,
+        may_wait=ask.wait,
+        unattended=ask.unattended,
+        takes_input=ask.input,
+    )
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """HEIGHTxWIDTH"""
+    height, cross, width = text.lower().partition("x")
+    if not (cross and height.isdecimal() and width.isdecimal() and len(text) <= 16):
+        raise ConfigError(f"size must be HEIGHTxWIDTH, for example 256x256, got {text[:40]!r}")
+    return int(height), int(width)
+
+
+def _changes(ask: Ask) -> dict[str, Any]:
+    """The settings of a stream that were named."""
+    height, width = parse_size(ask.size) if ask.size is not None else (None, None)
+    named = dict(
+        height=height,
+        width=width,
+        fps=ask.fps,
+        seed=ask.seed,
+        steps=ask.steps,
+        window=ask.window,
+        sink=ask.sink,
+        noise_scale=ask.noise_scale,
+    )
+    return {name: value for name, value in named.items() if value is not None}

@@ -1,0 +1,329 @@
+"""REST: sessions, controls and what is kept of them, for programs that do not hold a socket.
+
+`ENDPOINTS` is the whole of it: routes and `server/openapi.py` are made from that one table. A handler gets the hub, the words
+of its path and a checked body, and answers with a struct or a response. Session ids are not listed: whoever knows one owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
+from millstream.runtime.notices import Waiting
+from millstream.server.asking import Ask, open_asked
+from millstream.server.hub import Hub
+from millstream.server.messages import MAX_CHUNK, Defaults, ProtocolError, defaults_of
+from millstream.server.shelf import Kind
+from millstream.server.station import Station
+
+MAX_BODY_BYTES = 128 * 2**10
+MAX_UPLOAD_BYTES = 2 * 2**30
+STATUS = {"bad_state": 409, "not_found": 404, "too_large": 413, "too_fast": 429, "refused": 503, "failed": 500}
+MEDIA_TYPES: dict[Kind, str] = {
+    "recordings": "video/mp4", "journals": "application/jsonl", "snapshots": "application/octet-stream",
+}  # fmt: skip
+
+
+class ControlAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change, at the next chunk that is not planned yet or at a later one."""
+
+    control: AnyControl
+    at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
+
+
+class RecordingAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    on: bool
+
+
+class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was kept."""
+
+    name: str
+    url: str
+    bytes: int
+
+
+class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    files: tuple[FileInfo, ...]
+
+
+class RecordingState(msgspec.Struct, frozen=True, kw_only=True):
+    on: bool
+    url: str
+
+
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as anybody may know it."""
+
+    state: str
+    """starting, waiting, live or ended"""
+    position: int
+    """In line; 0 when not."""
+    viewers: int
+    chunk_index: int | None
+    """The last chunk that came."""
+    recording: bool
+
+
+class SessionInfo(SessionSummary, frozen=True, kw_only=True):
+    """A session as its owner knows it."""
+
+    session: str
+    view: str
+    prompts: tuple[WeightedPrompt, ...]
+    config: dict[str, Any]
+
+
+class SessionList(msgspec.Struct, frozen=True, kw_only=True):
+    sessions: tuple[SessionSummary, ...]
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    defaults: Defaults
+    examples: tuple[str, ...]
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    models: tuple[ModelInfo, ...]
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+    message: str
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    error: ErrorBody
+
+
+Handler = Callable[[Hub, Mapping[str, str], Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint:
+    method: str
+    path: str
+    does: Handler
+    says: str
+    """One line for the reader of the schema."""
+    body: type | None = None
+    """A struct; `bytes` for an upload, handed over as the request itself."""
+    answer: type | None = None
+    """None: nothing, or a file."""
+    status: int = 200
+
+
+async def list_models(hub: Hub, words: Mapping[str, str], body: None) -> ModelList:
+    card = hub.card
+    return ModelList(models=(ModelInfo(name=card.name, defaults=defaults_of(card), examples=card.examples),))
+
+
+async def list_sessions(hub: Hub, words: Mapping[str, str], body: None) -> SessionList:
+    return SessionList(sessions=tuple(SessionSummary(**_summary(station)) for station in hub.stations.values()))
+
+
+async def open_session(hub: Hub, words: Mapping[str, str], body: Ask) -> SessionInfo:
+    return _info(open_asked(hub, body))
+
+
+async def show_session(hub: Hub, words: Mapping[str, str], body: None) -> SessionInfo:
+    return _info(hub.find(words["session"]))
+
+
+async def end_session(hub: Hub, words: Mapping[str, str], body: None) -> None:
+    hub.service.end(hub.find(words["session"]).session_id)
+
+
+async def control_session(hub: Hub, words: Mapping[str, str], body: ControlAsk) -> Receipt:
+    return hub.find(words["session"]).control(body.control, at_chunk=body.at_chunk)
+
+
+async def record_session(hub: Hub, words: Mapping[str, str], body: RecordingAsk) -> RecordingState:
+    station = hub.find(words["session"])
+    name = hub.start_recording(station) if body.on else await hub.stop_recording(station)
+    if not name:
+        raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
+    return RecordingState(on=body.on, url=f"/v1/recordings/{name}")
+
+
+async def save_session(hub: Hub, words: Mapping[str, str], body: None) -> FileInfo:
+    kept = await hub.save(hub.find(words["session"]))
+    return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
+
+
+async def restore_session(hub: Hub, words: Mapping[str, str], body: None) -> SessionInfo:
+    return _info(await hub.restore(words["name"]))
+
+
+async def list_recordings(hub: Hub, words: Mapping[str, str], body: None) -> FileList:
+    return _listed(hub, "recordings", hub.find(words["session"]).recordings)
+
+
+async def list_snapshots(hub: Hub, words: Mapping[str, str], body: None) -> FileList:
+    return _listed(hub, "snapshots", hub.find(words["session"]).snapshots)
+
+
+async def download_live_journal(hub: Hub, words: Mapping[str, str], body: None) -> Response:
+    path = hub.archive.journal_path(hub.find(words["session"]).request.journal)
+    return FileResponse(path, media_type=MEDIA_TYPES["journals"], filename="session.jsonl")
+
+
+async def download_recording(hub: Hub, words: Mapping[str, str], body: None) -> Response:
+    return _download(hub, "recordings", words["name"])
+
+
+async def download_journal(hub: Hub, words: Mapping[str, str], body: None) -> Response:
+    return _download(hub, "journals", words["name"])
+
+
+async def download_snapshot(hub: Hub, words: Mapping[str, str], body: None) -> Response:
+    return _download(hub, "snapshots", words["name"])
+
+
+async def upload_snapshot(hub: Hub, words: Mapping[str, str], body: Request) -> FileInfo:
+    kept = await hub.archive.take_in(_limited(body, MAX_UPLOAD_BYTES))
+    return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path="/v1/models", does=list_models, answer=ModelList, says="The model that is served."),
+    Endpoint(method="GET", path="/v1/sessions", does=list_sessions, answer=SessionList, says="Sessions without their ids."),
+    Endpoint(
+        method="POST", path="/v1/sessions", does=open_session, body=Ask, answer=SessionInfo, status=201,
+        says="A new session; attach to it at /v1/stream to see it.",
+    ),
+    Endpoint(method="GET", path="/v1/sessions/{session}", does=show_session, answer=SessionInfo, says="One session."),
+    Endpoint(method="DELETE", path="/v1/sessions/{session}", does=end_session, status=204, says="End it."),
+    Endpoint(
+        method="POST", path="/v1/sessions/{session}/controls", does=control_session, body=ControlAsk, answer=Receipt,
+        status=202, says="Steer it; the receipt says at which chunk that can show.",
+    ),
+    Endpoint(
+        method="POST", path="/v1/sessions/{session}/recording", does=record_session, body=RecordingAsk, answer=RecordingState,
+        says="Start or stop a recording.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}/recordings", does=list_recordings, answer=FileList,
+        says="Its recordings that are whole.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}/journal", does=download_live_journal,
+        says="Its journal so far, JSON lines; millstream replay runs it again.",
+    ),
+    Endpoint(
+        method="POST", path="/v1/sessions/{session}/snapshots", does=save_session, answer=FileInfo, status=201,
+        says="Save it as it is between two chunks.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}/snapshots", does=list_snapshots, answer=FileList,
+        says="What was saved of it.",
+    ),
+    Endpoint(method="GET", path="/v1/recordings/{name}", does=download_recording, says="A recording, mp4."),
+    Endpoint(method="GET", path="/v1/journals/{name}", does=download_journal, says="The journal of a session that has ended."),
+    Endpoint(method="GET", path="/v1/snapshots/{name}", does=download_snapshot, says="A snapshot, safetensors."),
+    Endpoint(
+        method="POST", path="/v1/snapshots", does=upload_snapshot, body=bytes, answer=FileInfo, status=201,
+        says="Bring a snapshot from elsewhere.",
+    ),
+    Endpoint(
+        method="POST", path="/v1/snapshots/{name}/sessions", does=restore_session, answer=SessionInfo, status=201,
+        says="Go on with a snapshot, as a new session.",
+    ),
+)  # fmt: skip
+
+
+def routes() -> list[Route]:
+    return [Route(endpoint.path, _handler(endpoint), methods=[endpoint.method]) for endpoint in ENDPOINTS]
+
+
+def _handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        try:
+            answer = await endpoint.does(request.app.state.hub, request.path_params, await _body(request, endpoint.body))
+        except MillstreamError as error:
+            return error_response(error)
+        if isinstance(answer, Response):
+            return answer
+        if answer is None:
+            return Response(status_code=endpoint.status)
+        return _json(answer, endpoint.status)
+
+    return handle
+
+
+def error_response(error: MillstreamError) -> Response:
+    """One line, and the status that fits it."""
+    if isinstance(error, ProtocolError):
+        code: str = error.code
+    elif isinstance(error, Overloaded):
+        code = "refused"
+    else:
+        code = "not_found" if isinstance(error, (UnknownSession, UnknownFile)) else "bad_message"
+    return _json(ErrorAnswer(error=ErrorBody(code=code, message=str(error))), STATUS.get(code, 400))
+
+
+async def _body(request: Request, kind: type | None) -> Any:
+    if kind is None:
+        return None
+    if kind is bytes:
+        return request
+    data = b"".join([piece async for piece in _limited(request, MAX_BODY_BYTES)])
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ProtocolError("bad_message", f"cannot read the body: {str(error)[:300]}") from None
+
+
+async def _limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
+    """The body in pieces, as long as it is short enough."""
+    total = 0
+    async for piece in request.stream():
+        total += len(piece)
+        if total > max_bytes:
+            raise ProtocolError("too_large", f"a body may have {max_bytes} bytes")
+        yield piece
+
+
+def _json(answer: msgspec.Struct, status: int) -> Response:
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+
+
+def _summary(station: Station) -> dict[str, Any]:
+    waiting = station.state if isinstance(station.state, Waiting) else None
+    return dict(
+        state="starting" if station.state is None else type(station.state).__name__.lower(),
+        position=0 if waiting is None else waiting.position,
+        viewers=len(station.viewers),
+        chunk_index=None if station.last_info is None else station.last_info.index,
+        recording=station.tape is not None,
+    )
+
+
+def _info(station: Station) -> SessionInfo:
+    return SessionInfo(
+        **_summary(station),
+        session=station.session_id,
+        view=station.view_id,
+        prompts=station.request.prompts if station.last_info is None else station.last_info.prompts,
+        config=asdict(station.request.config),
+    )
+
+
+def _listed(hub: Hub, kind: Kind, names: Iterable[str]) -> FileList:
+    kept = [hub.archive.shelf.get(kind, name) for name in names]
+    files = tuple(FileInfo(name=k.name, url=f"/v1/{kind}/{k.name}", bytes=k.num_bytes) for k in kept if k is not None)
+    return FileList(files=files)
+
+
+def _download(hub: Hub, kind: Kind, name: str) -> Response:
+    kept = hub.archive.shelf.find(kind, name)
+    return FileResponse(kept.path, media_type=MEDIA_TYPES[kind], filename=kept.path.name)
