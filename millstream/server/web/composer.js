@@ -16,6 +16,7 @@ export class Composer {
     this.#rewind();
     form.addEventListener("submit", (event) => (event.preventDefault(), this.#send(this.mode)));
     prompt.addEventListener("keydown", (event) => this.#key(event));
+    prompt.addEventListener("input", () => (this.#place = this.#history.length)); // what is typed is a draft
     modes.addEventListener("change", () => this.#showBlend());
   }
 

@@ -78,7 +78,8 @@ function start(prompt) {
   });
 }
 
-function open(opening) {
+async function open(opening) {
+  await stream.stop(); // its place is free again before another is asked for
   stream.key = $("key").value;
   stage.reset();
   timeline.clear();
@@ -140,9 +141,8 @@ stream.addEventListener("hello", ({ detail: { model, defaults, examples } }) => 
   $("fps").value ||= defaults.fps;
 });
 
-stream.addEventListener("live", ({ detail: { session, format, config } }) => {
+stream.addEventListener("live", ({ detail: { format, config } }) => {
   const shape = geometry(config);
-  if (session) memory.session.set(session);
   stage.prepare({ format, ...shape, lead_s: stream.hello.defaults.lead_s }, { onFrame, onChunk, onThumbnail });
   steering.show(config, { takesInput: sourceName() !== "words" });
   if (sourceName() !== "words") source.pump(shape, (blob) => stream.sendFrame(blob));
@@ -194,6 +194,10 @@ stream.addEventListener("rejected", ({ detail: { id, message } }) => {
 
 stream.addEventListener("phase", ({ detail }) => {
   const { phase } = detail;
+  if (phase === "refused" && left !== null && !stream.hasPicture && detail.code === "not_found") {
+    stream.greet(); // what was left behind is gone: begin afresh, without a word
+    return;
+  }
   document.body.dataset.phase = phase;
   showChip();
   $("welcome").hidden = stream.hasPicture || !["idle", "connecting"].includes(phase) || view !== null;
@@ -216,10 +220,8 @@ function explain(phase, detail) {
     ended: () => stage.say(words.ended(detail), again),
   };
   (sayings[phase] ?? (() => stage.hush()))();
-  if (["refused", "ended"].includes(phase)) {
-    memory.session.clear();
-    keeping.clear();
-  }
+  if (["refused", "ended"].includes(phase)) keeping.clear();
+  if (phase === "refused") $("new-stream").open = true; // where a smaller one can be asked for
 }
 
 // What is seen.
@@ -263,6 +265,12 @@ function warn(text) {
   toast(text);
 }
 
+function useKey() {
+  stream.key = $("key").value;
+  memory.key.set(stream.key);
+  if (!stream.running) stream.greet();
+}
+
 let toastTimer = 0;
 function toast(text) {
   $("toast").textContent = text;
@@ -280,7 +288,7 @@ $("restart").addEventListener("click", () => start(composer.text || promptInForc
 $("stop").addEventListener("click", () => stream.stop());
 $("sources").addEventListener("change", chooseSource);
 $("file").addEventListener("change", chooseFile);
-$("key").addEventListener("change", () => (memory.key.set($("key").value), (stream.key = $("key").value), stream.greet()));
+$("key").addEventListener("change", useKey);
 
 shortcuts.describe($("keys"));
 shortcuts.listen({
@@ -295,7 +303,11 @@ shortcuts.listen({
 
 stream.key = $("key").value = memory.key.get();
 document.body.toggleAttribute("data-watching", view !== null);
-const session = memory.session.get();
-if (view) open({ type: "view", view });
-else if (session) open({ type: "attach", session });
+addEventListener("pagehide", () => {
+  if (stream.phase === "waiting") stream.ask({ type: "stop" });
+  else if (stream.running && view === null) memory.leftBehind.put(stream.live.session);
+});
+const left = view === null ? memory.leftBehind.take() : null;
+if (view !== null) open({ type: "view", view });
+else if (left !== null) open({ type: "attach", session: left });
 else stream.greet();

@@ -1,9 +1,12 @@
-/** What this browser remembers between visits: prompts, saved streams, the theme. Every list has its bound. */
+/** What this browser remembers between visits: prompts, saved and left streams, the theme. Every list has its bound. */
 
 const PROMPTS = "millstream.prompts";
 const SAVES = "millstream.saves";
+const LEFT = "millstream.left";
 const MAX_PROMPTS = 50;
 const MAX_SAVES = 12;
+const MAX_LEFT = 8;
+const KEPT_S = 120;
 
 function read(key, otherwise) {
   try {
@@ -31,15 +34,21 @@ export const forgetSave = (snapshot) => write(SAVES, saves().filter((save) => sa
 export const theme = () => read("millstream.theme", null);
 export const rememberTheme = (name) => write("millstream.theme", name);
 
-/** The session of this tab, for a reload to come back to. A new tab, even a duplicated one, starts its own. */
-export const session = {
-  get() {
-    const [visit] = performance.getEntriesByType("navigation");
-    return visit?.type === "reload" ? sessionStorage.getItem("millstream.session") : null;
+/**
+ * Streams that tabs of this browser have left by closing or reloading. The server keeps them for two minutes; the next tab
+ * to open takes up the latest, so that each has its own.
+ */
+export const leftBehind = {
+  put: (session) => write(LEFT, [...fresh(), { session, at: Date.now() }].slice(-MAX_LEFT)),
+  take() {
+    const left = fresh();
+    const latest = left.pop();
+    write(LEFT, left);
+    return latest?.session ?? null;
   },
-  set: (id) => sessionStorage.setItem("millstream.session", id),
-  clear: () => sessionStorage.removeItem("millstream.session"),
 };
+
+const fresh = () => read(LEFT, []).filter(({ at }) => Date.now() - at < KEPT_S * 1000);
 
 export const key = {
   /** From the address (`#key=…`), which is tidied at once, or from this tab. */

@@ -6,7 +6,7 @@ import { FragmentPlayer } from "./fragments.js";
 import { splitParts } from "./packet.js";
 import { StillsPlayer } from "./stills.js";
 
-const GLOW_EVERY_MS = 250;
+const GLOW_EVERY_MS = 500;
 
 export class Stage {
   #player = null;

@@ -42,19 +42,18 @@ export class Stream extends EventTarget {
     this.#newLine().connect();
   }
 
-  /** Ask for a stream: {type: "start" | "attach" | "view" | "restore", …}. A running one is ended first. */
-  async open(opening) {
-    if (this.running && !this.watching) await this.stop();
-    const fresh = this.#line === null || this.live !== null || ["refused", "ended"].includes(this.phase);
-    if (fresh) this.#newLine();
+  /** Ask for a stream: {type: "start" | "attach" | "view" | "restore", …}. One that was asked for before is let go. */
+  open(opening) {
+    if (this.#line === null || this.#line.wanted) this.#newLine();
     this.#sent.clear();
     this.#setPhase("connecting");
     this.#line.begin(opening);
   }
 
-  /** Resolves when the server has let go of the session, or does not say so in time. */
-  stop() {
-    return new Promise((resolve) => {
+  /** Resolves when the server has ended a running session of one's own, or does not say so in time. */
+  async stop() {
+    if (!this.running || this.watching) return;
+    await new Promise((resolve) => {
       this.addEventListener("ended", resolve, { once: true });
       setTimeout(resolve, GOODBYE_S * 1000);
       this.#line.send({ type: "stop" });
@@ -103,6 +102,7 @@ export class Stream extends EventTarget {
   }
 
   #newLine() {
+    if (this.#line?.wanted && !this.watching) this.#line.send({ type: "stop" });
     this.#line?.close();
     this.live = null;
     const line = (this.#line = new Connection(this.url, this.key));

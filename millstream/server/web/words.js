@@ -28,7 +28,7 @@ export const lost = (hasPicture, retry_s) =>
     : `The server does not answer; trying again in ${Math.ceil(retry_s)} s. If it asks for an access key, enter it under New stream.`;
 
 export function denied({ code, message }) {
-  if (code === "refused") return `There is no room for another stream now. ${sentence(message)}`;
+  if (code === "refused") return `The server cannot take this stream now. ${sentence(message)}`;
   if (code === "not_found") return `That stream is not there any more. ${sentence(message)}`;
   return sentence(message);
 }

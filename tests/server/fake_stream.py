@@ -1,0 +1,250 @@
+"""A server for the page without a model: the real messages of docs/protocol.md, painted frames, and troubles on request.
+
+What it shows follows the prompt (a colour of its own for each) and moves (a bar that wanders), so that a browser test can
+tell one stream from another and a moving picture from a still one. It runs on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import uvicorn
+from numpy.typing import NDArray
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from millstream.core.controls import Pause, Receipt, Resume, SetPrompt, WeightedPrompt
+from millstream.server import messages as say
+from millstream.server.encoding import Format, encoder_for
+from millstream.server.sockets import listen
+
+WEB = Path(say.__file__).parent / "web"
+FPS, FRAMES, SIZE = 16.0, 8, 64
+EXAMPLES = ("a red balloon over green hills", "a yellow boat at sunset", "a comet in outer space")
+GIBBERISH = "blorp"
+"""The one word this model does not know."""
+
+
+def paint(prompt: str, first: int) -> NDArray[np.uint8]:
+    """[T, H, W, 3]: the prompt's colour, with a bright bar that moves on with every frame."""
+    colour = 40 + np.frombuffer(zlib.crc32(prompt.encode()).to_bytes(4, "big"), np.uint8)[:3] // 2
+    frames = np.tile(colour.astype(np.uint8), (FRAMES, SIZE, SIZE, 1))
+    for number, frame in enumerate(frames, first):
+        frame[:, number % SIZE] = 255
+    return frames
+
+
+@dataclass
+class FakeSession:
+    name: str
+    prompt: str
+    index: int = 0
+    paused: bool = False
+    queued: list[Receipt] = field(default_factory=list)
+    prompts_due: list[str] = field(default_factory=list)
+
+    def next_chunk(self, format: Format, dropped: int) -> tuple[say.ChunkHeader, tuple[bytes, ...], bytes | None]:
+        if self.prompts_due:
+            self.prompt = self.prompts_due.pop()
+        encoder = encoder_for(format, FPS)
+        parts = encoder.encode(paint(self.prompt, self.index * FRAMES))
+        applied = tuple(
+            Receipt(control_id=receipt.control_id, state="applied", chunk_index=self.index) for receipt in self.queued
+        )
+        self.queued, self.prompts_due = [], []
+        header = say.ChunkHeader(
+            index=self.index,
+            epoch=0,
+            media_s=self.index * FRAMES / FPS,
+            fps=FPS,
+            frames=FRAMES,
+            format=format,
+            sizes=tuple(len(part) for part in parts),
+            prompts=(WeightedPrompt(self.prompt),),
+            unknown=(GIBBERISH,) if GIBBERISH in self.prompt else (),
+            receipts=applied,
+            total_ms=120.0,
+            phases_ms={"prompt": 10.0, "steps": 80.0, "decode": 25.0},
+            late_s=0.0,
+            dropped=dropped,
+        )
+        self.index += 1
+        return header, parts, encoder.opening
+
+
+@dataclass
+class FakeStream:
+    admission: Literal["admit", "refuse", "wait"] = "admit"
+    dropped: int = 0
+    """What chunk headers say about a client that reads too slowly."""
+    overloaded: bool = False
+    url: str = ""
+    sessions: dict[str, FakeSession] = field(default_factory=dict)
+    heard: list[Any] = field(default_factory=list)
+    frames_in: int = 0
+    _sockets: set[WebSocket] = field(default_factory=set)
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def drop_connections(self) -> None:
+        """As a network does: without a word."""
+        assert self._loop is not None
+        for socket in list(self._sockets):
+            asyncio.run_coroutine_threadsafe(socket.close(1011), self._loop).result(5)
+
+    async def connection(self, socket: WebSocket) -> None:
+        self._loop = asyncio.get_running_loop()
+        await socket.accept(subprotocol="millstream.v1")
+        self._sockets.add(socket)
+        streaming: asyncio.Task[None] | None = None
+        try:
+            await socket.send_text(say.encode(hello()))
+            while True:
+                message = await socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
+                if message.get("text") is None:
+                    self.frames_in += 1
+                    continue
+                asked = say.decode(message["text"])
+                self.heard.append(asked)
+                if isinstance(asked, (say.Start, say.Attach, say.View, say.Restore)):
+                    streaming = asyncio.create_task(self.stream(socket, asked))
+                else:
+                    await self.answer(socket, asked)
+        finally:
+            self._sockets.discard(socket)
+            if streaming is not None:
+                streaming.cancel()
+                with suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
+                    await streaming
+
+    async def stream(self, socket: WebSocket, asked: say.Opening) -> None:
+        while self.admission != "admit" and isinstance(asked, say.Start):
+            if self.admission == "refuse":
+                reason = "3 streams use 0.93 of the device; one more needs 0.31"
+                await socket.send_text(say.encode(say.ErrorMessage(code="refused", message=reason)))
+                return
+            waiting = say.WaitingMessage(position=2, expected_wait_s=30.0, reason="every place is taken")
+            await socket.send_text(say.encode(waiting))
+            await asyncio.sleep(0.2)
+        session = self.enter(asked)
+        if session is None:
+            missing = say.ErrorMessage(code="not_found", message="there is no such session; it may have ended")
+            await socket.send_text(say.encode(missing))
+            return
+        format = say.choose_format(asked.formats)
+        owned = not isinstance(asked, say.View)
+        await socket.send_text(say.encode(live(session, format, owned)))
+        await self.play(socket, session, format)
+
+    def enter(self, asked: say.Opening) -> FakeSession | None:
+        match asked:
+            case say.Start(prompt=prompt):
+                name = f"s{len(self.sessions)}"
+                self.sessions[name] = FakeSession(name, prompt)
+                return self.sessions[name]
+            case say.Attach(session=name) | say.View(view=name) | say.Restore(snapshot=name):
+                return self.sessions.get(name)
+
+    async def play(self, socket: WebSocket, session: FakeSession, format: Format) -> None:
+        """Two chunks ahead of the clock, as far as the viewer has played."""
+        begun, first, opened = time.monotonic(), session.index, False
+        while True:
+            if session.paused or session.index - first > 1 + (time.monotonic() - begun) * FPS / FRAMES:
+                await asyncio.sleep(0.01)
+                continue
+            header, parts, opening = session.next_chunk(format, self.dropped)
+            if opening is not None and not opened:
+                await socket.send_bytes(say.with_header(say.OpeningHeader(), opening))
+                opened = True
+            await socket.send_bytes(say.with_header(header, *parts))
+            await socket.send_text(say.encode(self.stats(header.media_s)))
+
+    def stats(self, media_s: float) -> say.Stats:
+        stalled_s, use = (media_s, 1.4) if self.overloaded else (0.0, 0.4)
+        viewers = len(self._sockets)
+        return say.Stats(continuity=0.997, ahead_s=0.5, stalled_s=stalled_s, misses=0, viewers=viewers, utilisation=use)
+
+    async def answer(self, socket: WebSocket, asked: say.AnyClientMessage) -> None:
+        session = next(reversed(self.sessions.values()), None)
+        match asked:
+            case say.Steer(control=control) if session is not None:
+                receipt = Receipt(control_id=control.id, state="queued", chunk_index=session.index)
+                await socket.send_text(say.encode(receipt_message(receipt)))
+                await self.apply(socket, session, control, receipt)
+            case say.Record(on=on):
+                await socket.send_text(say.encode(say.RecordingMessage(on=on, url="" if on else "/recording.mp4")))
+            case say.Save() if session is not None:
+                await socket.send_text(say.encode(say.Saved(snapshot=session.name, bytes=1_234_567)))
+            case say.Ping(t=t):
+                await socket.send_text(say.encode(say.Pong(t=t)))
+            case say.End():
+                await socket.send_text(say.encode(say.EndedMessage(cause="closed", reason="closed by its owner")))
+                await socket.close()
+
+    async def apply(self, socket: WebSocket, session: FakeSession, control: Any, receipt: Receipt) -> None:
+        match control:
+            case Pause() | Resume():
+                session.paused = isinstance(control, Pause)
+                await asyncio.sleep(0.1)
+                await socket.send_text(say.encode(receipt_message(receipt, "applied")))
+            case SetPrompt(prompt=prompt):
+                session.prompts_due.insert(0, prompt)
+                session.queued.append(receipt)
+            case _:
+                session.queued.append(receipt)
+
+
+def hello() -> say.Hello:
+    defaults = say.Defaults(
+        size=f"{SIZE}x{SIZE}", fps=FPS, steps=(1000, 750, 500, 250), window=21, sink=3, lead_s=1.0, noise_scale=0.7, seed=0
+    )
+    return say.Hello(model="painted", defaults=defaults, limits={}, examples=EXAMPLES)
+
+
+def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:
+    config = dict(height=SIZE, width=SIZE, fps=FPS, steps=(1000, 750, 500, 250), window=21, sink=3, noise_scale=0.7, seed=5)
+    return say.LiveMessage(session=session.name if owned else "", view=session.name, format=format, config=config, note="")
+
+
+def receipt_message(receipt: Receipt, state: Literal["queued", "applied"] = "queued") -> say.ReceiptMessage:
+    return say.ReceiptMessage(control_id=receipt.control_id, state=state, chunk_index=receipt.chunk_index)
+
+
+async def recording(request: Request) -> Response:
+    return Response(b"a recording", media_type="video/mp4")
+
+
+@contextmanager
+def fake_stream() -> Iterator[FakeStream]:
+    fake = FakeStream()
+    routes = [
+        WebSocketRoute("/v1/stream", fake.connection),
+        Route("/recording.mp4", recording),
+        Mount("/", StaticFiles(directory=WEB, html=True)),
+    ]
+    config = uvicorn.Config(Starlette(routes=routes), ws="websockets-sansio", log_config=None, timeout_graceful_shutdown=1)
+    server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    fake.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        yield fake
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+        assert not thread.is_alive(), "the fake server did not stop within 10 s"
