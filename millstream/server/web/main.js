@@ -1,6 +1,7 @@
 /** The page: finds its elements and ties the parts together. Each part explains itself; what they say is in `words.js`. */
 
 import { Composer } from "./composer.js";
+import { whyRefused } from "./door.js";
 import { canPlayFragments } from "./fragments.js";
 import { Keeping } from "./keeping.js";
 import * as memory from "./memory.js";
@@ -222,6 +223,15 @@ function explain(phase, detail) {
   (sayings[phase] ?? (() => stage.hush()))();
   if (["refused", "ended"].includes(phase)) keeping.clear();
   if (phase === "refused") $("new-stream").open = true; // where a smaller one can be asked for
+  if (phase === "lost" && stream.hello === null) knock();
+}
+
+/** Not once greeted: there may be a reason. */
+async function knock() {
+  const refusal = await whyRefused(stream.key);
+  if (refusal === null || stream.phase !== "lost") return;
+  stage.say(words.turnedAway(refusal));
+  $("new-stream").open = true;
 }
 
 // What is seen.

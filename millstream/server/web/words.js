@@ -25,7 +25,10 @@ export function waiting({ position, expected_wait_s, reason }) {
 export const lost = (hasPicture, retry_s) =>
   hasPicture
     ? `The connection is lost. Your stream waits for you; trying again in ${Math.ceil(retry_s)} s.`
-    : `The server does not answer; trying again in ${Math.ceil(retry_s)} s. If it asks for an access key, enter it under New stream.`;
+    : `The server does not answer; trying again in ${Math.ceil(retry_s)} s.`;
+
+export const turnedAway = ({ status, message }) =>
+  status === 401 ? "This server asks for an access key: enter it under New stream." : sentence(message);
 
 export function denied({ code, message }) {
   if (code === "refused") return `The server cannot take this stream now. ${sentence(message)}`;
