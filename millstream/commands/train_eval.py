@@ -15,7 +15,7 @@ from rich.table import Table
 
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
-from millstream.core.schedule import FULL
+from millstream.core.schedule import even_steps
 from millstream.runtime.engine import Engine
 from millstream.trainer.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
 from millstream.trainer.data.vocabulary import CLASSES
@@ -88,11 +88,6 @@ def run_train_eval(request: EvalRequest) -> Figures:
     if write_plots is not None and request.plots is not None:
         write_plots(request.plots, figures.adherence, figures.response)
     return figures
-
-
-def even_steps(count: int) -> tuple[float, ...]:
-    """So many noise levels, evenly spaced from pure noise."""
-    return tuple(FULL * (count - step) / count for step in range(count))
 
 
 def _adherence(engine: Engine, judge: ClipClassifier, config: StreamConfig, request: EvalRequest) -> Iterator[Adherence]:

@@ -8,6 +8,11 @@ from __future__ import annotations
 FULL = 1000.0
 
 
+def even_steps(count: int) -> tuple[float, ...]:
+    """So many noise levels, evenly spaced from pure noise."""
+    return tuple(FULL * (count - step) / count for step in range(count))
+
+
 def noise_levels(steps: tuple[float, ...], *, shift: float, warp: bool) -> tuple[float, ...]:
     """The levels that `steps` stand for. Warping moves them towards noise, as the training schedule did."""
     return tuple(FULL * shifted(step / FULL, shift) for step in steps) if warp else tuple(float(step) for step in steps)

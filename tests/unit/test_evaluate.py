@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from millstream.commands.train_eval import EvalRequest, even_steps, run_train_eval
+from millstream.commands.train_eval import EvalRequest, run_train_eval
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
+from millstream.core.schedule import even_steps
 from millstream.trainer.data.scene import attributes, sample_scenes
 from millstream.trainer.data.vocabulary import CLASSES
 from millstream.trainer.evaluate import adherence, response, streams

@@ -1,0 +1,11 @@
+"""Protocols that people's clients speak already, each put into the native one's words. See docs/protocol.md, "Dialects"."""
+
+from __future__ import annotations
+
+from starlette.routing import BaseRoute
+
+from millstream.server.dialects import krea, scope, sglang, vllm_omni
+
+
+def routes() -> list[BaseRoute]:
+    return [*sglang.routes(), *vllm_omni.routes(), *krea.routes(), *scope.routes()]

@@ -1,0 +1,110 @@
+"""Between a dialect and the native conversation: what a client says is weighed, read and passed on in native words.
+
+The native conversation does the work and keeps the limits; what it answers waits in the outbox, in its own words, for the
+dialect to put into the client's. A session opened in a dialect belongs to its connection and ends with it. Knows no dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from millstream.core.controls import AnyControl, Stop
+from millstream.core.errors import MillstreamError
+from millstream.server.conversation import Conversation
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits, TokenBucket
+from millstream.server.messages import ErrorMessage, ProtocolError, Record, Start, Steer
+from millstream.server.outbox import Outbox
+
+T = TypeVar("T", bound=msgspec.Struct)
+Fields = dict[str, Any]
+NEUTRAL: tuple[object, ...] = (None, False, "", [], {})
+"""Values that ask for nothing, whatever their field means."""
+END_ID = "end of the stream"
+"""Of the control that ends a session which was to have so many chunks; no client asked for it by name."""
+MAX_NAMES = 8
+"""Of fields that are listed when they mean nothing here."""
+
+
+class Interpreter:
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
+        self.limits = limits
+        self.conversation = Conversation(hub, outbox, limits)
+        self._hub, self._outbox = hub, outbox
+        self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
+        self._refusals = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether it has its session."""
+        return self.conversation.state != "new"
+
+    @property
+    def refusals(self) -> int:
+        return self._refusals + self.conversation.refusals
+
+    def read(self, data: str | bytes, decode: Callable[[str | bytes], Any]) -> Fields:
+        """A message's fields. Raises `ProtocolError` for one too large, too soon or unreadable."""
+        self._messages.spend("messages")
+        most = self.limits.max_text_bytes + (self.limits.max_frame_bytes if isinstance(data, bytes) else 0)
+        if len(data) > most:
+            raise ProtocolError("too_large", f"a message may have {most} bytes, got {len(data)}")
+        try:
+            fields = decode(data)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError) as error:
+            raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
+        if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+            raise ProtocolError("bad_message", "a message must be a map with names for keys")
+        self._refusals = 0
+        return fields
+
+    async def start(self, ask: Start, *, max_chunks: int | None = None) -> bool:
+        """Whether there is a session now; if not, the reason waits in the outbox."""
+        await self._pass_on(ask)
+        if self.live and max_chunks is not None:
+            await self._pass_on(Steer(control=Stop(id=END_ID), at_chunk=max_chunks))
+        return self.live
+
+    async def steer(self, control: AnyControl) -> None:
+        await self._pass_on(Steer(control=control))
+
+    async def record(self, on: bool) -> None:
+        await self._pass_on(Record(on=on))
+
+    async def show(self, picture: bytes) -> None:
+        """The next frame of the session's input."""
+        await self.conversation.hear(picture)
+
+    def refuse(self, error: MillstreamError, control_id: str = "") -> None:
+        """Say no in native words."""
+        self._refusals += 1
+        code = error.code if isinstance(error, ProtocolError) else "bad_control"
+        self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id))
+
+    def leave(self) -> None:
+        """The connection is over, and so is its session."""
+        self.conversation.leave()
+        if self.conversation.station is not None:
+            self._hub.service.end(self.conversation.station.session_id, "its connection has closed")
+
+    async def _pass_on(self, message: msgspec.Struct) -> None:
+        await self.conversation.hear(msgspec.json.encode(message).decode())
+
+
+def heed(fields: Fields, kind: type[T]) -> tuple[T, tuple[str, ...]]:
+    """What is said in known fields, checked, and the names of others that ask for something."""
+    known = kind.__struct_fields__
+    unknown = sorted(name for name, value in fields.items() if name not in (*known, "type") and value not in NEUTRAL)
+    try:
+        heeded = msgspec.convert({name: value for name, value in fields.items() if name in known}, kind)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
+    return heeded, tuple(name[:40] for name in unknown[:MAX_NAMES])
+
+
+def kind_of(fields: Fields) -> str:
+    kind = fields.get("type")
+    return kind if isinstance(kind, str) else ""

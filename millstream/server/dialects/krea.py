@@ -1,0 +1,170 @@
+"""Krea's realtime video: a WebSocket at `/session/{id}`, MessagePack in, JPEG pictures out.
+
+    ready ── parameters ──► live ── prompts, pictures, resets ──► ended, with the connection
+
+The id in the address is the client's own and opens nothing here. Whatever is not a picture is a JSON text with a `status`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from millstream.core.controls import MAX_BLEND_CHUNKS, Cut, Receipt, SetNoiseScale, SetPrompt
+from millstream.core.errors import MillstreamError
+from millstream.core.schedule import even_steps
+from millstream.runtime.notices import Applied, Ended
+from millstream.server.dialects.interpreter import END_ID, Interpreter, heed
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits
+from millstream.server.messages import VERSION, ErrorMessage, ProtocolError, Start
+from millstream.server.outbox import Outbox, Picture
+from millstream.server.talk import converse
+
+Side = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message."""
+
+    prompt: str
+    width: Side | None = None
+    height: Side | None = None
+    seed: int | None = None
+    num_blocks: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
+    """Chunks; without it there is no end."""
+    num_denoising_steps: Annotated[int, msgspec.Meta(ge=1, le=16)] | None = None
+    strength: Share | None = None
+    """Of the noise in pictures that are sent; naming it says that some will be."""
+    image: bytes | None = None
+    webcam_mode: bool = False
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Any message after it."""
+
+    prompt: str | None = None
+    interp_steps: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLEND_CHUNKS)] = 0
+    """Chunks from the old prompt to the new one; 0: at once."""
+    image: bytes | None = None
+    strength: Share | None = None
+    action: Literal["reset"] | None = None
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    status: Literal["ready", "receipt", "note", "error", "ended"]
+    code: str = ""
+    message: str = ""
+    change: str = ""
+    """Which one a receipt is for."""
+    state: str = ""
+    chunk_index: int | None = None
+
+
+def routes() -> list[BaseRoute]:
+    async def session(websocket: WebSocket) -> None:
+        await converse(websocket, Krea)
+
+    return [WebSocketRoute("/session/{id}", session)]
+
+
+class Krea:
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
+        self._interpreter = Interpreter(hub, outbox, limits)
+        self._outbox = outbox
+        self._stream = hub.card.stream
+        self._num_changes = 0
+        outbox.put(Status(status="ready"))
+
+    @property
+    def refusals(self) -> int:
+        return self._interpreter.refusals
+
+    @property
+    def patience_s(self) -> float | None:
+        return None if self._interpreter.live else self._interpreter.limits.hello_s
+
+    def waited(self) -> bool:
+        self._interpreter.refuse(ProtocolError("bad_state", f"no parameters within {self._interpreter.limits.hello_s:g} s"))
+        return False
+
+    def leave(self) -> None:
+        self._interpreter.leave()
+
+    async def hear(self, data: str | bytes) -> None:
+        try:
+            fields = self._interpreter.read(data, msgspec.msgpack.decode)
+            if self._interpreter.live:
+                change, unknown = heed(fields, Change)
+                await self._change(change)
+            else:
+                parameters, unknown = heed(fields, Parameters)
+                await self._start(parameters)
+            if unknown:
+                names = ", ".join(unknown)
+                self._outbox.put(Status(status="note", message=f"{names}: means nothing here and was left out"))
+        except MillstreamError as error:
+            self._interpreter.refuse(error)
+
+    def say(self, item: Any) -> list[str | bytes]:
+        match item:
+            case Picture(parts=parts):
+                return list(parts)
+            case Receipt():
+                return _texts([item])
+            case Applied(receipts=receipts):
+                return _texts(receipts)
+            case ErrorMessage(code=code, message=message, control_id=control_id):
+                return [_text(Status(status="error", code=code, message=message, change=control_id))]
+            case Ended(cause=cause, reason=reason):
+                return [_text(Status(status="ended", code=cause, message=reason))]
+            case Status():
+                return [_text(item)]
+        return []
+
+    async def _start(self, asked: Parameters) -> None:
+        takes_pictures = asked.webcam_mode or asked.image is not None or asked.strength is not None
+        ask = Start(
+            version=VERSION,
+            prompt=asked.prompt,
+            size=f"{asked.height or self._stream.height}x{asked.width or self._stream.width}",
+            seed=asked.seed,
+            steps=None if asked.num_denoising_steps is None else even_steps(asked.num_denoising_steps),
+            noise_scale=asked.strength,
+            input=takes_pictures,
+            formats=("jpeg",),
+        )
+        if await self._interpreter.start(ask, max_chunks=asked.num_blocks) and asked.image is not None:
+            await self._interpreter.show(asked.image)
+
+    async def _change(self, change: Change) -> None:
+        if change.action == "reset":
+            await self._interpreter.steer(Cut(id=self._name("reset")))
+        if change.prompt is not None:
+            mode: Literal["blend", "recompute"] = "blend" if change.interp_steps else "recompute"
+            chunks = max(1, change.interp_steps)
+            await self._interpreter.steer(SetPrompt(id=self._name("prompt"), prompt=change.prompt, mode=mode, chunks=chunks))
+        if change.strength is not None:
+            await self._interpreter.steer(SetNoiseScale(id=self._name("strength"), noise_scale=change.strength))
+        if change.image is not None:
+            await self._interpreter.show(change.image)
+
+    def _name(self, what: str) -> str:
+        self._num_changes += 1
+        return f"{what}-{self._num_changes}"
+
+
+def _texts(receipts: list[Receipt] | tuple[Receipt, ...]) -> list[str | bytes]:
+    return [
+        _text(Status(status="receipt", change=receipt.control_id, state=receipt.state, chunk_index=receipt.chunk_index))
+        for receipt in receipts
+        if receipt.control_id != END_ID
+    ]
+
+
+def _text(status: Status) -> str:
+    return msgspec.json.encode(status).decode()

@@ -1,0 +1,234 @@
+"""SGLang's realtime video: a WebSocket at `/v1/realtime_video/generate`, MessagePack both ways.
+
+    new ── init ──► live ── event, event, … ──► ended, with the connection or after `max_chunks`
+
+A chunk is one `frame_batch` for each picture (one for all where they are raw), then its `chunk_stats`, which also carry what
+SGLang has no message for: receipts of events, and notes about fields that mean nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from millstream.core.controls import Receipt, SetPrompt
+from millstream.core.errors import MillstreamError
+from millstream.core.schedule import even_steps
+from millstream.runtime.notices import Applied, Ended
+from millstream.server.dialects.interpreter import END_ID, Fields, Interpreter, heed, kind_of
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits
+from millstream.server.messages import VERSION, ErrorMessage, ProtocolError, Start
+from millstream.server.outbox import Outbox, Picture
+from millstream.server.talk import converse
+
+CONTENT_TYPES = {"webp": "image/webp", "jpeg": "image/jpeg", "raw": "application/x-raw-rgb"}
+MAX_STEPS = 16
+GOOD_ENDS = ("stopped", "limit", "closed")
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1000)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+
+
+class Init(msgspec.Struct, frozen=True, kw_only=True):
+    prompt: str
+    size: str | None = None
+    """WIDTHxHEIGHT"""
+    fps: Positive | None = None
+    seed: int | None = None
+    num_inference_steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_STEPS)] | None = None
+    max_chunks: Count | None = None
+    realtime_causal_sink_size: int | None = None
+    realtime_causal_kv_cache_num_frames: int | None = None
+    realtime_output_format: Literal["webp", "jpeg", "raw"] = "webp"
+    first_frame: Any = None
+    condition_inputs: Any = None
+    model: str | None = None
+    """One server, one model: its name changes nothing."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    payload: Any = None
+    event_id: int | str | None = None
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):
+    content: str
+    code: str
+    event_id: int | str | None = None
+
+
+class FrameBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="frame_batch"):
+    chunk_index: int
+    content_type: str
+    num_frames: int
+    frame_batch_index: int
+    num_frame_batches: int
+    is_final_frame_batch: bool
+    width: int
+    height: int
+    payload: bytes
+
+
+class EventReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    event_id: int | str | None
+    state: Literal["queued", "applied"]
+    chunk_index: int
+
+
+class ChunkStats(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="chunk_stats"):
+    chunk_index: int
+    num_frames: int
+    chunk_total_ms: float
+    phases_ms: dict[str, float]
+    dropped: int
+    """Chunks whose pictures this client was too slow for."""
+    receipts: tuple[EventReceipt, ...]
+    notes: tuple[str, ...]
+
+
+def routes() -> list[BaseRoute]:
+    async def generate(websocket: WebSocket) -> None:
+        await converse(websocket, SGLang)
+
+    return [WebSocketRoute("/v1/realtime_video/generate", generate)]
+
+
+class SGLang:
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
+        self._interpreter = Interpreter(hub, outbox, limits)
+        self._event_ids: dict[str, int | str] = {}
+        """By control; as many as controls may wait."""
+        self._receipts: list[EventReceipt] = []
+        self._notes: list[str] = []
+
+    @property
+    def refusals(self) -> int:
+        return self._interpreter.refusals
+
+    @property
+    def patience_s(self) -> float | None:
+        return None if self._interpreter.live else self._interpreter.limits.hello_s
+
+    def waited(self) -> bool:
+        self._interpreter.refuse(ProtocolError("bad_state", f"no init within {self._interpreter.limits.hello_s:g} s"))
+        return False
+
+    def leave(self) -> None:
+        self._interpreter.leave()
+
+    async def hear(self, data: str | bytes) -> None:
+        try:
+            fields = self._interpreter.read(data, msgspec.msgpack.decode)
+            match kind_of(fields):
+                case "init":
+                    await self._init(fields)
+                case "event" if not self._interpreter.live:
+                    raise ProtocolError("bad_state", "say init first")
+                case "event":
+                    await self._event(heed(fields, Event)[0])
+                case _:
+                    raise ProtocolError("bad_message", 'type must be "init" or "event"')
+        except MillstreamError as error:
+            self._interpreter.refuse(error)
+
+    def say(self, item: Any) -> list[bytes]:
+        match item:
+            case Picture():
+                return [msgspec.msgpack.encode(message) for message in self._chunk(item)]
+            case Receipt():
+                self._note_receipt(item)
+            case Applied(receipts=receipts):
+                for receipt in receipts:
+                    self._note_receipt(receipt)
+            case ErrorMessage(code=code, message=message, control_id=control_id):
+                event_id = self._event_ids.pop(control_id, None)
+                return [msgspec.msgpack.encode(Error(content=message, code=code, event_id=event_id))]
+            case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
+                return [msgspec.msgpack.encode(Error(content=reason, code=cause))]
+        return []
+
+    async def _init(self, fields: Fields) -> None:
+        init, unknown = heed(fields, Init)
+        ask = Start(
+            version=VERSION,
+            prompt=init.prompt,
+            size=None if init.size is None else _height_first(init.size),
+            fps=init.fps,
+            seed=init.seed,
+            steps=None if init.num_inference_steps is None else even_steps(init.num_inference_steps),
+            window=init.realtime_causal_kv_cache_num_frames,
+            sink=init.realtime_causal_sink_size,
+            formats=(init.realtime_output_format,),
+        )
+        if not await self._interpreter.start(ask, max_chunks=init.max_chunks):
+            return
+        self._notes += [f"{name} means nothing here and was left out" for name in unknown]
+        for name in ("first_frame", "condition_inputs"):
+            if getattr(init, name):
+                refusal = f"this model takes no {name}; the stream begins from the prompt alone"
+                self._interpreter.refuse(ProtocolError("bad_control", refusal))
+
+    async def _event(self, event: Event) -> None:
+        control_id = "" if event.event_id is None else str(event.event_id)
+        if event.event_id is not None and len(control_id) <= self._interpreter.limits.max_id_length:
+            self._event_ids[control_id] = event.event_id
+        try:
+            if event.kind != "prompt":
+                raise ProtocolError("bad_control", f"this model takes no {event.kind[:40]}; the stream goes on as it was")
+            payload = event.payload
+            prompt = payload.get("prompt") if isinstance(payload, dict) else payload
+            if not isinstance(prompt, str):
+                raise ProtocolError("bad_control", 'the payload of a prompt event is a text, or {"prompt": TEXT}')
+        except MillstreamError as error:
+            self._interpreter.refuse(error, control_id)
+            return
+        await self._interpreter.steer(SetPrompt(id=control_id, prompt=prompt, mode="recompute"))
+
+    def _chunk(self, picture: Picture) -> Iterator[FrameBatch | ChunkStats]:
+        info, parts = picture.info, picture.parts
+        station = self._interpreter.conversation.station
+        assert station is not None, "a picture came before there was a session"
+        if picture.format == "raw" and parts:
+            parts = (b"".join(parts),)
+        for number, part in enumerate(parts):
+            yield FrameBatch(
+                chunk_index=info.index,
+                content_type=CONTENT_TYPES[picture.format],
+                num_frames=info.num_frames if picture.format == "raw" else 1,
+                frame_batch_index=number,
+                num_frame_batches=len(parts),
+                is_final_frame_batch=number == len(parts) - 1,
+                width=station.request.config.width,
+                height=station.request.config.height,
+                payload=part,
+            )
+        receipts, self._receipts = tuple(self._receipts), []
+        notes, self._notes = tuple(self._notes), []
+        yield ChunkStats(
+            chunk_index=info.index,
+            num_frames=info.num_frames,
+            chunk_total_ms=info.total_ms,
+            phases_ms=info.phases_ms,
+            dropped=picture.dropped,
+            receipts=receipts,
+            notes=notes,
+        )
+
+    def _note_receipt(self, receipt: Receipt) -> None:
+        if receipt.control_id == END_ID:
+            return
+        known = self._event_ids.get(receipt.control_id)
+        if receipt.state == "applied":
+            self._event_ids.pop(receipt.control_id, None)
+        self._receipts.append(EventReceipt(event_id=known, state=receipt.state, chunk_index=receipt.chunk_index))
+
+
+def _height_first(size: str) -> str:
+    width, _, height = size.lower().partition("x")
+    return f"{height}x{width}"

@@ -1,0 +1,287 @@
+"""WebRTC connections: pictures out on a track, a camera in on another, words on the ordered data channel `parameters`.
+
+A peer is fed from one outbox, as any other client: pictures go to the track, everything else to the channel, which a talker
+reads and writes. Knows no dialect and no HTTP. Bounded: `max_peers` connections, `MAX_UNHEARD` messages that wait to be heard
+(one more is refused), `MAX_UNSENT_BYTES` that a client has not taken (one more byte and it counts as gone).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiortc import (
+    MediaStreamTrack,
+    RTCConfiguration,
+    RTCDataChannel,
+    RTCIceServer,
+    RTCPeerConnection,
+    RTCSessionDescription,
+)
+from aiortc.sdp import candidate_from_sdp
+
+from millstream.core.errors import ConfigError, Overloaded, UnknownSession
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits
+from millstream.server.messages import ErrorMessage, ProtocolError
+from millstream.server.outbox import ClientGone, Outbox, Picture
+from millstream.server.station import Standing, Station
+from millstream.server.talk import Talker, messages
+from millstream.server.tracks import PictureTrack, feed_camera
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "parameters"
+CONNECT_S = 30.0
+"""An offer that has not become a connection by then is forgotten."""
+CLOSE_S = 5.0
+MAX_UNHEARD = 64
+MAX_UNSENT_BYTES = 4 * 2**20
+MAX_CANDIDATES = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IceServer:
+    """A STUN or TURN server, for clients that cannot reach this machine directly."""
+
+    url: str
+    username: str | None = None
+    credential: str | None = None
+
+    @staticmethod
+    def parse(text: str) -> IceServer:
+        """URL, or URL,USER,CREDENTIAL"""
+        url, *rest = text.split(",")
+        if url.partition(":")[0] not in ("stun", "stuns", "turn", "turns") or len(rest) not in (0, 2):
+            raise ConfigError(f"an ICE server is stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL, got {text!r}")
+        return IceServer(url=url, username=rest[0] if rest else None, credential=rest[1] if rest else None)
+
+    def as_json(self) -> dict[str, Any]:
+        named = dict(urls=[self.url], username=self.username, credential=self.credential)
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Party:
+    """Who is at this end of a connection."""
+
+    talker: Talker
+    station: Station
+    outbox: Outbox
+    """The station's viewer, in format raw."""
+    may_feed: bool
+    """Whether a camera of the client's is the session's input."""
+
+
+class Peer:
+    """One connection. `answer` an offer, then `run` it; it ends with the session, or when the client is gone."""
+
+    def __init__(self, party: Party, hub: Hub, limits: ClientLimits, configuration: RTCConfiguration) -> None:
+        self.peer_id = secrets.token_urlsafe(16)
+        self._party, self._hub, self._limits = party, hub, limits
+        config = party.station.request.config
+        self._track = PictureTrack((config.height, config.width))
+        self._takes_camera = party.may_feed and party.station.request.feed is not None
+        self._words = Outbox()
+        """What waits for the channel."""
+        self._heard: asyncio.Queue[str | bytes] = asyncio.Queue(MAX_UNHEARD)
+        self._channel: asyncio.Future[RTCDataChannel] = asyncio.get_running_loop().create_future()
+        self._connected, self._gone = asyncio.Event(), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._num_candidates = 0
+        self._connection = RTCPeerConnection(configuration)
+        self._connection.on("connectionstatechange", self._note_state)
+        self._connection.on("datachannel", self._take_channel)
+        self._connection.on("track", self._take_track)
+        self._connection.addTransceiver(self._track, direction="sendrecv" if self._takes_camera else "sendonly")
+
+    async def answer(self, sdp: str) -> str:
+        """The answer's SDP. Raises `ProtocolError` for an offer that cannot be used."""
+        try:
+            await self._connection.setRemoteDescription(RTCSessionDescription(sdp=sdp, type="offer"))
+            self._decline_the_rest()
+            await self._connection.setLocalDescription()
+        except Exception as error:  # a parser of strangers' text raises what it likes
+            await self.close()
+            raise ProtocolError("bad_message", f"cannot use this offer: {str(error)[:200] or type(error).__name__}") from None
+        return str(self._connection.localDescription.sdp)
+
+    async def add_candidate(self, text: str, mid: str | None, line: int | None) -> None:
+        """One more way to reach the client; an empty one says there are no more."""
+        self._num_candidates += 1
+        if self._num_candidates > MAX_CANDIDATES:
+            raise ProtocolError("too_fast", f"a connection may have {MAX_CANDIDATES} candidates")
+        try:
+            if not text:
+                await self._connection.addIceCandidate(None)
+                return
+            candidate = candidate_from_sdp(text.removeprefix("candidate:"))
+            candidate.sdpMid, candidate.sdpMLineIndex = mid, line
+            await self._connection.addIceCandidate(candidate)
+        except Exception as error:  # as above
+            raise ProtocolError("bad_message", f"cannot use this candidate: {str(error)[:200]}") from None
+
+    async def run(self) -> None:
+        """Until the session has ended, or the client is gone or never came."""
+        self._spawn(self._listen())
+        ends = [self._spawn(self._send()), self._spawn(self._be_there())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self.close()
+
+    def hang_up(self) -> None:
+        """End it soon."""
+        self._connected.set()
+        self._gone.set()
+
+    async def close(self) -> None:
+        """Give back everything; once is enough."""
+        self._party.talker.leave()
+        self._track.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._connection.close(), CLOSE_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=f"millstream-peer-{self._party.station.view_id}")
+        self._tasks.add(task)
+        return task
+
+    async def _be_there(self) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._connected.wait(), CONNECT_S)
+            await self._gone.wait()
+
+    async def _send(self) -> None:
+        """Sort what the session has to say, then see the channel through to the last word."""
+        speaking = self._spawn(self._speak())
+        with suppress(ClientGone):
+            await self._party.outbox.drain(self._sort)
+        self._track.finish()
+        self._words.finish()
+        await asyncio.wait({speaking}, timeout=CLOSE_S)
+
+    async def _sort(self, item: Any) -> None:
+        if isinstance(item, Picture):
+            self._track.show(item)
+        elif isinstance(item, Standing):
+            self._words.put_newest(item)
+        else:
+            self._words.put(item)
+
+    async def _speak(self) -> None:
+        channel = await self._channel
+        with suppress(ClientGone):
+            while (item := await self._words.take()) is not None:
+                for message in messages(self._party.talker.say(item)):
+                    channel.send(message)
+                if channel.bufferedAmount > MAX_UNSENT_BYTES:
+                    break
+            else:
+                await self._let_it_arrive(channel)
+        self._gone.set()
+
+    async def _let_it_arrive(self, channel: RTCDataChannel) -> None:
+        while channel.bufferedAmount and channel.readyState == "open":
+            await asyncio.sleep(0.01)
+
+    async def _listen(self) -> None:
+        while self._party.talker.refusals <= self._limits.max_refusals:
+            await self._party.talker.hear(await self._heard.get())
+        self._gone.set()
+
+    def _note_state(self) -> None:
+        if self._connection.connectionState == "connected":
+            self._connected.set()
+        elif self._connection.connectionState in ("failed", "closed"):
+            self.hang_up()
+
+    def _take_channel(self, channel: RTCDataChannel) -> None:
+        if channel.label != CHANNEL or self._channel.done():
+            channel.close()
+            return
+        channel.on("message", self._overhear)
+        self._channel.set_result(channel)
+
+    def _overhear(self, data: str | bytes) -> None:
+        try:
+            self._heard.put_nowait(data)
+        except asyncio.QueueFull:
+            self._words.put(ErrorMessage(code="too_fast", message=f"{MAX_UNHEARD} messages wait; this one was not taken"))
+
+    def _take_track(self, track: MediaStreamTrack) -> None:
+        if self._takes_camera and track.kind == "video":
+            self._takes_camera = False  # one camera a session
+            self._spawn(feed_camera(track, self._party.station, self._hub.pool, self._limits))
+
+    def _decline_the_rest(self) -> None:
+        """Whatever nobody reads is not to be sent: it would pile up."""
+        fed = False
+        for transceiver in self._connection.getTransceivers():
+            ours = transceiver.sender.track is self._track
+            sends = transceiver.kind == "video" and transceiver.receiver.track is not None and not fed
+            reads = sends and self._party.may_feed and self._party.station.request.feed is not None
+            fed = fed or reads
+            if ours:
+                transceiver.direction = "sendrecv" if reads else "sendonly"
+            else:
+                transceiver.direction = "recvonly" if reads else "inactive"
+
+
+@dataclass(slots=True)
+class Peers:
+    """All connections of this server."""
+
+    ice_servers: tuple[IceServer, ...] = ()
+    """None: those who can reach this machine directly."""
+    max_peers: int = 64
+    _peers: dict[str, Peer] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def connect(self, sdp: str, party: Party, hub: Hub, limits: ClientLimits) -> tuple[Peer, str]:
+        """A connection under way and the answer's SDP; when it cannot be, the party has left."""
+        if len(self._peers) >= self.max_peers:
+            party.talker.leave()
+            raise Overloaded(f"{self.max_peers} connections are open already; try again later")
+        servers = [RTCIceServer(each.url, each.username, each.credential) for each in self.ice_servers]
+        peer = Peer(party, hub, limits, RTCConfiguration(iceServers=servers))
+        self._peers[peer.peer_id] = peer
+        try:
+            answer = await peer.answer(sdp)
+        except BaseException:
+            del self._peers[peer.peer_id]
+            raise
+        task = asyncio.get_running_loop().create_task(self._attend(peer), name="millstream-peer")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return peer, answer
+
+    def find(self, peer_id: str) -> Peer:
+        peer = self._peers.get(peer_id)
+        if peer is None:
+            raise UnknownSession("there is no such connection; it may have ended")
+        return peer
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _attend(self, peer: Peer) -> None:
+        try:
+            await peer.run()
+        except Exception:  # one connection's trouble is nobody else's
+            log.exception("a WebRTC connection has failed")
+        finally:
+            del self._peers[peer.peer_id]
