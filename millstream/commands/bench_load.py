@@ -100,9 +100,7 @@ def _everybody(seen: dict[str, Summary | None]) -> Table:
 
 
 def _usage(usage: Usage) -> str:
-    sizes = " ".join(
-        f"{name} {reading.resident_bytes / MIB:.0f} MiB"
-        for name, reading in (("start", usage.start), ("peak", usage.peak), ("end", usage.end))
-    )
+    start, peak, end = (size / MIB for size in (usage.start.resident_bytes, usage.peak_bytes, usage.end.resident_bytes))
     threads = "" if usage.start.threads is None else f", threads {usage.start.threads} to {usage.end.threads}"
-    return f"{sizes} ({usage.growth:+.1%}){threads}"
+    tasks = "" if usage.start.tasks is None else f", tasks {usage.start.tasks} to {usage.end.tasks}"
+    return f"start {start:.0f} MiB, peak {peak:.0f}, end {end:.0f} ({usage.growth:+.1%}){threads}{tasks}"

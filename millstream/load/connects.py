@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millstream.core.errors import ProtocolBroken
-from millstream.load.connection import Connection
-from millstream.load.messages import VERSION, Attach, ChunkHeader, Ended, Error, Heard, Hello, Live, Start, StopSession
-from millstream.load.script import PROMPTS
 from millstream.load.summary import Summary, summarise
+from millstream.load.visitor import Visitor
 
-FORMATS = ("jpeg",)
-PATIENCE_S = 15.0
 MAX_ERRORS = 20
 
 
@@ -46,55 +41,26 @@ async def connect_and_leave(url: str, *, connects: int, fps: float, until: float
 
 async def _look_in(url: str, fps: float) -> None:
     """Hear the greeting and go."""
-    connection = await Connection.open(url)
-    await _hear(connection, (Hello,))
-    await connection.close()
+    async with Visitor(url):
+        pass
 
 
 async def _stay_a_moment(url: str, fps: float) -> None:
     """See one chunk and stop."""
-    connection = await Connection.open(url)
-    await _start(connection, fps)
-    await _stop(connection)
+    async with Visitor(url) as visitor:
+        await visitor.ask(fps=fps)
+        await visitor.next_chunk()
 
 
 async def _vanish_and_return(url: str, fps: float) -> None:
     """Drop the connection while the second chunk is made, come back to the session and stop it."""
-    connection = await Connection.open(url)
-    session = await _start(connection, fps)
-    await connection.vanish()
-    connection = await Connection.open(url)
-    await _hear(connection, (Hello,))
-    await connection.say(Attach(version=VERSION, session=session, formats=FORMATS))
-    await _hear(connection, (Live,))
-    await _stop(connection)
+    async with Visitor(url) as visitor:
+        session = await visitor.ask(fps=fps)
+        await visitor.next_chunk()
+        await visitor.vanish()
+    async with Visitor(url) as visitor:
+        await visitor.attach(session)
 
 
 VISITS = ((_look_in, 1), (_stay_a_moment, 1), (_vanish_and_return, 2))
 """And how many connections each makes."""
-
-
-async def _start(connection: Connection, fps: float) -> str:
-    await _hear(connection, (Hello,))
-    await connection.say(Start(version=VERSION, prompt=PROMPTS[0], fps=fps, seed=0, formats=FORMATS, wait=False))
-    live = await _hear(connection, (Live,))
-    await _hear(connection, (ChunkHeader,))
-    assert isinstance(live, Live)
-    return live.session
-
-
-async def _stop(connection: Connection) -> None:
-    await connection.say(StopSession())
-    await _hear(connection, (Ended,))
-    await connection.close()
-
-
-async def _hear(connection: Connection, kinds: Sequence[type[Heard]]) -> Heard:
-    """The next message of such a kind; whatever the server complains of is an error."""
-    patience = time.monotonic() + PATIENCE_S
-    while (heard := await connection.hear(patience)) is not None:
-        if isinstance(heard, tuple(kinds)):
-            return heard
-        if isinstance(heard, (Error, Ended)):
-            raise ProtocolBroken(f"unexpected: {heard}")
-    raise ProtocolBroken(f"no {' or '.join(kind.__name__ for kind in kinds)} within {PATIENCE_S:g} s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from millstream.load.host import Usage
 from millstream.load.record import PersonResult
 from millstream.load.run import LoadResult
 
@@ -30,9 +31,13 @@ def missed(result: LoadResult, limits: Limits = LIMITS) -> list[str]:
         lines.append(f"{connects.num_errors} errors in {connects.connects} connects, the first: {connects.errors[0]}")
     if usage is not None and usage.growth > limits.memory_growth:
         lines.append(f"memory grew by {usage.growth:.1%} over the connects, at most {limits.memory_growth:.0%} is allowed")
-    if usage is not None and (usage.end.threads or 0) > (usage.start.threads or 0):
-        lines.append(f"{usage.end.threads} threads are left after the connects, there were {usage.start.threads}")
-    return lines
+    return lines + ([] if usage is None else left_behind(usage))
+
+
+def left_behind(usage: Usage) -> list[str]:
+    """Threads and tasks that were not there at the start."""
+    counts = {"threads": (usage.start.threads, usage.end.threads), "tasks": (usage.start.tasks, usage.end.tasks)}
+    return [f"{end} {name} are left, there were {start}" for name, (start, end) in counts.items() if (end or 0) > (start or 0)]
 
 
 def _missed_by(person: PersonResult, limits: Limits) -> Iterator[str]:

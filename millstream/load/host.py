@@ -1,6 +1,6 @@
 """The server as a process: started for a run, watched from outside, stopped after it.
 
-Memory is read from `/proc` where the server is ours, from its `/metrics` where it is not.
+Memory and threads are read from `/proc` where the server is ours; everything else is what it says in its `/metrics`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from millstream.core.errors import LoadError
 READY_S = 300.0
 """Loading and warming up a model."""
 STOP_S = 20.0
-SAMPLE_S = 0.5
+SAMPLE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
     resident_bytes: int
     threads: int | None
-    """None where only the server itself could tell."""
+    tasks: int | None
+    """On its event loop. None, as for threads, where the server does not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
     start: Reading
-    peak: Reading
-    """The largest of each."""
+    peak_bytes: int
     end: Reading
 
     @property
@@ -54,26 +54,29 @@ class Host:
 
     def read(self) -> Reading | None:
         """Now; None where the server does not say, or is gone."""
-        return _read_process(self.pid) if self.pid is not None else _read_metrics(self.url)
+        told = metrics(self.url)
+        own = None if self.pid is None else _read_process(self.pid)
+        resident, threads = own or (_whole(told, "process_resident_memory_bytes"), _whole(told, "millstream_threads"))
+        if resident is None:
+            return None
+        return Reading(resident_bytes=resident, threads=threads, tasks=_whole(told, "millstream_tasks"))
 
 
 class Watch:
-    """Samples a server's memory while a run goes on. Keeps three readings, however long."""
+    """Samples a server's memory while a run goes on. Keeps the first, the largest and the last, however long."""
 
     def __init__(self, read: Callable[[], Reading | None]) -> None:
         self._read = read
         self._start: Reading | None = None
-        self._peak: Reading | None = None
+        self._peak_bytes = 0
         self._end: Reading | None = None
 
     async def sample(self) -> None:
         reading = await asyncio.to_thread(self._read)
         if reading is None:
             return
-        self._start = self._start or reading
-        self._end, before = reading, self._peak or reading
-        threads = None if reading.threads is None else max(before.threads or 0, reading.threads)
-        self._peak = Reading(resident_bytes=max(before.resident_bytes, reading.resident_bytes), threads=threads)
+        self._start, self._end = self._start or reading, reading
+        self._peak_bytes = max(self._peak_bytes, reading.resident_bytes)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -82,9 +85,9 @@ class Watch:
             await asyncio.sleep(SAMPLE_S)
 
     def usage(self) -> Usage | None:
-        if self._start is None or self._peak is None or self._end is None:
+        if self._start is None or self._end is None:
             return None
-        return Usage(start=self._start, peak=self._peak, end=self._end)
+        return Usage(start=self._start, peak_bytes=self._peak_bytes, end=self._end)
 
 
 @asynccontextmanager
@@ -130,7 +133,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _read_process(pid: int) -> Reading | None:
+def _read_process(pid: int) -> tuple[int, int] | None:
+    """Resident bytes and threads; None when it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -138,13 +142,11 @@ def _read_process(pid: int) -> Reading | None:
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     if "VmRSS" not in fields:
         return None  # it has ended and nobody has asked for its exit code yet
-    return Reading(resident_bytes=int(fields["VmRSS"].split()[0]) * 1024, threads=int(fields["Threads"]))
+    return int(fields["VmRSS"].split()[0]) * 1024, int(fields["Threads"])
 
 
-def _read_metrics(url: str) -> Reading | None:
-    samples = metrics(url)
-    resident = samples.get("process_resident_memory_bytes")
-    return None if resident is None else Reading(resident_bytes=int(resident), threads=None)
+def _whole(samples: dict[str, float], name: str) -> int | None:
+    return int(samples[name]) if name in samples else None
 
 
 def metrics(url: str) -> dict[str, float]:

@@ -24,7 +24,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start", omit_default
     seed: int
     formats: tuple[str, ...]
     wait: bool
-    size: str | None = None
+    lead_s: float | None = None
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):

@@ -74,7 +74,7 @@ async def run_load(request: LoadRequest) -> LoadResult:
 
 
 async def put_load(host: Host, request: LoadRequest) -> LoadResult:
-    """The same on a server that is there already."""
+    """The same on a server that is there already; `url` and `server_options` are not looked at."""
     watch = Watch(host.read)
     async with _watching(watch):
         people = await _visit(host, request)
@@ -82,7 +82,7 @@ async def put_load(host: Host, request: LoadRequest) -> LoadResult:
     for person in people:
         samples.add(person.record.samples)
     results = tuple(person.record.result(time.monotonic()) for person in people)
-    connects, usage = await _connects(host, request) if request.connects else (None, None)
+    connects, usage = await put_connects(host, request) if request.connects else (None, None)
     return LoadResult(
         people=results, everybody=samples.summaries(), server=watch.usage(), connects=connects, after_connects=usage
     )
@@ -107,7 +107,8 @@ async def _visit(host: Host, request: LoadRequest) -> list[Person]:
     return people
 
 
-async def _connects(host: Host, request: LoadRequest) -> tuple[ConnectsResult, Usage | None]:
+async def put_connects(host: Host, request: LoadRequest) -> tuple[ConnectsResult, Usage | None]:
+    """Short visits alone, and what they did to the server's memory."""
     until = time.monotonic() + MAX_SECONDS
     await connect_and_leave(host.url, connects=min(WARM_CONNECTS, request.connects), fps=request.fps, until=until)
     await asyncio.sleep(SETTLE_S)

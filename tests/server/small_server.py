@@ -1,12 +1,13 @@
 """A server without a model that speaks as much of docs/protocol.md as the load harness needs, and misbehaves on request.
 
-Chunks are sent as a paced server would: at most two ahead of the viewer's clock, standing still while paused or unwatched.
+Chunks are sent as a paced server would: never more than the lead ahead of the viewer's clock, none while paused or unwatched.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import struct
 import time
 from collections.abc import AsyncIterator
@@ -28,12 +29,14 @@ class Station:
 
     name: str
     fps: float
+    lead_s: float
     index: int = 0
     media_s: float = 0.0
     dry_at: float = 0.0
     """When a viewer has played all that was sent."""
     still_since: float | None = None
     paused: bool = False
+    total_ms: float = 0.0
     receipts: list[dict[str, Any]] = field(default_factory=list)
 
     def stand_still(self) -> None:
@@ -48,6 +51,12 @@ class Station:
 @dataclass
 class SmallServer:
     places: int = 8
+    capacity_fps: float = math.inf
+    """Frames a second for all sessions together."""
+    make_s: float = 0.0
+    """What a chunk takes."""
+    idle_s: float = 0.0
+    """What is wasted after each."""
     stall_at: int | None = None
     """Chunk that comes `stall_s` too late."""
     stall_s: float = 0.0
@@ -99,9 +108,11 @@ class SmallServer:
     def enter(self, message: dict[str, Any]) -> Station | None:
         if message["type"] == "attach":
             return self.stations[message["session"]]
-        if len(self.stations) >= self.places:
+        asked = sum(station.fps for station in self.stations.values()) + message["fps"]
+        if len(self.stations) >= self.places or asked > self.capacity_fps:
             return None
-        station = Station(name=f"s{self.opened}", fps=message["fps"])
+        lead_s = message.get("lead_s") or LEAD * FRAMES / message["fps"]
+        station = Station(name=f"s{self.opened}", fps=message["fps"], lead_s=lead_s)
         self.stations[station.name] = station
         return station
 
@@ -123,9 +134,10 @@ class SmallServer:
             while True:
                 chunk_s = FRAMES / station.fps
                 ahead_s = station.dry_at - time.monotonic()
-                if station.paused or ahead_s > (LEAD - 1) * chunk_s:
+                if station.paused or ahead_s + chunk_s > station.lead_s:
                     await asyncio.sleep(0.002)
                     continue
+                await self.make(station)
                 if station.index == self.stall_at:
                     await asyncio.sleep(max(0.0, ahead_s) + self.stall_s)
                 if station.index != self.skipped:
@@ -134,6 +146,12 @@ class SmallServer:
                 station.index += 1
                 station.media_s += chunk_s
                 station.dry_at = max(station.dry_at, time.monotonic()) + chunk_s
+
+    async def make(self, station: Station) -> None:
+        begun = time.monotonic()
+        await asyncio.sleep(self.make_s)
+        station.total_ms = 1000 * (time.monotonic() - begun)
+        await asyncio.sleep(self.idle_s)
 
     def page(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == "/readyz":
@@ -160,7 +178,7 @@ def picture(station: Station) -> bytes:
             "format": "raw",
             "sizes": sizes,
             "receipts": station.receipts,
-            "total_ms": 5.0,
+            "total_ms": station.total_ms,
             "late_s": 0.0,
             "dropped": 0,
         }

@@ -20,6 +20,7 @@ from millstream.load.gate import missed
 from millstream.load.host import metrics
 from millstream.load.record import Samples
 from millstream.load.run import LoadRequest, LoadResult, run_load
+from millstream.load.saturate import SLOWER, Overhead, count_admitted, find_rate, measure_overhead
 from tests.server.small_server import SmallServer, small_server
 
 FPS = 60.0
@@ -104,7 +105,7 @@ def test_short_visits_leave_nothing_behind() -> None:
 def test_memory_of_somebody_elses_server_is_read_from_its_metrics() -> None:
     result, _ = load()
     assert result.server is not None
-    assert result.server.peak.resident_bytes == 150_000_000
+    assert result.server.peak_bytes == 150_000_000
     assert result.server.growth == 0
 
 
@@ -117,6 +118,28 @@ def test_a_server_that_is_not_there_is_said_in_one_line() -> None:
 def test_a_server_that_cannot_start_says_why() -> None:
     with pytest.raises(LoadError, match="did not start"):
         asyncio.run(run_load(LoadRequest(server_options=("--no-such-option",))))
+
+
+def test_overhead_is_what_passes_between_chunks_and_goes_into_none() -> None:
+    async def overhead(idle_s: float) -> Overhead:
+        async with small_server(make_s=0.01, idle_s=idle_s) as server:
+            return await measure_overhead(server.url, chunks=12, warm_up=2, fps=16.0)
+
+    lean, wasteful = asyncio.run(overhead(0.0)), asyncio.run(overhead(0.02))
+    assert (lean.chunks, lean.chunk_frames) == (12, 12)
+    assert lean.chunk_s >= 0.01
+    assert wasteful.share > lean.share >= 0
+
+
+def test_the_rate_that_is_found_is_the_highest_that_lets_everybody_in() -> None:
+    async def find() -> float:
+        async with small_server(capacity_fps=100.0) as server:
+            rate = await find_rate(server.url, sessions=4, at_most=30.0)
+            assert server.stations == {}, "everybody has left again"
+            assert await count_admitted(server.url, sessions=6, fps=rate) == 4
+            return rate
+
+    assert 25.0 * SLOWER < asyncio.run(find()) <= 25.0
 
 
 def test_the_real_server_keeps_up_with_rude_people() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -399,10 +398,10 @@ def test_a_refusal_is_no_miss_unless_it_was_slow() -> None:
     assert "0.200 s to be refused" in missed(result_of(refused))[0]
 
 
-def test_memory_and_threads_that_stay_behind_are_said() -> None:
-    start = Reading(resident_bytes=1000, threads=5)
-    usage = Usage(start=start, peak=start, end=replace(start, resident_bytes=1030, threads=6))
+def test_memory_threads_and_tasks_that_stay_behind_are_said() -> None:
+    start = Reading(resident_bytes=1000, threads=5, tasks=7)
+    usage = Usage(start=start, peak_bytes=1100, end=Reading(resident_bytes=1030, threads=6, tasks=8))
     lines = missed(result_of(good_run(), after_connects=usage))
-    assert len(lines) == 2
-    assert "3.0%" in lines[0]
-    assert "6 threads" in lines[1]
+    assert len(lines) == 3
+    for line, words in zip(lines, ("3.0%", "6 threads", "8 tasks"), strict=True):
+        assert words in line

@@ -1,0 +1,151 @@
+"""A server and the people at it, on this machine: continuity, first frame, control to picture, admission, overhead, leaks.
+
+    python -m benchmarks.live                 # a few minutes
+    python -m benchmarks.live --minutes 30    # with half an hour of scripted use
+
+One server, started for the run; real sockets. Nothing else should run meanwhile. `millstream/load/` does the measuring:
+continuity is the viewer's, overhead is the engine's time between chunks that went into none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import msgspec
+
+from benchmarks.report import write_report
+from millstream.load.connects import connect_and_leave
+from millstream.load.gate import LIMITS, left_behind
+from millstream.load.host import Host, Usage, serve
+from millstream.load.record import PersonResult
+from millstream.load.run import LoadRequest, LoadResult, put_connects, put_load
+from millstream.load.saturate import find_rate, measure_overhead
+
+FPS = 16.0
+CROWD = 4
+MARGIN = math.sqrt(CROWD / (CROWD + 1))
+"""Of the highest rate at which the crowd is let in: halfway to where one more would be, because chunk times vary."""
+OVERHEAD = 0.05
+WARM_VISITS, WARM_USE_S, WARM_UP, CHUNKS = 20, 20.0, 6, 30
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    server = ["--model", options.model, *(word for path in options.weights for word in ("--weights", path))]
+    async with serve(server) as host:
+        await connect_and_leave(host.url, connects=WARM_VISITS, fps=FPS, until=time.monotonic() + 600)
+        viewer = await put_load(host, LoadRequest(sessions=1, seconds=options.seconds, fps=FPS))
+        overhead = await measure_overhead(host.url, chunks=CHUNKS, warm_up=WARM_UP, fps=FPS)
+        at_most = overhead.chunk_frames / overhead.chunk_s / CROWD
+        rate = MARGIN * await find_rate(host.url, sessions=CROWD, at_most=at_most)
+        crowd = await put_load(host, LoadRequest(sessions=CROWD + 1, seconds=options.seconds, fps=rate))
+        return {
+            "one_viewer": of_people(viewer),
+            "overhead": asdict(overhead),
+            "crowd": {"fps": round(rate, 2), **of_people(crowd)},
+            "connects": await connects(host, options.connects),
+            "scripted_use": await scripted_use(host, options.minutes, rate),
+        }
+
+
+async def connects(host: Host, count: int) -> dict[str, Any]:
+    result, usage = await put_connects(host, LoadRequest(connects=count, fps=FPS))
+    return {**msgspec.to_builtins(result), **of_memory(usage)}
+
+
+async def scripted_use(host: Host, minutes: float, rate: float) -> dict[str, Any]:
+    """Everything that people do to a server, for as long as wished; one place stays free for what their switches cost."""
+    use = LoadRequest(sessions=CROWD - 1, seconds=60 * minutes, fps=rate, script="rude")
+    await put_load(host, replace(use, seconds=WARM_USE_S))  # what only the first people take is not growth
+    result = await put_load(host, use)
+    return {"minutes": minutes, "people": use.sessions, **of_people(result), **of_memory(result.server)}
+
+
+def of_people(result: LoadResult) -> dict[str, Any]:
+    """What was seen, by those who were let in and by those who were not."""
+    seated = [person for person in result.people if person.outcome != "refused"]
+    refused = [person for person in result.people if person.outcome == "refused"]
+    return {
+        "admitted": len(seated),
+        "continuity": min((person.continuity or 0.0 for person in seated), default=0.0),
+        "misses": sum(person.misses for person in seated),
+        "errors": [line for person in seated for line in person.errors],
+        "unanswered_controls": sum(person.unanswered for person in seated),
+        "first_frame_s": largest(result, "first_frame_s"),
+        "control_to_picture_s": msgspec.to_builtins(result.everybody["control_shown_s"]),
+        "lead_and_chunk_s": promise(seated),
+        "refused": [person.reason for person in refused],
+        "refusal_s": largest(result, "refusal_s"),
+    }
+
+
+def largest(result: LoadResult, name: str) -> float | None:
+    summary = result.everybody[name]
+    return None if summary is None else summary.largest
+
+
+def promise(seated: list[PersonResult]) -> float:
+    return max((person.promise_s for person in seated), default=0.0)
+
+
+def of_memory(usage: Usage | None) -> dict[str, Any]:
+    assert usage is not None, "a server of our own can be read"
+    return {"memory": asdict(usage), "memory_growth": usage.growth, "left_behind": left_behind(usage)}
+
+
+def rounded(value: Any) -> Any:
+    """As many digits as mean something."""
+    match value:
+        case float():
+            return round(value, 4)
+        case dict():
+            return {name: rounded(inner) for name, inner in value.items()}
+        case _:
+            return value
+
+
+def missed(measured: dict[str, Any]) -> list[str]:
+    """Which goals were not reached."""
+    viewer, crowd = measured["one_viewer"], measured["crowd"]
+    goals = {
+        "one viewer: continuity": viewer["continuity"] >= LIMITS.continuity,
+        "one viewer: first frame": (viewer["first_frame_s"] or float("inf")) < LIMITS.first_frame_s,
+        "one viewer: control to picture": in_time(viewer),
+        "crowd: admitted": crowd["admitted"] == CROWD,
+        "crowd: continuity": crowd["continuity"] >= LIMITS.continuity,
+        "crowd: refusal": len(crowd["refused"]) == 1 and crowd["refusal_s"] < LIMITS.refusal_s,
+        "overhead": measured["overhead"]["share"] <= OVERHEAD,
+        "connects: errors": not measured["connects"]["errors"],
+        "scripted use: errors": not measured["scripted_use"]["errors"],
+    }
+    for name in ("connects", "scripted_use"):
+        goals[f"{name}: memory"] = measured[name]["memory_growth"] <= LIMITS.memory_growth
+        goals[f"{name}: nothing left"] = not measured[name]["left_behind"]
+    return [name for name, reached in goals.items() if not reached]
+
+
+def in_time(people: dict[str, Any]) -> bool:
+    """Whether every control showed within the lead and one chunk."""
+    shown = people["control_to_picture_s"]
+    return shown is not None and not people["unanswered_controls"] and shown["largest"] <= people["lead_and_chunk_s"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="brook")
+    parser.add_argument("--weights", action="append", default=[])
+    parser.add_argument("--seconds", type=float, default=60.0, help="of one viewer, and of the crowd")
+    parser.add_argument("--minutes", type=float, default=2.0, help="of scripted use")
+    parser.add_argument("--connects", type=int, default=200)
+    options = parser.parse_args()
+    measured = asyncio.run(measure(options))
+    goals = {**asdict(LIMITS), "overhead": OVERHEAD, "control_to_picture": "lead and one chunk"}
+    write_report("live", vars(options), {**rounded(measured), "goals": goals, "missed": missed(measured)})
+
+
+if __name__ == "__main__":
+    main()

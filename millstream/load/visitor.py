@@ -1,0 +1,79 @@
+"""Somebody who only looks: no script, no clock. Each answer is waited for, and an unexpected one is an error."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TypeVar
+
+from millstream.core.errors import ProtocolBroken
+from millstream.load.connection import Connection
+from millstream.load.messages import VERSION, Attach, ChunkHeader, Ended, Error, Hello, Live, Start, StopSession
+from millstream.load.script import PROMPTS
+
+PATIENCE_S = 30.0
+Answer = TypeVar("Answer", Hello, Live, Ended, ChunkHeader)
+
+
+class Visitor:
+    """A connection for as long as a block lasts; a session it has is ended with it."""
+
+    def __init__(self, url: str, *, format: str = "jpeg") -> None:
+        self._url = url
+        self._formats = (format,)
+        self._connection: Connection
+        self._live = False
+
+    async def __aenter__(self) -> Visitor:
+        self._connection = await Connection.open(self._url)
+        await self._hear(Hello)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._live and kind is None:
+                await self._connection.say(StopSession())
+                await self._hear(Ended)
+        finally:
+            await self._connection.close()
+
+    async def ask(self, *, fps: float, lead_s: float | None = None) -> str:
+        """For a session, and be live with it. Raises `Refused` when there is no room."""
+        await self._connection.say(
+            Start(version=VERSION, prompt=PROMPTS[0], fps=fps, seed=0, formats=self._formats, wait=False, lead_s=lead_s)
+        )
+        return await self._become_live()
+
+    async def attach(self, session: str) -> None:
+        await self._connection.say(Attach(version=VERSION, session=session, formats=self._formats))
+        await self._become_live()
+
+    async def next_chunk(self) -> ChunkHeader:
+        return await self._hear(ChunkHeader)
+
+    async def vanish(self) -> None:
+        """Without a goodbye; the session is left standing."""
+        self._live = False
+        await self._connection.vanish()
+
+    async def _become_live(self) -> str:
+        live = await self._hear(Live)
+        self._live = True
+        return live.session
+
+    async def _hear(self, wanted: type[Answer]) -> Answer:
+        patience = time.monotonic() + PATIENCE_S
+        while (heard := await self._connection.hear(patience)) is not None:
+            if isinstance(heard, wanted):
+                return heard
+            if isinstance(heard, Error):
+                raise (Refused if heard.code == "refused" else ProtocolBroken)(f"{heard.code}: {heard.message}")
+            if isinstance(heard, Ended):
+                raise ProtocolBroken(f"the session ended unasked: {heard.cause}, {heard.reason}")
+        raise ProtocolBroken(f"no {wanted.__name__} within {PATIENCE_S:g} s")
+
+
+class Refused(ProtocolBroken):
+    """There was no room."""
