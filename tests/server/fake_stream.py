@@ -77,7 +77,7 @@ class FakeSession:
             unknown=(GIBBERISH,) if GIBBERISH in self.prompt else (),
             receipts=applied,
             total_ms=120.0,
-            phases_ms={"prompt": 10.0, "steps": 80.0, "decode": 25.0},
+            phases_ms={"prompt": 10.0, "step": 80.0, "decode": 25.0},
             late_s=0.0,
             dropped=dropped,
         )

@@ -14,7 +14,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from tests.server import browser as screen
-from tests.server.serving import serving
+from tests.server.serve_process import serving
 
 pytestmark = pytest.mark.skipif(screen.CHROMIUM is None, reason="no chromium on PATH: apt install chromium")
 
@@ -28,7 +28,7 @@ def chrome() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = str(tmp_path_factory.mktemp("serve"))
-    with serving("--model", "wan-tiny", "--weights", "random", "--data", folder, "--abandon", "2") as url:
+    with serving("--threads", "1", "--model", "wan-tiny", "--weights", "random", "--data", folder, "--abandon", "2") as url:
         yield url
 
 
@@ -150,7 +150,18 @@ def test_video_and_camera_work_together(page: Page) -> None:
 
 
 def test_a_key_is_asked_for_and_then_lets_in(chrome: Browser, tmp_path: Path) -> None:
-    options = ("--model", "wan-tiny", "--weights", "random", "--data", str(tmp_path), "--api-key", "open-sesame")
+    options = (
+        "--threads",
+        "1",
+        "--model",
+        "wan-tiny",
+        "--weights",
+        "random",
+        "--data",
+        str(tmp_path),
+        "--api-key",
+        "open-sesame",
+    )
     with serving(*options) as url, chrome.new_context() as context:
         page = context.new_page()
         page.goto(url)

@@ -86,6 +86,7 @@ async function open(opening) {
   timeline.clear();
   meters.clear();
   keeping.clear();
+  composer.say("");
   [newest, dropped, stalled_s] = [-1, 0, 0];
   stream.open({ ...opening, formats: formats() });
 }

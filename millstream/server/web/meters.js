@@ -6,6 +6,7 @@
 const RATE_OVER_S = 2;
 const SMOOTHING = 0.3;
 const MIN_SHARE = 0.01; // phases below this share of a chunk are counted as "other"
+const ORDER = ["text", "encode", "anchor", "prompt", "noise", "recompute", "step", "commit", "decode", "convert"];
 
 export class Meters {
   #drawn = [];
@@ -86,6 +87,7 @@ export class Meters {
     const known = Object.entries(this.#phases).filter(([name]) => name !== "other");
     const large = known.filter(([, ms]) => ms >= MIN_SHARE * spent);
     const rest = spent - large.reduce((sum, [, ms]) => sum + ms, 0);
+    large.sort(([one], [other]) => ORDER.indexOf(one) - ORDER.indexOf(other));
     return rest >= MIN_SHARE * spent ? [...large, ["other", rest]] : large;
   }
 

@@ -77,8 +77,9 @@ export class Timeline {
     run.className = "run";
     Object.assign(run.dataset, { name, epoch: header.epoch });
     run.style.setProperty("--hue", hueOf(name));
-    const label = document.createElement("p");
-    label.textContent = label.title = name;
+    const [label, text] = [document.createElement("p"), document.createElement("span")];
+    text.textContent = label.title = name;
+    label.append(text);
     run.append(label, document.createElement("ol"));
     this.runs.append(run);
     return (this.#lastRun = run);
@@ -111,7 +112,7 @@ function makeCell(header, marks) {
   if (applied) {
     const mark = document.createElement("span");
     mark.className = "mark";
-    mark.textContent = marks.length > 1 ? `${marks.length} changes` : marks[0];
+    mark.textContent = marks.join(", ");
     mark.title = applied;
     cell.append(mark);
   }

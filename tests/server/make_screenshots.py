@@ -1,0 +1,57 @@
+"""Makes docs/pictures/page-dark.png and page-light.png again, from the real server and the model that comes with the package.
+
+python -m tests.server.make_screenshots
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.server import browser as screen
+from tests.server.serve_process import serving
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+STORY = {
+    "dark": ("a yellow boat on the sea at sunset", "a yellow boat on the sea at night", "a yellow boat on the sea at dawn"),
+    "light": ("a red balloon over green hills at dawn", "a red balloon over green hills in the snow"),
+}
+FPS = 8
+"""What two busy cores can promise while a browser draws on the same ones."""
+SCENE_S = 7
+WINDOW = {"width": 1440, "height": 900}
+
+
+def tell(page: Page, prompts: tuple[str, ...]) -> None:
+    """Steer through a story and stay a while at each scene."""
+    page.get_by_text("New stream", exact=True).click()
+    page.get_by_label("Frame rate").fill(str(FPS))
+    page.get_by_text("New stream", exact=True).click()
+    for number, prompt in enumerate(prompts):
+        screen.start(page, prompt)
+        screen.wait_until_moving(page)
+        if number:
+            expect(page.get_by_role("status", name="Last change")).to_contain_text("on screen after")
+        page.wait_for_timeout(1000 * SCENE_S)
+
+
+def picture(chrome: Browser, url: str, theme: str) -> None:
+    with chrome.new_context(color_scheme=theme, viewport=WINDOW) as context:  # type: ignore[arg-type]
+        page = context.new_page()
+        page.goto(url)
+        tell(page, STORY[theme])
+        page.screenshot(path=PICTURES / f"page-{theme}.png")
+        page.evaluate("document.getElementById('stop').click()")
+        expect(screen.phase(page)).to_have_text("ended")
+
+
+def main() -> None:
+    with TemporaryDirectory() as data, serving("--model", "brook", "--data", data) as url, screen.chromium() as chrome:
+        for theme in STORY:
+            picture(chrome, url, theme)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""`millstream serve` as people run it: its own process, a port of its own, ended when it is no longer needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.error import URLError
+from urllib.request import urlopen
+
+READY_WITHIN_S = 60.0
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[str]:
+    """`millstream serve` as people run it; its address once it is ready."""
+    command = [sys.executable, "-m", "millstream", "serve", "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url.startswith("http://"), f"the server said {url!r} and exited with {process.poll()}"
+            wait_until_ready(url)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def wait_until_ready(url: str) -> None:
+    give_up = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < give_up:
+        try:
+            with urlopen(f"{url}/readyz"):
+                return
+        except URLError:
+            time.sleep(0.1)
+    raise AssertionError(f"{url} was not ready within {READY_WITHIN_S:g} s")
