@@ -62,7 +62,7 @@ def train(plan: RunPlan, source: Path, folder: Path, device: torch.device) -> Pa
         if not (folder / name).exists():
             shutil.copy(source / name, folder / name)
     run = BrookRun(plan, folder, device=device)
-    run.train(lambda stage, report: None, lambda stage, step, sheet: None, checkpoint_every=10**9)
+    run.train(lambda stage, report: None, lambda stage, step, sheet: None)
     run.export(folder / "brook.safetensors", {})
     return folder / "brook.safetensors"
 
@@ -103,7 +103,7 @@ def main() -> None:
             if options.only and name not in options.only:
                 continue
             folder = options.out / f"{name.replace(' ', '-')}-{seed}"
-            weights = train(replace(plan, seed=seed, stages=stages), options.run, folder, device)
+            weights = train(replace(plan, seed=seed, stages=stages, checkpoint_every=10**9), options.run, folder, device)
             found[f"{name}, seed {seed}"] = judge(weights, scale, options.device)
             print(name, seed, json.dumps(found[f"{name}, seed {seed}"]), flush=True)
     write_report("ablation", {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}, found)

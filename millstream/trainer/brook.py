@@ -70,13 +70,13 @@ class BrookRun:
         self._rendered: tuple[LatentPool, PixelPool] | None = None
         self._short: PixelPool | None = None
 
-    def train(self, report: Report, show: Show, *, until: str | None = None, checkpoint_every: int = 500) -> None:
+    def train(self, report: Report, show: Show, *, until: str | None = None) -> None:
         """All stages in order, or those up to one."""
         for stage in self.plan.stages:
             done = self.folder / f"{stage.name}-average.pt"
             if not done.exists():
                 with self._timed(stage.name):
-                    self._train(stage, done, report, show, checkpoint_every)
+                    self._train(stage, done, report, show)
             self._adopt(stage, read_checkpoint(done))
             if stage.name == until:
                 return
@@ -86,7 +86,7 @@ class BrookRun:
         save_bundle(path, {"dit": final.dit, "vae": self.vae, "text": final.text}, WORDS, card, torch.float16)
         save_classifier(path.with_name("classifier.safetensors"), self.classifier)
 
-    def _train(self, stage: StagePlan, done: Path, report: Report, show: Show, checkpoint_every: int) -> None:
+    def _train(self, stage: StagePlan, done: Path, report: Report, show: Show) -> None:
         method = self._method(stage)
 
         def picture(step: int, average: nn.Module) -> None:
@@ -100,7 +100,7 @@ class BrookRun:
             seed=self.plan.seed,
             device=self.device,
             report=lambda said: report(stage.name, said),
-            checkpoint_every=checkpoint_every,
+            checkpoint_every=self.plan.checkpoint_every,
             at_checkpoint=picture,
         )
         if isinstance(average, BrookVAE):
