@@ -119,7 +119,8 @@ class FakeStream:
                     self.frames_in += 1
                     continue
                 asked = say.decode(message["text"])
-                self.heard.append(asked)
+                if not isinstance(asked, say.Ping):
+                    self.heard.append(asked)
                 if isinstance(asked, (say.Start, say.Attach, say.View, say.Restore)):
                     streaming = asyncio.create_task(self.stream(socket, asked))
                 else:

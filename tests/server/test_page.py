@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
@@ -13,8 +15,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from millstream.core.controls import Cut, SetNoiseScale, SetPrompt, SetSeed, SetSteps, SetWindow
 from millstream.server.messages import Attach, Start, Steer
+from millstream.server.picture import png
 from tests.server import browser as screen
-from tests.server.fake_stream import EXAMPLES, FakeStream, fake_stream
+from tests.server.fake_stream import EXAMPLES, WEB, FakeStream, fake_stream
 
 pytestmark = pytest.mark.skipif(screen.CHROMIUM is None, reason="no chromium on PATH: apt install chromium")
 
@@ -132,9 +135,12 @@ def test_waiting_is_told_with_the_position_until_there_is_room(page: Page, serve
     screen.start(page, "a kite")
     expect(page.get_by_role("alert")).to_contain_text("You are number 2 in line, about 30 s. Every place is taken.")
     expect(screen.phase(page)).to_have_text("in line")
+    screen.start(page, "a comet")
+    expect(page.get_by_role("status", name="Last change")).to_contain_text("Still in line")
     server.admission = "admit"
     expect(screen.phase(page)).to_have_text("live")
     expect(page.get_by_role("alert")).to_be_hidden()
+    assert len([asked for asked in server.heard if isinstance(asked, Start)]) == 1
 
 
 def test_words_that_are_not_understood_are_named(page: Page) -> None:
@@ -222,6 +228,40 @@ def test_camera_frames_reach_the_server_at_the_streams_rate(page: Page, server: 
     assert [asked.input for asked in server.heard if isinstance(asked, Start)] == [False, True]
 
 
+def test_a_picture_file_becomes_the_input(page: Page, server: FakeStream, tmp_path: Path) -> None:
+    still = tmp_path / "still.png"
+    still.write_bytes(png(np.full((48, 96, 3), 128, np.uint8)))
+    page.get_by_role("textbox", name="Prompt").fill("a kite")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("radio", name="File").check(force=True)
+    chooser.value.set_files(still)
+    screen.wait_until_moving(page)
+    assert [asked.input for asked in server.heard if isinstance(asked, Start)] == [True]
+    assert server.frames_in > 0
+
+
+def test_a_file_that_is_no_picture_is_told_in_words(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "notes.mp4").write_text("not a video")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("radio", name="File").check(force=True)
+    chooser.value.set_files(tmp_path / "notes.mp4")
+    expect(page.get_by_role("alert")).to_contain_text("notes.mp4 is not a video or picture")
+    expect(page.get_by_role("radio", name="Words")).to_be_checked()
+
+
+def test_a_paused_stream_is_still_paused_after_a_lost_connection(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Pause").click()
+    expect(screen.phase(page)).to_have_text("paused")
+    server.drop_connections()
+    expect(screen.phase(page)).to_have_text("reconnecting")
+    expect(screen.phase(page)).to_have_text("paused")
+    page.get_by_role("button", name="Resume").click()
+    screen.wait_until_moving(page)
+    expect(screen.phase(page)).to_have_text("live")
+
+
 def test_a_recording_is_offered_for_download(page: Page) -> None:
     screen.start(page, "a kite")
     page.get_by_role("button", name="Record").click()
@@ -260,13 +300,16 @@ def test_a_view_link_to_nothing_says_so(page: Page, server: FakeStream) -> None:
     expect(page.get_by_role("alert")).to_contain_text("That stream is not there any more.")
 
 
-def test_video_is_played_when_asked_for(page: Page) -> None:
+def test_video_is_played_when_asked_for_and_goes_on_after_a_lost_connection(page: Page, server: FakeStream) -> None:
     page.get_by_text("New stream", exact=True).click()
     page.get_by_label("Pictures").select_option("mp4")
     screen.start(page, "a kite")
     video = page.locator("#video")
     expect(video).to_be_visible()
     page.wait_for_function("document.getElementById('video').currentTime > 1")
+    server.drop_connections()
+    expect(screen.phase(page)).to_have_text("reconnecting")
+    expect(screen.phase(page)).to_have_text("live")
     screen.start(page, "a comet")
     expect(page.get_by_role("status", name="Last change")).to_have_text(re.compile(r"applied at chunk \d+, on screen after"))
 
@@ -350,3 +393,8 @@ def test_the_page_asks_nobody_but_its_server(page: Page, server: FakeStream) -> 
     screen.wait_until_moving(page)
     assert asked
     assert all(url.startswith((server.url, "blob:", "data:")) for url in asked), asked
+
+
+@pytest.mark.parametrize("path", sorted(WEB.glob("*.js")) + sorted(WEB.glob("*.css")), ids=lambda path: path.name)
+def test_every_file_of_the_page_says_what_it_is(path: Path) -> None:
+    assert path.read_text().startswith("/*"), f"{path.name} begins without a word about itself"

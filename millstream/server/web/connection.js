@@ -2,7 +2,7 @@
  * One person's line to one session: greets, starts, comes back after a loss. Knows the protocol, no page.
  *
  * Events: every message of the server under its type (`hello`, `live`, `receipt`, …), with the message as `detail`;
- * `packet` with {header, payload}; `line` with {state: "connecting" | "open" | "lost", retry_s}; `denied` with the
+ * `packet` with {header, payload}; `line` with {state: "connecting" | "lost", retry_s}; `denied` with the
  * error that made the opening fail. After `ended`, `denied` or `close()` nothing is tried again.
  */
 
@@ -38,7 +38,7 @@ export class Connection extends EventTarget {
 
   /** Open the line; says nothing until `begin`. */
   connect() {
-    clearTimeout(this.#retry);
+    this.#hangUp();
     this.#tell("line", { state: "connecting" });
     const protocols = ["millstream.v1", ...(this.key ? [`millstream.key.${this.key}`] : [])];
     const socket = new WebSocket(this.url, protocols);
@@ -47,7 +47,6 @@ export class Connection extends EventTarget {
     socket.onclose = () => socket === this.#socket && this.#lose();
     this.#socket = socket;
     this.#heardAt = performance.now();
-    clearInterval(this.#pulse);
     this.#pulse = setInterval(() => this.#feelPulse(), PING_EVERY_S * 1000);
   }
 
@@ -92,7 +91,7 @@ export class Connection extends EventTarget {
     switch (message.type) {
       case "hello":
         this.#greeted = true;
-        this.#tell("line", { state: "open" });
+        this.#feelPulse();
         if (this.#opening) this.send(this.#opening);
         break;
       case "live":

@@ -7,7 +7,7 @@ import { Keeping } from "./keeping.js";
 import * as memory from "./memory.js";
 import { Meters } from "./meters.js";
 import * as shortcuts from "./shortcuts.js";
-import { FrameSource } from "./source.js";
+import { SourceChoice } from "./source.js";
 import { Stage } from "./stage.js";
 import { Steering } from "./steering.js";
 import { Stream } from "./stream.js";
@@ -38,7 +38,7 @@ const composer = new Composer(
     form: $("composer"), prompt: $("prompt"), sendLabel: $("send-label"), status: $("prompt-status"),
     unknown: $("unknown"), examples: $("examples"), modes: $("modes"), blend: $("blend"), blendField: $("blend-field"),
   },
-  (said) => (stream.running ? change({ type: "prompt", ...said }) : start(said.prompt)),
+  say,
 );
 const steering = new Steering(
   {
@@ -56,7 +56,14 @@ const keeping = new Keeping(
   stream,
   { toast, promptNow: () => promptInForce || composer.text, onRestore: (snapshot) => open({ type: "restore", snapshot }) },
 );
-const source = new FrameSource($("source-preview"));
+const source = new SourceChoice(
+  { choice: $("sources"), file: $("file"), preview: $("source-preview") },
+  {
+    shape: () => geometry(stream.hello.defaults),
+    onChoice: () => (composer.text ? start(composer.text) : composer.say("Now say what it should become.")),
+    onTrouble: (text) => stage.say(text),
+  },
+);
 
 const view = new URLSearchParams(location.search).get("view");
 let promptInForce = "";
@@ -67,6 +74,13 @@ let stalled_s = 0;
 
 // What a person asks for.
 
+/** A prompt changes the stream that runs, or starts one; what is only away or in line is not started twice. */
+function say(said) {
+  if (stream.phase === "waiting") composer.say(words.inLine(), "bad");
+  else if (stream.running || (stream.phase === "lost" && stream.live)) change({ type: "prompt", ...said });
+  else start(said.prompt);
+}
+
 function start(prompt) {
   open({
     type: "start",
@@ -75,7 +89,7 @@ function start(prompt) {
     size: $("size").value,
     fps: Number($("fps").value),
     wait: $("wait").checked,
-    input: sourceName() !== "words",
+    input: source.takesInput,
   });
 }
 
@@ -94,7 +108,7 @@ async function open(opening) {
 function change(control) {
   const sent = stream.steer(control);
   if (sent) timeline.queue(sent.id, sent.name, null);
-  else composer.say("Not sent: there is no connection just now.", "bad");
+  else composer.say(words.notSent(), "bad");
 }
 
 function pauseOrResume() {
@@ -102,34 +116,6 @@ function pauseOrResume() {
 }
 
 const formats = () => ($("format").value === "mp4" && canPlayFragments() ? ["mp4", ...STILLS] : STILLS);
-const sourceName = () => $("sources").querySelector(":checked").value;
-
-async function chooseSource() {
-  source.close();
-  try {
-    if (sourceName() === "camera") await source.openCamera(geometry(stream.hello.defaults));
-    if (sourceName() === "file") {
-      $("file").click();
-      return; // goes on when a file is chosen
-    }
-    restartWithSource();
-  } catch (error) {
-    $("sources").querySelector("[value=words]").checked = true;
-    stage.say(words.noCamera(error));
-  }
-}
-
-async function chooseFile() {
-  const [file] = $("file").files;
-  try {
-    await source.openFile(file);
-    restartWithSource();
-  } catch {
-    stage.say(words.noFile(file));
-  }
-}
-
-const restartWithSource = () => (composer.text ? start(composer.text) : composer.say("Now say what it should become."));
 
 // What the server says.
 
@@ -138,7 +124,7 @@ stream.addEventListener("hello", ({ detail: { model, defaults, examples } }) => 
   composer.offer(examples);
   if (stream.live) return;
   const { seed, ...rest } = defaults; // each new stream has noise of its own
-  steering.show(rest, { takesInput: sourceName() !== "words" });
+  steering.show(rest, source);
   $("size").value ||= defaults.size;
   $("fps").value ||= defaults.fps;
 });
@@ -146,8 +132,8 @@ stream.addEventListener("hello", ({ detail: { model, defaults, examples } }) => 
 stream.addEventListener("live", ({ detail: { format, config } }) => {
   const shape = geometry(config);
   stage.prepare({ format, ...shape, lead_s: stream.hello.defaults.lead_s }, { onFrame, onChunk, onThumbnail });
-  steering.show(config, { takesInput: sourceName() !== "words" });
-  if (sourceName() !== "words") source.pump(shape, (blob) => stream.sendFrame(blob));
+  steering.show(config, source);
+  if (source.takesInput) source.pump(shape, (blob) => stream.sendFrame(blob));
 });
 
 stream.addEventListener("packet", ({ detail }) => {
@@ -297,8 +283,6 @@ const clicks = { theme: toggleTheme, help, fullscreen, pause: pauseOrResume, cut
 for (const [id, act] of Object.entries(clicks)) $(id).addEventListener("click", act);
 $("restart").addEventListener("click", () => start(composer.text || promptInForce));
 $("stop").addEventListener("click", () => stream.stop());
-$("sources").addEventListener("change", chooseSource);
-$("file").addEventListener("change", chooseFile);
 $("key").addEventListener("change", useKey);
 
 shortcuts.describe($("keys"));

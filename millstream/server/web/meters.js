@@ -98,16 +98,18 @@ export class Meters {
 
 const say = ([name, ms]) => `${name} ${Math.round(ms)} ms`;
 
-function segment([, ms], i, scale) {
+const tone = (name, i) => (name === "other" ? 5 : i % 5);
+
+function segment([name, ms], i, scale) {
   const element = document.createElement("span");
   element.style.width = `${(100 * ms) / scale}%`;
-  element.dataset.tone = i % 6;
+  element.dataset.tone = tone(name, i);
   return element;
 }
 
 function legend([name, ms], i) {
   const element = document.createElement("li");
-  element.dataset.tone = i % 6;
+  element.dataset.tone = tone(name, i);
   element.textContent = `${name} ${Math.round(ms)}`;
   return element;
 }

@@ -1,77 +1,61 @@
-/**
- * What a stream may start from besides words: a camera or a file, sampled as JPEG frames of the stream's size and
- * rate. Knows nothing of where the frames go.
- */
+/** What a stream starts from: words alone, a camera or a file, as chosen. Knows nothing of streams or of sending. */
 
-const QUALITY = 0.85;
+import { FrameSource } from "./frames.js";
+import * as words from "./words.js";
 
-export class FrameSource {
-  #video;
-  #stream = null;
-  #url = "";
-  #picture = null;
-  #timer = 0;
+export class SourceChoice {
+  #frames;
 
-  /** @param {HTMLVideoElement} video shows the person what is sent */
-  constructor(video) {
-    this.#video = video;
+  /** `onChoice` is called when what was chosen is there, `onTrouble` with words when it cannot be had. */
+  constructor({ choice, file, preview }, { shape, onChoice, onTrouble }) {
+    Object.assign(this, { choice, file, shape, onChoice, onTrouble });
+    this.#frames = new FrameSource(preview);
+    choice.addEventListener("change", () => this.#choose());
+    file.addEventListener("change", () => this.#open(this.#openFile, words.noFile(file.files[0])));
+    file.addEventListener("cancel", () => this.#backToWords());
   }
 
-  async openCamera({ width, height, fps }) {
-    this.#stream = await navigator.mediaDevices.getUserMedia({
-      video: { width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: fps } },
-    });
-    this.#video.srcObject = this.#stream;
-    await this.#show();
+  get takesInput() {
+    return this.#name !== "words";
   }
 
-  async openFile(file) {
-    if (file.type.startsWith("image/")) {
-      this.#picture = await createImageBitmap(file);
+  /** Send frames of this shape until something else is chosen. */
+  pump(shape, send) {
+    this.#frames.pump(shape, send);
+  }
+
+  get #name() {
+    return this.choice.querySelector(":checked").value;
+  }
+
+  #choose() {
+    this.#frames.close();
+    if (this.#name === "words") this.onChoice();
+    else if (this.#name === "file") this.file.click(); // goes on when one is chosen
+    else this.#open(this.#openCamera);
+  }
+
+  async #open(open, trouble = null) {
+    try {
+      await open.call(this);
+    } catch (error) {
+      this.#backToWords();
+      this.onTrouble(trouble ?? words.noCamera(error));
       return;
     }
-    this.#url = URL.createObjectURL(file);
-    this.#video.src = this.#url;
-    await this.#show();
+    this.onChoice();
   }
 
-  /** Call `send` with a blob of each frame until `close`. A frame that is not encoded in time is left out. */
-  pump({ width, height, fps }, send) {
-    const canvas = new OffscreenCanvas(width, height);
-    const context = canvas.getContext("2d", { alpha: false });
-    let busy = false;
-    clearInterval(this.#timer);
-    this.#timer = setInterval(async () => {
-      if (busy) return;
-      busy = true;
-      drawCovering(context, this.#picture ?? this.#video, width, height);
-      send(await canvas.convertToBlob({ type: "image/jpeg", quality: QUALITY }));
-      busy = false;
-    }, 1000 / fps);
+  #openCamera() {
+    return this.#frames.openCamera(this.shape());
   }
 
-  close() {
-    clearInterval(this.#timer);
-    this.#stream?.getTracks().forEach((track) => track.stop());
-    this.#picture?.close();
-    this.#video.srcObject = null;
-    this.#video.removeAttribute("src");
-    this.#video.hidden = true;
-    if (this.#url) URL.revokeObjectURL(this.#url);
-    this.#stream = this.#picture = null;
-    this.#url = "";
+  #openFile() {
+    return this.#frames.openFile(this.file.files[0]);
   }
 
-  async #show() {
-    this.#video.hidden = false;
-    await this.#video.play();
+  #backToWords() {
+    this.#frames.close();
+    this.choice.querySelector("[value=words]").checked = true;
   }
-}
-
-/** Fill the whole canvas with the middle of a picture, without stretching it. */
-function drawCovering(context, picture, width, height) {
-  const from = { width: picture.videoWidth ?? picture.width, height: picture.videoHeight ?? picture.height };
-  const scale = Math.max(width / from.width, height / from.height);
-  const [w, h] = [from.width * scale, from.height * scale];
-  context.drawImage(picture, (width - w) / 2, (height - h) / 2, w, h);
 }

@@ -24,7 +24,7 @@ export class Stage {
   }
 
   /** Get ready for a stream. One that comes back keeps its picture and what it has buffered. */
-  prepare({ format, width, height, lead_s }, listeners) {
+  prepare({ format, width, height, fps, lead_s }, listeners) {
     this.frame.style.setProperty("--ratio", width / height);
     if (this.#player && this.#format === format && this.#player.lead_s === lead_s) return;
     this.#player?.close();
@@ -32,7 +32,7 @@ export class Stage {
     const moving = format === "mp4";
     this.video.hidden = !moving;
     this.picture.hidden = moving;
-    const heard = { ...listeners, lead_s, onFrame: (at) => (this.#shine(), listeners.onFrame(at)) };
+    const heard = { ...listeners, lead_s, fps, onFrame: (at) => (this.#shine(), listeners.onFrame(at)) };
     this.#player = moving ? new FragmentPlayer(this.video, heard) : new StillsPlayer(this.picture, heard);
   }
 

@@ -18,10 +18,11 @@ export class StillsPlayer {
    * `onFrame` is called for each frame drawn, `onChunk` when the first frame of a chunk is drawn, `onThumbnail` with a
    * bitmap of each chunk as soon as it is decoded, to be used at once.
    */
-  constructor(canvas, { lead_s, onFrame, onChunk, onThumbnail }) {
+  constructor(canvas, { lead_s, fps, onFrame, onChunk, onThumbnail }) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
-    this.playout = new Playout({ maxAhead: lead_s + 1, discard: (frame) => frame.bitmap.close() });
+    const maxAhead = lead_s + 1;
+    this.playout = new Playout({ maxAhead, capacity: Math.ceil(fps * (maxAhead + 1)), discard: (frame) => frame.bitmap.close() });
     Object.assign(this, { lead_s, onFrame, onChunk, onThumbnail });
     const turn = (now) => {
       this.#loop = requestAnimationFrame(turn);
@@ -51,8 +52,7 @@ export class StillsPlayer {
     this.#decoding = true;
     while (this.#undecoded.length) {
       const { header, parts } = this.#undecoded.shift();
-      const type = `image/${header.format}`;
-      const bitmaps = await Promise.all(parts.map((part) => createImageBitmap(new Blob([part], { type }))));
+      const bitmaps = await decodeAll(parts, `image/${header.format}`);
       if (bitmaps.length) this.onThumbnail(header, bitmaps[0]);
       const lasts = 1 / header.fps;
       bitmaps.forEach((bitmap, i) => this.playout.add({ at: header.media_s + i * lasts, lasts, bitmap, header }));
@@ -74,5 +74,14 @@ export class StillsPlayer {
       this.#chunk = header.index;
       this.onChunk(header);
     }
+  }
+}
+
+/** A chunk with a damaged picture is left out; the last one stays on the screen. */
+async function decodeAll(parts, type) {
+  try {
+    return await Promise.all(parts.map((part) => createImageBitmap(new Blob([part], { type }))));
+  } catch {
+    return [];
   }
 }

@@ -22,6 +22,7 @@ export class Stream extends EventTarget {
   hello = null;
   live = null;
   hasPicture = false;
+  #paused = false;
 
   constructor(url) {
     super();
@@ -83,7 +84,7 @@ export class Stream extends EventTarget {
 
   /** A chunk has come: its controls have taken effect. Returns their names. */
   arrived(header) {
-    if (this.phase === "paused") this.#setPhase("live");
+    this.#goOn();
     return controlsIn(header).map((id) => {
       this.#applied(id, header.index);
       return this.#sent.get(id)?.name ?? "change";
@@ -105,6 +106,7 @@ export class Stream extends EventTarget {
     if (this.#line?.wanted && !this.watching) this.#line.send({ type: "stop" });
     this.#line?.close();
     this.live = null;
+    this.#paused = false;
     const line = (this.#line = new Connection(this.url, this.key));
     const hear = (type, act) => line.addEventListener(type, ({ detail }) => line === this.#line && act(detail));
     hear("line", (detail) => this.#follow(detail));
@@ -132,7 +134,7 @@ export class Stream extends EventTarget {
 
   #begun(live) {
     this.live = live;
-    this.#setPhase("live", live);
+    this.#setPhase(this.#paused ? "paused" : "live", live);
   }
 
   #ended(detail) {
@@ -151,9 +153,19 @@ export class Stream extends EventTarget {
     if (!sent || sent.applied) return;
     sent.applied = true;
     this.#tell("applied", { ...sent, chunk });
-    if (sent.control.type === "pause") this.#setPhase("paused");
-    if (sent.control.type === "resume") this.#setPhase("live");
+    if (sent.control.type === "pause") this.#rest();
+    if (sent.control.type === "resume") this.#goOn();
     if (["pause", "resume"].includes(sent.control.type)) this.#sent.delete(id); // no picture of its own
+  }
+
+  #rest() {
+    this.#paused = true;
+    this.#setPhase("paused");
+  }
+
+  #goOn() {
+    this.#paused = false;
+    if (this.phase === "paused") this.#setPhase("live");
   }
 
   #error({ code, message, control_id }) {

@@ -62,6 +62,8 @@ export function control(control) {
   }
 }
 
+export const notSent = () => "Not sent: there is no connection just now.";
+export const inLine = () => "Still in line: say it again once the stream runs.";
 export const queued = (name, chunk) => `${capital(name)} queued for chunk ${chunk}`;
 export const applied = (name, chunk) => `${capital(name)} applied at chunk ${chunk}`;
 export const seen = (name, chunk, seconds) => `${applied(name, chunk)}, on screen after ${seconds.toFixed(1)} s`;

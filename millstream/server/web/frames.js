@@ -1,0 +1,77 @@
+/**
+ * A camera or a file, sampled as JPEG frames of the stream's size and
+ * rate. Knows nothing of where the frames go.
+ */
+
+const QUALITY = 0.85;
+
+export class FrameSource {
+  #video;
+  #stream = null;
+  #url = "";
+  #picture = null;
+  #timer = 0;
+
+  /** @param {HTMLVideoElement} video shows the person what is sent */
+  constructor(video) {
+    this.#video = video;
+  }
+
+  async openCamera({ width, height, fps }) {
+    this.#stream = await navigator.mediaDevices.getUserMedia({
+      video: { width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: fps } },
+    });
+    this.#video.srcObject = this.#stream;
+    await this.#show();
+  }
+
+  async openFile(file) {
+    if (file.type.startsWith("image/")) {
+      this.#picture = await createImageBitmap(file);
+      return;
+    }
+    this.#url = URL.createObjectURL(file);
+    this.#video.src = this.#url;
+    await this.#show();
+  }
+
+  /** Call `send` with a blob of each frame until `close`. A frame that is not encoded in time is left out. */
+  pump({ width, height, fps }, send) {
+    const canvas = new OffscreenCanvas(width, height);
+    const context = canvas.getContext("2d", { alpha: false });
+    let busy = false;
+    clearInterval(this.#timer);
+    this.#timer = setInterval(async () => {
+      if (busy) return;
+      busy = true;
+      drawCovering(context, this.#picture ?? this.#video, width, height);
+      send(await canvas.convertToBlob({ type: "image/jpeg", quality: QUALITY }));
+      busy = false;
+    }, 1000 / fps);
+  }
+
+  close() {
+    clearInterval(this.#timer);
+    this.#stream?.getTracks().forEach((track) => track.stop());
+    this.#picture?.close();
+    this.#video.srcObject = null;
+    this.#video.removeAttribute("src");
+    this.#video.hidden = true;
+    if (this.#url) URL.revokeObjectURL(this.#url);
+    this.#stream = this.#picture = null;
+    this.#url = "";
+  }
+
+  async #show() {
+    this.#video.hidden = false;
+    await this.#video.play();
+  }
+}
+
+/** Fill the whole canvas with the middle of a picture, without stretching it. */
+function drawCovering(context, picture, width, height) {
+  const from = { width: picture.videoWidth ?? picture.width, height: picture.videoHeight ?? picture.height };
+  const scale = Math.max(width / from.width, height / from.height);
+  const [w, h] = [from.width * scale, from.height * scale];
+  context.drawImage(picture, (width - w) / 2, (height - h) / 2, w, h);
+}
