@@ -167,6 +167,8 @@ class Service:
         future: Future[Any] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # whoever asked does not wait any more
             seat = self._seats.get(session_id)
             try:
                 if seat is None or seat.session is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -11,6 +11,8 @@ from millstream.core.errors import ConfigError, PromptError
 from millstream.runtime.engine import stream_config
 from millstream.server.hub import Hub
 from millstream.server.station import Station
+
+MAX_LEAD_S = 60.0
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,7 +29,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     window: int | None = None
     sink: int | None = None
     noise_scale: float | None = None
-    lead_s: float | None = None
+    lead_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_LEAD_S)] | None = None
     """How far generation may be ahead of the viewer."""
     input: bool = False
     """Whether frames will be sent."""

@@ -17,6 +17,7 @@ from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, Unk
 from millstream.runtime.notices import Applied, Ended, Live, Waiting
 from millstream.server.asking import open_asked
 from millstream.server.camera import read_frame
+from millstream.server.encoding import Format
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits, TokenBucket
 from millstream.server.messages import (
@@ -136,15 +137,17 @@ class Conversation:
             case Start():
                 self._start(message)
             case Attach(session=session, formats=formats):
-                self._join(self._hub.find(session), formats, "owner")
+                self._refuse_twice()
+                self._watch(self._hub.find(session), choose_format(formats), "owner")
             case View(view=view, formats=formats):
-                self._join(self._hub.find_view(view), formats, "viewer")
+                self._refuse_twice()
+                self._watch(self._hub.find_view(view), choose_format(formats), "viewer")
             case Steer(control=control, at_chunk=at_chunk):
                 self._controls.spend("controls")
-                self._own()
+                station = self._own()
                 if len(control.id) > self._limits.max_id_length:
                     raise ProtocolError("bad_control", f"a control's id may have {self._limits.max_id_length} letters")
-                self._outbox.put(self._own().control(control, at_chunk=at_chunk))
+                self._outbox.put(station.control(control, at_chunk=at_chunk))
             case End():
                 self._hub.service.end(self._own().session_id)
             case Record(on=on):
@@ -168,11 +171,7 @@ class Conversation:
             raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
         self._outbox.put(RecordingMessage(on=on, url=f"/v1/recordings/{name}"))
 
-    def _join(self, station: Station, formats: tuple[str, ...], state: State) -> None:
-        self._refuse_twice()
-        self._watch(station, choose_format(formats), state)
-
-    def _watch(self, station: Station, format: Any, state: State) -> None:
+    def _watch(self, station: Station, format: Format, state: State) -> None:
         self._viewer = station.join(format, self._outbox)
         self._station, self.state = station, state
 

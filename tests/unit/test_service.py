@@ -84,6 +84,18 @@ def alone(engine: Engine, prompt: str, chunks: int, **changes: object) -> list[s
         return [chunk.digest for chunk in session.stream(chunks=chunks)]
 
 
+def test_a_job_that_nobody_waits_for_any_more_harms_nobody(engine: Engine) -> None:
+    with running(engine) as service:
+        owner = Owner()
+        service.open(request(engine, "a"), owner)
+        service.watch("a")
+        jobs = [service.on_engine("a", lambda session: session.id) for _ in range(50)]
+        given_up = [job for job in jobs if job.cancel()]
+        assert all(job.result(PATIENCE_S) == "a" for job in jobs if job not in given_up)
+        assert owner.digests(2)
+        assert service.failure is None
+
+
 def test_interleaved_sessions_are_each_what_they_are_alone(engine: Engine) -> None:
     expected = {seed: alone(engine, "sea", 4, seed=seed) for seed in range(3)}
     with running(engine) as service:

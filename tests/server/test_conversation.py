@@ -1,0 +1,367 @@
+"""What a client may say, when, and what it hears; and ten thousand messages that are wrong in every way we can think of."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from millstream.server.conversation import Conversation
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits, TokenBucket
+from millstream.server.messages import MAX_CHUNK, ProtocolError, choose_format, decode
+from millstream.server.outbox import Outbox
+from tests.server.fakes import FakeService, fake_hub, until
+
+START = {"type": "start", "version": 1, "prompt": "sea"}
+GENEROUS = ClientLimits(messages_per_s=1e9, controls_per_s=1e9, frames_per_s=1e9)
+
+
+class Client:
+    """One side of a conversation, without a socket."""
+
+    def __init__(self, hub: Hub, limits: ClientLimits = GENEROUS) -> None:
+        self.outbox = Outbox()
+        self.conversation = Conversation(hub, self.outbox, limits)
+
+    async def say(self, message: Any) -> list[dict[str, Any]]:
+        """Everything that is heard once a message was taken."""
+        await self.conversation.hear(message if isinstance(message, (str, bytes)) else json.dumps(message))
+        for _ in range(5):  # a fake's notices take a turn or two of the loop
+            await asyncio.sleep(0)
+        return await self.heard()
+
+    async def heard(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while len(self.outbox):
+            said = self.conversation.say(await self.outbox.take())
+            texts = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+            found += [json.loads(text) for text in texts]
+        return found
+
+    async def error(self, message: Any) -> str:
+        """The code of the one error that this message brings."""
+        codes = [heard["code"] for heard in await self.say(message) if heard["type"] == "error"]
+        assert len(codes) == 1, f"{message!r} brought {codes}"
+        return str(codes[0])
+
+
+def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        service = FakeService(**options)
+        hub = fake_hub(service)
+        try:
+            await asyncio.wait_for(play(hub, service), 120)
+        finally:
+            await hub.close()
+        assert hub.stations == {}
+
+    asyncio.run(main())
+
+
+def types(heard: list[dict[str, Any]]) -> list[str]:
+    return [message["type"] for message in heard]
+
+
+def test_a_conversation_from_hello_to_the_end() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client(hub)
+        (hello,) = await client.heard()
+        assert (hello["type"], hello["version"], hello["model"]) == ("hello", 1, "fake")
+        assert hello["defaults"]["size"] == "64x64"
+        (live,) = await client.say(START | {"formats": ["av2", "webp"], "size": "32x48", "seed": 3})
+        assert (live["type"], live["format"], live["config"]["width"], live["config"]["seed"]) == ("live", "webp", 48, 3)
+        (queued,) = await client.say({"type": "control", "control": {"type": "cut", "id": "mine"}})
+        assert queued == {"type": "receipt", "control_id": "mine", "state": "queued", "chunk_index": 0}
+        service.picture(live["session"])
+        await until(lambda: len(client.outbox) == 2)
+        assert await client.heard() == [queued | {"state": "applied"}]
+        assert await client.say({"type": "ping", "t": 1.5}) == [{"type": "pong", "t": 1.5}]
+        assert types(await client.say({"type": "stop"})) == ["ended"]
+
+    with_hub(play)
+
+
+def test_an_owner_comes_back_and_a_viewer_may_only_watch() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        owner = Client(hub)
+        live = (await owner.say(START))[-1]
+        owner.conversation.leave()
+        assert service.sessions[live["session"]].viewers == 0
+        again, viewer = Client(hub), Client(hub)
+        assert (await again.say({"type": "attach", "version": 1, "session": live["session"]}))[-1]["session"] == live["session"]
+        seen = (await viewer.say({"type": "view", "version": 1, "view": live["view"]}))[-1]
+        assert (seen["session"], seen["view"]) == ("", live["view"]), "a view link must not give the session away"
+        for message in ({"type": "control", "control": {"type": "cut"}}, {"type": "stop"}, {"type": "save"}, b"x"):
+            assert await viewer.error(message) == "read_only"
+        assert await Client(hub).error({"type": "attach", "version": 1, "session": live["view"]}) == "not_found"
+
+    with_hub(play)
+
+
+def test_every_wrong_word_is_answered_with_its_code_and_the_session_goes_on() -> None:
+    wrong: list[tuple[Any, str]] = [
+        ("", "bad_message"),
+        ("{", "bad_message"),
+        ("[]", "bad_message"),
+        ("null", "bad_message"),
+        ('{"type": "nonsense"}', "bad_message"),
+        ('{"type": "control", "control": {"type": "seed", "seed": NaN}}', "bad_message"),
+        ('{"type": "ping", "t": 1e999}', "bad_message"),
+        ("[" * 100_000, "bad_message"),
+        ('{"type": "ping", "t": "\\ud800"}', "bad_message"),
+        ({"type": "ping", "t": 1, "extra": 2}, "bad_message"),
+        ({"type": "control", "control": {"type": "cut", "sharp": True}}, "bad_message"),
+        ({"type": "control", "control": {"type": "seed", "seed": "7"}}, "bad_message"),
+        ({"type": "control", "control": {"type": "seed", "seed": 10**30}}, "bad_control"),
+        ({"type": "control", "control": {"type": "seed", "seed": -1}}, "bad_control"),
+        ({"type": "control", "control": {"type": "steps", "steps": [1e300]}}, "bad_control"),
+        ({"type": "control", "control": {"type": "kv_bias", "kv_bias": 0}}, "bad_control"),
+        ({"type": "control", "control": {"type": "prompt", "prompt": "x" * 20_000}}, "bad_control"),
+        ({"type": "control", "control": {"type": "prompt", "prompt": "x" * 1_000_000}}, "too_large"),
+        ({"type": "control", "control": {"type": "prompt", "prompt": "  "}}, "bad_control"),
+        ({"type": "control", "control": {"type": "cut", "id": "x" * 1000}}, "bad_control"),
+        ({"type": "control", "control": {"type": "cut"}, "at_chunk": -1}, "bad_message"),
+        ({"type": "control", "control": {"type": "cut"}, "at_chunk": MAX_CHUNK + 1}, "bad_message"),
+        (START, "bad_state"),
+        ({"type": "attach", "version": 1, "session": "me"}, "bad_state"),
+        ({"type": "start", "version": 2, "prompt": "sea"}, "bad_version"),
+        ({"type": "restore", "version": 1, "snapshot": "../../etc/passwd"}, "bad_state"),
+        ({"type": "record", "on": "yes"}, "bad_message"),
+        (b"\x00\x01", "bad_state"),
+    ]
+
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client(hub)
+        live = (await client.say(START))[-1]
+        for message, code in wrong:
+            assert await client.error(message) == code, str(message)[:80]
+        service.picture(live["session"])
+        await until(lambda: len(client.outbox) == 1)
+        assert await client.say({"type": "ping", "t": 0})
+
+    with_hub(play)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ({"type": "start"}, "bad_version"),
+        ({"type": "start", "version": "1", "prompt": "sea"}, "bad_version"),
+        ({"type": "start", "version": 99, "prompt": "sea", "of": "later"}, "bad_version"),
+        ({"type": "start", "version": 1}, "bad_message"),
+        (START | {"prompts": [{"text": "sky"}]}, "bad_message"),
+        (START | {"size": "big"}, "bad_message"),
+        (START | {"size": "17x64"}, "bad_message"),
+        (START | {"size": "8192x8192000"}, "bad_message"),
+        (START | {"fps": 0}, "bad_message"),
+        (START | {"fps": 1e300}, "bad_message"),
+        (START | {"steps": []}, "bad_message"),
+        (START | {"window": 10**6}, "bad_message"),
+        (START | {"lead_s": -5}, "bad_message"),
+        (START | {"lead_s": 1e308}, "bad_message"),
+        (START | {"formats": ["av2"]}, "bad_message"),
+        (START | {"formats": []}, "bad_message"),
+        (START | {"unattended": "walk"}, "bad_message"),
+        (START | {"prompts": [{"text": "a", "weight": -1}], "prompt": ""}, "bad_message"),
+        ({"type": "control", "control": {"type": "cut"}}, "bad_state"),
+        ({"type": "stop"}, "bad_state"),
+        ({"type": "save"}, "bad_state"),
+        ({"type": "record", "on": True}, "bad_state"),
+        (b"binary before anything", "bad_state"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_bad_beginning_is_refused_before_anything_happens(message: Any, code: str) -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client(hub)
+        assert await client.error(message) == code
+        assert service.sessions == {}
+        assert (await client.say(START))[-1]["type"] == "live", "and one may try again"
+
+    with_hub(play)
+
+
+def test_a_refusal_says_why_and_holds_nothing() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        (_, error) = await Client(hub).say(START)
+        assert error["code"] == "refused"
+        assert "0.10 is free" in error["message"]
+        assert hub.stations == {}
+
+    with_hub(play, places=0)
+
+
+def test_one_who_speaks_too_fast_is_told_so_and_controls_are_counted_apart() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client(hub, ClientLimits(messages_per_s=0.001, controls_per_s=0.001, burst_s=5000))  # five of each at once
+        await client.say(START)
+        codes = [await client.say({"type": "ping", "t": n}) for n in range(6)]
+        assert types([answer for heard in codes for answer in heard]) == ["pong"] * 4 + ["error"] * 2
+
+    with_hub(play)
+
+
+def test_a_bucket_lets_its_rate_through_on_average() -> None:
+    now = [0.0]
+    bucket = TokenBucket(10.0, 5.0, clock=lambda: now[0])
+    passed = 0
+    for tick in range(1000):
+        now[0] = tick / 100
+        passed += bucket.take()
+    assert 100 <= passed <= 106
+
+
+def photo(size: tuple[int, int] = (80, 60), kind: str = "JPEG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.full((*size, 3), 77, np.uint8)).save(file, kind)
+    return file.getvalue()
+
+
+def test_camera_frames_are_probed_scaled_and_pushed() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client(hub, ClientLimits(max_frame_pixels=10_000, max_frame_bytes=50_000))
+        live = (await client.say(START | {"input": True}))[-1]
+        feed = service.sessions[live["session"]].request.feed
+        assert feed is not None
+        for kind in ("JPEG", "PNG", "WEBP"):
+            assert await client.say(photo(kind=kind)) == []
+        taken = feed.take(3)
+        assert taken is not None
+        assert taken[0].shape == (3, 64, 64, 3)
+        assert abs(int(taken[0].mean()) - 77) < 3
+        assert await client.error(photo((400, 400))) == "too_large"
+        assert await client.error(b"\0" * 60_000) == "too_large"
+        for rubbish in (b"", b"rubbish", photo()[:200], photo(kind="GIF"), b"RIFF\0\0\0\0WEBPVP8 "):
+            assert await client.error(rubbish) == "bad_message"
+        assert feed.take(1) is None
+
+    with_hub(play)
+
+
+def test_a_picture_that_would_unpack_to_gigabytes_is_refused_before_it_is_decoded() -> None:
+    bomb = io.BytesIO()
+    Image.new("1", (30_000, 30_000)).save(bomb, "PNG")
+    assert len(bomb.getvalue()) < 1_000_000
+
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client(hub)
+        await client.say(START | {"input": True})
+        assert await client.error(bomb.getvalue()) in ("too_large", "bad_message")
+
+    with_hub(play)
+
+
+def test_formats_of_later_versions_are_passed_over() -> None:
+    assert choose_format(["av2", "jpeg", "webp"]) == "jpeg"
+    with pytest.raises(ProtocolError):
+        choose_format(["av2"] * 100 + ["jpeg"])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+WORDS = ("start", "attach", "view", "restore", "control", "record", "save", "ping", "stop", "nonsense")
+FIELDS = (
+    "version", "prompt", "prompts", "size", "fps", "seed", "steps", "window", "sink", "noise_scale", "lead_s", "formats",
+    "input", "wait", "unattended", "session", "view", "snapshot", "control", "at_chunk", "on", "t", "extra",
+)  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(JSON | st.binary(max_size=60).map(lambda data: data.decode("latin-1")))
+def test_decoding_never_fails_but_in_one_way(value: Any) -> None:
+    for text in (json.dumps(value), json.dumps({"type": "start", "version": 1, "prompt": value}), str(value)):
+        said = "something"
+        try:
+            decode(text)
+        except ProtocolError as error:
+            said = str(error)
+        assert said
+
+
+def rubbish(dice: random.Random) -> Any:
+    """A value of any kind, some of them almost right."""
+    plain = [None, True, False, 0, 1, -1, 2**63, 10**40, 1e308, float("nan"), float("inf"), [], {}, [1000, 500], ["jpeg"]]
+    words = ["", "x", "64x64", "mp4", "\ud800", "\0", "é" * 9, [{"text": "sea", "weight": 0.5}], {"a": {"b": [1]}}]
+    controls = [{"type": name} for name in ("cut", "stop", "resume", "pause", "prompt")] + [
+        {"type": "prompt", "prompt": "sky"},
+        {"type": "steps", "steps": [1000]},
+        {"type": "window", "window": 6, "id": "a"},
+        {"type": "prompt", "prompt": "a", "mode": "blend", "chunks": 10**9},
+    ]
+    return dice.choice(plain + words + controls)
+
+
+def message(dice: random.Random, names: list[str]) -> str | bytes:
+    """Mostly the right shape with something wrong in it; now and then noise."""
+    if dice.random() < 0.1:
+        return bytes(dice.randrange(256) for _ in range(dice.randrange(40)))
+    if dice.random() < 0.1:
+        return "".join(chr(dice.randrange(0x20, 0xD7FF)) for _ in range(dice.randrange(40)))
+    said: dict[str, Any] = {"type": dice.choice(WORDS)}
+    if dice.random() < 0.9:
+        said["version"] = 1
+    if dice.random() < 0.8:
+        likely: dict[str, dict[str, Any]] = {
+            "start": {"prompt": "sea"},
+            "attach": {"session": dice.choice(names)},
+            "view": {"view": dice.choice(names)},
+            "control": {"control": {"type": "cut"}},
+            "record": {"on": True},
+            "ping": {"t": 1},
+        }
+        said |= likely.get(said["type"], {})
+        if said["type"] in ("control", "record", "save", "ping", "stop"):
+            said.pop("version", None)
+    for _ in range(dice.choice([0, 0, 0, 1, 2, 3])):
+        said[dice.choice(FIELDS)] = rubbish(dice)
+    text = json.dumps(said)
+    return text if dice.random() < 0.95 else text[: dice.randrange(len(text) + 1)]
+
+
+def test_ten_thousand_wrong_messages_harm_nobody_and_leave_nothing_behind() -> None:
+    """Many clients that talk rubbish, leave and come again, beside one that does everything right."""
+    dice, heard = random.Random(4), {"live": 0, "error": 0, "receipt": 0, "pong": 0, "ended": 0}
+    before = threading.active_count()
+
+    async def play(hub: Hub, service: FakeService) -> None:
+        calm = Client(hub)
+        session = (await calm.say(START))[-1]["session"]
+        clients: list[Client] = []
+        for number in range(12_000):
+            if number % 30 == 0:
+                clients.append(Client(hub))
+            if len(clients) > 8:
+                clients.pop(0).conversation.leave()
+            client = dice.choice(clients)
+            names = ["nobody", *hub.stations, *(station.view_id for station in hub.stations.values())]
+            for answer in await client.say(message(dice, [name for name in names if name != session] or ["nobody"])):
+                heard[answer["type"]] = heard.get(answer["type"], 0) + 1
+            if number % 100 == 0:
+                service.picture(session)
+                await until(lambda: len(calm.outbox) > 0)
+                assert await calm.say({"type": "ping", "t": number}) == [{"type": "pong", "t": number}]
+                for other in [name for name, each in service.sessions.items() if each.viewers == 0 and name != session]:
+                    service.end(other, "abandoned")
+        assert next(iter(service.sessions)) == session, "the calm client's session has lived through it all"
+        for client in (*clients, calm):
+            client.conversation.leave()
+        assert all(each.viewers == 0 for each in service.sessions.values())
+
+    with_hub(play, places=40)
+    assert threading.active_count() <= before
+    assert min(heard["live"], heard["error"], heard["receipt"], heard["pong"]) > 50, heard
+    assert heard["ended"] > 10, heard

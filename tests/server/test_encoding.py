@@ -1,0 +1,69 @@
+"""Pictures survive the way to a screen, and any fragment of a film plays by itself."""
+
+from __future__ import annotations
+
+import io
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from millstream.server.encoding import FORMATS, Film, encoder_for, still
+
+
+def frames(count: int, height: int = 64, width: int = 96, shift: int = 0) -> np.ndarray:
+    rows, columns = np.mgrid[:height, :width]
+    moving = [np.stack([rows * 3, columns * 2, (rows + columns + 4 * (t + shift))], -1) % 256 for t in range(count)]
+    return np.stack(moving).astype(np.uint8)
+
+
+def decoded(data: bytes) -> list[av.VideoFrame]:
+    with av.open(io.BytesIO(data)) as container:
+        return list(container.decode(video=0))
+
+
+@pytest.mark.parametrize("format", ["jpeg", "webp"])
+def test_a_still_looks_like_its_frame(format: str) -> None:
+    smooth = np.broadcast_to(np.linspace(0, 255, 96, dtype=np.uint8)[None, :, None], (64, 96, 3)).copy()
+    seen = np.asarray(Image.open(io.BytesIO(still(smooth, format))).convert("RGB")).astype(int)
+    assert np.abs(seen - smooth).mean() < 4
+
+
+def test_raw_is_the_bytes_themselves() -> None:
+    picture = frames(1)[0]
+    assert np.array_equal(np.frombuffer(still(picture, "raw"), np.uint8).reshape(picture.shape), picture)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_stills_are_one_part_a_frame_and_a_film_one_a_chunk(format: str) -> None:
+    assert len(encoder_for(format, 16.0).encode(frames(5))) == (1 if format == "mp4" else 5)
+
+
+@pytest.mark.parametrize("fps", [8.0, 16.0, 24000 / 1001, 7.5])
+def test_fragments_in_order_are_one_film(fps: float) -> None:
+    film, parts = Film(fps), []
+    for number, count in enumerate((9, 12, 12)):
+        parts += film.encode(frames(count, shift=12 * number))
+    seen = decoded(film.opening + b"".join(parts))
+    assert len(seen) == 33
+    times = [float(frame.pts * frame.time_base) for frame in seen]
+    assert times == pytest.approx([number / fps for number in range(33)], abs=2e-3)
+    assert [number for number, frame in enumerate(seen) if frame.key_frame] == [0, 9, 21]
+
+
+def test_somebody_who_joins_late_can_decode_from_any_fragment() -> None:
+    film = Film(16.0)
+    parts = [film.encode(frames(count, shift=12 * number))[0] for number, count in enumerate((9, 12, 12))]
+    seen = decoded(film.opening + parts[2])
+    assert len(seen) == 12
+    whole = decoded(film.opening + b"".join(parts))[21:]
+    assert np.array_equal(seen[5].to_ndarray(format="rgb24"), whole[5].to_ndarray(format="rgb24"))
+
+
+def test_a_film_shows_what_it_was_given() -> None:
+    film = Film(16.0)
+    given = np.full((4, 64, 64, 3), (200, 40, 90), np.uint8)
+    (part,) = film.encode(given)
+    seen = decoded(film.opening + part)[2].reformat(format="rgb24", src_colorspace="ITU709").to_ndarray()
+    assert np.abs(seen.astype(int) - given[2]).max() < 12
