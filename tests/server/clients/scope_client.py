@@ -1,0 +1,42 @@
+"""A client of Scope's API, written from its public description: a pipeline over HTTP, video and parameters over WebRTC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from tests.server.clients.webrtc_client import PATIENCE_S, Camera, WebRTCClient
+
+
+class ScopeClient(WebRTCClient):
+    session_id = ""
+
+    async def request(self, method: str, path: str, body: Any = None) -> httpx2.Response:
+        async with httpx2.AsyncClient(timeout=PATIENCE_S) as http:
+            return await http.request(method, f"{self.url}/api/v1{path}", json=body, headers=self.headers)
+
+    async def connect(self, *, camera: Camera | None = None, trickle: bool = False, **parameters: Any) -> None:
+        servers = (await self.request("GET", "/webrtc/ice-servers")).json()["iceServers"]
+        assert isinstance(servers, list)
+        sdp = await self.offer(camera=camera)
+        held_back = [line.removeprefix("a=") for line in sdp.splitlines() if line.startswith("a=candidate:")] if trickle else []
+        if trickle:
+            sdp = "".join(f"{line}\r\n" for line in sdp.splitlines() if not line.startswith(("a=candidate:", "a=end-of")))
+        response = await self.request("POST", "/webrtc/offer", {"sdp": sdp, "type": "offer", "initialParameters": parameters})
+        assert response.status_code == 200, response.text
+        answer = response.json()
+        self.session_id = answer["sessionId"]
+        await self.accept(answer)
+        for candidate in held_back:
+            await self.trickle(candidate)
+
+    async def trickle(self, candidate: str) -> httpx2.Response:
+        body = {"candidates": [{"candidate": candidate, "sdpMid": "0", "sdpMLineIndex": 0}]}
+        response = await self.request("PATCH", f"/webrtc/offer/{self.session_id}", body)
+        assert response.status_code == 204, response.text
+        return response
+
+    async def hang_up(self) -> None:
+        response = await self.request("DELETE", f"/webrtc/offer/{self.session_id}")
+        assert response.status_code == 204, response.text
