@@ -187,7 +187,7 @@ class FakeStream:
                 await socket.send_text(say.encode(receipt_message(receipt)))
                 await self.apply(socket, session, control, receipt)
             case say.Record(on=on):
-                await socket.send_text(say.encode(say.RecordingMessage(on=on, url="" if on else "/recording.mp4")))
+                await socket.send_text(say.encode(say.RecordingMessage(on=on, url="/recording.mp4")))
             case say.Save() if session is not None:
                 await socket.send_text(say.encode(say.Saved(snapshot=session.name, bytes=1_234_567)))
             case say.Ping(t=t):

@@ -272,6 +272,16 @@ def test_a_recording_is_offered_for_download(page: Page) -> None:
     assert download.value.path().read_bytes() == b"a recording"
 
 
+def test_a_recording_that_a_lost_connection_ended_is_offered_too(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    page.get_by_role("button", name="Record").click()
+    expect(page.locator("#recording-mark")).to_be_visible()
+    server.drop_connections()
+    expect(page.get_by_role("link", name="Download")).to_be_visible()
+    expect(page.get_by_role("button", name="Record")).to_be_enabled()
+    expect(page.locator("#recording-mark")).to_be_hidden()
+
+
 def test_a_saved_stream_can_be_gone_on_from(page: Page, server: FakeStream) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
@@ -293,6 +303,10 @@ def test_a_view_link_shows_the_stream_and_steers_nothing(page: Page, server: Fak
     screen.wait_until_moving(watcher)
     expect(watcher.get_by_role("textbox")).to_have_count(0)
     expect(watcher.get_by_role("button", name="Record")).to_have_count(0)
+    watcher.keyboard.press("c")
+    watcher.keyboard.press("Space")
+    screen.wait_until_moving(watcher)
+    assert controls(server) == []
 
 
 def test_a_view_link_to_nothing_says_so(page: Page, server: FakeStream) -> None:

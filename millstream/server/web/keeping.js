@@ -5,6 +5,7 @@ import * as words from "./words.js";
 
 export class Keeping {
   #recordingSince = null;
+  #url = "";
 
   constructor(elements, stream, { toast, onRestore, promptNow }) {
     Object.assign(this, { elements, stream, toast, onRestore, promptNow });
@@ -19,7 +20,9 @@ export class Keeping {
 
   /** Start a recording, or end the one that runs. */
   record() {
-    this.stream.ask({ type: "record", on: this.#recordingSince === null });
+    const on = this.#recordingSince === null;
+    this.stream.ask({ type: "record", on });
+    if (!on) this.#showRecording(false); // what was kept is offered when the server has it
   }
 
   save() {
@@ -42,17 +45,23 @@ export class Keeping {
     this.elements.recordingTime.textContent = words.clock((performance.now() - this.#recordingSince) / 1000);
   }
 
-  /** A stream that is over records no more. */
-  clear() {
+  /** A recording ends with the connection that asked for it; what it has until then is kept. */
+  interrupt() {
+    if (this.#recordingSince === null) return;
     this.#showRecording(false);
+    this.#offer("The recording ended here. It is ready to download.");
   }
 
   #recording({ on, url }) {
+    this.#url = url;
     this.#showRecording(on);
-    if (on) return;
-    this.elements.download.href = url;
+    if (!on) this.#offer("The recording is ready to download.");
+  }
+
+  #offer(text) {
+    this.elements.download.href = this.#url;
     this.elements.download.hidden = false;
-    this.toast("The recording is ready to download.");
+    this.toast(text);
   }
 
   #showRecording(on) {

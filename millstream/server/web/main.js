@@ -99,7 +99,6 @@ async function open(opening) {
   stage.reset();
   timeline.clear();
   meters.clear();
-  keeping.clear();
   composer.say("");
   [newest, dropped, stalled_s] = [-1, 0, 0];
   stream.open({ ...opening, formats: formats() });
@@ -208,7 +207,7 @@ function explain(phase, detail) {
     ended: () => stage.say(words.ended(detail), again),
   };
   (sayings[phase] ?? (() => stage.hush()))();
-  if (["refused", "ended"].includes(phase)) keeping.clear();
+  if (["lost", "refused", "ended"].includes(phase)) keeping.interrupt();
   if (phase === "refused") $("new-stream").open = true; // where a smaller one can be asked for
   if (phase === "lost" && stream.hello === null) knock();
 }
@@ -286,15 +285,18 @@ $("stop").addEventListener("click", () => stream.stop());
 $("key").addEventListener("change", useKey);
 
 shortcuts.describe($("keys"));
-shortcuts.listen({
-  ...clicks,
-  focusPrompt: () => $("prompt").focus(),
-  cut: () => $("cut").click(),
-  mode: (key) => composer.chooseMode(Number(key)),
-  seed: () => steering.rollSeed(),
-  record: () => $("record").click(),
-  save: () => $("save").click(),
-});
+shortcuts.listen({ theme: toggleTheme, help, fullscreen });
+if (view === null) {
+  shortcuts.listen({
+    focusPrompt: () => $("prompt").focus(),
+    pause: pauseOrResume,
+    cut: () => $("cut").click(),
+    mode: (key) => composer.chooseMode(Number(key)),
+    seed: () => steering.rollSeed(),
+    record: () => $("record").click(),
+    save: () => $("save").click(),
+  });
+}
 
 stream.key = $("key").value = memory.key.get();
 document.body.toggleAttribute("data-watching", view !== null);

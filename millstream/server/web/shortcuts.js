@@ -1,6 +1,5 @@
 /** The keyboard: one table, used for what keys do and for what the help says. */
 
-/** @param actions name → function; the names are those of `TABLE` */
 export const TABLE = [
   { keys: ["/"], action: "focusPrompt", says: "go to the prompt" },
   { shown: "Enter", says: "send the prompt" },
@@ -21,13 +20,14 @@ export const TABLE = [
 const TYPING = "input:not([type=radio], [type=checkbox], [type=range]), textarea, select";
 const PRESSES_ITSELF = "button, a, summary, input"; // Space on these means what it always means
 
+/** @param actions name → function, the names being those of `TABLE`; keys of other names do nothing */
 export function listen(actions) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches(TYPING)) return;
     if (document.querySelector("dialog[open]")) return;
     if (event.key === " " && event.target.matches(PRESSES_ITSELF)) return;
     const row = TABLE.find(({ keys }) => keys?.includes(event.key.toLowerCase()));
-    if (!row) return;
+    if (!row || !actions[row.action]) return;
     event.preventDefault();
     actions[row.action](event.key);
   });

@@ -22,7 +22,8 @@ export class StillsPlayer {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
     const maxAhead = lead_s + 1;
-    this.playout = new Playout({ maxAhead, capacity: Math.ceil(fps * (maxAhead + 1)), discard: (frame) => frame.bitmap.close() });
+    const capacity = Math.ceil(fps * (maxAhead + 1));
+    this.playout = new Playout({ maxAhead, capacity, discard: (frame) => frame.bitmap.close() });
     Object.assign(this, { lead_s, onFrame, onChunk, onThumbnail });
     const turn = (now) => {
       this.#loop = requestAnimationFrame(turn);

@@ -38,8 +38,10 @@ export function denied({ code, message }) {
 
 export const ended = ({ reason }) => `The stream has ended. ${sentence(reason)}`;
 export const slowReader = (chunks) =>
-  `Your connection is slower than the stream: the pictures of ${count(chunks, "chunk")} were left out. A smaller size or the video format helps.`;
-export const overloaded = () => "The server is overloaded: it plays slower than it should. Fewer steps or a smaller window help.";
+  `Your connection is slower than the stream: the pictures of ${count(chunks, "chunk")} were left out. ` +
+  "A smaller size or the video format helps.";
+export const overloaded = () =>
+  "The server is overloaded: it plays slower than it should. Fewer steps or a smaller window help.";
 export const noCamera = (error) =>
   error.name === "NotAllowedError"
     ? "The camera is blocked. Allow it for this page, then choose Camera again."
