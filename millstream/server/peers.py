@@ -32,6 +32,7 @@ from millstream.server.messages import ErrorMessage, ProtocolError
 from millstream.server.outbox import ClientGone, Outbox, Picture
 from millstream.server.station import Standing, Station
 from millstream.server.talk import Talker, messages
+from millstream.server.tasks import stop_all
 from millstream.server.tracks import PictureTrack, feed_camera
 
 log = logging.getLogger(__name__)
@@ -144,9 +145,7 @@ class Peer:
         """Give back everything; once is enough."""
         self._party.talker.leave()
         self._track.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_all(self._tasks)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._connection.close(), CLOSE_S)
 
@@ -274,9 +273,10 @@ class Peers:
         return len(self._peers)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for peer in self._peers.values():
+            peer.hang_up()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2 * CLOSE_S)
 
     async def _attend(self, peer: Peer) -> None:
         try:

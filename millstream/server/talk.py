@@ -17,6 +17,7 @@ from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.native import CLOSE_NORMAL, CLOSE_POLICY, SUBPROTOCOL
 from millstream.server.outbox import ClientGone, Outbox
+from millstream.server.tasks import stop_all
 
 FAREWELL_S = 5.0
 """For what is still to be said to a client that is sent away."""
@@ -107,10 +108,7 @@ async def _send(websocket: WebSocket, said: Sequence[str | bytes]) -> None:
 
 async def _settle(*tasks: asyncio.Future[Any]) -> bool:
     """Stop both; whether the client is still there."""
-    for task in tasks:
-        task.cancel()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
+    for result in await stop_all(tasks):
         if isinstance(result, (ClientGone, WebSocketDisconnect)):
             return False
         if isinstance(result, Exception):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.server.clients.webrtc_client import WebRTCClient
+from millstream.core.errors import ConfigError
+from millstream.server.app import AppConfig
+from millstream.server.auth import Access
+from millstream.server.peers import IceServer
+from millstream.server.playhead import LATE_S, Playhead
+from tests.server.clients.webrtc_client import Camera, WebRTCClient
 from tests.server.tiny_server import TinyServer, tiny_server
+
+KEY = "a-key-for-tests"
 
 
 @pytest.fixture(scope="module")
@@ -19,33 +27,250 @@ def server() -> Iterator[TinyServer]:
         yield server
 
 
-def with_client(server: TinyServer, does: Callable[[WebRTCClient], Awaitable[Any]]) -> Any:
-    """Run a client to its end, and see that nothing of it is left."""
+def with_client(server: TinyServer, does: Callable[[WebRTCClient], Awaitable[Any]]) -> None:
+    """Run a client to its end, then end its sessions, and see that nothing of them is left."""
 
-    async def run() -> Any:
+    async def run() -> None:
         client = WebRTCClient(server.url(""))
         try:
-            return await does(client)
+            await does(client)
         finally:
             await client.close()
 
-    return asyncio.run(run())
+    asyncio.run(run())
+    server.until(lambda: len(server.peers) == 0, "the connection is gone")
+    for session_id in list(server.hub.stations):
+        server.hub.service.end(session_id)
+    server.until_empty()
 
 
 @pytest.mark.parametrize("codec", ["VP8", "H264"])
 def test_pictures_come_at_the_pace_of_media_time(server: TinyServer, codec: str) -> None:
     async def watch(client: WebRTCClient) -> None:
-        answer = await client.start(codec=codec, prompt="sea", fps=24)
-        assert answer["type"] == "answer"
+        answer = await client.start(codec=codec, prompt="sea", fps=16)
         assert codec in answer["sdp"]
         assert server.hub.find(answer["session"]) is server.hub.find_view(answer["view"])
-        frames = await client.frames(36)
+        frames = await client.frames(30)
         times = np.array([float(frame.time) for frame in frames])
         assert {(frame.height, frame.width) for frame in frames} == {(64, 64)}
-        assert np.median(np.diff(times)) == pytest.approx(1 / 24, abs=0.005)
+        assert np.median(np.diff(times)) == pytest.approx(1 / 16, abs=0.005)
         assert np.abs(frames[0].to_ndarray(format="gray").astype(int) - frames[-1].to_ndarray(format="gray")).mean() > 1
         await client.say(type="stop")
         assert (await client.hear("ended"))["cause"] == "closed"
 
     with_client(server, watch)
+
+
+def test_the_channel_carries_the_native_protocol_with_both_receipts(server: TinyServer) -> None:
+    async def steer(client: WebRTCClient) -> None:
+        await client.start(prompt="sea")
+        hello = await client.hear("hello")
+        assert hello["model"] == "wan-tiny"
+        assert (await client.hear("live"))["format"] == "raw"
+        await client.frames(1)
+        await client.say(type="control", control={"type": "prompt", "prompt": "a storm", "id": "mine"})
+        queued = await client.hear("receipt", control_id="mine")
+        applied = await client.hear("receipt", control_id="mine")
+        assert (queued["state"], applied["state"]) == ("queued", "applied")
+        assert applied["chunk_index"] >= queued["chunk_index"]
+        await client.say(type="start", version=1, prompt="another")
+        assert (await client.hear("error"))["code"] == "bad_state"
+        client.channel.send("{" * 200_000)
+        assert (await client.hear("error"))["code"] == "too_large"
+        await client.frames(2)
+
+    with_client(server, steer)
+
+
+def test_a_camera_is_the_input_of_a_session_that_takes_one(server: TinyServer) -> None:
+    async def show(client: WebRTCClient) -> None:
+        answer = await client.start(camera=Camera(), prompt="sea", input=True, noise_scale=0.5)
+        await client.frames(10)
+        feed = server.hub.find(answer["session"]).request.feed
+        assert feed is not None
+        await asyncio.sleep(1.0)
+        assert feed.dropped == 0, "no more frames are taken than the session plays"
+        await client.say(type="control", control={"type": "noise_scale", "noise_scale": 0.2, "id": "n"})
+        await client.hear("receipt", control_id="n", state="queued")
+
+    with_client(server, show)
+
+
+def test_a_camera_that_nobody_asked_for_is_declined(server: TinyServer) -> None:
+    async def show(client: WebRTCClient) -> None:
+        answer = await client.start(camera=Camera(), prompt="sea")
+        assert "a=sendonly" in answer["sdp"]
+        assert "a=sendrecv" not in answer["sdp"]
+        await client.frames(2)
+
+    with_client(server, show)
+
+
+def test_a_view_only_shows_and_a_lost_owner_comes_back(server: TinyServer) -> None:
+    async def share(owner: WebRTCClient) -> None:
+        mine = await owner.start(prompt="sea")
+        await owner.frames(1)
+        guest, again = WebRTCClient(server.url("")), WebRTCClient(server.url(""))
+        try:
+            theirs = await guest.start(type="view", view=mine["view"])
+            assert theirs["session"] == ""
+            await guest.frames(2)
+            await guest.say(type="control", control={"type": "cut"})
+            assert (await guest.hear("error"))["code"] == "read_only"
+            await owner.close()
+            assert (await again.start(type="attach", session=mine["session"]))["session"] == mine["session"]
+            await again.frames(2)
+        finally:
+            await guest.close()
+            await again.close()
+
+    with_client(server, share)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 400, "bad_message"),
+        ({"sdp": "v=0", "type": "answer", "start": {"version": 1, "prompt": "sea"}}, 400, "bad_message"),
+        ({"sdp": "v=0", "type": "offer", "start": {"version": 2, "prompt": "sea"}}, 400, "bad_version"),
+        ({"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea", "size": "640x640000"}}, 400, "bad_message"),
+        ({"sdp": "v=0", "type": "offer", "start": {"type": "ping"}}, 409, "bad_state"),
+        ({"sdp": "v=0", "type": "offer", "start": {"type": [], "version": 1}}, 409, "bad_state"),
+        ({"sdp": "v=0", "type": "offer", "start": {"type": "attach", "version": 1, "session": "guess"}}, 404, "not_found"),
+        ({"sdp": "v=0", "type": "offer"}, 400, "bad_message"),
+        ({"sdp": "v" * 200_000, "type": "offer", "start": {}}, 413, "too_large"),
+        ("offer", 400, "bad_message"),
+    ],
+)
+def test_an_offer_that_cannot_be_used_is_refused_and_leaves_nothing(
+    server: TinyServer, body: Any, status: int, code: str
+) -> None:
+    async def offer(client: WebRTCClient) -> None:
+        response = await client.post("/v1/webrtc/offer", body)
+        assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
+
+    with_client(server, offer)
+
+
+def test_an_offer_whose_client_never_comes_is_forgotten(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.server.peers.CONNECT_S", 0.2)
+
+    async def vanish(client: WebRTCClient) -> None:
+        start = {"version": 1, "prompt": "sea"}
+        response = await client.post("/v1/webrtc/offer", {"sdp": await client.offer(), "type": "offer", "start": start})
+        assert response.status_code == 200
+        assert len(server.peers) == 1
+
+    with_client(server, vanish)
+
+
+def test_one_connection_too_many_is_refused_and_its_session_ends(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.peers, "max_peers", 0)
+
+    async def offer(client: WebRTCClient) -> None:
+        start = {"version": 1, "prompt": "sea"}
+        response = await client.post("/v1/webrtc/offer", {"sdp": await client.offer(), "type": "offer", "start": start})
+        assert response.status_code == 503
+        await asyncio.to_thread(server.until_empty)
+
+    with_client(server, offer)
+
+
+def test_nobody_connects_without_the_key_and_the_servers_ice_servers_are_told() -> None:
+    ice = (IceServer.parse("stun:127.0.0.1:9"), IceServer.parse("turn:127.0.0.1:9,me,secret"))
+    with tiny_server(AppConfig(access=Access(api_key=KEY), ice_servers=ice)) as locked:
+
+        async def knock() -> None:
+            body = {"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea"}}
+            for path in ("/v1/webrtc/offer", "/api/v1/webrtc/offer"):
+                stranger, friend = (
+                    WebRTCClient(locked.url("")),
+                    WebRTCClient(locked.url(""), headers={"Authorization": f"Bearer {KEY}"}),
+                )
+                assert (await stranger.post(path, body)).status_code == 401
+                assert (await friend.post(path, body)).status_code == 400
+                for client in (stranger, friend):
+                    await client.close()
+
+        asyncio.run(knock())
+        assert [server.as_json() for server in locked.peers.ice_servers] == [
+            {"urls": ["stun:127.0.0.1:9"]},
+            {"urls": ["turn:127.0.0.1:9"], "username": "me", "credential": "secret"},
+        ]
+
+
+def test_an_ice_server_is_a_stun_or_turn_address() -> None:
+    for text in ("http://example.org", "stun:a,b", ""):
+        with pytest.raises(ConfigError, match="an ICE server is"):
+            IceServer.parse(text)
+
+
+def test_frames_are_shown_at_media_time_and_late_ones_move_all_that_follow() -> None:
+    playhead = Playhead()
+    assert playhead.show_at(5.0, 0.1, 100.0) == 100.0, "the first is shown at once, wherever it lies"
+    assert playhead.show_at(5.1, 0.1, 100.05) == pytest.approx(100.1)
+    assert playhead.show_at(5.2, 0.1, 100.2 + LATE_S / 2) == pytest.approx(100.2 + LATE_S / 2), "a little late: at once"
+    assert playhead.show_at(5.3, 0.1, 100.28) == pytest.approx(100.3), "and the next in time again"
+    assert playhead.show_at(5.4, 0.1, 103.4) == 103.4, "very late: at once"
+    assert playhead.show_at(5.5, 0.1, 103.42) == pytest.approx(103.5), "and the next after it"
+    assert playhead.show_at(9.5, 0.1, 103.55) == pytest.approx(103.6), "what was left out is not waited for"
+    assert playhead.elapsed_s(103.6) == pytest.approx(3.6)
+
+
+CALL = """async (start) => {
+    const connection = new RTCPeerConnection();
+    const channel = connection.createDataChannel("parameters", { ordered: true });
+    window.heard = [];
+    channel.onmessage = (event) => window.heard.push(JSON.parse(event.data));
+    connection.addTransceiver("video", { direction: "recvonly" });
+    connection.ontrack = (event) => {
+        const video = document.createElement("video");
+        Object.assign(video, { muted: true, autoplay: true, id: "live", srcObject: new MediaStream([event.track]) });
+        document.body.append(video);
+        video.play();
+    };
+    await connection.setLocalDescription();
+    const body = JSON.stringify({ sdp: connection.localDescription.sdp, type: "offer", start });
+    const headers = { "Content-Type": "application/json" };
+    const response = await fetch("/v1/webrtc/offer", { method: "POST", headers, body });
+    const answer = await response.json();
+    await connection.setRemoteDescription({ type: answer.type, sdp: answer.sdp });
+    await new Promise((done) => (channel.readyState === "open" ? done() : (channel.onopen = done)));
+    Object.assign(window, { connection, channel });
+    return answer.session;
+}"""
+PIXELS = """() => {
+    const video = document.getElementById("live");
+    if (!video || !video.videoWidth) return null;
+    const copy = new OffscreenCanvas(video.videoWidth, video.videoHeight).getContext("2d");
+    copy.drawImage(video, 0, 0);
+    return [video.videoWidth, ...copy.getImageData(0, 0, video.videoWidth, video.videoHeight).data];
+}"""
+
+
+def test_a_real_browser_sees_pictures_move_and_gets_its_receipts(server: TinyServer) -> None:
+    pytest.importorskip("playwright", reason="needs playwright: pip install 'millstream[dev]'")
+    from tests.server.browser import CHROMIUM, PATIENCE_MS, chromium
+
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH: apt install chromium")
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto(server.url("/"))
+        session = page.evaluate(CALL, {"version": 1, "prompt": "sea"})
+        assert server.hub.find(session).viewers
+        page.wait_for_function(f"() => ({PIXELS})() !== null", timeout=PATIENCE_MS)
+        first = page.evaluate(PIXELS)
+        assert first[0] == 64
+        page.wait_for_function(
+            f"(first) => ({PIXELS})().some((value, i) => Math.abs(value - first[i]) > 24)", arg=first, timeout=PATIENCE_MS
+        )
+        control = {"type": "control", "control": {"type": "prompt", "prompt": "a storm", "id": "mine"}}
+        page.evaluate("(text) => window.channel.send(text)", json.dumps(control))
+        receipts = "window.heard.filter((each) => each.type === 'receipt' && each.control_id === 'mine')"
+        page.wait_for_function(f"() => {receipts}.length === 2", timeout=PATIENCE_MS)
+        assert page.evaluate(f"{receipts}.map((each) => each.state)") == ["queued", "applied"]
+        page.evaluate("window.connection.close()")
+        server.until(lambda: len(server.peers) == 0, "the server has noticed that the browser left")
+    server.hub.service.end(session)
     server.until_empty()

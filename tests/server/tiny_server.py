@@ -61,7 +61,7 @@ def tiny_server(config: AppConfig | None = None, *, places: int = 8) -> Iterator
     listener = socket.create_server(("127.0.0.1", 0))
     options = uvicorn.Config(app, ws=ImpatientWebSocket, ws_max_size=8 * 2**20, lifespan="on", log_config=None)
     server = uvicorn.Server(options)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="tiny-server")
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="tiny-server", daemon=True)
     thread.start()
     try:
         deadline = time.monotonic() + PATIENCE_S
