@@ -208,6 +208,10 @@ def serve(
         typer.Option(envvar="MILLSTREAM_API_KEY", help="What clients must know; needed on other --hosts.", show_default=False),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Let anybody in who can reach the address.")] = False,
+    ice_server: Annotated[
+        list[str] | None,
+        typer.Option(help="For WebRTC from afar: stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL.", show_default=False),
+    ] = None,
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="A page elsewhere that may use this; repeat for several.", show_default=False)
     ] = None,
@@ -249,6 +253,7 @@ def serve(
             api_key=api_key,
             insecure=insecure,
             origins=tuple(allow_origin or ()),
+            ice_servers=tuple(ice_server or ()),
             log_json=log_json,
             device=device,
             dtype=dtype,

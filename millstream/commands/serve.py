@@ -31,6 +31,7 @@ try:
     from millstream.server.auth import access_for
     from millstream.server.hub import Hub, HubLimits, ModelCard
     from millstream.server.logs import set_up_logging
+    from millstream.server.peers import IceServer
     from millstream.server.shelf import Shelf
     from millstream.server.sockets import ImpatientWebSocket, listen
 except ModuleNotFoundError as missing:
@@ -71,12 +72,14 @@ class ServeRequest:
     api_key: str | None = None
     insecure: bool = False
     origins: tuple[str, ...] = ()
+    ice_servers: tuple[str, ...] = ()
     log_json: bool = False
 
 
 def serve(request: ServeRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; listening comes last."""
     access = access_for(request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins)
+    ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
     set_up_logging(as_json=request.log_json)
     spec = find_model(request.model)
     weights = find_weights(request.model, request.weights)
@@ -91,7 +94,7 @@ def serve(request: ServeRequest) -> None:
         service = _service(request, engine)
         card, limits = model_card(engine, request.lead_s), HubLimits(abandon_s=request.abandon_s)
         make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=limits)
-        app = create_app(make_hub, AppConfig(access=access))
+        app = create_app(make_hub, AppConfig(access=access, ice_servers=ice_servers))
         service.start(warm_up=[spec.stream])
         run_until_told(app, listener)
 

@@ -6,7 +6,7 @@ of its path and a checked body, and answers with a struct or a response. Session
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
 from millstream.runtime.notices import Waiting
 from millstream.server.asking import Ask, open_asked
+from millstream.server.bodies import json_response, limited, read_json
 from millstream.server.hub import Hub
 from millstream.server.messages import MAX_CHUNK, Defaults, ProtocolError, defaults_of
 from millstream.server.shelf import Kind
@@ -190,7 +191,7 @@ async def download_snapshot(hub: Hub, words: Mapping[str, str], body: None) -> R
 
 
 async def upload_snapshot(hub: Hub, words: Mapping[str, str], body: Request) -> FileInfo:
-    kept = await hub.archive.take_in(_limited(body, MAX_UPLOAD_BYTES))
+    kept = await hub.archive.take_in(limited(body, MAX_UPLOAD_BYTES))
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 
@@ -255,7 +256,7 @@ def _handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
             return answer
         if answer is None:
             return Response(status_code=endpoint.status)
-        return _json(answer, endpoint.status)
+        return json_response(answer, endpoint.status)
 
     return handle
 
@@ -268,33 +269,13 @@ def error_response(error: MillstreamError) -> Response:
         code = "refused"
     else:
         code = "not_found" if isinstance(error, (UnknownSession, UnknownFile)) else "bad_message"
-    return _json(ErrorAnswer(error=ErrorBody(code=code, message=str(error))), STATUS.get(code, 400))
+    return json_response(ErrorAnswer(error=ErrorBody(code=code, message=str(error))), STATUS.get(code, 400))
 
 
 async def _body(request: Request, kind: type | None) -> Any:
     if kind is None:
         return None
-    if kind is bytes:
-        return request
-    data = b"".join([piece async for piece in _limited(request, MAX_BODY_BYTES)])
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ProtocolError("bad_message", f"cannot read the body: {str(error)[:300]}") from None
-
-
-async def _limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body in pieces, as long as it is short enough."""
-    total = 0
-    async for piece in request.stream():
-        total += len(piece)
-        if total > max_bytes:
-            raise ProtocolError("too_large", f"a body may have {max_bytes} bytes")
-        yield piece
-
-
-def _json(answer: msgspec.Struct, status: int) -> Response:
-    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+    return request if kind is bytes else await read_json(request, kind, MAX_BODY_BYTES)
 
 
 def _summary(station: Station) -> dict[str, Any]:

@@ -109,8 +109,8 @@ SURFACE = {
         "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--weights", "--window",
     },
     "serve": {
-        "--abandon", "--allow-origin", "--api-key", "--data", "--device", "--dtype", "--host", "--insecure", "--lead",
-        "--log-json", "--lora", "--max-waiting", "--memory", "--model", "--port", "--share", "--threads", "--weights",
+        "--abandon", "--allow-origin", "--api-key", "--data", "--device", "--dtype", "--host", "--ice-server", "--insecure",
+        "--lead", "--log-json", "--lora", "--max-waiting", "--memory", "--model", "--port", "--share", "--threads", "--weights",
     },
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
