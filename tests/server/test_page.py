@@ -412,3 +412,22 @@ def test_the_page_asks_nobody_but_its_server(page: Page, server: FakeStream) -> 
 @pytest.mark.parametrize("path", sorted(WEB.glob("*.js")) + sorted(WEB.glob("*.css")), ids=lambda path: path.name)
 def test_every_file_of_the_page_says_what_it_is(path: Path) -> None:
     assert path.read_text().startswith("/*"), f"{path.name} begins without a word about itself"
+
+
+def luminance(colour: str) -> float:
+    """As WCAG defines it, of #rgb or #rrggbb."""
+    digits = colour.lstrip("#")
+    digits = digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)
+    shares = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("ground", ["wall", "panel", "raised"])
+@pytest.mark.parametrize("ink", ["ink", "soft", "faint", "accent", "good", "warn", "bad"])
+def test_text_is_readable_in_both_themes(ink: str, ground: str) -> None:
+    pairs = re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\)", (WEB / "theme.css").read_text())
+    colours = {name: (light, dark) for name, light, dark in pairs}
+    for one, other in zip(colours[ink], colours[ground], strict=True):
+        darker, lighter = sorted((luminance(one), luminance(other)))
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, f"{one} on {other}"

@@ -25,7 +25,8 @@ export class Meters {
   /** Frames drawn a second, lately. */
   rate(now = performance.now()) {
     const recent = this.#drawn.filter((at) => at > now - RATE_OVER_S * 1000);
-    return recent.length < 2 ? 0 : ((recent.length - 1) * 1000) / (now - recent[0]);
+    const gaps = recent.length - 0.5; // on average the next frame is half a gap away
+    return recent.length < 2 ? 0 : (gaps * 1000) / (now - recent[0]);
   }
 
   latency(seconds) {
