@@ -143,11 +143,13 @@ class Peer:
 
     async def close(self) -> None:
         """Give back everything; once is enough."""
-        self._party.talker.leave()
         self._track.stop()
-        await stop_all(self._tasks)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._connection.close(), CLOSE_S)
+        try:
+            await stop_all(self._tasks)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._connection.close(), CLOSE_S)
+        finally:
+            self._party.talker.leave()  # last: until then a message may still be taken
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"millstream-peer-{self._party.station.view_id}")

@@ -71,9 +71,11 @@ async def converse(websocket: WebSocket, make_talker: MakeTalker) -> None:
             outbox.finish()
             await asyncio.wait({sender}, timeout=FAREWELL_S)
     finally:
-        talker.leave()
         sent_away = listener.done()
-        present = await _settle(sender, listener)
+        try:
+            present = await _settle(sender, listener)
+        finally:
+            talker.leave()  # last: until then a message may still be taken
     if present and websocket.application_state is WebSocketState.CONNECTED:
         with suppress(WebSocketDisconnect, RuntimeError):  # it may have gone meanwhile
             await websocket.close(CLOSE_POLICY if sent_away else CLOSE_NORMAL)

@@ -13,7 +13,9 @@ import msgspec
 
 from millstream.core.controls import AnyControl, Stop
 from millstream.core.errors import MillstreamError
+from millstream.server.asking import Ask
 from millstream.server.conversation import Conversation
+from millstream.server.encoding import Format
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits, TokenBucket
 from millstream.server.messages import ErrorMessage, ProtocolError, Record, Start, Steer
@@ -46,24 +48,23 @@ class Interpreter:
     def refusals(self) -> int:
         return self._refusals + self.conversation.refusals
 
-    def read(self, data: str | bytes, decode: Callable[[str | bytes], Any]) -> Fields:
+    def read_json(self, data: str | bytes) -> Fields:
         """A message's fields. Raises `ProtocolError` for one too large, too soon or unreadable."""
-        self._messages.spend("messages")
-        most = self.limits.max_text_bytes + (self.limits.max_frame_bytes if isinstance(data, bytes) else 0)
-        if len(data) > most:
-            raise ProtocolError("too_large", f"a message may have {most} bytes, got {len(data)}")
-        try:
-            fields = decode(data)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError) as error:
-            raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
-        if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
-            raise ProtocolError("bad_message", "a message must be a map with names for keys")
-        self._refusals = 0
-        return fields
+        self._weigh(data, self.limits.max_text_bytes)
+        if isinstance(data, bytes):
+            raise ProtocolError("bad_message", "messages are JSON text")
+        return self._fields(lambda: msgspec.json.decode(data))
 
-    async def start(self, ask: Start, *, max_chunks: int | None = None) -> bool:
+    def read_msgpack(self, data: str | bytes) -> Fields:
+        """The same of a message that may hold a picture."""
+        self._weigh(data, self.limits.max_text_bytes + self.limits.max_frame_bytes)
+        if isinstance(data, str):
+            raise ProtocolError("bad_message", "messages are MessagePack, in binary")
+        return self._fields(lambda: msgspec.msgpack.decode(data))
+
+    async def start(self, ask: Ask, format: Format, *, max_chunks: int | None = None) -> bool:
         """Whether there is a session now; if not, the reason waits in the outbox."""
-        await self._pass_on(ask)
+        await self._pass_on(Start(version=1, formats=(format,), **msgspec.structs.asdict(ask)))
         if self.live and max_chunks is not None:
             await self._pass_on(Steer(control=Stop(id=END_ID), at_chunk=max_chunks))
         return self.live
@@ -89,6 +90,21 @@ class Interpreter:
         self.conversation.leave()
         if self.conversation.station is not None:
             self._hub.service.end(self.conversation.station.session_id, "its connection has closed")
+
+    def _weigh(self, data: str | bytes, max_bytes: int) -> None:
+        self._messages.spend("messages")
+        if len(data) > max_bytes:
+            raise ProtocolError("too_large", f"a message may have {max_bytes} bytes, got {len(data)}")
+
+    def _fields(self, decode: Callable[[], Any]) -> Fields:
+        try:
+            fields = decode()
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
+        if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+            raise ProtocolError("bad_message", "a message must be a map with names for keys")
+        self._refusals = 0
+        return fields
 
     async def _pass_on(self, message: msgspec.Struct) -> None:
         await self.conversation.hear(msgspec.json.encode(message).decode())

@@ -17,10 +17,11 @@ from millstream.core.controls import MAX_BLEND_CHUNKS, Cut, Receipt, SetNoiseSca
 from millstream.core.errors import MillstreamError
 from millstream.core.schedule import even_steps
 from millstream.runtime.notices import Applied, Ended
+from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import END_ID, Interpreter, heed
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.messages import VERSION, ErrorMessage, ProtocolError, Start
+from millstream.server.messages import ErrorMessage, ProtocolError
 from millstream.server.outbox import Outbox, Picture
 from millstream.server.talk import converse
 
@@ -97,7 +98,7 @@ class Krea:
 
     async def hear(self, data: str | bytes) -> None:
         try:
-            fields = self._interpreter.read(data, msgspec.msgpack.decode)
+            fields = self._interpreter.read_msgpack(data)
             if self._interpreter.live:
                 change, unknown = heed(fields, Change)
                 await self._change(change)
@@ -128,17 +129,15 @@ class Krea:
 
     async def _start(self, asked: Parameters) -> None:
         takes_pictures = asked.webcam_mode or asked.image is not None or asked.strength is not None
-        ask = Start(
-            version=VERSION,
+        ask = Ask(
             prompt=asked.prompt,
             size=f"{asked.height or self._stream.height}x{asked.width or self._stream.width}",
             seed=asked.seed,
             steps=None if asked.num_denoising_steps is None else even_steps(asked.num_denoising_steps),
             noise_scale=asked.strength,
             input=takes_pictures,
-            formats=("jpeg",),
         )
-        if await self._interpreter.start(ask, max_chunks=asked.num_blocks) and asked.image is not None:
+        if await self._interpreter.start(ask, "jpeg", max_chunks=asked.num_blocks) and asked.image is not None:
             await self._interpreter.show(asked.image)
 
     async def _change(self, change: Change) -> None:

@@ -15,12 +15,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from millstream.core.errors import MillstreamError
+from millstream.server.asking import Ask
 from millstream.server.bodies import json_response, read_json
 from millstream.server.dialects.interpreter import heed
 from millstream.server.dialects.scope_parameters import Parameters, ScopeChannel
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.messages import VERSION, ProtocolError, Start
+from millstream.server.messages import ProtocolError
 from millstream.server.outbox import Outbox
 from millstream.server.peers import MAX_CANDIDATES, Party, Peers
 from millstream.server.rest import error_response
@@ -131,20 +132,18 @@ class Scope:
         _peers(request).find(request.path_params["id"]).hang_up()
         return Response(status_code=204)
 
-    def _start(self, hub: Hub, first: Parameters) -> Start:
+    def _start(self, hub: Hub, first: Parameters) -> Ask:
         prompts = first.prompts or (first.transition.target_prompts if first.transition else ())
         if not prompts:
             raise ProtocolError("bad_message", "initialParameters needs prompts: [{text, weight}]")
         stream, loaded = hub.card.stream, self._loaded
-        return Start(
-            version=VERSION,
+        return Ask(
             prompts=prompts,
             size=f"{loaded.height or stream.height}x{loaded.width or stream.width}",
             seed=loaded.seed,
             steps=first.denoising_step_list,
             noise_scale=first.noise_scale,
             input=first.input_mode == "video",
-            formats=("raw",),
         )
 
 

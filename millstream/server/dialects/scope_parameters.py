@@ -26,10 +26,11 @@ from millstream.core.controls import (
 )
 from millstream.core.errors import MillstreamError
 from millstream.runtime.notices import Applied, Ended
+from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import Fields, Interpreter, heed
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.messages import ErrorMessage, ProtocolError, RecordingMessage, Start
+from millstream.server.messages import ErrorMessage, RecordingMessage
 from millstream.server.outbox import Outbox
 
 GOOD_ENDS = ("stopped", "limit", "closed")
@@ -102,10 +103,10 @@ class ScopeChannel:
     def leave(self) -> None:
         self.interpreter.leave()
 
-    async def start(self, ask: Start, first: Parameters, unknown: tuple[str, ...]) -> bool:
+    async def start(self, ask: Ask, first: Parameters, unknown: tuple[str, ...]) -> bool:
         """Whether there is a session now, with all that its first parameters say."""
         self._rebuilds = first.manage_cache is not False
-        if not await self.interpreter.start(ask):
+        if not await self.interpreter.start(ask, "raw"):
             return False
         if first.paused:
             await self.interpreter.steer(Pause(id=self._name("paused")))
@@ -116,9 +117,7 @@ class ScopeChannel:
 
     async def hear(self, data: str | bytes) -> None:
         try:
-            if isinstance(data, bytes):
-                raise ProtocolError("bad_message", "parameters are JSON text")
-            await self._apply(self.interpreter.read(data, msgspec.json.decode))
+            await self._apply(self.interpreter.read_json(data))
         except MillstreamError as error:
             self.interpreter.refuse(error)
 

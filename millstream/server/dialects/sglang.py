@@ -19,10 +19,11 @@ from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
 from millstream.core.schedule import even_steps
 from millstream.runtime.notices import Applied, Ended
+from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import END_ID, Fields, Interpreter, heed, kind_of
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.messages import VERSION, ErrorMessage, ProtocolError, Start
+from millstream.server.messages import ErrorMessage, ProtocolError
 from millstream.server.outbox import Outbox, Picture
 from millstream.server.talk import converse
 
@@ -124,7 +125,7 @@ class SGLang:
 
     async def hear(self, data: str | bytes) -> None:
         try:
-            fields = self._interpreter.read(data, msgspec.msgpack.decode)
+            fields = self._interpreter.read_msgpack(data)
             match kind_of(fields):
                 case "init":
                     await self._init(fields)
@@ -155,8 +156,7 @@ class SGLang:
 
     async def _init(self, fields: Fields) -> None:
         init, unknown = heed(fields, Init)
-        ask = Start(
-            version=VERSION,
+        ask = Ask(
             prompt=init.prompt,
             size=None if init.size is None else _height_first(init.size),
             fps=init.fps,
@@ -164,9 +164,8 @@ class SGLang:
             steps=None if init.num_inference_steps is None else even_steps(init.num_inference_steps),
             window=init.realtime_causal_kv_cache_num_frames,
             sink=init.realtime_causal_sink_size,
-            formats=(init.realtime_output_format,),
         )
-        if not await self._interpreter.start(ask, max_chunks=init.max_chunks):
+        if not await self._interpreter.start(ask, init.realtime_output_format, max_chunks=init.max_chunks):
             return
         self._notes += [f"{name} means nothing here and was left out" for name in unknown]
         for name in ("first_frame", "condition_inputs"):

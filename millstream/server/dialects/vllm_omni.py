@@ -22,11 +22,12 @@ from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
 from millstream.runtime.notices import Ended, Live
+from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import END_ID, Fields, Interpreter, heed, kind_of
 from millstream.server.dialects.transitions import Transitions
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.messages import VERSION, ErrorMessage, ProtocolError, Start
+from millstream.server.messages import ErrorMessage, ProtocolError
 from millstream.server.outbox import Outbox, Picture
 from millstream.server.station import OpeningBytes
 from millstream.server.talk import converse
@@ -148,9 +149,7 @@ class VLLMOmni:
 
     async def hear(self, data: str | bytes) -> None:
         try:
-            if isinstance(data, bytes):
-                raise ProtocolError("bad_message", "messages are JSON text")
-            fields = self._interpreter.read(data, msgspec.json.decode)
+            fields = self._interpreter.read_json(data)
             match kind_of(fields):
                 case "session.start":
                     await self._start(fields)
@@ -194,16 +193,14 @@ class VLLMOmni:
         if start.model not in (None, "", self._hub.card.name):
             raise ProtocolError("not_found", f"this server has {self._hub.card.name}, not {start.model[:80]!r}")
         card = self._hub.card.stream
-        ask = Start(
-            version=VERSION,
+        ask = Ask(
             prompt=start.prompt,
             size=f"{start.height or card.height}x{start.width or card.width}",
             fps=start.fps,
             seed=start.seed,
-            formats=("mp4",),
         )
         self._left_out = unknown
-        if await self._interpreter.start(ask, max_chunks=chunks_for(start.num_frames, card)):
+        if await self._interpreter.start(ask, "mp4", max_chunks=chunks_for(start.num_frames, card)):
             self._alive_at = self._clock()
             if start.image_reference:
                 what = "this model takes no image_reference; the stream begins from the prompt alone"

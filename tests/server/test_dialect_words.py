@@ -1,0 +1,287 @@
+"""What dialects make of messages, without sockets and models: refusals in their own words, and thousands of wrong messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.core.config import pixel_frames
+from millstream.core.controls import Receipt
+from millstream.server.asking import Ask
+from millstream.server.dialects.interpreter import heed
+from millstream.server.dialects.krea import Krea, Parameters
+from millstream.server.dialects.scope_parameters import Parameters as ScopeParameters
+from millstream.server.dialects.scope_parameters import ScopeChannel
+from millstream.server.dialects.sglang import Init, SGLang
+from millstream.server.dialects.transitions import ChunkEvents, Transitions
+from millstream.server.dialects.vllm_omni import SessionStart, VLLMOmni, chunks_for
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits
+from millstream.server.messages import ProtocolError
+from millstream.server.outbox import ChunkInfo, Outbox, Picture
+from millstream.server.station import OpeningBytes
+from millstream.server.talk import Talker, messages
+from millstream.server.tasks import stop_all
+from tests.server.fakes import TINY, FakeService, fake_hub
+
+GENEROUS = ClientLimits(messages_per_s=1e9, controls_per_s=1e9, frames_per_s=1e9)
+MakeTalker = Callable[[Hub, Outbox, ClientLimits], Talker]
+DIALECTS: dict[str, MakeTalker] = {"sglang": SGLang, "vllm_omni": VLLMOmni, "krea": Krea, "scope": ScopeChannel}
+OPENINGS: dict[str, dict[str, Any]] = {
+    "sglang": {"type": "init", "prompt": "sea"},
+    "vllm_omni": {"type": "session.start", "prompt": "sea"},
+    "krea": {"prompt": "sea"},
+}
+PACKS = ("sglang", "krea")
+"""Dialects that speak MessagePack."""
+
+
+class Client:
+    """One side of a dialect's conversation, without a socket."""
+
+    def __init__(self, dialect: str, hub: Hub, limits: ClientLimits = GENEROUS) -> None:
+        self.dialect, self.outbox = dialect, Outbox()
+        self.talker = DIALECTS[dialect](hub, self.outbox, limits)
+
+    async def open(self) -> list[Any]:
+        if isinstance(self.talker, ScopeChannel):
+            await self.talker.start(Ask(prompt="sea"), ScopeParameters(), ())
+            return await self.heard()
+        return await self.say(OPENINGS[self.dialect])
+
+    async def say(self, message: Any) -> list[Any]:
+        """Everything that is heard once a message was taken; pictures as bytes."""
+        if not isinstance(message, (str, bytes)):
+            message = msgspec.msgpack.encode(message) if self.dialect in PACKS else json.dumps(message)
+        await self.talker.hear(message)
+        return await self.heard()
+
+    async def heard(self) -> list[Any]:
+        for _ in range(5):  # a fake's notices take a turn or two of the loop
+            await asyncio.sleep(0)
+        found: list[Any] = []
+        while len(self.outbox):
+            found += [self._read(data) for data in messages(self.talker.say(await self.outbox.take()))]
+        return found
+
+    def _read(self, data: str | bytes) -> Any:
+        if isinstance(data, str):
+            return json.loads(data)
+        return msgspec.msgpack.decode(data) if self.dialect == "sglang" else data
+
+
+def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        service = FakeService(**options)
+        hub = fake_hub(service)
+        try:
+            await asyncio.wait_for(play(hub, service), 60)
+        finally:
+            await hub.close()
+        assert hub.stations == {}
+
+    asyncio.run(main())
+
+
+def is_error(said: Any) -> bool:
+    return isinstance(said, dict) and "error" in (said.get("type"), said.get("status"))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_server_without_room_says_so_in_the_clients_words_and_may_be_asked_again(dialect: str) -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client(dialect, hub)
+        refused = [said for said in await client.open() if is_error(said)]
+        assert len(refused) == 1
+        assert "of the device" in json.dumps(refused[0])
+        service.places = 1
+        assert not any(is_error(said) for said in await client.open())
+        assert len(service.sessions) == 1
+        client.talker.leave()
+        assert service.sessions == {}
+
+    with_hub(play, places=0)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_more_messages_than_a_second_holds_are_refused(dialect: str) -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client(dialect, hub, ClientLimits(messages_per_s=5, burst_s=1))
+        await client.open()
+        answers = [said for _ in range(20) for said in await client.say({})]
+        assert any("a second" in json.dumps(said) for said in answers if isinstance(said, dict))
+        client.talker.leave()
+
+    with_hub(play)
+
+
+def rubbish(dice: random.Random) -> Any:
+    """A value of any kind, some of them almost right."""
+    plain = [
+        None,
+        True,
+        0,
+        1,
+        -1,
+        2**63,
+        1e308,
+        float("nan"),
+        float("inf"),
+        "",
+        "x",
+        "64x64",
+        "\0",
+        [],
+        {},
+        [1000, 500],
+        0.5,
+        3,
+    ]
+    right = [
+        [{"text": "sky", "weight": 0.5}],
+        {"prompt": "sky"},
+        {"event": {"prompt": "sky"}, "transition_chunks": 2},
+        {"event_id": "a", "event": {"prompt": "sky"}},
+        {"target_prompts": [{"text": "sky"}], "num_steps": 3},
+        "prompt",
+        "reset",
+        "camera_actions",
+    ]
+    return dice.choice(plain + right)
+
+
+def message(dice: random.Random, dialect: str) -> str | bytes:
+    """Mostly the right shape with something wrong in it; now and then noise."""
+    if dice.random() < 0.1:
+        return bytes(dice.randrange(256) for _ in range(dice.randrange(40)))
+    if dice.random() < 0.05:
+        return "".join(chr(dice.randrange(0x20, 0xD7FF)) for _ in range(dice.randrange(40)))
+    kinds = ("init", "event", "session.start", "session.interaction", "session.ping", "session.stop", "nonsense")
+    fields = (
+        *Init.__struct_fields__,
+        *SessionStart.__struct_fields__,
+        *Parameters.__struct_fields__,
+        *ScopeParameters.__struct_fields__,
+    )
+    said: dict[str, Any] = dict(OPENINGS.get(dialect, {})) if dice.random() < 0.3 else {"type": dice.choice(kinds)}
+    for _ in range(dice.randrange(4)):
+        name = dice.choice((*fields, "kind", "payload", "event_id", "interaction", "interp_steps", "action", "image", "extra"))
+        said[name] = rubbish(dice)
+    if dialect not in PACKS:
+        return json.dumps(said)
+    try:
+        return msgspec.msgpack.encode(said)
+    except OverflowError:
+        return b""
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_thousands_of_wrong_messages_harm_nobody_and_leave_nothing_behind(dialect: str) -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        dice, errors, opened = random.Random(4), 0, 0
+        calm = Client(dialect, hub)
+        await calm.open()
+        (session,) = service.sessions
+        client = Client(dialect, hub)
+        for number in range(3000):
+            if number % 25 == 0:
+                client.talker.leave()
+                client = Client(dialect, hub)
+                if dialect == "scope" or dice.random() < 0.5:
+                    await client.open()
+            heard = await client.say(message(dice, dialect))
+            errors += any(is_error(said) for said in heard)
+            opened += len(service.sessions) > 1
+            for name in list(service.sessions):
+                service.picture(name)
+            await calm.heard()
+        assert errors > 300
+        assert opened > 300
+        client.talker.leave()
+        assert list(service.sessions) == [session]
+        calm.talker.leave()
+
+    with_hub(play)
+
+
+def picture(index: int, *receipts: str, parts: tuple[bytes, ...] = (b"film",)) -> Picture:
+    info = ChunkInfo(
+        index=index, epoch=0, media_s=0.0, fps=16.0, num_frames=12, prompts=(), unknown=(), late_s=0.0, total_ms=1.0,
+        phases_ms={},
+        receipts=tuple(Receipt(control_id=each, state="applied", chunk_index=index) for each in receipts),
+    )  # fmt: skip
+    return Picture(info=info, format="mp4", parts=parts)
+
+
+def test_vllm_omni_events_of_a_chunk_left_out_are_told_with_the_next() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client("vllm_omni", hub)
+        await client.open()
+        await client.say({"type": "session.interaction", "interaction": {"event_id": "a", "event": {"prompt": "sky"}}})
+        assert client.talker.say(OpeningBytes(b"opening")) == []
+        assert client.talker.say(picture(0, "a", parts=())) == []
+        metadata, film = client.talker.say(picture(1))
+        assert film == b"openingfilm"
+        told = json.loads(metadata)
+        assert (told["transport_chunk_index"], told["generation_chunk_index"]) == (0, 1)
+        assert (told["started_event_ids"], told["completed_event_ids"]) == (["a"], ["a"])
+        client.talker.leave()
+
+    with_hub(play)
+
+
+def test_an_event_that_starts_completes_those_before_it() -> None:
+    transitions = Transitions()
+    assert transitions.ask("slow", 5)
+    assert not transitions.ask("slow", 2), "one that waits is not asked for twice"
+    assert transitions.ask("next", 2)
+    transitions.advance(["slow", "somebody else's"])
+    assert transitions.take() == ChunkEvents(("slow",), ("slow",), ())
+    transitions.advance(["next"])
+    assert transitions.take() == ChunkEvents(("next",), ("next",), ("slow",))
+    transitions.advance([])
+    assert transitions.take() == ChunkEvents((), (), ("next",))
+    transitions.advance([])
+    assert transitions.take() == ChunkEvents()
+
+
+@pytest.mark.parametrize("num_frames", [1, 9, 10, 21, 22, 1000])
+def test_chunks_hold_at_least_the_frames_asked_for_and_no_chunk_too_many(num_frames: int) -> None:
+    chunks = chunks_for(num_frames, TINY)
+    assert chunks is not None
+
+    def frames(count: int) -> int:
+        return sum(pixel_frames(TINY.frames_per_chunk * n, TINY.frames_per_chunk) for n in range(count))
+
+    assert frames(chunks - 1) < num_frames <= frames(chunks)
+
+
+def test_fields_that_ask_for_nothing_are_not_mentioned() -> None:
+    fields = {"prompt": "sea", "type": "init", "profile": False, "negative_prompt": "", "lora": None, "quality": 95}
+    heeded, unknown = heed(fields, Init)
+    assert (heeded.prompt, unknown) == ("sea", ("quality",))
+    with pytest.raises(ProtocolError, match="prompt"):
+        heed({}, Init)
+
+
+def test_tasks_end_even_when_a_cancellation_is_swallowed() -> None:
+    async def deaf(times: int) -> str:
+        for _ in range(times):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+        return "ended"
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(deaf(times)) for times in (1, 2)]
+        await asyncio.sleep(0)
+        assert await stop_all(tasks) == ["ended", "ended"]
+
+    asyncio.run(main())
