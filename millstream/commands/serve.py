@@ -80,13 +80,13 @@ def serve(request: ServeRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; listening comes last."""
     access = access_for(request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins)
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
-    set_up_logging(as_json=request.log_json)
     spec = find_model(request.model)
     weights = find_weights(request.model, request.weights)
     shelf = Shelf(request.data)
     if request.threads:
         torch.set_num_threads(request.threads)
     listener = listen(request.host, request.port)
+    set_up_logging(as_json=request.log_json)
     device = choose_device(request.device)
     refuse_if_too_large(spec, spec.stream, device, choose_dtype(request.dtype, device), with_text=not is_random(weights))
     with listener, plain_out_of_memory():

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
-from millstream.core.errors import ConfigError, Overloaded, UnknownSession, VideoError
+from millstream.core.errors import Overloaded, UnknownFile, UnknownSession, VideoError
 from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.seats import OpenRequest
@@ -28,6 +28,7 @@ from millstream.server.metrics import Metrics
 from millstream.server.shelf import Kept
 from millstream.server.station import Standing, Station, StationParts, Tape
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 ID_BYTES = 16
@@ -76,7 +77,7 @@ class Hub:
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
         self.stations: dict[str, Station] = {}
         self._views: dict[str, Station] = {}
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
         self._ticker: asyncio.Task[None] | None = None
@@ -85,7 +86,7 @@ class Hub:
     def archive(self) -> Archive:
         """Where things are kept. Raises where this server keeps nothing."""
         if self._archive is None:
-            raise ConfigError("this server keeps no recordings, journals or snapshots")
+            raise UnknownFile("this server keeps no recordings, journals or snapshots")
         return self._archive
 
     def start(self) -> None:
@@ -145,9 +146,7 @@ class Hub:
             feed=feed,
             start=lambda engine: snapshot.revive(saved, engine, session_id, feed=feed),
         )
-        station = self._station(request)
-        await asyncio.to_thread(self.service.open, request, station.tell)  # copies all that the session holds
-        return self._attended(station)
+        return await asyncio.shield(self.spawn(self._open_slowly(request)))  # to the end, whether or not somebody waits for it
 
     async def save(self, station: Station) -> Kept:
         kept = await self.archive.save(self.service, station.session_id)
@@ -175,11 +174,12 @@ class Hub:
         station.recordings.append(tape.name)
         return tape.name
 
-    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Something to be done whether or not whoever asked for it is still there."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def find(self, session_id: str) -> Station:
         """By the name that steers it."""
@@ -193,6 +193,12 @@ class Hub:
         if len(self.stations) >= self.limits.max_sessions:
             raise Overloaded(f"{self.limits.max_sessions} sessions are open already; try again later")
         return Station(request, secrets.token_urlsafe(ID_BYTES), self._parts)
+
+    async def _open_slowly(self, request: OpenRequest) -> Station:
+        """In a thread, because all that the session holds is copied."""
+        station = self._station(request)
+        await asyncio.to_thread(self.service.open, request, station.tell)
+        return self._attended(station)
 
     def _attended(self, station: Station) -> Station:
         self.stations[station.session_id] = self._views[station.view_id] = station

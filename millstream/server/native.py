@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -21,6 +20,7 @@ log = logging.getLogger(__name__)
 
 SUBPROTOCOL = "millstream.v1"
 CLOSE_NORMAL, CLOSE_POLICY = 1000, 1008
+CANCEL_S = 0.1
 
 
 async def stream(websocket: WebSocket) -> None:
@@ -33,28 +33,34 @@ async def stream(websocket: WebSocket) -> None:
     conversation = Conversation(hub, outbox, limits)
     sender = asyncio.ensure_future(outbox.drain(lambda item: _send(websocket, conversation.say(item))))
     listener = asyncio.ensure_future(_listen(websocket, conversation, limits))
+    watchdog = asyncio.ensure_future(_give_up(conversation, limits))
     try:
-        await asyncio.wait({sender, listener}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({sender, listener, watchdog}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        conversation.leave()
-        code = await _settle(sender, listener)
+        try:
+            code = await _settle(sender, listener, watchdog)
+        finally:
+            conversation.leave()  # last: until then a message may still be taken
     if code is not None and websocket.application_state is WebSocketState.CONNECTED:
         with suppress(WebSocketDisconnect, RuntimeError):  # it may have gone meanwhile
             await websocket.close(code)
 
 
 async def _listen(websocket: WebSocket, conversation: Conversation, limits: ClientLimits) -> None:
-    """Until the client leaves, never says what it wants, or says nothing right."""
+    """Until the client leaves, or says nothing right."""
     while conversation.refusals <= limits.max_refusals:
-        patience = limits.hello_s if conversation.state == "new" else None
-        try:
-            message = await asyncio.wait_for(websocket.receive(), patience)
-        except asyncio.TimeoutError:
-            return
+        message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", CLOSE_NORMAL))
         data = message.get("text")
         await conversation.hear(data if data is not None else message["bytes"])
+
+
+async def _give_up(conversation: Conversation, limits: ClientLimits) -> None:
+    """Over when a client has not said in time what it wants."""
+    await asyncio.sleep(limits.hello_s)
+    if conversation.state != "new":
+        await asyncio.Event().wait()
 
 
 async def _send(websocket: WebSocket, said: str | bytes | list[str]) -> None:
@@ -65,15 +71,16 @@ async def _send(websocket: WebSocket, said: str | bytes | list[str]) -> None:
         await websocket.send_text(text)
 
 
-async def _settle(sender: asyncio.Future[Any], listener: asyncio.Future[Any]) -> int | None:
-    """Stop both; the code to close with, or None where the client is gone already."""
-    ended = sender.done()
-    for task in (sender, listener):
-        task.cancel()
-    results = await asyncio.gather(sender, listener, return_exceptions=True)
-    for result in results:
-        if isinstance(result, (ClientGone, WebSocketDisconnect)):
+async def _settle(sender: asyncio.Future[None], *others: asyncio.Future[None]) -> int | None:
+    """Stop them all; the code to close with, or None where the client is gone already."""
+    ended, tasks = sender.done(), {sender, *others}
+    while pending := {task for task in tasks if not task.done()}:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCEL_S)  # before Python 3.12, `wait_for` may swallow a cancellation
+    for error in [task.exception() for task in tasks if not task.cancelled()]:
+        if isinstance(error, (ClientGone, WebSocketDisconnect)):
             return None
-        if isinstance(result, Exception):
-            raise result
+        if error is not None:
+            raise error
     return CLOSE_NORMAL if ended else CLOSE_POLICY

@@ -32,6 +32,7 @@ MAX_BACKLOG = 4
 """Chunks that may wait to be encoded with their frames."""
 MAX_VIEWERS = 64
 MAX_LISTED = 64
+LABEL_LENGTH = 8
 
 
 @dataclass(eq=False, slots=True)
@@ -224,6 +225,7 @@ class Station:
                 self._finish(item)
             case Waiting() | Live():
                 self.state = item
+                self._log(type(item).__name__.lower())
                 self._put(item)
             case Applied(receipts=receipts):
                 self._note_applied(receipts)
@@ -240,6 +242,7 @@ class Station:
         if self.tape is not None and fresh.frames is not None:
             self.tape.recording.add(fresh.frames)
         self._last = fresh
+        self._log(f"chunk in {fresh.info.total_ms:.0f} ms", logging.DEBUG, chunk=fresh.info.index)
         formats = {viewer.format for viewer in self.viewers}
         pictures = await asyncio.gather(*(self._encode(format, fresh) for format in formats))
         for picture in pictures:
@@ -273,8 +276,13 @@ class Station:
         viewer.seen = picture.info.index
         viewer.outbox.put(picture)
 
+    def _log(self, words: str, level: int = logging.INFO, **about: object) -> None:
+        """By a label that is too short to steer the session with."""
+        log.log(level, words, extra={"session": self.session_id[:LABEL_LENGTH], **about})
+
     def _finish(self, ended: Ended) -> None:
         self.state = ended
+        self._log(f"ended: {ended.cause}, {ended.reason}")
         self._put(ended)
         for viewer in self.viewers:
             viewer.outbox.finish()

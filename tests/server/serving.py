@@ -1,40 +1,147 @@
-"""`millstream serve` as people run it: its own process, a port of its own, ended when it is no longer needed."""
+"""The real application over real sockets, with wan-tiny, and a client that speaks docs/protocol.md."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import asyncio
+import json
+import socket
+import struct
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from urllib.error import URLError
-from urllib.request import urlopen
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-READY_WITHIN_S = 60.0
+import torch
+import uvicorn
+from websockets.sync.client import ClientConnection, connect
+
+from millstream.commands.serve import model_card
+from millstream.runtime.admission import AdmissionConfig
+from millstream.runtime.engine import Engine
+from millstream.runtime.service import Service
+from millstream.server.app import AppConfig, create_app
+from millstream.server.archive import Archive
+from millstream.server.hub import Hub, HubLimits
+from millstream.server.shelf import Shelf, ShelfLimits
+from millstream.server.sockets import ImpatientWebSocket
+
+PATIENCE_S = 30.0
+SESSION_BYTES = 1000
+START = {"type": "start", "version": 1, "prompt": "sea", "fps": 8.0}
+
+
+@dataclass
+class Serving:
+    address: str
+    """HOST:PORT"""
+    hub: Hub
+
+    def url(self, path: str = "") -> str:
+        return f"http://{self.address}{path}"
+
+    @contextmanager
+    def client(self, *, narrow: bool = False, **options: Any) -> Iterator[Client]:
+        """One that has said hello; a narrow one's socket holds next to nothing."""
+        host, port = self.address.split(":")
+        peer = socket.socket()
+        if narrow:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            options["max_queue"] = 1
+        peer.connect((host, int(port)))
+        url = f"ws://{self.address}/v1/stream"
+        with connect(url, sock=peer, max_size=None, open_timeout=PATIENCE_S, compression=None, **options) as connection:
+            client = Client(connection)
+            assert client.hear("hello")["version"] == 1
+            yield client
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        wait_until(holds, what)
+
+
+@dataclass
+class Client:
+    """A person at one socket."""
+
+    connection: ClientConnection
+    heard: list[dict[str, Any]] = field(default_factory=list)
+
+    def say(self, message: dict[str, Any] | str | bytes) -> None:
+        self.connection.send(json.dumps(message) if isinstance(message, dict) else message)
+
+    def next(self) -> dict[str, Any]:
+        """The next message; of a binary one the header, with the parts of its payload."""
+        data = self.connection.recv(timeout=PATIENCE_S)
+        if isinstance(data, str):
+            message: dict[str, Any] = json.loads(data)
+        else:
+            (size,) = struct.unpack_from("<I", data)
+            message, rest = json.loads(data[4 : 4 + size]), data[4 + size :]
+            message["parts"] = [rest] if message["type"] == "init" else _cut(rest, message["sizes"])
+        self.heard.append(message)
+        return message
+
+    def hear(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """The next message of a kind, with these fields; others are passed over."""
+        while True:
+            message = self.next()
+            if message["type"] == kind and all(message.get(name) == value for name, value in fields.items()):
+                return message
+
+    def start(self, **changes: Any) -> dict[str, Any]:
+        self.say(START | changes)
+        answer = self.next()
+        while answer["type"] == "stats":
+            answer = self.next()
+        assert answer["type"] == "live", f"started with {changes} and heard {answer}"
+        return answer
+
+
+def _cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    parts, at = [], 0
+    for size in sizes:
+        parts.append(data[at : at + size])
+        at += size
+    assert at == len(data), f"{len(data)} bytes for parts of {sizes}"
+    return parts
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_S:g} s in vain until {what}"
+        time.sleep(0.01)
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[str]:
-    """`millstream serve` as people run it; its address once it is ready."""
-    command = [sys.executable, "-m", "millstream", "serve", "--port", "0", "--threads", "1", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            assert url.startswith("http://"), f"the server said {url!r} and exited with {process.poll()}"
-            wait_until_ready(url)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def wait_until_ready(url: str) -> None:
-    give_up = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < give_up:
-        try:
-            with urlopen(f"{url}/readyz"):
-                return
-        except URLError:
-            time.sleep(0.1)
-    raise AssertionError(f"{url} was not ready within {READY_WITHIN_S:g} s")
+def serving(
+    data: Path | None = None, config: AppConfig | None = None, *, places: int = 32, max_waiting: int = 4, **limits: Any
+) -> Iterator[Serving]:
+    torch.set_num_threads(1)
+    engine = Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
+    admission = AdmissionConfig(memory_bytes=places * SESSION_BYTES, max_waiting=max_waiting, share=1.0)
+    service = Service(engine, admission=admission, session_bytes=lambda config: SESSION_BYTES)
+    service.start(warm_up=[engine.spec.stream])
+    archive = None if data is None else Archive(engine, Shelf(data, ShelfLimits(max_files=8)))
+    app = create_app(
+        lambda: Hub(service, model_card(engine), archive=archive, limits=HubLimits(**limits)), config or AppConfig()
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * 2**10)  # so that a slow reader is felt soon
+    threads = set(threading.enumerate())
+    options = uvicorn.Config(app, ws=ImpatientWebSocket, ws_max_size=8 * 2**20, lifespan="on", log_config=None)
+    server = uvicorn.Server(options)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="serving")
+    thread.start()
+    try:
+        wait_until(lambda: server.started and service.ready.is_set(), "the server is ready")
+        host, port = listener.getsockname()[:2]
+        yield Serving(f"{host}:{port}", app.state.hub)
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), "the server did not stop"
+    assert engine.generator.caches == {}, "a session's cache was left behind"
+    assert not [each for each in set(threading.enumerate()) - threads if each.name.startswith("millstream")], "threads are left"

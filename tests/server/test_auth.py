@@ -1,0 +1,136 @@
+"""Who may come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx2
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from millstream.core.errors import ConfigError
+from millstream.server.app import AppConfig
+from millstream.server.auth import access_for, is_local
+from millstream.server.limits import ClientBuckets
+from tests.server.serving import Serving, serving
+
+KEY = "correct-horse-battery"
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Serving]:
+    access = access_for("127.0.0.1", api_key=KEY, insecure=False, origins=["https://example.org"])
+    with serving(config=AppConfig(access=access)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def unlocked() -> Iterator[Serving]:
+    access = access_for("127.0.0.1", api_key=None, insecure=False, origins=[])
+    with serving(config=AppConfig(access=access)) as running:
+        yield running
+
+
+def refused(server: Serving, **options: object) -> int:
+    with pytest.raises(InvalidStatus) as refusal, server.client(**options):
+        pass
+    return int(refusal.value.response.status_code)
+
+
+@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/models", "/metrics", "/openapi.json", "/v1/recordings/x", "/nothing"])
+def test_without_the_key_nothing_is_told(locked: Serving, path: str) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"Authorization": f"Basic {KEY}"}):
+        assert httpx2.get(locked.url(path), headers=headers).status_code == 401
+    answer = httpx2.get(locked.url(path), headers={"Authorization": f"Bearer {KEY}"})
+    assert answer.status_code in (200, 404)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/"])
+def test_health_and_the_page_are_open(locked: Serving, path: str) -> None:
+    assert httpx2.get(locked.url(path)).status_code == 200
+
+
+def test_a_socket_needs_the_key_in_a_header_or_a_subprotocol(locked: Serving) -> None:
+    assert refused(locked) == 401
+    assert refused(locked, subprotocols=["millstream.v1", "millstream.key.wrong-key"]) == 401
+    assert refused(locked, additional_headers={"Authorization": "Bearer nonsense"}) == 401
+    with locked.client(additional_headers={"Authorization": f"Bearer {KEY}"}) as client:
+        assert client.start()["session"]
+    with locked.client(subprotocols=["millstream.v1", f"millstream.key.{KEY}"]) as client:
+        assert client.connection.subprotocol == "millstream.v1", "the key is not echoed"
+        assert client.start()["session"]
+
+
+def test_a_foreign_page_may_not_use_the_server_unless_it_was_named(locked: Serving, unlocked: Serving) -> None:
+    key = {"Authorization": f"Bearer {KEY}"}
+    for server, headers in ((locked, key), (unlocked, {})):
+        for origin in ("https://evil.example", "null", f"http://{server.address}.evil.example", "http://127.0.0.1:1"):
+            assert refused(server, origin=origin, additional_headers=headers) == 403
+            asked = httpx2.post(server.url("/v1/sessions"), json={"prompt": "a"}, headers=headers | {"Origin": origin})
+            assert asked.status_code == 403
+        with server.client(origin=f"http://{server.address}", additional_headers=headers):
+            pass
+    with locked.client(origin="https://example.org", additional_headers=key):
+        pass
+
+
+def test_without_a_key_a_foreign_name_for_this_machine_is_refused(unlocked: Serving) -> None:
+    """A page whose name was made to point at 127.0.0.1 comes with that name."""
+    port = unlocked.address.partition(":")[2]
+    for name in ("evil.example", f"evil.example:{port}", ""):
+        assert httpx2.get(unlocked.url("/v1/sessions"), headers={"Host": name}).status_code in (400, 403)
+    for name in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
+        assert httpx2.get(unlocked.url("/v1/sessions"), headers={"Host": name}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])
+def test_others_can_only_reach_it_with_a_key_or_when_that_was_said(host: str) -> None:
+    with pytest.raises(ConfigError, match="--api-key"):
+        access_for(host, api_key=None, insecure=False, origins=[])
+    assert access_for(host, api_key=KEY, insecure=False, origins=[]).api_key == KEY
+    assert access_for(host, api_key=None, insecure=True, origins=[]).names is None
+
+
+def test_keys_that_no_subprotocol_can_carry_and_origins_that_are_none_are_refused() -> None:
+    for key in ("short", "with a space in it", "komma,komma,komma", ""):
+        with pytest.raises(ConfigError, match="API key"):
+            access_for("127.0.0.1", api_key=key, insecure=False, origins=[])
+    for origin in ("*", "example.org", "https://example.org/page", "file:///etc"):
+        with pytest.raises(ConfigError, match="allow-origin"):
+            access_for("127.0.0.1", api_key=None, insecure=False, origins=[origin])
+
+
+def test_what_is_local() -> None:
+    assert all(is_local(host) for host in ("localhost", "127.0.0.1", "127.9.9.9", "::1"))
+    assert not any(is_local(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example"))
+
+
+def test_there_is_an_end_to_connections_and_a_new_one_may_come_when_one_goes() -> None:
+    access = replace(access_for("127.0.0.1", api_key=None, insecure=False, origins=[]), max_connections=2)
+    with serving(config=AppConfig(access=access)) as server:
+        with server.client(), server.client():
+            assert refused(server) == 503
+        with server.client() as client:
+            assert client.start()["session"]
+
+
+def test_an_address_that_asks_too_often_waits_and_others_do_not() -> None:
+    buckets = ClientBuckets(rate=0.001, burst=3, max_clients=2)
+    assert [buckets.take("a") for _ in range(4)] == [True, True, True, False]
+    assert buckets.take("b")
+    buckets.take("c")  # the one that asked longest ago is forgotten: no more than two are remembered
+    assert len(buckets._buckets) == 2
+
+
+def test_a_page_elsewhere_that_was_named_may_ask_first(locked: Serving) -> None:
+    ask = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    answer = httpx2.options(locked.url("/v1/sessions"), headers=ask)
+    assert answer.headers["access-control-allow-origin"] == "https://example.org"
+    other = httpx2.options(locked.url("/v1/sessions"), headers=ask | {"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_the_pages_folder_is_all_that_is_open(locked: Serving) -> None:
+    for path in ("/../app.py", "/%2e%2e/app.py", "/..%2fapp.py"):
+        assert httpx2.get(locked.url(path)).status_code in (401, 404), path

@@ -1,0 +1,199 @@
+"""REST over a real socket: sessions, controls and what is kept of them; and a schema that says the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millstream.runtime.journal import read_journal
+from millstream.server import openapi
+from millstream.server.rest import ENDPOINTS
+from tests.server.serving import Serving, serving
+from tests.server.test_conversation import JSON
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: Serving) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.url(), timeout=30) as client:
+        yield client
+    for session_id in list(server.hub.stations):
+        server.hub.service.end(session_id)
+    server.until(lambda: not server.hub.stations, "all stations are gone")
+
+
+def opened(http: httpx2.Client, **ask: Any) -> dict[str, Any]:
+    answer = http.post("/v1/sessions", json={"prompt": "sea", "fps": 8.0} | ask)
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def code(answer: httpx2.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def test_a_session_is_opened_shown_steered_watched_and_ended(server: Serving, http: httpx2.Client) -> None:
+    session = opened(http, seed=5)
+    path = f"/v1/sessions/{session['session']}"
+    assert session["config"]["seed"] == 5
+    receipt = http.post(f"{path}/controls", json={"control": {"type": "cut", "id": "mine"}})
+    assert (receipt.status_code, receipt.json()["state"], receipt.json()["control_id"]) == (202, "queued", "mine")
+    with server.client() as client:
+        client.say({"type": "attach", "version": 1, "session": session["session"]})
+        assert client.hear("chunk")["receipts"][0]["control_id"] == "mine"
+        shown = http.get(path).json()
+        assert (shown["state"], shown["viewers"], shown["view"]) == ("live", 1, session["view"])
+        assert http.delete(path).status_code == 204
+        assert client.hear("ended")["cause"] == "closed"
+    server.until(lambda: not server.hub.stations, "it has ended")
+    assert code(http.get(path)) == (404, "not_found")
+
+
+def test_listing_sessions_gives_nobody_a_name_to_steer_with(http: httpx2.Client) -> None:
+    session = opened(http)
+    listed = http.get("/v1/sessions")
+    assert len(listed.json()["sessions"]) == 1
+    assert session["session"] not in listed.text
+    assert session["view"] not in listed.text
+
+
+def test_the_model_that_is_served_is_described(http: httpx2.Client) -> None:
+    (model,) = http.get("/v1/models").json()["models"]
+    assert (model["name"], model["defaults"]["size"]) == ("wan-tiny", "64x64")
+    assert model["examples"]
+
+
+def test_recordings_journals_and_snapshots_are_kept_and_fetched(server: Serving, http: httpx2.Client, tmp_path: Path) -> None:
+    session = opened(http)
+    path = f"/v1/sessions/{session['session']}"
+    assert code(http.get(f"{path}/journal")) == (404, "not_found"), "it has not begun"
+    with server.client() as client:
+        client.say({"type": "attach", "version": 1, "session": session["session"]})
+        client.hear("chunk")
+        url = http.post(f"{path}/recording", json={"on": True}).json()["url"]
+        client.hear("chunk")
+        client.hear("chunk")
+        assert http.post(f"{path}/recording", json={"on": False}).json() == {"on": False, "url": url}
+        assert code(http.post(f"{path}/recording", json={"on": False})) == (409, "bad_state")
+        assert [each["url"] for each in http.get(f"{path}/recordings").json()["files"]] == [url]
+        assert b"ftyp" in http.get(url).content[:32]
+        (tmp_path / "journal.jsonl").write_bytes(http.get(f"{path}/journal").content)
+        assert len(read_journal(tmp_path / "journal.jsonl").chunks) >= 3
+        saved = http.post(f"{path}/snapshots")
+        assert saved.status_code == 201
+        assert [each["name"] for each in http.get(f"{path}/snapshots").json()["files"]] == [saved.json()["name"]]
+    data = http.get(saved.json()["url"]).content
+    assert len(data) == saved.json()["bytes"]
+    brought = http.post("/v1/snapshots", content=data)
+    assert brought.status_code == 201
+    restored = http.post(f"{brought.json()['url']}/sessions").json()
+    assert restored["session"] != session["session"]
+    with server.client() as client:
+        client.say({"type": "attach", "version": 1, "session": restored["session"]})
+        assert client.hear("chunk")["index"] >= 3
+
+
+def test_an_upload_that_is_no_snapshot_is_refused_and_not_kept(server: Serving, http: httpx2.Client) -> None:
+    shelf = server.hub.archive.shelf
+    before = set(shelf._kept["snapshots"]), sorted((shelf._folder / "snapshots").iterdir())
+    for data in (b"", b"rubbish", b"\xff" * 8 + b"{}", json.dumps({"__metadata__": {}}).encode()):
+        assert code(http.post("/v1/snapshots", content=data)) == (400, "bad_message")
+    assert before == (set(shelf._kept["snapshots"]), sorted((shelf._folder / "snapshots").iterdir()))
+
+
+@pytest.mark.parametrize("name", ["..%2f..%2fetc%2fpasswd", "a" * 22, "%00", "..", ".jsonl"])
+@pytest.mark.parametrize("kind", ["recordings", "journals", "snapshots"])
+def test_no_string_of_a_clients_is_ever_a_path(http: httpx2.Client, kind: str, name: str) -> None:
+    answer = http.get(f"/v1/{kind}/{name}")
+    assert answer.status_code == 404
+
+
+def test_what_is_wrong_with_a_body_is_said_in_one_line(http: httpx2.Client) -> None:
+    for body, expected in (
+        (b"{", 400),
+        (b"[]", 400),
+        (b'{"prompt": "sea", "colour": "blue"}', 400),
+        (b'{"prompt": "sea", "fps": -1}', 400),
+        (b'{"prompt": "' + b"x" * 200_000 + b'"}', 413),
+        (b"\xff\xfe", 400),
+        (b"[" * 50_000, 400),
+    ):
+        answer = http.post("/v1/sessions", content=body)
+        assert answer.status_code == expected, answer.text
+        assert "\n" not in answer.json()["error"]["message"]
+    assert http.get("/v1/sessions").json()["sessions"] == []
+
+
+def test_a_server_that_is_full_says_why(tmp_path: Path) -> None:
+    with serving(tmp_path, places=1) as small, httpx2.Client(base_url=small.url(), timeout=30) as http:
+        opened(http)
+        answer = http.post("/v1/sessions", json={"prompt": "sea"})
+        assert code(answer) == (503, "refused")
+        assert "GiB" in answer.json()["error"]["message"]
+        assert list((tmp_path / "journals").iterdir()) == [], "a session that was refused leaves no journal"
+
+
+def test_health_readiness_metrics(server: Serving, http: httpx2.Client) -> None:
+    assert http.get("/healthz").text == "ok"
+    assert http.get("/readyz").status_code == 200
+    server.hub.service.ready.clear()
+    assert http.get("/readyz").status_code == 503
+    server.hub.service.ready.set()
+    with server.client() as client:
+        client.start()
+        client.say({"type": "control", "control": {"type": "cut"}})
+        client.hear("receipt", state="applied")
+        client.hear("chunk", index=2)
+        text = http.get("/metrics").text
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    samples = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+    assert samples["millstream_sessions"] == 1
+    assert samples["millstream_viewers"] == 1
+    assert samples["millstream_chunks_total"] >= 3
+    assert samples["millstream_control_seconds_count"] >= 1
+    assert samples["millstream_first_frame_seconds_count"] >= 1
+    assert samples['millstream_phase_seconds_count{phase="step"}'] >= 3
+    assert samples["millstream_session_memory_bytes"] > 0
+    assert samples["process_resident_memory_bytes"] > 0
+
+
+def test_the_schema_describes_every_endpoint_and_resolves() -> None:
+    schema = openapi.schema()
+    assert schema["openapi"] == "3.1.0"
+    found = {(method.upper(), path) for path, operations in schema["paths"].items() for method in operations}
+    assert found == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+    text = msgspec.json.encode(schema).decode()
+    components = schema["components"]["schemas"]
+    for reference in {part.split('"')[0] for part in text.split('"$ref":"')[1:]}:
+        assert reference.removeprefix("#/components/schemas/") in components
+    names = [operation["operationId"] for operations in schema["paths"].values() for operation in operations.values()]
+    assert len(names) == len(set(names))
+
+
+def test_the_schema_is_served(http: httpx2.Client) -> None:
+    assert http.get("/openapi.json").json() == json.loads(msgspec.json.encode(openapi.schema()))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(ENDPOINTS), JSON, st.text(alphabet=st.characters(codec="utf-8", exclude_characters="/?#"), max_size=20))
+def test_no_body_and_no_path_makes_the_server_fail(http: httpx2.Client, endpoint: Any, body: Any, word: str) -> None:
+    path = endpoint.path.replace("{session}", word or "x").replace("{name}", word or "x")
+    try:
+        content = json.dumps(body).encode()
+        answer = http.request(endpoint.method, path, content=content)
+    except (httpx2.InvalidURL, UnicodeError):
+        return
+    assert answer.status_code < 500 or code(answer)[1] == "refused", answer.text
