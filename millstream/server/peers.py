@@ -44,6 +44,7 @@ CLOSE_S = 5.0
 MAX_UNHEARD = 64
 MAX_UNSENT_BYTES = 4 * 2**20
 MAX_CANDIDATES = 64
+MAX_MEDIA = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,12 +104,13 @@ class Peer:
 
     async def answer(self, sdp: str) -> str:
         """The answer's SDP. Raises `ProtocolError` for an offer that cannot be used."""
+        if sdp.count("\nm=") > MAX_MEDIA or sdp.count("\na=candidate:") > MAX_CANDIDATES:  # each would take sockets
+            raise ProtocolError("too_large", f"an offer may have {MAX_MEDIA} media and {MAX_CANDIDATES} candidates")
         try:
             await self._connection.setRemoteDescription(RTCSessionDescription(sdp=sdp, type="offer"))
             self._decline_the_rest()
             await self._connection.setLocalDescription()
         except Exception as error:  # a parser of strangers' text raises what it likes
-            await self.close()
             raise ProtocolError("bad_message", f"cannot use this offer: {str(error)[:200] or type(error).__name__}") from None
         return str(self._connection.localDescription.sdp)
 
@@ -259,6 +261,7 @@ class Peers:
             answer = await peer.answer(sdp)
         except BaseException:
             del self._peers[peer.peer_id]
+            await peer.close()
             raise
         task = asyncio.get_running_loop().create_task(self._attend(peer), name="millstream-peer")
         self._tasks.add(task)

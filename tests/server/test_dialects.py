@@ -12,14 +12,18 @@ import msgspec
 import numpy as np
 import pytest
 from PIL import Image
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from millstream.server.app import AppConfig
+from millstream.server.auth import Access
 from tests.server.clients.krea_client import krea_client
 from tests.server.clients.scope_client import Camera, ScopeClient
 from tests.server.clients.sglang_client import sglang_client
 from tests.server.clients.vllm_omni_client import vllm_omni_client
 from tests.server.tiny_server import TinyServer, tiny_server
 
+KEY = "a-key-for-tests"
 FPS = 16.0
 """A chunk plays three quarters of a second: a busy machine can promise that."""
 FIRST, LATER = 9, 12
@@ -43,6 +47,21 @@ def jpeg(grey: int = 128) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (80, 60), (grey, grey, grey)).save(file, "JPEG")
     return file.getvalue()
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime_video/generate", "/v1/realtime/video", "/session/mine"])
+def test_nobody_speaks_a_dialect_without_the_key(path: str) -> None:
+    with tiny_server(AppConfig(access=Access(api_key=KEY))) as locked:
+
+        async def knock() -> None:
+            with pytest.raises(InvalidStatus, match="401"):
+                await connect(locked.socket_url(path))
+            async with connect(locked.socket_url(path), additional_headers={"Authorization": f"Bearer {KEY}"}):
+                pass
+            async with connect(locked.socket_url(path), subprotocols=["millstream.v1", f"millstream.key.{KEY}"]) as browser:
+                assert browser.subprotocol == "millstream.v1"
+
+        asyncio.run(knock())
 
 
 # SGLang
@@ -392,6 +411,8 @@ def test_scope_parameters_become_controls_and_the_rest_is_answered_in_words(serv
         for name in ("reset_cache", "prompts", "transition", "denoising_step_list", "kv_cache_attention_bias"):
             await client.hear("receipt", parameter=name, state="applied")
         client.channel.send('{"paused": true, "noise_scale": 0.5, "recording": true}')
+        assert "this session has none" in (await client.hear("error", parameter="noise_scale"))["error_message"]
+        assert "keeps no recordings" in (await client.hear("error"))["error_message"]
         await client.hear("receipt", parameter="paused", state="applied")
 
     with_scope(server, run)

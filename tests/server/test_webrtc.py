@@ -137,6 +137,7 @@ def test_a_view_only_shows_and_a_lost_owner_comes_back(server: TinyServer) -> No
         ({"sdp": "v=0", "type": "offer", "start": {"type": "ping"}}, 409, "bad_state"),
         ({"sdp": "v=0", "type": "offer", "start": {"type": [], "version": 1}}, 409, "bad_state"),
         ({"sdp": "v=0", "type": "offer", "start": {"type": "attach", "version": 1, "session": "guess"}}, 404, "not_found"),
+        ({"sdp": "v=0\nm=video" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
         ({"sdp": "v=0", "type": "offer"}, 400, "bad_message"),
         ({"sdp": "v" * 200_000, "type": "offer", "start": {}}, 413, "too_large"),
         ("offer", 400, "bad_message"),
