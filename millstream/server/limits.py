@@ -27,6 +27,8 @@ class ClientLimits:
     """Messages refused in a row before the connection is closed."""
     hello_s: float = 30.0
     """A connection that has not said what it wants by then is closed."""
+    patience_s: float = 30.0
+    """A client that does not take a message for so long is let go."""
     max_id_length: int = 128
     """Of a control's id."""
 

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from millstream.server.conversation import Conversation
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.outbox import ClientGone, Outbox
+from millstream.server.outbox import ClientGone, Outbox, OutboxLimits
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ async def stream(websocket: WebSocket) -> None:
     limits: ClientLimits = websocket.app.state.limits
     offered = websocket.scope.get("subprotocols", ())
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-    outbox = Outbox()
+    outbox = Outbox(OutboxLimits(patience_s=limits.patience_s))
     conversation = Conversation(hub, outbox, limits)
     sender = asyncio.ensure_future(outbox.drain(lambda item: _send(websocket, conversation.say(item))))
     listener = asyncio.ensure_future(_listen(websocket, conversation, limits))

@@ -117,7 +117,13 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def serving(
-    data: Path | None = None, config: AppConfig | None = None, *, places: int = 32, max_waiting: int = 4, **limits: Any
+    data: Path | None = None,
+    config: AppConfig | None = None,
+    *,
+    places: int = 32,
+    max_waiting: int = 4,
+    ping_s: float = 20.0,
+    **limits: Any,
 ) -> Iterator[Serving]:
     torch.set_num_threads(1)
     engine = Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
@@ -131,7 +137,15 @@ def serving(
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * 2**10)  # so that a slow reader is felt soon
     threads = set(threading.enumerate())
-    options = uvicorn.Config(app, ws=ImpatientWebSocket, ws_max_size=8 * 2**20, lifespan="on", log_config=None)
+    options = uvicorn.Config(
+        app,
+        ws=ImpatientWebSocket,
+        ws_max_size=8 * 2**20,
+        ws_ping_interval=ping_s,
+        ws_ping_timeout=ping_s,
+        lifespan="on",
+        log_config=None,
+    )
     server = uvicorn.Server(options)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="serving")
     thread.start()

@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import av
 import httpx2
@@ -18,6 +19,7 @@ from PIL import Image
 from websockets.exceptions import ConnectionClosed
 
 from millstream.runtime.journal import read_journal
+from millstream.server import sockets
 from millstream.server.app import AppConfig
 from millstream.server.limits import ClientLimits
 from tests.server.serving import START, Client, Serving, serving, wait_until
@@ -344,3 +346,32 @@ def test_connecting_and_leaving_a_hundred_times_leaves_nothing(server: Serving) 
     server.until(lambda: not server.hub.stations and not server.hub._tasks, "all tasks are done")
     server.until(lambda: loose_threads() <= threads, "all threads are gone")
     assert server.hub.service.engine.generator.caches == {}
+
+
+def mute(server: Serving) -> socket.socket:
+    """A peer that starts a session and is never heard of again, though its connection stays open."""
+    host, port = server.address.split(":")
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.connect((host, int(port)))
+    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13"
+    ask = f"GET /v1/stream HTTP/1.1\r\nHost: {server.address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n"
+    peer.sendall(ask.encode())
+    words = json.dumps(START | {"fps": 30, "formats": ["raw"]}).encode()
+    peer.sendall(b"\x81" + bytes([0x80 | len(words)]) + b"\0\0\0\0" + words)
+    return peer
+
+
+@pytest.mark.parametrize(("ping_s", "patience_s"), [(0.3, 60.0), (60.0, 0.3)], ids=["no pong", "nothing taken"])
+def test_a_peer_that_went_silent_is_let_go(monkeypatch: pytest.MonkeyPatch, ping_s: float, patience_s: float) -> None:
+    monkeypatch.setattr(sockets, "LINGER_S", 0.1)
+    limits = ClientLimits(patience_s=patience_s)
+    with serving(config=AppConfig(limits=limits), ping_s=ping_s) as quiet, mute(quiet) as peer:
+        quiet.until(lambda: any(station.viewers for station in quiet.hub.stations.values()), "it has come")
+        quiet.until(lambda: not any(station.viewers for station in quiet.hub.stations.values()), "it is given up")
+        peer.settimeout(30)
+        with suppress(ConnectionResetError):
+            while peer.recv(65536):
+                pass
+        with quiet.client() as other:
+            assert other.start()["session"]
