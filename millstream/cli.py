@@ -1,10 +1,8 @@
-"""The command line: how options are spelled, and how errors are said. `commands/` does the work."""
+"""The command line: how options are spelled. `commands/` does the work."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from millstream import __version__
-from millstream.core.errors import ConfigError, MillstreamError
+from millstream.cli_parts import parse_lora, parse_numbers, parse_size, plain_errors
+from millstream.cli_plan import plan
+from millstream.core.errors import ConfigError
 
 app = typer.Typer(
     name="millstream",
@@ -26,6 +26,7 @@ train = typer.Typer(name="train", no_args_is_help=True, help="Train the small mo
 app.add_typer(train)
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Measure a server from outside.")
 app.add_typer(bench)
+app.add_typer(plan)
 
 
 class Positions(str, Enum):
@@ -445,41 +446,6 @@ def load(
         missed = run_bench_load(request, as_json=as_json, out=out, gate=gate)
     if missed:
         raise typer.Exit(1)
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    height, cross, width = text.lower().partition("x")
-    if not (cross and height.isdecimal() and width.isdecimal()):
-        raise ConfigError(f"--size must be HEIGHTxWIDTH, for example 480x832, got {text!r}")
-    return int(height), int(width)
-
-
-def parse_numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(step) for step in text.split(","))
-    except ValueError:
-        raise ConfigError(f"expected numbers with commas between them, for example 1000,750,500,250, got {text!r}") from None
-
-
-def parse_lora(text: str) -> tuple[str, float]:
-    path, colon, scale = text.rpartition(":")
-    try:
-        return (path, float(scale)) if colon else (text, 1.0)
-    except ValueError:
-        return text, 1.0
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """One line and an exit code for what a person can mend; anything else is a bug and keeps its traceback."""
-    try:
-        yield
-    except MillstreamError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-        raise typer.Exit(130) from None
 
 
 def main() -> None:

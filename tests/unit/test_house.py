@@ -29,7 +29,9 @@ ARROWS = {
     "load": {"core"},
     "trainer": {"models", "ops", "core"},
     "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "models", "core"},
-    "cli": {"commands", "load", "trainer", "models", "core"},
+    "cli": {"cli_parts", "cli_plan", "commands", "load", "trainer", "models", "core"},
+    "cli_parts": {"core"},
+    "cli_plan": {"cli_parts", "commands"},
     "__main__": {"cli"},
 }
 """Which room may import which, besides itself."""
@@ -115,6 +117,10 @@ SURFACE = {
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--json"},
+    "plan": {
+        "--batch", "--first-frame", "--fps", "--gpus", "--json", "--max", "--model", "--precision", "--price", "--schedule",
+        "--sessions", "--size", "--software", "--steps", "--topology", "--video-in", "--window",
+    },
     "bench load": {
         "--connects", "--fps", "--gate", "--json", "--model", "--out", "--script", "--seconds", "--seed", "--sessions", "--url",
         "--weights",
@@ -131,8 +137,10 @@ def commands(group: Any = None, prefix: str = "") -> dict[str, Any]:
     """Every command by the words that call it; those of a group, such as `train data`, have two."""
     found: dict[str, Any] = {}
     for name, command in (group or typer.main.get_command(app)).commands.items():
-        inner = commands(command, f"{prefix}{name} ") if hasattr(command, "commands") else {f"{prefix}{name}": command}
-        found.update(inner)
+        if hasattr(command, "commands"):
+            found.update(commands(command, f"{prefix}{name} "))
+        if getattr(command, "invoke_without_command", True):
+            found[f"{prefix}{name}"] = command
     return found
 
 

@@ -1,0 +1,45 @@
+"""What the files of the command line share: how values are spelled, and how errors are said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from millstream.core.errors import ConfigError, MillstreamError
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    height, cross, width = text.lower().partition("x")
+    if not (cross and height.isdecimal() and width.isdecimal()):
+        raise ConfigError(f"--size must be HEIGHTxWIDTH, for example 480x832, got {text!r}")
+    return int(height), int(width)
+
+
+def parse_numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(step) for step in text.split(","))
+    except ValueError:
+        raise ConfigError(f"expected numbers with commas between them, for example 1000,750,500,250, got {text!r}") from None
+
+
+def parse_lora(text: str) -> tuple[str, float]:
+    path, colon, scale = text.rpartition(":")
+    try:
+        return (path, float(scale)) if colon else (text, 1.0)
+    except ValueError:
+        return text, 1.0
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """One line and an exit code for what a person can mend; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except MillstreamError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(130) from None

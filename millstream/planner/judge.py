@@ -1,0 +1,156 @@
+"""One layout against one ask: what it carries, what it costs, what it misses, and what would give first.
+
+A promise is frames a second for so many sessions, and perhaps a first frame in time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from millstream.core.errors import ConfigError
+from millstream.planner.footprint import DeviceNeed, device_needs
+from millstream.planner.hardware import GIB, Fleet
+from millstream.planner.time import ChunkTime, chunk_time
+from millstream.planner.topology import Layout
+from millstream.planner.workload import Workload
+
+MEMORY_SHARE = 0.95
+"""Of a device's memory that a plan may fill: allocators need air."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """`work.stream.fps` for each of `sessions`, on these devices."""
+
+    work: Workload
+    fleet: Fleet
+    sessions: int = 1
+    first_frame_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.sessions <= 10_000_000:
+            raise ConfigError(f"--sessions must be 1 to 10 million, got {self.sessions}")
+        if self.first_frame_ms is not None and not self.first_frame_ms > 0:
+            raise ConfigError(f"--first-frame must be above 0 seconds, got {self.first_frame_ms / 1e3:g}")
+        if self.work.precision == "fp8" and self.fleet.device.fp8_tflops is None:
+            raise ConfigError(f"{self.fleet.device.name} has no fp8; leave --precision out")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shortfall:
+    """Something a plan does not hold: how much of it is there, 0 to 1, and in words."""
+
+    what: str
+    share: float
+    said: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    ask: Ask
+    layout: Layout
+    time: ChunkTime
+    needs: tuple[DeviceNeed, ...]
+    sessions_per_replica: int
+    """That keep their frame rate and fit."""
+    replicas: int
+    """Used: no more than the sessions need."""
+    shortfalls: tuple[Shortfall, ...]
+    bound: str
+    """What gives first, with how far it is used."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.shortfalls
+
+    @property
+    def fps(self) -> float:
+        """Of one session alone."""
+        return 1e3 * self.ask.work.chunk_frames / self.time.period_ms
+
+    @property
+    def devices(self) -> int:
+        return self.replicas * self.layout.devices
+
+    @property
+    def dollars_per_stream_hour(self) -> float:
+        carried = min(self.ask.sessions, max(1, self.sessions_per_replica) * self.replicas)
+        return self.devices * self.ask.fleet.device.dollars_per_hour / carried
+
+    @property
+    def latency_ms(self) -> float:
+        """From a chunk's plan to its pictures: how soon a control can show, at best."""
+        return self.time.serialised_ms
+
+    @property
+    def memory_share(self) -> float:
+        sessions = math.ceil(self.ask.sessions / self.replicas)
+        carried = max(1, min(sessions, self.sessions_per_replica))
+        return max(need.bytes_for(carried) for need in self.needs) / self.ask.fleet.device.memory_bytes
+
+
+def judge(ask: Ask, layout: Layout) -> Plan:
+    time = chunk_time(ask.work, ask.fleet, layout)
+    needs = device_needs(ask.work, ask.fleet.device, layout)
+    room = int(MEMORY_SHARE * ask.fleet.device.memory_bytes)
+    fit = min(need.sessions_in(room) for need in needs)
+    in_time = time.period_ms <= ask.work.deadline_ms * (1 + 1e-9)
+    kept = math.floor(ask.work.deadline_ms / time.busy_ms + 1e-9) * ask.work.batch if in_time else 0
+    carried = min(fit, kept)
+    available = ask.fleet.count // layout.devices
+    assert available, f"{layout.name} needs {layout.devices} devices, there are {ask.fleet.count}"
+    return Plan(
+        ask=ask,
+        layout=layout,
+        time=time,
+        needs=needs,
+        sessions_per_replica=carried,
+        replicas=min(available, math.ceil(ask.sessions / max(1, carried))),
+        shortfalls=tuple(_shortfalls(ask, time, needs, fit, kept, available)),
+        bound=_bound(ask, time, fit),
+    )
+
+
+def _shortfalls(
+    ask: Ask, time: ChunkTime, needs: tuple[DeviceNeed, ...], fit: int, kept: int, replicas: int
+) -> list[Shortfall]:
+    found = []
+    work, deadline = ask.work, ask.work.deadline_ms
+    if fit < work.batch:
+        fullest = max(needs, key=lambda need: need.bytes_for(work.batch))
+        need, have = fullest.bytes_for(work.batch), ask.fleet.device.memory_bytes
+        said = f"a device ({fullest.role}) needs {need / GIB:.1f} GiB and has {MEMORY_SHARE * have / GIB:.1f}"
+        found.append(Shortfall(what="memory", share=MEMORY_SHARE * have / need, said=said))
+    if time.period_ms > deadline:
+        fps = 1e3 * work.chunk_frames / time.period_ms
+        said = (
+            f"one stream reaches {fps:.1f} of {work.stream.fps:g} FPS: a chunk takes {time.period_ms:.0f} ms of {deadline:.0f}"
+        )
+        found.append(Shortfall(what="frame rate", share=deadline / time.period_ms, said=said))
+    carried = min(fit, kept) * replicas
+    if not found and carried < ask.sessions:
+        said = f"carries {carried} of {ask.sessions} sessions"
+        found.append(Shortfall(what="sessions", share=carried / ask.sessions, said=said))
+    limit = ask.first_frame_ms
+    if limit is not None and time.first_frame_ms > limit:
+        said = f"the first frame comes after {time.first_frame_ms / 1e3:.2f} s, not {limit / 1e3:.2f}"
+        found.append(Shortfall(what="first frame", share=limit / time.first_frame_ms, said=said))
+    return found
+
+
+def _bound(ask: Ask, time: ChunkTime, fit: int) -> str:
+    """What one session uses furthest: the mesh, by what fills its time, the VAE, memory, or the wait for the first frame."""
+    deadline = ask.work.deadline_ms
+    call = time.call
+    parts = {"products": call.products, "attention": call.attention, "bandwidth": call.elementwise}
+    parts["communication"] = call.communication
+    used = {
+        max(parts, key=lambda name: parts[name]): time.mesh_ms / deadline,
+        "VAE": time.front_ms / deadline,
+        "memory": 1 / max(fit, 1e-3),
+    }
+    if ask.first_frame_ms is not None:
+        used["first frame"] = time.first_frame_ms / ask.first_frame_ms
+    name = max(used, key=lambda key: used[key])
+    return f"{name} {100 * used[name]:.0f}%"

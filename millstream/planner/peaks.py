@@ -1,0 +1,75 @@
+"""Bytes that come and go: the working set of a DiT call, of the VAE, and what a session's VAE keeps between chunks.
+
+Counted from what the networks of `models/` hold at their fullest moment, one operation after another, as eager
+execution does; a compiler can only hold less. Attention is counted as a fused kernel, without its scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.core.config import BrookVAEConfig, DiTConfig, StreamConfig, VAEConfig
+from millstream.planner.memory import tokens_per_frame
+from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
+
+_FLOAT = 4
+
+
+def dit_peak(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, batch: int = 1, tp: int = 1, sp: int = 1) -> int:
+    """In the last product of an MLP: six tensors of the model's width and two of the MLP's; TP shards the latter, SP both."""
+    tokens = batch * stream.frames_per_chunk * tokens_per_frame(dit, stream) // sp
+    levels = batch * stream.frames_per_chunk * 8 * dit.width
+    mlp = tokens * (6 * dit.width + 2 * dit.ffn // tp) * value_bytes
+    return max(mlp, _rotary_peak(dit, tokens, value_bytes, tp)) + levels * value_bytes
+
+
+def _rotary_peak(dit: DiTConfig, tokens: int, value_bytes: int, tp: int) -> int:
+    """Turning the keys: the residual and its norm in full; q, k, v and three float32 tensors of this rank's heads."""
+    return tokens * dit.width * (2 * value_bytes + (3 * value_bytes + 3 * _FLOAT) // tp)
+
+
+def decode_peak(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int) -> int:
+    """Decoding `frames` latent frames at once, the new tails among it."""
+    convs = decoder_convs(vae, frames, stream.height, stream.width)
+    if isinstance(vae, BrookVAEConfig):
+        return _brook_decode(vae, convs, value_bytes)
+    return _wan_peak(convs, value_bytes)
+
+
+def encode_peak(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int) -> int:
+    """Encoding pictures into `frames` latent frames at once."""
+    convs = encoder_convs(vae, frames, stream.height, stream.width)
+    if isinstance(vae, BrookVAEConfig):
+        stem = convs[0]
+        return 3 * stem.outer * _places(stem) * value_bytes
+    return _wan_peak(convs, value_bytes)
+
+
+def vae_state_bytes(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, value_bytes: int, encodes: bool = False) -> int:
+    """The tails one session keeps between chunks: the decoder's, and the encoder's for video to video."""
+    convs = decoder_convs(vae, 1, stream.height, stream.width)
+    convs += encoder_convs(vae, 1, stream.height, stream.width) if encodes else []
+    return sum(conv.tail_values for conv in convs) * value_bytes
+
+
+def _wan_peak(convs: Sequence[Conv], value_bytes: int) -> int:
+    """At the second norm of a residual block: its input, its middle, a float32 copy and its square, and the tails."""
+    norm = 2 * value_bytes + (_FLOAT if value_bytes < _FLOAT else 0) + _FLOAT
+    tails, peak = 0, 0
+    for conv in convs:
+        if conv.taps == 27 and conv.inner == conv.outer:
+            peak = max(peak, tails + norm * conv.outer * _places(conv))
+        tails += conv.tail_values * value_bytes
+    return peak
+
+
+def _brook_decode(vae: BrookVAEConfig, convs: Sequence[Conv], value_bytes: int) -> int:
+    """In the last residual block: its input, two of its steps, and what it was made from at half the size."""
+    last = convs[-1]
+    _, middle, thin = vae.widths
+    tails = sum(conv.tail_values for conv in convs)
+    return (3 * thin * _places(last) + middle * _places(last) // 4 + tails) * value_bytes
+
+
+def _places(conv: Conv) -> int:
+    return conv.frames * conv.rows * conv.columns

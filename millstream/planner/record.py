@@ -1,0 +1,78 @@
+"""Plans as plain data, for programs: what `plan --json` prints and a report draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.planner.hardware import GIB
+from millstream.planner.judge import Ask, Plan
+from millstream.planner.search import Answer
+
+FORMAT = "millstream-plan"
+VERSION = 1
+
+
+def answer_record(answer: Answer, *, shown: int) -> dict[str, Any]:
+    """The ask, the best `shown` plans, the Pareto front by topology."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "ask": ask_record(answer.best.ask),
+        "holds": answer.best.holds,
+        "plans": [{**plan_record(plan), "why_not": answer.why_not(plan)} for plan in answer.plans[:shown]],
+        "pareto": [plan.layout.name for plan in answer.pareto],
+    }
+
+
+def ask_record(ask: Ask) -> dict[str, Any]:
+    work, stream, device = ask.work, ask.work.stream, ask.fleet.device
+    return {
+        "model": work.spec.name,
+        "gpus": ask.fleet.name,
+        "size": f"{stream.height}x{stream.width}",
+        "fps": stream.fps,
+        "window": stream.window,
+        "steps": list(stream.steps),
+        "sessions": ask.sessions,
+        "first_frame_ms": ask.first_frame_ms,
+        "precision": work.precision,
+        "software": work.software.name,
+        "batch": work.batch,
+        "dollars_per_device_hour": device.dollars_per_hour,
+        "rates": "measured" if device.is_measured else "from the datasheet",
+    }
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    time, call = plan.time, plan.time.call
+    return {
+        "topology": plan.layout.name,
+        "holds": plan.holds,
+        "missing": [shortfall.said for shortfall in plan.shortfalls],
+        "bound": plan.bound,
+        "replicas": plan.replicas,
+        "devices": plan.devices,
+        "sessions_per_replica": plan.sessions_per_replica,
+        "fps": plan.fps,
+        "dollars_per_stream_hour": plan.dollars_per_stream_hour,
+        "time_ms": {
+            "period": time.period_ms,
+            "serialised": time.serialised_ms,
+            "mesh": time.mesh_ms,
+            "decode": time.decode_ms,
+            "encode": time.encode_ms,
+            "transport": time.transport_ms,
+            "busiest_device": time.busy_ms,
+            "first_frame": time.first_frame_ms,
+            "call": {
+                "products": call.products,
+                "attention": call.attention,
+                "elementwise": call.elementwise,
+                "communication": call.communication,
+            },
+        },
+        "memory_gib": {
+            need.role: {name: size / GIB for name, size in {**need.fixed, **need.per_session}.items()} for need in plan.needs
+        },
+        "memory_share": plan.memory_share,
+    }

@@ -1,0 +1,111 @@
+"""All layouts for an ask, ranked; the Pareto front of cost and latency; why each other one lost; the largest that holds.
+
+A layout that misses a promise is ranked by how near it comes, so an impossible ask is answered by the nearest plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from millstream.core.config import SPATIAL_STRIDE, StreamConfig
+from millstream.core.errors import ConfigError
+from millstream.planner.judge import Ask, Plan, judge
+from millstream.planner.topology import Layout, layouts, refuse_indivisible
+
+QUANTITIES = ("size", "window", "sessions", "batch")
+_UNIT = 2 * SPATIAL_STRIDE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    plans: tuple[Plan, ...]
+    """Best first."""
+
+    @property
+    def best(self) -> Plan:
+        return self.plans[0]
+
+    @property
+    def pareto(self) -> tuple[Plan, ...]:
+        """Those that nothing beats in both cost and latency, among plans that hold; cheap ones first."""
+        front: list[Plan] = []
+        for plan in sorted(
+            (plan for plan in self.plans if plan.holds), key=lambda p: (p.dollars_per_stream_hour, p.latency_ms)
+        ):
+            if not front or plan.latency_ms < front[-1].latency_ms - 1e-9:
+                front.append(plan)
+        return tuple(front)
+
+    def why_not(self, plan: Plan) -> str:
+        """Against the best, in one line; empty for the best itself."""
+        if plan is self.best:
+            return ""
+        if not plan.holds:
+            return "; ".join(shortfall.said for shortfall in plan.shortfalls)
+        cost, best_cost = plan.dollars_per_stream_hour, self.best.dollars_per_stream_hour
+        quicker = self.best.latency_ms / plan.latency_ms
+        dearer = f"{cost / best_cost:.2f} times the price" if best_cost else f"{plan.devices} devices for {self.best.devices}"
+        if quicker > 1.005:
+            return f"{dearer} for {quicker:.2f} times the speed"
+        return f"{dearer}, and no quicker" if cost > best_cost * 1.005 else "the same price, and no quicker"
+
+
+def search(ask: Ask, *, only: Layout | None = None) -> Answer:
+    if only is not None:
+        refuse_indivisible(ask.work.spec.dit, only)
+        if only.devices > ask.fleet.count:
+            raise ConfigError(f"{only.name} takes {only.devices} devices and --gpus names {ask.fleet.count}")
+    candidates = [only] if only is not None else layouts(ask.work.spec.dit, ask.fleet.count)
+    return Answer(plans=tuple(sorted((judge(ask, layout) for layout in candidates), key=_rank)))
+
+
+def largest(ask: Ask, quantity: str, *, only: Layout | None = None) -> tuple[int, Answer] | None:
+    """The most of `quantity` for which some plan holds, and its answer; None if even the least is too much.
+
+    `size` is the height, its width in the stream's proportions.
+    """
+    if quantity not in QUANTITIES:
+        raise ConfigError(f"--max must be one of {', '.join(QUANTITIES)}, got {quantity!r}")
+    least, most, vary = _ladder(ask, quantity)
+
+    def answer(steps: int) -> Answer:
+        return search(vary(steps), only=only)
+
+    if not answer(least).best.holds:
+        return None
+    low, high = least, least
+    while high < most and answer(high).best.holds:
+        low, high = high, min(most, 2 * high)
+    if answer(high).best.holds:
+        low = high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if answer(middle).best.holds else (low, middle)
+    return (low * _UNIT if quantity == "size" else low), answer(low)
+
+
+def _rank(plan: Plan) -> tuple[float, ...]:
+    if plan.holds:
+        return (0, plan.dollars_per_stream_hour, plan.latency_ms, plan.devices)
+    return (1, -min(shortfall.share for shortfall in plan.shortfalls), plan.devices, plan.latency_ms)
+
+
+def _ladder(ask: Ask, quantity: str) -> tuple[int, int, Callable[[int], Ask]]:
+    """The least and the most that can be asked, and how to ask it."""
+    work, stream = ask.work, ask.work.stream
+
+    def with_stream(changed: StreamConfig) -> Ask:
+        return replace(ask, work=replace(work, stream=changed))
+
+    def with_size(units: int) -> Ask:
+        width = max(1, round(units * stream.width / stream.height))
+        return with_stream(replace(stream, height=units * _UNIT, width=width * _UNIT))
+
+    tallest = min(8192, 8192 * stream.height // stream.width) // _UNIT
+    return {
+        "size": (1, tallest, with_size),
+        "window": (stream.frames_per_chunk + stream.sink, 1024, lambda w: with_stream(replace(stream, window=w))),
+        "sessions": (1, 10_000_000, lambda n: replace(ask, sessions=n)),
+        "batch": (1, 256, lambda n: replace(ask, work=replace(work, batch=n), sessions=max(ask.sessions, n))),
+    }[quantity]

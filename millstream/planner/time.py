@@ -1,0 +1,210 @@
+"""How long a chunk takes on one replica: phase by phase, for every layout, serialised and overlapped.
+
+One operation takes `max(flops / rate, bytes / bandwidth)`, a block at least its launches. Collectives are alpha-beta.
+Knows no sessions and no prices: `search.py` does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from millstream.core.config import TEMPORAL_STRIDE
+from millstream.planner.communication import all_reduce, all_to_all, point_to_point
+from millstream.planner.flops import Product, attention_flops, block_products, text_flops
+from millstream.planner.hardware import Device, Fleet, Link
+from millstream.planner.memory import text_parameters
+from millstream.planner.topology import Layout
+from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
+from millstream.planner.workload import Workload
+
+PROMPT_TOKENS = 64
+"""A prompt of some forty words."""
+_TILES = ((128, 256, 1.0), (128, 128, 0.9))
+"""Rows and columns that a multiprocessor takes at a time, and what such a kernel reaches of the best."""
+_CROSS_SHARE = 0.82
+"""Attention over the few keys of a prompt, against attention over a window."""
+_SHARDED_PASSES = 0.5
+"""Of the walks over activations: those over heads and the MLP; norms and residuals are repeated on every TP rank."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallTime:
+    """One model call, milliseconds on the rank that takes longest."""
+
+    products: float
+    attention: float
+    elementwise: float
+    communication: float
+
+    @property
+    def total(self) -> float:
+        return self.products + self.attention + self.elementwise + self.communication
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkTime:
+    """One chunk of one batch on one replica, milliseconds."""
+
+    call: CallTime
+    calls: float
+    """Full calls a chunk costs; a commit stops at the last layer's keys."""
+    encode_ms: float
+    decode_ms: float
+    transport_ms: float
+    mesh_ms: float
+    """From envelope to latents, alone on the mesh."""
+    busy_ms: float
+    """What the busiest device spends on a chunk: the period when enough chunks are in flight."""
+    period_ms: float
+    """Between two chunks of one session, front and mesh overlapped where they are apart."""
+    serialised_ms: float
+    """The same if each waited for the other."""
+    first_frame_ms: float
+
+    @property
+    def front_ms(self) -> float:
+        return self.encode_ms + self.decode_ms
+
+
+def chunk_time(work: Workload, fleet: Fleet, layout: Layout) -> ChunkTime:
+    call = call_time(work, fleet, layout, keys=work.window_tokens)
+    calls = len(work.stream.steps) + work.rebuilds + work.commits * (1 - 1 / work.spec.dit.layers)
+    encode = work.batch * encode_ms(work, fleet.device) if work.video_in or work.stream.anchor == "decoded" else 0.0
+    decode = work.batch * decode_ms(work, fleet.device)
+    hops = layout.pp - 1
+    boundary = point_to_point(_activation_bytes(work, fleet.device), fleet.link_between(layout.mesh))
+    mesh = calls * (call.total + hops * boundary)
+    transport = _transport_ms(work, fleet, layout)
+    busy = _busy(calls * call.total, calls * boundary if hops else 0.0, encode, decode, layout, work)
+    front = encode + decode
+    alone = mesh + transport if layout.front_apart else front + mesh
+    period = max(front, alone) if layout.front_apart else alone
+    if work.stream_batch and layout.pp > 1:
+        period = busy
+    return ChunkTime(
+        call=call,
+        calls=calls,
+        encode_ms=encode,
+        decode_ms=decode,
+        transport_ms=transport,
+        mesh_ms=mesh,
+        busy_ms=busy,
+        period_ms=period,
+        serialised_ms=front + mesh + transport,
+        first_frame_ms=_first_frame(work, fleet, layout, hops * boundary) + transport,
+    )
+
+
+def call_time(work: Workload, fleet: Fleet, layout: Layout, *, keys: int) -> CallTime:
+    """One call over `keys` keys. Under stream batch all noise levels of a chunk share the call, which then counts a share."""
+    dit, device = work.spec.dit, fleet.device
+    shared = work.calls if work.stream_batch else 1
+    tokens = work.batch * work.chunk_tokens * shared // layout.sp
+    products = sum(product_ms(p, device, fp8=work.precision == "fp8") for p in block_products(dit, tokens, tp=layout.tp))
+    width = dit.width // layout.tp
+    attended = attention_flops(tokens, keys, width) + attention_flops(tokens, dit.text_tokens, width) / _CROSS_SHARE
+    share = head_share(tokens * layout.sp, dit.heads // layout.tp // layout.sp, device)
+    attention = attended / device.rates.attention_tflops / share / 1e9
+    passes = work.software.passes * (1 - _SHARDED_PASSES + _SHARDED_PASSES / layout.tp)
+    walked = passes * tokens * dit.width * device.value_bytes
+    elementwise = walked / device.rates.bandwidth_tb_s / 1e9
+    launches = work.software.launches * device.rates.launch_us / 1e3
+    elementwise = max(elementwise, launches - products - attention)
+    talk = _block_communication(work, tokens, layout, fleet.link_between(layout.mesh), device.value_bytes)
+    scale = dit.layers / shared
+    return CallTime(
+        products=products * scale, attention=attention * scale, elementwise=elementwise * scale, communication=talk * scale
+    )
+
+
+def product_ms(product: Product, device: Device, *, fp8: bool) -> float:
+    rates = device.rates
+    quick = rates.fp8_tflops if fp8 else rates.matmul_tflops
+    assert quick is not None, f"{device.name} has no fp8"
+    share = wave_share(product.rows, product.outer, device.multiprocessors) if device.value_bytes == 2 else 1.0
+    moved = product.rows * (product.inner + product.outer) * device.value_bytes
+    moved += product.inner * product.outer * (1 if fp8 else device.value_bytes)
+    return max(product.flops / quick / share, product.count * moved / rates.bandwidth_tb_s) / 1e9
+
+
+def wave_share(rows: int, columns: int, multiprocessors: int) -> float:
+    """What is left of the peak when the last wave of tiles does not fill the device."""
+    shares = []
+    for tile_rows, tile_columns, quality in _TILES:
+        tiles = math.ceil(rows / tile_rows) * math.ceil(columns / tile_columns)
+        waves = math.ceil(tiles / multiprocessors)
+        shares.append(quality * rows * columns / (waves * multiprocessors * tile_rows * tile_columns))
+    return max(shares)
+
+
+def head_share(queries: int, heads: int, device: Device) -> float:
+    """The same for attention, where a multiprocessor takes 128 queries of one head at a time."""
+    if device.value_bytes != 2:
+        return 1.0
+    waves = math.ceil(math.ceil(queries / 128) * heads / device.multiprocessors)
+    return queries * heads / (waves * device.multiprocessors * 128)
+
+
+def decode_ms(work: Workload, device: Device) -> float:
+    stream = work.stream
+    return _convs_ms(decoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width), work, device)
+
+
+def encode_ms(work: Workload, device: Device) -> float:
+    """Of a chunk's pictures; an anchor that is encoded again is one of them."""
+    stream = work.stream
+    share = 1.0 if work.video_in else 1 / (TEMPORAL_STRIDE * stream.frames_per_chunk)
+    return share * _convs_ms(encoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width), work, device)
+
+
+def text_ms(work: Workload, device: Device) -> float:
+    text, rates = work.spec.text, device.rates
+    weights = (text_parameters(text) - text.vocabulary * text.width) * device.value_bytes
+    compute = text_flops(text, PROMPT_TOKENS) / rates.matmul_tflops
+    return max(compute, weights / rates.bandwidth_tb_s) / 1e9 + text.layers * 20 * rates.launch_us / 1e3
+
+
+def _convs_ms(convs: list[Conv], work: Workload, device: Device) -> float:
+    rates = device.rates
+    computed = sum(conv.flops / rates.conv_rate(min(conv.inner, conv.outer)) for conv in convs) / work.software.conv_share
+    written = sum(conv.outer * conv.frames * conv.rows * conv.columns for conv in convs) * device.value_bytes
+    return (computed + work.software.vae_passes * written / rates.bandwidth_tb_s) / 1e9
+
+
+def _block_communication(work: Workload, tokens: int, layout: Layout, link: Link, value_bytes: int) -> float:
+    """TP: two large all-reduces and a small one for the q/k norms. SP: q, k, v and the answer change hands."""
+    large = tokens * work.spec.dit.width * value_bytes
+    small = tokens * 2 * 4
+    tensor = 2 * all_reduce(large, layout.tp, link) + all_reduce(small, layout.tp, link)
+    return tensor + 4 * all_to_all(large, layout.sp, link)
+
+
+def _busy(calls_ms: float, boundary_ms: float, encode: float, decode: float, layout: Layout, work: Workload) -> float:
+    """The busiest device. Stages hold whole layers; where the VAE shares them it sits at the ends and layers are rebalanced."""
+    stage = calls_ms * math.ceil(work.spec.dit.layers / layout.pp) / work.spec.dit.layers + boundary_ms
+    if layout.front_apart:
+        return max(encode + decode, stage)
+    if layout.pp == 1:
+        return encode + decode + stage
+    return max(encode, decode, (encode + decode + calls_ms) / layout.pp + boundary_ms)
+
+
+def _first_frame(work: Workload, fleet: Fleet, layout: Layout, hops_ms: float) -> float:
+    """Text, the first chunk's steps over its own keys, its decoding (nine frames of twelve)."""
+    call = call_time(work, fleet, layout, keys=work.chunk_tokens)
+    shown = 1 - (TEMPORAL_STRIDE - 1) / work.chunk_frames
+    steps = len(work.stream.steps) * (call.total + hops_ms)
+    return text_ms(work, fleet.device) + steps + shown * decode_ms(work, fleet.device)
+
+
+def _transport_ms(work: Workload, fleet: Fleet, layout: Layout) -> float:
+    if not layout.front_apart:
+        return 0.0
+    height, width = work.stream.latent_size
+    latents = work.batch * work.stream.frames_per_chunk * work.spec.dit.channels * height * width * fleet.device.value_bytes
+    return 2 * point_to_point(latents, fleet.link_between(layout.devices))
+
+
+def _activation_bytes(work: Workload, device: Device) -> float:
+    return work.batch * work.chunk_tokens * work.spec.dit.width * device.value_bytes

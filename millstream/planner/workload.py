@@ -1,0 +1,67 @@
+"""What a plan is made for: a model, how it streams, in what precision, with which kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
+from millstream.core.errors import ConfigError
+from millstream.planner.memory import tokens_per_frame
+from millstream.planner.software import SOFTWARE, Software
+
+Precision = Literal["native", "fp8"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    spec: ModelSpec
+    stream: StreamConfig
+    precision: Precision = "native"
+    """Of products: bf16 (fp32 on a processor without it), or fp8. Caches and the rest stay native."""
+    software: Software = SOFTWARE["eager"]
+    batch: int = 1
+    """Sessions whose chunks share their model calls."""
+    commit: bool = True
+    """Whether a finished chunk is run once more, clean, for its keys and values."""
+    video_in: bool = False
+    """Video to video: pictures are encoded too."""
+    stream_batch: bool = False
+    """Several noise levels of consecutive chunks in one call, as StreamDiffusion does: fills a pipeline from one session."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= 256:
+            raise ConfigError(f"batch must be 1 to 256 sessions, got {self.batch}")
+
+    @property
+    def chunk_tokens(self) -> int:
+        return self.stream.frames_per_chunk * tokens_per_frame(self.spec.dit, self.stream)
+
+    @property
+    def window_tokens(self) -> int:
+        return self.stream.window * tokens_per_frame(self.spec.dit, self.stream)
+
+    @property
+    def chunk_frames(self) -> int:
+        """Pixel frames of a chunk, after the epoch's first."""
+        return pixel_frames(1, self.stream.frames_per_chunk)
+
+    @property
+    def rebuilds(self) -> int:
+        """Calls before each chunk that rebuild the window, when it is anchored."""
+        if self.stream.anchor == "off":
+            return 0
+        return -(-(self.stream.window - self.stream.frames_per_chunk) // self.stream.frames_per_chunk)
+
+    @property
+    def commits(self) -> int:
+        return int(self.commit and self.stream.anchor == "off")
+
+    @property
+    def calls(self) -> int:
+        return self.rebuilds + len(self.stream.steps) + self.commits
+
+    @property
+    def deadline_ms(self) -> float:
+        """How long a chunk plays."""
+        return 1e3 * self.chunk_frames / self.stream.fps

@@ -1,0 +1,121 @@
+"""What networks hold at their fullest moment, counted op by op on the meta device, against the planner's formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from millstream.core.config import BrookVAEConfig, DiTConfig, StreamConfig
+from millstream.core.presets import MODELS
+from millstream.models import dit as dit_module
+from millstream.models.brook.vae import BrookVAE
+from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.wan.vae import WanVAE
+from millstream.ops.rope import Phases
+from millstream.planner.footprint import device_needs, rank_parameters
+from millstream.planner.hardware import GIB, find_device
+from millstream.planner.memory import dit_parameters, memory_need
+from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
+from millstream.planner.topology import Layout, parse_layout
+from millstream.planner.workload import Workload
+from tests.unit.live_bytes import LiveBytes
+
+
+class FusedMemory:
+    """Attention as a fused kernel leaves it: an answer and no scores."""
+
+    def __init__(self, tokens: int, head_width: int) -> None:
+        self.phases = Phases(torch.zeros(tokens, 1, head_width // 2), torch.zeros(tokens, 1, head_width // 2))
+
+    def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> None: ...
+
+    def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
+        return torch.empty_like(q_BLNH)
+
+
+def live_bytes_of_a_call(config: DiTConfig, stream: StreamConfig, dtype: torch.dtype) -> int:
+    rows, columns = stream.latent_size
+    tokens = stream.frames_per_chunk * rows * columns // 4
+    with torch.device("meta"), torch.no_grad():
+        model = CausalDiT(config).to(dtype)
+        prompt = tuple(
+            torch.zeros(1, config.text_tokens, config.heads, config.head_width, dtype=dtype) for _ in range(config.layers)
+        )
+        latents = torch.zeros(1, stream.frames_per_chunk, config.channels, rows, columns, dtype=dtype)
+        level, memory = torch.zeros(1, stream.frames_per_chunk), FusedMemory(tokens, config.head_width)
+        with LiveBytes() as live:
+            model(latents, level, memory, CrossKV(prompt, prompt))
+    return live.peak
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "ffn"),
+    [
+        ("wan2.1-t2v-14b", torch.bfloat16, None),
+        ("wan2.1-t2v-1.3b", torch.bfloat16, None),
+        ("wan2.1-t2v-1.3b", torch.bfloat16, 1536),
+        ("brook", torch.float32, None),
+    ],
+)
+def test_a_call_holds_what_is_predicted(
+    name: str, dtype: torch.dtype, ffn: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dit_module, "attend", lambda q, k, v, bias=None: torch.empty_like(q))
+    spec = MODELS[name]
+    config = replace(spec.dit, layers=3, ffn=ffn or spec.dit.ffn)
+    predicted = dit_peak(config, spec.stream, value_bytes=dtype.itemsize)
+    assert predicted == pytest.approx(live_bytes_of_a_call(config, spec.stream, dtype), rel=0.05)
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+@pytest.mark.parametrize(("name", "dtype"), [("wan2.1-t2v-14b", torch.bfloat16), ("brook", torch.float32)])
+def test_a_vae_holds_and_keeps_what_is_predicted(name: str, dtype: torch.dtype, frames: int) -> None:
+    spec, size = MODELS[name], dtype.itemsize
+    stream = spec.stream
+    with torch.device("meta"), torch.no_grad():
+        vae = (BrookVAE if isinstance(spec.vae, BrookVAEConfig) else WanVAE)(spec.vae).to(dtype)
+        latents = torch.zeros(1, frames, spec.vae.channels, *stream.latent_size, dtype=dtype)
+        pixels = torch.zeros(1, 4 * frames, 3, stream.height, stream.width, dtype=dtype)
+        _, decoder_tails = vae.decode(latents[:, :1])
+        _, encoder_tails = vae.encode(pixels[:, :1])
+        with LiveBytes() as decoding:
+            vae.decode(latents, decoder_tails)
+        with LiveBytes() as encoding:
+            vae.encode(pixels, encoder_tails)
+    assert decode_peak(spec.vae, stream, frames=frames, value_bytes=size) == pytest.approx(decoding.peak, rel=0.02)
+    assert encode_peak(spec.vae, stream, frames=frames, value_bytes=size) == pytest.approx(encoding.peak, rel=0.02)
+    kept = sum(tail.numel() * size for tail in decoder_tails)
+    assert vae_state_bytes(spec.vae, stream, value_bytes=size) == kept
+    both = kept + sum(tail.numel() * size for tail in encoder_tails)
+    assert vae_state_bytes(spec.vae, stream, value_bytes=size, encodes=True) == both
+
+
+def test_one_rank_of_one_holds_the_whole_model_and_two_hold_half_of_each_product() -> None:
+    dit = MODELS["wan2.1-t2v-14b"].dit
+    assert sum(rank_parameters(dit, Layout())) == dit_parameters(dit)
+    products, rest = rank_parameters(dit, Layout())
+    assert rank_parameters(dit, parse_layout("front+tp2")) == (products // 2, rest)
+    assert rank_parameters(dit, parse_layout("front+pp2"))[0] == products // 2
+    assert rank_parameters(dit, parse_layout("sp2")) == (products, rest)
+
+
+def test_a_local_device_holds_the_sum_of_its_parts() -> None:
+    spec, device = MODELS["wan2.1-t2v-14b"], find_device("H200")
+    (need,) = device_needs(Workload(spec=spec, stream=spec.stream), device, Layout())
+    lasting = memory_need(spec, spec.stream, value_bytes=2)
+    held = need.fixed["DiT weights"] + need.fixed["text encoder"] + need.fixed["VAE weights"]
+    assert held == lasting.weight_bytes
+    assert need.per_session["window"] == lasting.window_bytes
+    assert need.per_session["prompt"] == lasting.prompt_bytes
+    assert need.bytes_for(3) - need.bytes_for(2) == sum(need.per_session.values())
+    assert need.fixed["text encoder"] / GIB == pytest.approx(10.6, abs=0.1)
+
+
+def test_sessions_that_fit_do_fit_and_one_more_does_not() -> None:
+    spec, device = MODELS["wan2.1-t2v-1.3b"], find_device("H100")
+    (need,) = device_needs(Workload(spec=spec, stream=spec.stream), device, Layout())
+    most = need.sessions_in(device.memory_bytes)
+    assert need.bytes_for(most) <= device.memory_bytes < need.bytes_for(most + 1)

@@ -1,0 +1,164 @@
+"""Predicted times against what was measured on an H200 and what others published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.config import StreamConfig
+from millstream.core.presets import MODELS, apply_schedule
+from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
+from millstream.planner.flops import block_products, call_flops
+from millstream.planner.hardware import NETWORK, NVLINK4, Link, find_device, parse_fleet
+from millstream.planner.software import SOFTWARE, Software
+from millstream.planner.time import chunk_time, decode_ms, wave_share
+from millstream.planner.topology import parse_layout
+from millstream.planner.vae_layers import decoder_convs
+from millstream.planner.workload import Workload
+
+PUBLISHED = replace(
+    SOFTWARE["compiled"], conv_share=SOFTWARE["reference"].conv_share, vae_passes=SOFTWARE["reference"].vae_passes
+)
+"""What others ran: a compiled DiT and the published VAE."""
+
+
+def work(name: str, height: int, width: int, window: int, **options: object) -> Workload:
+    spec = MODELS[f"wan2.1-t2v-{name}"]
+    stream = replace(spec.stream, height=height, width=width, window=window)
+    return Workload(spec=spec, stream=stream, **options)  # type: ignore[arg-type]
+
+
+def fps(workload: Workload, gpus: str, topology: str) -> float:
+    return 1e3 * workload.chunk_frames / chunk_time(workload, parse_fleet(gpus), parse_layout(topology)).period_ms
+
+
+@pytest.mark.parametrize(
+    ("software", "name", "height", "width", "window", "precision", "ms"),
+    [
+        ("reference", "1.3b", 480, 832, 9, "native", 371),
+        ("reference", "1.3b", 480, 832, 21, "native", 541),
+        ("reference", "14b", 320, 576, 6, "native", 718),
+        ("reference", "14b", 480, 832, 6, "native", 1610),
+        ("eager", "1.3b", 480, 832, 9, "native", 312),
+        ("eager", "14b", 320, 576, 6, "native", 659),
+        ("compiled", "1.3b", 480, 832, 9, "native", 234),
+        ("compiled", "14b", 320, 576, 6, "native", 518),
+        ("compiled", "14b", 320, 576, 6, "fp8", 351),
+        ("fused", "1.3b", 480, 832, 9, "native", 216),
+        ("fused", "1.3b", 480, 832, 9, "fp8", 187),
+        ("fused", "14b", 320, 576, 6, "native", 491),
+        ("fused", "14b", 320, 576, 6, "fp8", 330),
+        ("fused", "14b", 480, 832, 6, "native", 1200),
+        ("fused", "14b", 480, 832, 6, "fp8", 852),
+    ],
+)
+def test_a_chunk_on_an_h200_takes_what_was_measured_within_a_tenth(
+    software: str, name: str, height: int, width: int, window: int, precision: str, ms: float
+) -> None:
+    workload = work(name, height, width, window, software=SOFTWARE[software], precision=precision)
+    assert chunk_time(workload, parse_fleet("H200"), parse_layout("local")).mesh_ms == pytest.approx(ms, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("software", "height", "width", "ms"),
+    [("reference", 480, 832, 245), ("reference", 320, 576, 120), ("eager", 480, 832, 185), ("compiled", 480, 832, 94)],
+)
+def test_decoding_takes_what_was_measured_within_a_tenth(software: str, height: int, width: int, ms: float) -> None:
+    workload = work("1.3b", height, width, 9, software=SOFTWARE[software])
+    assert decode_ms(workload, find_device("H200")) == pytest.approx(ms, rel=0.1)
+
+
+@pytest.mark.parametrize(("topology", "published"), [("local", 20.0), ("tp2", 24.5), ("tp4", 27.0)])
+def test_a_14b_model_on_one_two_and_four_h200_is_predicted_within_a_fifth(topology: str, published: float) -> None:
+    workload = work("14b", 320, 576, 6, software=PUBLISHED)
+    assert fps(workload, "4xH200", topology) == pytest.approx(published, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "height", "width", "published"), [("1.3b", 480, 832, 42), ("14b", 480, 832, 39), ("14b", 512, 512, 58)]
+)
+def test_streamdiffusion_on_four_h100_is_predicted_within_a_fifth(name: str, height: int, width: int, published: float) -> None:
+    """Video to video, a layer pipeline with the VAE at its ends, four noise levels in a call, keys of the last one kept."""
+    spec = MODELS[f"wan2.1-t2v-{name}"]
+    stream = apply_schedule(replace(spec.stream, height=height, width=width), "streamdiffusion-v2")
+    workload = Workload(spec=spec, stream=stream, software=PUBLISHED, commit=False, video_in=True, stream_batch=True)
+    assert fps(workload, "4xH100", "pp4") == pytest.approx(published, rel=0.2)
+
+
+def test_decoding_twelve_frames_is_40_tflop_of_convolution() -> None:
+    convs = decoder_convs(MODELS["wan2.1-t2v-14b"].vae, 3, 480, 832)
+    assert sum(conv.flops for conv in convs) == pytest.approx(40.5e12, rel=0.01)
+    assert sum(conv.flops for conv in convs if conv.inner == conv.outer == 96) == pytest.approx(14.3e12, rel=0.01)
+
+
+def test_a_call_is_two_flops_per_weight_and_token_and_attention_on_top() -> None:
+    dit = MODELS["wan2.1-t2v-14b"].dit
+    weights = dit.layers * (6 * dit.width**2 + 2 * dit.width * dit.ffn)
+    assert call_flops(dit, 2160, 0) - 4 * 2160 * 512 * dit.width * dit.layers == 2 * weights * 2160
+
+
+def test_tensor_parallel_ranks_share_the_products_and_lose_nothing() -> None:
+    dit = MODELS["wan2.1-t2v-14b"].dit
+    whole = sum(product.flops for product in block_products(dit, 2160))
+    assert 4 * sum(product.flops for product in block_products(dit, 2160, tp=4)) == whole
+
+
+def test_an_all_reduce_of_a_chunk_over_nvlink_takes_what_is_known() -> None:
+    assert all_reduce(2160 * 5120 * 2, 2, NVLINK4) == pytest.approx(0.113, rel=0.02)
+
+
+@given(ranks=st.integers(2, 64), size=st.floats(1e6, 1e9))
+def test_gathering_and_exchanging_cost_at_most_half_a_ring_all_reduce(ranks: int, size: float) -> None:
+    swift = Link(name="no latency", alpha_us=0.0, beta_gb_s=100.0)
+    ring = 2 * (ranks - 1) / ranks * size / 100.0 / 1e6
+    assert all_gather(size, ranks, swift) == pytest.approx(ring / 2)
+    assert all_to_all(size, ranks, swift) == pytest.approx(ring / 2)
+    assert all_reduce(size, ranks, swift) <= ring * (1 + 1e-9)
+    assert point_to_point(size, NETWORK) > point_to_point(size, NVLINK4)
+
+
+@given(rows=st.integers(1, 20_000), columns=st.integers(1, 20_000))
+def test_no_shape_reaches_more_than_the_peak(rows: int, columns: int) -> None:
+    assert 0 < wave_share(rows, columns, 132) <= 1
+
+
+@given(window=st.integers(3, 60), height=st.integers(4, 40), software=st.sampled_from(sorted(SOFTWARE)))
+def test_a_longer_window_a_larger_picture_and_a_slower_program_never_get_quicker(
+    window: int, height: int, software: str
+) -> None:
+    def period(kernels: Software, rows: int, frames: int) -> float:
+        workload = work("1.3b", 16 * rows, 832, frames, software=kernels)
+        return chunk_time(workload, parse_fleet("H200"), parse_layout("local")).period_ms
+
+    here = period(SOFTWARE[software], height, window)
+    assert period(SOFTWARE[software], height, window + 1) >= here
+    assert period(SOFTWARE[software], 2 * height, window) >= here
+    assert period(SOFTWARE["reference"], height, window) >= here >= period(SOFTWARE["fused"], height, window)
+
+
+def test_apart_the_period_is_the_slower_side_and_together_it_is_their_sum() -> None:
+    workload = work("14b", 320, 576, 6, software=SOFTWARE["compiled"])
+    fleet = parse_fleet("2xH200")
+    apart, together = (chunk_time(workload, fleet, parse_layout(name)) for name in ("front+1", "local"))
+    assert apart.period_ms == pytest.approx(max(apart.front_ms, apart.mesh_ms + apart.transport_ms))
+    assert together.period_ms == pytest.approx(together.front_ms + together.mesh_ms) == together.serialised_ms
+    assert apart.serialised_ms > apart.period_ms
+
+
+def test_a_layer_pipeline_gives_one_session_nothing_and_several_their_share() -> None:
+    workload = work("14b", 320, 576, 6)
+    fleet = parse_fleet("5xH200")
+    one, four = (chunk_time(workload, fleet, parse_layout(name)) for name in ("front+1", "front+pp4"))
+    assert four.period_ms >= one.period_ms
+    assert four.busy_ms == pytest.approx(one.mesh_ms / 4, rel=0.05)
+
+
+def test_an_anchored_window_is_paid_for_before_every_chunk() -> None:
+    workload = work("1.3b", 480, 832, 21)
+    anchored = replace(workload, stream=replace(workload.stream, anchor="latent"))
+    assert workload.calls == 5
+    assert anchored.calls == 6 + 4
+    assert StreamConfig().anchor == "off"
