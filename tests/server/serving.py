@@ -25,6 +25,7 @@ from millstream.runtime.service import Service
 from millstream.server.app import AppConfig, create_app
 from millstream.server.archive import Archive
 from millstream.server.hub import Hub, HubLimits
+from millstream.server.peers import Peers
 from millstream.server.shelf import Shelf, ShelfLimits
 from millstream.server.sockets import ImpatientWebSocket
 
@@ -38,6 +39,7 @@ class Serving:
     address: str
     """HOST:PORT"""
     hub: Hub
+    peers: Peers
 
     def url(self, path: str = "") -> str:
         return f"http://{self.address}{path}"
@@ -57,8 +59,16 @@ class Serving:
             assert client.hear("hello")["version"] == 1
             yield client
 
+    def socket_url(self, path: str = "") -> str:
+        return f"ws://{self.address}{path}"
+
     def until(self, holds: Callable[[], bool], what: str) -> None:
         wait_until(holds, what)
+
+    def until_empty(self) -> None:
+        """Until no session is left, and nothing of what sessions hold."""
+        caches = self.hub.service.engine.generator.caches
+        wait_until(lambda: not (self.hub.stations or caches or len(self.peers)), "all sessions are gone")
 
 
 @dataclass
@@ -152,7 +162,7 @@ def serving(
     try:
         wait_until(lambda: server.started and service.ready.is_set(), "the server is ready")
         host, port = listener.getsockname()[:2]
-        yield Serving(f"{host}:{port}", app.state.hub)
+        yield Serving(f"{host}:{port}", app.state.hub, app.state.peers)
     finally:
         server.should_exit = True
         thread.join(PATIENCE_S)

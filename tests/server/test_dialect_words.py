@@ -262,6 +262,22 @@ def test_chunks_hold_at_least_the_frames_asked_for_and_no_chunk_too_many(num_fra
     assert frames(chunks - 1) < num_frames <= frames(chunks)
 
 
+def test_no_event_is_remembered_by_a_name_without_end() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        name = "n" * 1000
+        sglang, omni = Client("sglang", hub), Client("vllm_omni", hub)
+        for client in (sglang, omni):
+            await client.open()
+        (told,) = await sglang.say({"type": "event", "kind": "prompt", "payload": "sky", "event_id": name})
+        assert (told["type"], "letters" in told["content"]) == ("error", True)
+        (told,) = await omni.say({"type": "session.interaction", "interaction": {"event_id": name, "event": {"prompt": "sky"}}})
+        assert (told["code"], "letters" in told["message"]) == ("interaction_failed", True)
+        for client in (sglang, omni):
+            client.talker.leave()
+
+    with_hub(play)
+
+
 def test_fields_that_ask_for_nothing_are_not_mentioned() -> None:
     fields = {"prompt": "sea", "type": "init", "profile": False, "negative_prompt": "", "lora": None, "quality": 95}
     heeded, unknown = heed(fields, Init)

@@ -21,7 +21,7 @@ from tests.server.clients.krea_client import krea_client
 from tests.server.clients.scope_client import Camera, ScopeClient
 from tests.server.clients.sglang_client import sglang_client
 from tests.server.clients.vllm_omni_client import vllm_omni_client
-from tests.server.tiny_server import TinyServer, tiny_server
+from tests.server.serving import Serving, serving
 
 KEY = "a-key-for-tests"
 FPS = 16.0
@@ -31,13 +31,13 @@ FIRST, LATER = 9, 12
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[TinyServer]:
-    with tiny_server() as server:
+def server() -> Iterator[Serving]:
+    with serving() as server:
         yield server
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(server: TinyServer) -> Iterator[None]:
+def _nothing_is_left(server: Serving) -> Iterator[None]:
     """A dialect's session ends with its connection."""
     yield
     server.until_empty()
@@ -51,7 +51,7 @@ def jpeg(grey: int = 128) -> bytes:
 
 @pytest.mark.parametrize("path", ["/v1/realtime_video/generate", "/v1/realtime/video", "/session/mine"])
 def test_nobody_speaks_a_dialect_without_the_key(path: str) -> None:
-    with tiny_server(AppConfig(access=Access(api_key=KEY))) as locked:
+    with serving(config=AppConfig(access=Access(api_key=KEY))) as locked:
 
         async def knock() -> None:
             with pytest.raises(InvalidStatus, match="401"):
@@ -68,9 +68,9 @@ def test_nobody_speaks_a_dialect_without_the_key(path: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["webp", "jpeg", "raw"])
-def test_sglang_chunks_come_as_frame_batches_and_end_after_max_chunks(server: TinyServer, format: str) -> None:
+def test_sglang_chunks_come_as_frame_batches_and_end_after_max_chunks(server: Serving, format: str) -> None:
     async def run() -> None:
-        async with sglang_client(server.socket_url("")) as client:
+        async with sglang_client(server.socket_url()) as client:
             await client.init("sea", size="48x64", fps=FPS, max_chunks=3, realtime_output_format=format, guidance_scale=1.0)
             chunks = [await client.chunk() for _ in range(3)]
             with pytest.raises(ConnectionClosed):
@@ -90,9 +90,9 @@ def test_sglang_chunks_come_as_frame_batches_and_end_after_max_chunks(server: Ti
     asyncio.run(run())
 
 
-def test_sglang_prompt_events_get_two_receipts_and_others_an_error_while_the_stream_goes_on(server: TinyServer) -> None:
+def test_sglang_prompt_events_get_two_receipts_and_others_an_error_while_the_stream_goes_on(server: Serving) -> None:
     async def run() -> None:
-        async with sglang_client(server.socket_url("")) as client:
+        async with sglang_client(server.socket_url()) as client:
             await client.init("sea", fps=FPS, first_frame=b"a picture")
             await client.chunk()
             assert "first_frame" in client.errors.pop()["content"]
@@ -126,9 +126,9 @@ def test_sglang_prompt_events_get_two_receipts_and_others_an_error_while_the_str
         ({1: 2}, "a map"),
     ],
 )
-def test_sglang_nonsense_is_answered_and_the_connection_still_works(server: TinyServer, message: Any, said: str) -> None:
+def test_sglang_nonsense_is_answered_and_the_connection_still_works(server: Serving, message: Any, said: str) -> None:
     async def run() -> None:
-        async with sglang_client(server.socket_url("")) as client:
+        async with sglang_client(server.socket_url()) as client:
             await client.send(message)
             assert said in (await client.error())["content"]
             await client.init("sea", fps=FPS)
@@ -139,9 +139,9 @@ def test_sglang_nonsense_is_answered_and_the_connection_still_works(server: Tiny
     asyncio.run(run())
 
 
-def test_sglang_bytes_that_are_no_messagepack_are_answered(server: TinyServer) -> None:
+def test_sglang_bytes_that_are_no_messagepack_are_answered(server: Serving) -> None:
     async def run() -> None:
-        async with sglang_client(server.socket_url("")) as client:
+        async with sglang_client(server.socket_url()) as client:
             for data in (
                 b"",
                 b"\xc1",
@@ -162,9 +162,9 @@ def test_sglang_bytes_that_are_no_messagepack_are_answered(server: TinyServer) -
 # vLLM-Omni
 
 
-def test_vllm_omni_pieces_in_order_are_one_film_of_the_frames_asked_for(server: TinyServer) -> None:
+def test_vllm_omni_pieces_in_order_are_one_film_of_the_frames_asked_for(server: Serving) -> None:
     async def run() -> bytes:
-        async with vllm_omni_client(server.socket_url("")) as client:
+        async with vllm_omni_client(server.socket_url()) as client:
             await client.start("sea", model="wan-tiny", width=48, height=64, fps=FPS, num_frames=30, seed=3, cfg=4)
             began = await client.event("video.start")
             assert (began["format"], began["config"]["width"], began["left_out"]) == ("m4s", 48, ["cfg"])
@@ -182,9 +182,9 @@ def test_vllm_omni_pieces_in_order_are_one_film_of_the_frames_asked_for(server: 
     assert np.diff([float(frame.time) for frame in frames]) == pytest.approx(1 / FPS, abs=1e-3)
 
 
-def test_vllm_omni_events_start_run_and_complete_by_chunk(server: TinyServer) -> None:
+def test_vllm_omni_events_start_run_and_complete_by_chunk(server: Serving) -> None:
     async def run() -> None:
-        async with vllm_omni_client(server.socket_url("")) as client:
+        async with vllm_omni_client(server.socket_url()) as client:
             await client.start("sea", fps=FPS)
             await client.chunk()
             await client.interact("a storm", "slow", transition_chunks=3)
@@ -211,9 +211,9 @@ def test_vllm_omni_events_start_run_and_complete_by_chunk(server: TinyServer) ->
     asyncio.run(run())
 
 
-def test_vllm_omni_a_failed_interaction_leaves_the_stream_running(server: TinyServer) -> None:
+def test_vllm_omni_a_failed_interaction_leaves_the_stream_running(server: Serving) -> None:
     async def run() -> None:
-        async with vllm_omni_client(server.socket_url("")) as client:
+        async with vllm_omni_client(server.socket_url()) as client:
             await client.start("sea", fps=FPS, image_reference={"image_url": "data:image/png;base64,"})
             assert (await client.event("error"))["code"] == "unsupported_input"
             await client.interact("", "empty")
@@ -245,9 +245,9 @@ def test_vllm_omni_a_failed_interaction_leaves_the_stream_running(server: TinySe
         ("{" + " " * 200_000, "too_large"),
     ],
 )
-def test_vllm_omni_nonsense_is_answered_and_the_connection_still_works(server: TinyServer, text: str, code: str) -> None:
+def test_vllm_omni_nonsense_is_answered_and_the_connection_still_works(server: Serving, text: str, code: str) -> None:
     async def run() -> None:
-        async with vllm_omni_client(server.socket_url("")) as client:
+        async with vllm_omni_client(server.socket_url()) as client:
             await client.socket.send(text)
             assert (await client.event("error"))["code"] == code
             await client.socket.send(b"\0\1")
@@ -258,13 +258,11 @@ def test_vllm_omni_nonsense_is_answered_and_the_connection_still_works(server: T
     asyncio.run(run())
 
 
-def test_vllm_omni_a_connection_without_a_start_is_told_so_and_closed(
-    server: TinyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vllm_omni_a_connection_without_a_start_is_told_so_and_closed(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.server.dialects.vllm_omni.START_S", 0.2)
 
     async def run() -> None:
-        async with vllm_omni_client(server.socket_url("")) as client:
+        async with vllm_omni_client(server.socket_url()) as client:
             await client.say("session.ping")
             await client.event("session.pong")
             assert (await client.event("error"))["code"] == "start_timeout"
@@ -274,11 +272,11 @@ def test_vllm_omni_a_connection_without_a_start_is_told_so_and_closed(
     asyncio.run(run())
 
 
-def test_vllm_omni_a_stream_that_makes_no_progress_is_reported(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_omni_a_stream_that_makes_no_progress_is_reported(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.server.dialects.vllm_omni.STALL_S", 0.5)
 
     async def run() -> None:
-        async with vllm_omni_client(server.socket_url("")) as client:
+        async with vllm_omni_client(server.socket_url()) as client:
             await client.start("sea", fps=1)
             for _ in range(4):
                 await asyncio.sleep(0.3)
@@ -293,9 +291,9 @@ def test_vllm_omni_a_stream_that_makes_no_progress_is_reported(server: TinyServe
 # Krea
 
 
-def test_krea_pictures_come_and_changes_get_receipts(server: TinyServer) -> None:
+def test_krea_pictures_come_and_changes_get_receipts(server: Serving) -> None:
     async def run() -> None:
-        async with krea_client(server.socket_url("")) as client:
+        async with krea_client(server.socket_url()) as client:
             assert await client.receive() == {"status": "ready"}
             await client.send(prompt="sea", width=48, height=64, seed=3, timestep_shift=5.0)
             assert "timestep_shift" in (await client.status("note"))["message"]
@@ -314,9 +312,9 @@ def test_krea_pictures_come_and_changes_get_receipts(server: TinyServer) -> None
     asyncio.run(run())
 
 
-def test_krea_pictures_that_are_sent_become_the_stream(server: TinyServer) -> None:
+def test_krea_pictures_that_are_sent_become_the_stream(server: Serving) -> None:
     async def run() -> None:
-        async with krea_client(server.socket_url("")) as client:
+        async with krea_client(server.socket_url()) as client:
             await client.send(prompt="sea", strength=0.6, image=jpeg())
             for grey in range(2, 2 + LATER + FIRST):
                 await client.send(image=jpeg(grey * 8))
@@ -327,9 +325,9 @@ def test_krea_pictures_that_are_sent_become_the_stream(server: TinyServer) -> No
     asyncio.run(run())
 
 
-def test_krea_a_stream_of_so_many_blocks_ends(server: TinyServer) -> None:
+def test_krea_a_stream_of_so_many_blocks_ends(server: Serving) -> None:
     async def run() -> None:
-        async with krea_client(server.socket_url("")) as client:
+        async with krea_client(server.socket_url()) as client:
             await client.send(prompt="sea", num_blocks=2)
             await client.status("ended", code="stopped")
             assert len(client.pictures) == FIRST + LATER
@@ -349,9 +347,9 @@ def test_krea_a_stream_of_so_many_blocks_ends(server: TinyServer) -> None:
         7,
     ],
 )
-def test_krea_nonsense_is_answered_and_the_connection_still_works(server: TinyServer, message: Any) -> None:
+def test_krea_nonsense_is_answered_and_the_connection_still_works(server: Serving, message: Any) -> None:
     async def run() -> None:
-        async with krea_client(server.socket_url("")) as client:
+        async with krea_client(server.socket_url()) as client:
             await client.socket.send(msgspec.msgpack.encode(message))
             assert (await client.status("error"))["code"] == "bad_message"
             await client.send(prompt="sea")
@@ -365,9 +363,9 @@ def test_krea_nonsense_is_answered_and_the_connection_still_works(server: TinySe
 # Scope
 
 
-def with_scope(server: TinyServer, does: Callable[[ScopeClient], Awaitable[None]]) -> None:
+def with_scope(server: Serving, does: Callable[[ScopeClient], Awaitable[None]]) -> None:
     async def run() -> None:
-        client = ScopeClient(server.url(""))
+        client = ScopeClient(server.url())
         try:
             await does(client)
         finally:
@@ -376,7 +374,7 @@ def with_scope(server: TinyServer, does: Callable[[ScopeClient], Awaitable[None]
     asyncio.run(run())
 
 
-def test_scope_the_servers_one_pipeline_loads_and_no_other(server: TinyServer) -> None:
+def test_scope_the_servers_one_pipeline_loads_and_no_other(server: Serving) -> None:
     async def run(client: ScopeClient) -> None:
         refused = await client.request("POST", "/pipeline/load", {"pipeline_id": "longlive"})
         assert (refused.status_code, "wan-tiny" in refused.json()["detail"]) == (404, True)
@@ -391,7 +389,7 @@ def test_scope_the_servers_one_pipeline_loads_and_no_other(server: TinyServer) -
     with_scope(server, run)
 
 
-def test_scope_parameters_become_controls_and_the_rest_is_answered_in_words(server: TinyServer) -> None:
+def test_scope_parameters_become_controls_and_the_rest_is_answered_in_words(server: Serving) -> None:
     async def run(client: ScopeClient) -> None:
         first = {"prompts": [{"text": "sea", "weight": 1.0}], "denoising_step_list": [1000, 500], "manage_cache": True}
         await client.connect(trickle=True, **first, vace_context_scale=1.5)
@@ -418,7 +416,7 @@ def test_scope_parameters_become_controls_and_the_rest_is_answered_in_words(serv
     with_scope(server, run)
 
 
-def test_scope_a_camera_becomes_the_stream_and_hanging_up_ends_it(server: TinyServer) -> None:
+def test_scope_a_camera_becomes_the_stream_and_hanging_up_ends_it(server: Serving) -> None:
     async def run(client: ScopeClient) -> None:
         await client.connect(camera=Camera(), input_mode="video", noise_scale=0.5, prompts=[{"text": "sea"}])
         await client.frames(5)
@@ -441,7 +439,7 @@ def test_scope_a_camera_becomes_the_stream_and_hanging_up_ends_it(server: TinySe
         ([], 400, "body"),
     ],
 )
-def test_scope_offers_that_cannot_be_used_leave_nothing(server: TinyServer, body: Any, status: int, said: str) -> None:
+def test_scope_offers_that_cannot_be_used_leave_nothing(server: Serving, body: Any, status: int, said: str) -> None:
     async def run(client: ScopeClient) -> None:
         response = await client.request("POST", "/webrtc/offer", body)
         assert (response.status_code, said in response.json()["detail"]) == (status, True), response.text
@@ -449,7 +447,7 @@ def test_scope_offers_that_cannot_be_used_leave_nothing(server: TinyServer, body
     with_scope(server, run)
 
 
-def test_scope_nobody_hangs_up_a_connection_that_is_not_there(server: TinyServer) -> None:
+def test_scope_nobody_hangs_up_a_connection_that_is_not_there(server: Serving) -> None:
     async def run(client: ScopeClient) -> None:
         assert (await client.request("DELETE", "/webrtc/offer/guess")).status_code == 404
         assert (await client.request("PATCH", "/webrtc/offer/guess", {"candidates": []})).status_code == 404
@@ -457,7 +455,7 @@ def test_scope_nobody_hangs_up_a_connection_that_is_not_there(server: TinyServer
     with_scope(server, run)
 
 
-def test_scope_nonsense_on_the_channel_is_answered_and_the_stream_goes_on(server: TinyServer) -> None:
+def test_scope_nonsense_on_the_channel_is_answered_and_the_stream_goes_on(server: Serving) -> None:
     async def run(client: ScopeClient) -> None:
         await client.connect(prompts=[{"text": "sea"}])
         await client.frames(1)

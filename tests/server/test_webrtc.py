@@ -16,22 +16,22 @@ from millstream.server.auth import Access
 from millstream.server.peers import IceServer
 from millstream.server.playhead import LATE_S, Playhead
 from tests.server.clients.webrtc_client import Camera, WebRTCClient
-from tests.server.tiny_server import TinyServer, tiny_server
+from tests.server.serving import Serving, serving
 
 KEY = "a-key-for-tests"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[TinyServer]:
-    with tiny_server() as server:
+def server() -> Iterator[Serving]:
+    with serving() as server:
         yield server
 
 
-def with_client(server: TinyServer, does: Callable[[WebRTCClient], Awaitable[Any]]) -> None:
+def with_client(server: Serving, does: Callable[[WebRTCClient], Awaitable[Any]]) -> None:
     """Run a client to its end, then end its sessions, and see that nothing of them is left."""
 
     async def run() -> None:
-        client = WebRTCClient(server.url(""))
+        client = WebRTCClient(server.url())
         try:
             await does(client)
         finally:
@@ -45,7 +45,7 @@ def with_client(server: TinyServer, does: Callable[[WebRTCClient], Awaitable[Any
 
 
 @pytest.mark.parametrize("codec", ["VP8", "H264"])
-def test_pictures_come_at_the_pace_of_media_time(server: TinyServer, codec: str) -> None:
+def test_pictures_come_at_the_pace_of_media_time(server: Serving, codec: str) -> None:
     async def watch(client: WebRTCClient) -> None:
         answer = await client.start(codec=codec, prompt="sea", fps=16)
         assert codec in answer["sdp"]
@@ -61,7 +61,7 @@ def test_pictures_come_at_the_pace_of_media_time(server: TinyServer, codec: str)
     with_client(server, watch)
 
 
-def test_the_channel_carries_the_native_protocol_with_both_receipts(server: TinyServer) -> None:
+def test_the_channel_carries_the_native_protocol_with_both_receipts(server: Serving) -> None:
     async def steer(client: WebRTCClient) -> None:
         await client.start(prompt="sea")
         hello = await client.hear("hello")
@@ -82,7 +82,7 @@ def test_the_channel_carries_the_native_protocol_with_both_receipts(server: Tiny
     with_client(server, steer)
 
 
-def test_a_camera_is_the_input_of_a_session_that_takes_one(server: TinyServer) -> None:
+def test_a_camera_is_the_input_of_a_session_that_takes_one(server: Serving) -> None:
     async def show(client: WebRTCClient) -> None:
         answer = await client.start(camera=Camera(), prompt="sea", input=True, noise_scale=0.5)
         await client.frames(10)
@@ -96,7 +96,7 @@ def test_a_camera_is_the_input_of_a_session_that_takes_one(server: TinyServer) -
     with_client(server, show)
 
 
-def test_a_camera_that_nobody_asked_for_is_declined(server: TinyServer) -> None:
+def test_a_camera_that_nobody_asked_for_is_declined(server: Serving) -> None:
     async def show(client: WebRTCClient) -> None:
         answer = await client.start(camera=Camera(), prompt="sea")
         assert "a=sendonly" in answer["sdp"]
@@ -106,11 +106,11 @@ def test_a_camera_that_nobody_asked_for_is_declined(server: TinyServer) -> None:
     with_client(server, show)
 
 
-def test_a_view_only_shows_and_a_lost_owner_comes_back(server: TinyServer) -> None:
+def test_a_view_only_shows_and_a_lost_owner_comes_back(server: Serving) -> None:
     async def share(owner: WebRTCClient) -> None:
         mine = await owner.start(prompt="sea")
         await owner.frames(1)
-        guest, again = WebRTCClient(server.url("")), WebRTCClient(server.url(""))
+        guest, again = WebRTCClient(server.url()), WebRTCClient(server.url())
         try:
             theirs = await guest.start(type="view", view=mine["view"])
             assert theirs["session"] == ""
@@ -143,9 +143,7 @@ def test_a_view_only_shows_and_a_lost_owner_comes_back(server: TinyServer) -> No
         ("offer", 400, "bad_message"),
     ],
 )
-def test_an_offer_that_cannot_be_used_is_refused_and_leaves_nothing(
-    server: TinyServer, body: Any, status: int, code: str
-) -> None:
+def test_an_offer_that_cannot_be_used_is_refused_and_leaves_nothing(server: Serving, body: Any, status: int, code: str) -> None:
     async def offer(client: WebRTCClient) -> None:
         response = await client.post("/v1/webrtc/offer", body)
         assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
@@ -153,7 +151,7 @@ def test_an_offer_that_cannot_be_used_is_refused_and_leaves_nothing(
     with_client(server, offer)
 
 
-def test_an_offer_whose_client_never_comes_is_forgotten(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offer_whose_client_never_comes_is_forgotten(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.server.peers.CONNECT_S", 0.2)
 
     async def vanish(client: WebRTCClient) -> None:
@@ -165,7 +163,7 @@ def test_an_offer_whose_client_never_comes_is_forgotten(server: TinyServer, monk
     with_client(server, vanish)
 
 
-def test_one_connection_too_many_is_refused_and_its_session_ends(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_connection_too_many_is_refused_and_its_session_ends(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.peers, "max_peers", 0)
 
     async def offer(client: WebRTCClient) -> None:
@@ -179,14 +177,14 @@ def test_one_connection_too_many_is_refused_and_its_session_ends(server: TinySer
 
 def test_nobody_connects_without_the_key_and_the_servers_ice_servers_are_told() -> None:
     ice = (IceServer.parse("stun:127.0.0.1:9"), IceServer.parse("turn:127.0.0.1:9,me,secret"))
-    with tiny_server(AppConfig(access=Access(api_key=KEY), ice_servers=ice)) as locked:
+    with serving(config=AppConfig(access=Access(api_key=KEY), ice_servers=ice)) as locked:
 
         async def knock() -> None:
             body = {"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea"}}
             for path in ("/v1/webrtc/offer", "/api/v1/webrtc/offer"):
                 stranger, friend = (
-                    WebRTCClient(locked.url("")),
-                    WebRTCClient(locked.url(""), headers={"Authorization": f"Bearer {KEY}"}),
+                    WebRTCClient(locked.url()),
+                    WebRTCClient(locked.url(), headers={"Authorization": f"Bearer {KEY}"}),
                 )
                 assert (await stranger.post(path, body)).status_code == 401
                 assert (await friend.post(path, body)).status_code == 400
@@ -249,7 +247,7 @@ PIXELS = """() => {
 }"""
 
 
-def test_a_real_browser_sees_pictures_move_and_gets_its_receipts(server: TinyServer) -> None:
+def test_a_real_browser_sees_pictures_move_and_gets_its_receipts(server: Serving) -> None:
     pytest.importorskip("playwright", reason="needs playwright: pip install 'millstream[dev]'")
     from tests.server.browser import CHROMIUM, PATIENCE_MS, chromium
 

@@ -25,6 +25,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 Fields = dict[str, Any]
 NEUTRAL: tuple[object, ...] = (None, False, "", [], {})
 """Values that ask for nothing, whatever their field means."""
+GOOD_ENDS = ("stopped", "limit", "closed")
+"""Causes for which a session ends as it should."""
 END_ID = "end of the stream"
 """Of the control that ends a session which was to have so many chunks; no client asked for it by name."""
 MAX_NAMES = 8
@@ -84,6 +86,11 @@ class Interpreter:
         self._refusals += 1
         code = error.code if isinstance(error, ProtocolError) else "bad_control"
         self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id))
+
+    def check_id(self, control_id: str) -> None:
+        """Before a dialect remembers it."""
+        if len(control_id) > self.limits.max_id_length:
+            raise ProtocolError("bad_control", f"an event's id may have {self.limits.max_id_length} letters")
 
     def leave(self) -> None:
         """The connection is over, and so is its session."""

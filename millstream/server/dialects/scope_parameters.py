@@ -27,13 +27,12 @@ from millstream.core.controls import (
 from millstream.core.errors import MillstreamError
 from millstream.runtime.notices import Applied, Ended
 from millstream.server.asking import Ask
-from millstream.server.dialects.interpreter import Fields, Interpreter, heed
+from millstream.server.dialects.interpreter import GOOD_ENDS, Fields, Interpreter, heed
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, RecordingMessage
 from millstream.server.outbox import Outbox
 
-GOOD_ENDS = ("stopped", "limit", "closed")
 Interpolation = Literal["linear", "slerp"]
 
 

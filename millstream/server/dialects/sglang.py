@@ -19,8 +19,9 @@ from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
 from millstream.core.schedule import even_steps
 from millstream.runtime.notices import Applied, Ended
+from millstream.runtime.timeline import MAX_WAITING
 from millstream.server.asking import Ask
-from millstream.server.dialects.interpreter import END_ID, Fields, Interpreter, heed, kind_of
+from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, ProtocolError
@@ -29,7 +30,6 @@ from millstream.server.talk import converse
 
 CONTENT_TYPES = {"webp": "image/webp", "jpeg": "image/jpeg", "raw": "application/x-raw-rgb"}
 MAX_STEPS = 16
-GOOD_ENDS = ("stopped", "limit", "closed")
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
@@ -104,7 +104,7 @@ class SGLang:
     def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
         self._interpreter = Interpreter(hub, outbox, limits)
         self._event_ids: dict[str, int | str] = {}
-        """By control; as many as controls may wait."""
+        """By control; of more than may wait, the oldest is forgotten."""
         self._receipts: list[EventReceipt] = []
         self._notes: list[str] = []
 
@@ -175,8 +175,9 @@ class SGLang:
 
     async def _event(self, event: Event) -> None:
         control_id = "" if event.event_id is None else str(event.event_id)
-        if event.event_id is not None and len(control_id) <= self._interpreter.limits.max_id_length:
-            self._event_ids[control_id] = event.event_id
+        self._interpreter.check_id(control_id)
+        if event.event_id is not None:
+            self._remember(control_id, event.event_id)
         try:
             if event.kind != "prompt":
                 raise ProtocolError("bad_control", f"this model takes no {event.kind[:40]}; the stream goes on as it was")
@@ -188,6 +189,11 @@ class SGLang:
             self._interpreter.refuse(error, control_id)
             return
         await self._interpreter.steer(SetPrompt(id=control_id, prompt=prompt, mode="recompute"))
+
+    def _remember(self, control_id: str, event_id: int | str) -> None:
+        self._event_ids[control_id] = event_id
+        if len(self._event_ids) > MAX_WAITING:
+            del self._event_ids[next(iter(self._event_ids))]
 
     def _chunk(self, picture: Picture) -> Iterator[FrameBatch | ChunkStats]:
         info, parts = picture.info, picture.parts

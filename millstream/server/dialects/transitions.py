@@ -1,13 +1,15 @@
 """Which of a client's events start, run and complete in which chunk. Plain bookkeeping: no messages, no clock.
 
 An event runs for as many chunks as its blend has; one that starts ends those before it, as a new prompt ends a blend. Bounded
-by the controls a session lets wait.
+by the controls a session lets wait: of more events than that, the oldest is forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from millstream.runtime.timeline import MAX_WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Transitions:
         """Whether it is new; one that waits already is left as it is."""
         if event_id in self._asked:
             return False
+        if len(self._asked) == MAX_WAITING:
+            del self._asked[next(iter(self._asked))]
         self._asked[event_id] = chunks
         return True
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -23,7 +22,7 @@ from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
 from millstream.runtime.notices import Ended, Live
 from millstream.server.asking import Ask
-from millstream.server.dialects.interpreter import END_ID, Fields, Interpreter, heed, kind_of
+from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
 from millstream.server.dialects.transitions import Transitions
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
@@ -34,7 +33,6 @@ from millstream.server.talk import converse
 
 START_S = 10.0
 STALL_S = 60.0
-GOOD_ENDS = ("stopped", "limit", "closed")
 
 Side = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 
@@ -115,11 +113,11 @@ def routes() -> list[BaseRoute]:
 
 
 class VLLMOmni:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
         self._interpreter = Interpreter(hub, outbox, limits)
-        self._hub, self._outbox, self._clock = hub, outbox, clock
+        self._hub, self._outbox = hub, outbox
         self._request_id = f"video-{secrets.token_urlsafe(8)}"
-        self._alive_at = clock()
+        self._alive_at = time.monotonic()
         """The last chunk or ping; before there is a session, the connection's beginning."""
         self._transitions = Transitions()
         self._opening = b""
@@ -134,7 +132,7 @@ class VLLMOmni:
     @property
     def patience_s(self) -> float:
         limit_s = STALL_S if self._interpreter.live else START_S
-        return max(0.0, self._alive_at + limit_s - self._clock())
+        return max(0.0, self._alive_at + limit_s - time.monotonic())
 
     def waited(self) -> bool:
         if self.patience_s > 0:
@@ -201,20 +199,18 @@ class VLLMOmni:
         )
         self._left_out = unknown
         if await self._interpreter.start(ask, "mp4", max_chunks=chunks_for(start.num_frames, card)):
-            self._alive_at = self._clock()
+            self._alive_at = time.monotonic()
             if start.image_reference:
                 what = "this model takes no image_reference; the stream begins from the prompt alone"
                 self._outbox.put(Error(code="unsupported_input", message=what))
 
     async def _interact(self, fields: Fields) -> None:
-        event_id = ""
         try:
             interaction = msgspec.convert(fields.get("interaction"), Interaction)
-            event_id = interaction.event_id or f"event-{secrets.token_urlsafe(6)}"
-            chunks = interaction.transition_chunks or 0
         except msgspec.MsgspecError as error:
-            self._interpreter.refuse(ProtocolError("bad_control", f"cannot read the interaction: {error}"), event_id)
-            return
+            raise ProtocolError("bad_control", f"cannot read the interaction: {str(error)[:300]}") from None
+        event_id, chunks = interaction.event_id or f"event-{secrets.token_urlsafe(6)}", interaction.transition_chunks or 0
+        self._interpreter.check_id(event_id)
         if not self._transitions.ask(event_id, max(1, chunks)):
             twice = f"event {event_id[:40]!r} waits already; give each its own id"
             self._outbox.put(Error(code="interaction_failed", message=twice, event_id=event_id))
@@ -225,7 +221,7 @@ class VLLMOmni:
 
     def _note_ping(self) -> None:
         if self._interpreter.live:
-            self._alive_at = self._clock()
+            self._alive_at = time.monotonic()
         self._outbox.put(Pong())
 
     def _stop(self) -> None:
@@ -237,7 +233,7 @@ class VLLMOmni:
 
     def _chunk(self, picture: Picture) -> list[str | bytes]:
         """Events of a chunk that was left out, because this client is too slow, are told with the next."""
-        self._alive_at = self._clock()
+        self._alive_at = time.monotonic()
         self._transitions.advance(receipt.control_id for receipt in picture.info.receipts)
         if not picture.parts:
             return []
