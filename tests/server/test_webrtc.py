@@ -216,12 +216,16 @@ def test_frames_are_shown_at_media_time_and_late_ones_move_all_that_follow() -> 
     assert playhead.elapsed_s(103.6) == pytest.approx(3.6)
 
 
-CALL = """async (start) => {
+CALL = """async ([codec, camera, start]) => {
     const connection = new RTCPeerConnection();
     const channel = connection.createDataChannel("parameters", { ordered: true });
     window.heard = [];
     channel.onmessage = (event) => window.heard.push(JSON.parse(event.data));
-    connection.addTransceiver("video", { direction: "recvonly" });
+    const stream = camera ? await navigator.mediaDevices.getUserMedia({ video: true }) : null;
+    const sent = camera ? stream.getVideoTracks()[0] : "video";
+    const transceiver = connection.addTransceiver(sent, { direction: camera ? "sendrecv" : "recvonly" });
+    const codecs = RTCRtpReceiver.getCapabilities("video").codecs;
+    transceiver.setCodecPreferences(codecs.filter((each) => each.mimeType === codec));
     connection.ontrack = (event) => {
         const video = document.createElement("video");
         Object.assign(video, { muted: true, autoplay: true, id: "live", srcObject: new MediaStream([event.track]) });
@@ -238,6 +242,7 @@ CALL = """async (start) => {
     Object.assign(window, { connection, channel });
     return answer.session;
 }"""
+HAS_CODEC = """(codec) => RTCRtpReceiver.getCapabilities("video").codecs.some((each) => each.mimeType === codec)"""
 PIXELS = """() => {
     const video = document.getElementById("live");
     if (!video || !video.videoWidth) return null;
@@ -247,7 +252,8 @@ PIXELS = """() => {
 }"""
 
 
-def test_a_real_browser_sees_pictures_move_and_gets_its_receipts(server: Serving) -> None:
+@pytest.mark.parametrize(("codec", "camera"), [("video/VP8", False), ("video/H264", False), ("video/VP8", True)])
+def test_a_real_browser_sees_pictures_move_and_gets_its_receipts(server: Serving, codec: str, camera: bool) -> None:
     pytest.importorskip("playwright", reason="needs playwright: pip install 'millstream[dev]'")
     from tests.server.browser import CHROMIUM, PATIENCE_MS, chromium
 
@@ -256,7 +262,9 @@ def test_a_real_browser_sees_pictures_move_and_gets_its_receipts(server: Serving
     with chromium() as browser:
         page = browser.new_page()
         page.goto(server.url("/"))
-        session = page.evaluate(CALL, {"version": 1, "prompt": "sea"})
+        if not page.evaluate(HAS_CODEC, codec):
+            pytest.skip(f"this chromium has no {codec}")
+        session = page.evaluate(CALL, [codec, camera, {"version": 1, "prompt": "sea", "input": camera}])
         assert server.hub.find(session).viewers
         page.wait_for_function(f"() => ({PIXELS})() !== null", timeout=PATIENCE_MS)
         first = page.evaluate(PIXELS)
