@@ -93,6 +93,15 @@ class Conversation:
         """What it steers or watches; None before it does."""
         return self._station
 
+    @property
+    def patience_s(self) -> float | None:
+        """How long it waits for the next message: for ever, once it knows what the client wants."""
+        return self._limits.hello_s if self.state == "new" else None
+
+    def waited(self) -> bool:
+        self._outbox.put(ErrorMessage(code="bad_state", message=f"nothing was asked for within {self._limits.hello_s:g} s"))
+        return False
+
     def leave(self) -> None:
         """The connection is over; the session goes on without it."""
         if self._station is None or self._viewer is None:

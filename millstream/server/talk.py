@@ -15,10 +15,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.native import CLOSE_NORMAL, CLOSE_POLICY, SUBPROTOCOL
-from millstream.server.outbox import ClientGone, Outbox
+from millstream.server.outbox import ClientGone, Outbox, OutboxLimits
 from millstream.server.tasks import stop_all
 
+SUBPROTOCOL = "millstream.v1"
+CLOSE_NORMAL, CLOSE_POLICY = 1000, 1008
 FAREWELL_S = 5.0
 """For what is still to be said to a client that is sent away."""
 
@@ -61,7 +62,7 @@ async def converse(websocket: WebSocket, make_talker: MakeTalker) -> None:
     limits: ClientLimits = websocket.app.state.limits
     offered = websocket.scope.get("subprotocols", ())  # a browser that brings its key in one needs one back
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-    outbox = Outbox()
+    outbox = Outbox(OutboxLimits(patience_s=limits.patience_s))
     talker = make_talker(websocket.app.state.hub, outbox, limits)
     sender = asyncio.ensure_future(outbox.drain(lambda item: _send(websocket, messages(talker.say(item)))))
     listener = asyncio.ensure_future(_listen(websocket, talker, limits))

@@ -227,25 +227,31 @@ def test_the_line_is_told_and_moves_up() -> None:
 
 def test_rubbish_over_real_sockets_disturbs_nobody_and_leaves_nothing(server: Serving) -> None:
     """Some hundred messages from clients that leave in the middle, beside one whose pictures must not change."""
-    dice = random.Random(11)
     with server.client() as calm:
         calm.start(formats=["raw"], seed=5)
-        alone = [calm.hear("chunk", index=index)["parts"] for index in range(2)]
+        alone = [calm.hear("chunk", index=index)["parts"] for index in range(5)]
     threads = loose_threads()
     with server.client() as calm:
         own = calm.start(formats=["raw"], seed=5)["session"]
-        for _ in range(8):
-            with server.client(close_timeout=1) as rude:
-                for _ in range(40):
-                    try:
-                        names = ["nobody", *(set(server.hub.stations) - {own})]
-                        rude.say(rubbish(dice, names) if dice.random() < 0.9 else json.dumps(START))
-                    except ConnectionClosed:  # it may have said stop, or too much that was wrong
-                        break
-        assert [calm.hear("chunk", index=index)["parts"] for index in range(2)] == alone
-        calm.hear("chunk", index=3)
+        crowd = threading.Thread(target=talk_rubbish, args=(server, own))
+        crowd.start()
+        assert [calm.hear("chunk", index=index)["parts"] for index in range(5)] == alone
+        while crowd.is_alive():
+            calm.next()
     server.until(lambda: all(not station.viewers for station in server.hub.stations.values()), "everybody has left")
     server.until(lambda: loose_threads() <= threads, "all threads are gone")
+
+
+def talk_rubbish(server: Serving, spared: str) -> None:
+    dice = random.Random(11)
+    for _ in range(8):
+        with server.client(close_timeout=1) as rude:
+            for _ in range(40):
+                names = ["nobody", *(set(server.hub.stations) - {spared})]
+                try:
+                    rude.say(rubbish(dice, names) if dice.random() < 0.9 else json.dumps(START))
+                except ConnectionClosed:  # it may have said stop, or too much that was wrong
+                    break
 
 
 def test_one_who_says_only_wrong_things_is_sent_away(server: Serving) -> None:
@@ -311,7 +317,7 @@ def test_a_session_that_fails_ends_alone(server: Serving) -> None:
 def test_a_slow_reader_loses_pictures_oldest_first_and_no_receipt(server: Serving) -> None:
     """It asks for raw pictures through a narrow socket, reads nothing for a while, then everything."""
     with server.client(narrow=True) as slow, server.client() as quick:
-        live = slow.start(formats=["raw"], fps=30)
+        live = slow.start(formats=["raw"], lead_s=30)
         quick.say({"type": "attach", "version": 1, "session": live["session"]})
         quick.hear("live")
         for number in range(12):
@@ -357,7 +363,12 @@ def mute(server: Serving) -> socket.socket:
     key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13"
     ask = f"GET /v1/stream HTTP/1.1\r\nHost: {server.address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n"
     peer.sendall(ask.encode())
-    words = json.dumps(START | {"fps": 30, "formats": ["raw"]}).encode()
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += peer.recv(1)
+    assert answer.startswith(b"HTTP/1.1 101"), answer
+    words = json.dumps(START | {"lead_s": 30, "formats": ["raw"]}).encode()
+    assert len(words) < 126, "short enough for a frame with the shortest head"
     peer.sendall(b"\x81" + bytes([0x80 | len(words)]) + b"\0\0\0\0" + words)
     return peer
 
@@ -375,3 +386,12 @@ def test_a_peer_that_went_silent_is_let_go(monkeypatch: pytest.MonkeyPatch, ping
                 pass
         with quiet.client() as other:
             assert other.start()["session"]
+
+
+def test_a_client_that_never_says_what_it_wants_is_told_so_and_closed() -> None:
+    with serving(config=AppConfig(limits=ClientLimits(hello_s=0.2))) as hasty, hasty.client() as client:
+        assert client.hear("error")["code"] == "bad_state"
+        with pytest.raises(ConnectionClosed) as closed:
+            client.next()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
