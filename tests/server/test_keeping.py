@@ -1,0 +1,189 @@
+"""What is kept: bounded, whole, and found by names the server made up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from millstream.core.errors import ConfigError, JournalError, UnknownFile, VideoError
+from millstream.runtime.engine import Engine
+from millstream.runtime.journal import JournalWriter, read_journal
+from millstream.server import archive as archives
+from millstream.server.archive import Archive
+from millstream.server.recording import MAX_WAITING, Recorded, Recording
+from millstream.server.shelf import NAME, Shelf, ShelfLimits
+
+
+def keep(shelf: Shelf, size: int = 10) -> str:
+    name, path = shelf.new("recordings")
+    path.write_bytes(b"x" * size)
+    shelf.keep("recordings", name)
+    return name
+
+
+def test_names_are_unguessable_and_lead_into_the_folder(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    made = [shelf.new("journals") for _ in range(100)]
+    assert len({name for name, _ in made}) == 100
+    assert all(NAME.fullmatch(name) and path.parent == tmp_path / "journals" for name, path in made)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../secret", "/etc/passwd", "a\0b", "nobody-made-this-name1"])
+def test_a_name_that_was_not_made_here_is_not_found(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret.mp4").write_bytes(b"secret")
+    shelf = Shelf(tmp_path / "data")
+    with pytest.raises(UnknownFile):
+        shelf.find("recordings", name)
+
+
+def test_past_a_number_of_files_or_bytes_the_oldest_go(tmp_path: Path) -> None:
+    few = Shelf(tmp_path / "few", ShelfLimits(max_files=3))
+    names = [keep(few) for _ in range(5)]
+    assert [few.get("recordings", name) is not None for name in names] == [False, False, True, True, True]
+    assert len(list((tmp_path / "few" / "recordings").iterdir())) == 3
+    small = Shelf(tmp_path / "small", ShelfLimits(max_bytes=100))
+    names = [keep(small, 40) for _ in range(4)]
+    assert [small.get("recordings", name) is not None for name in names] == [False, False, True, True]
+    large = keep(small, 1000)
+    assert small.find("recordings", large).num_bytes == 1000, "the newest is kept whatever its size"
+
+
+def test_a_server_that_starts_again_finds_what_it_had_oldest_first(tmp_path: Path) -> None:
+    first = Shelf(tmp_path)
+    names = [keep(first) for _ in range(3)]
+    for age, name in enumerate(reversed(names)):
+        os.utime(first.find("recordings", name).path, (1000 - age, 1000 - age))
+    (tmp_path / "recordings" / "somebody else's.mp4").write_bytes(b"")
+    again = Shelf(tmp_path, ShelfLimits(max_files=3))
+    newest = keep(again)
+    assert [again.get("recordings", name) is not None for name in (*names, newest)] == [False, True, True, True]
+    assert (tmp_path / "recordings" / "somebody else's.mp4").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="--data"):
+        Shelf(tmp_path / "file")
+
+
+def frames(count: int = 4) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 255, (count, 32, 32, 3), dtype=np.uint8)
+
+
+def recorded(path: Path, play: Callable[[Recording, ThreadPoolExecutor], Awaitable[None]], **options: float) -> Recorded:
+    async def main() -> Recorded:
+        with ThreadPoolExecutor(1) as pool:
+            recording = Recording(path, fps=16.0, pool=pool, **options)
+            try:
+                await play(recording, pool)
+            finally:
+                outcome = await asyncio.gather(recording.finish(), return_exceptions=True)
+        if isinstance(outcome[0], BaseException):
+            raise outcome[0]
+        return outcome[0]
+
+    return asyncio.run(main())
+
+
+def length(path: Path) -> int:
+    with av.open(str(path)) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def test_a_recording_holds_what_it_was_given(tmp_path: Path) -> None:
+    async def play(recording: Recording, pool: ThreadPoolExecutor) -> None:
+        for _ in range(3):
+            recording.add(frames())
+        assert not recording.path.exists(), "it appears when it is whole"
+
+    assert recorded(tmp_path / "clip.mp4", play) == Recorded(12, 0)
+    assert length(tmp_path / "clip.mp4") == 12
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_slow_disk_leaves_chunks_out_and_holds_nobody_up(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    async def play(recording: Recording, pool: ThreadPoolExecutor) -> None:
+        pool.submit(gate.wait)
+        await asyncio.sleep(0)
+        for _ in range(MAX_WAITING + 5):
+            recording.add(frames())
+        gate.set()
+
+    found = recorded(tmp_path / "clip.mp4", play)
+    assert found == Recorded(4 * MAX_WAITING, 5)
+    assert length(tmp_path / "clip.mp4") == found.num_frames
+
+
+def test_a_film_has_an_end(tmp_path: Path) -> None:
+    async def play(recording: Recording, pool: ThreadPoolExecutor) -> None:
+        for _ in range(6):
+            recording.add(frames())
+
+    assert recorded(tmp_path / "clip.mp4", play, max_seconds=1.0) == Recorded(16, 2)
+
+
+def test_nothing_recorded_is_no_file(tmp_path: Path) -> None:
+    async def play(recording: Recording, pool: ThreadPoolExecutor) -> None:
+        return
+
+    with pytest.raises(VideoError):
+        recorded(tmp_path / "clip.mp4", play)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_frames_of_another_size_end_the_recording_not_the_program(tmp_path: Path) -> None:
+    async def play(recording: Recording, pool: ThreadPoolExecutor) -> None:
+        recording.add(frames())
+        recording.add(np.zeros((4, 64, 64, 3), np.uint8))
+        recording.add(frames())
+
+    with pytest.raises(VideoError, match="frames changed"):
+        recorded(tmp_path / "clip.mp4", play)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
+
+
+def test_a_journal_that_cannot_go_on_ends_and_its_session_does_not(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(engine, Shelf(tmp_path))
+    journal = archive.journal("a", engine.spec.stream)
+    write, written = JournalWriter.write, []
+
+    def full_after_two(writer: JournalWriter, *line: object) -> None:
+        if len(written) == 2:
+            raise JournalError("cannot write: no space left")
+        written.append(line)
+        write(writer, *line)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(JournalWriter, "write", full_after_two)
+    with engine.session("sea", journal=journal, session_id="a") as session:
+        assert len(list(session.stream(4))) == 4
+    archive.keep_journal(journal)
+    archive.close()
+    assert len(read_journal(journal.path).chunks) == 2
+
+
+def test_a_journal_has_an_end(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_JOURNAL_CHUNKS", 2)
+    archive = Archive(engine, Shelf(tmp_path))
+    journal = archive.journal("a", engine.spec.stream)
+    with engine.session("sea", journal=journal, session_id="a") as session:
+        assert len(list(session.stream(4))) == 4
+    archive.keep_journal(journal)
+    archive.close()
+    assert len(read_journal(journal.path).chunks) == 2
