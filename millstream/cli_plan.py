@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +21,10 @@ Model = Annotated[
     str,
     typer.Option("--model", "-m", help="A registered model, a checkpoint's folder, or layers=30,width=1536,heads=12,ffn=8960."),
 ]
-Gpus = Annotated[str, typer.Option(help="How many of what: 4xH200, RTX4090, 1024xH100, laptop-cpu.")]
+Gpus = Annotated[str, typer.Option(help="How many of what: 4xH200, RTX4090, 1024xH100, laptop-cpu; or here, once calibrated.")]
+Profile = Annotated[
+    Path | None, typer.Option(help="Another calibration than this machine's.", show_default=False, dir_okay=False)
+]
 
 
 @plan.callback()
@@ -42,7 +46,10 @@ def search(
         str | None, typer.Option(help="self-forcing, krea, streamdiffusion-v2 or longlive.", show_default=False)
     ] = None,
     precision: Annotated[str, typer.Option(help="Of products: native (bf16) or fp8.")] = "native",
-    software: Annotated[str, typer.Option(help="Whose kernels: reference, eager, compiled or fused.")] = "eager",
+    software: Annotated[
+        str | None,
+        typer.Option(help="Whose kernels: reference, eager, compiled, fused or processor; eager on GPUs.", show_default=False),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Sessions that share their model calls.")] = 1,
     video_in: Annotated[bool, typer.Option("--video-in", help="Video to video: pictures are encoded too.")] = False,
     topology: Annotated[
@@ -54,6 +61,7 @@ def search(
     most: Annotated[
         str | None, typer.Option("--max", help="The largest that holds: size, window, sessions or batch.", show_default=False)
     ] = None,
+    profile: Profile = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Calculate what fits, how fast it is and which topology to choose, before anything is rented or loaded.
@@ -84,7 +92,28 @@ def search(
             video_in=video_in,
             topology=topology,
             price=price,
+            profile=profile,
         )
         holds = run_plan(request, most=most, as_json=as_json)
     if not holds:
         raise typer.Exit(1)
+
+
+@plan.command()
+def calibrate(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Another file than this machine's profile.", show_default=False)
+    ] = None,
+) -> None:
+    """Measure this machine: products, attention, convolutions, copies, launches, and collectives between its ranks.
+
+    Plans use it from then on: for [bold]--gpus here[/], and for a device of the same name. Takes under a minute.
+    """
+    with plain_errors():
+        from millstream.commands.plan import profile_path, show_device
+        from millstream.commands.plan_calibrate import calibrate as run
+
+        path = out or profile_path()
+        show_device(run(device_name=device, out=path))
+        typer.echo(path)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
 
-from millstream.core.errors import ConfigError
+from millstream.commands.paths import models_folder
+from millstream.core.errors import ConfigError, DeviceError
 from millstream.core.presets import apply_schedule
 from millstream.planner.checkpoints import resolve_model
-from millstream.planner.hardware import GIB, parse_fleet
+from millstream.planner.hardware import GIB, Device, parse_fleet
 from millstream.planner.judge import Ask, Plan
+from millstream.planner.profile import read_profile
 from millstream.planner.record import answer_record
 from millstream.planner.search import Answer, largest, search
 from millstream.planner.software import find_software
@@ -37,14 +40,18 @@ class PlanRequest:
     sessions: int = 1
     first_frame_s: float | None = None
     precision: str = "native"
-    software: str = "eager"
+    software: str | None = None
     batch: int = 1
     video_in: bool = False
     topology: str | None = None
     price: float | None = None
+    profile: Path | None = None
 
     def ask(self) -> Ask:
         spec = resolve_model(self.model)
+        if self.profile is not None and not self.profile.is_file():
+            raise DeviceError(f"{self.profile} does not exist; write it with millstream plan calibrate --out")
+        fleet = parse_fleet(self.gpus, price=self.price, here=read_profile(self.profile or profile_path()))
         stream = apply_schedule(spec.stream, self.schedule) if self.schedule else spec.stream
         if self.precision not in ("native", "fp8"):
             raise ConfigError(f"--precision must be native or fp8, got {self.precision!r}")
@@ -52,17 +59,22 @@ class PlanRequest:
             spec=spec,
             stream=replace(stream, **self.changes),
             precision=cast(Precision, self.precision),
-            software=find_software(self.software),
+            software=find_software(self.software or ("eager" if fleet.device.value_bytes == 2 else "processor")),
             batch=self.batch,
             video_in=self.video_in,
         )
         first = None if self.first_frame_s is None else 1e3 * self.first_frame_s
         return Ask(
             work=work,
-            fleet=parse_fleet(self.gpus, price=self.price),
+            fleet=fleet,
             sessions=max(self.sessions, self.batch) if self.sessions > 0 else self.sessions,
             first_frame_ms=first,
         )
+
+
+def profile_path() -> Path:
+    """Where this machine's calibration lies."""
+    return models_folder().parent / "profile.json"
 
 
 def run_plan(request: PlanRequest, *, most: str | None, as_json: bool) -> bool:
@@ -135,6 +147,23 @@ def show_parts(plan: Plan, console: Console) -> None:
         for name, size in need.per_session.items():
             memory.add_row(f"{name}, per session", f"{size / GIB:.2f}")
         console.print(memory)
+
+
+def show_device(device: Device) -> None:
+    """What a machine reaches."""
+    rates = device.rates
+    table = Table(device.name, "measured", box=None)
+    table.add_row("memory", f"{device.memory_gib:.1f} GiB")
+    table.add_row("matrix product", f"{rates.matmul_tflops:.3g} TFLOP/s")
+    if rates.fp8_tflops is not None:
+        table.add_row("matrix product, fp8", f"{rates.fp8_tflops:.3g} TFLOP/s")
+    table.add_row("attention", f"{rates.attention_tflops:.3g} TFLOP/s")
+    for width, rate in rates.conv_tflops:
+        table.add_row(f"convolution, {width} channels", f"{rate:.3g} TFLOP/s")
+    table.add_row("copy", f"{1e3 * rates.bandwidth_tb_s:.3g} GB/s")
+    table.add_row("launch", f"{rates.launch_us:.2g} us")
+    table.add_row(device.link.name, f"{device.link.alpha_us:.3g} us + bytes / {device.link.beta_gb_s:.3g} GB/s")
+    Console().print(table)
 
 
 def _row(plan: Plan, *, on_front: bool) -> tuple[str, ...]:

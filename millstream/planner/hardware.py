@@ -14,6 +14,7 @@ from millstream.core.errors import DeviceError
 
 GIB = 2**30
 MAX_DEVICES = 16384
+HERE = "here"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,22 +161,27 @@ class Fleet:
         return f"{self.count}x{self.device.name}"
 
 
-def find_device(name: str) -> Device:
+def find_device(name: str, *, here: Device | None = None) -> Device:
+    """Of the catalogue; `here` is this machine as it was measured, and stands for `here` and for its own name."""
     key = re.sub(r"[\s_]", "", name.lower())
+    if key == HERE and here is None:
+        raise DeviceError("this machine has not been measured; run millstream plan calibrate")
+    if here is not None and key in (HERE, here.name.lower()):
+        return here
     for spelled in (key, key.replace("-", "")):
         if spelled in DEVICES:
             return DEVICES[spelled]
     raise DeviceError(f"hardware {name!r} is unknown; known: {', '.join(device.name for device in DEVICES.values())}")
 
 
-def parse_fleet(text: str, *, price: float | None = None) -> Fleet:
+def parse_fleet(text: str, *, price: float | None = None, here: Device | None = None) -> Fleet:
     """`4xH200`, or `H200` for one."""
     count, cross, name = text.strip().partition("x")
     if not (cross and count.strip().lstrip("+-").isdecimal()):
         count, name = "1", text
     if not 1 <= int(count) <= MAX_DEVICES:
         raise DeviceError(f"--gpus must name 1 to {MAX_DEVICES} devices, for example 4xH200, got {text!r}")
-    device = find_device(name)
+    device = find_device(name, here=here)
     if price is not None:
         if not 0 <= price < 1e6:
             raise DeviceError(f"--price must be dollars per device and hour, 0 or more, got {price}")

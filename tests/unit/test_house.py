@@ -29,7 +29,9 @@ ARROWS = {
     "load": {"core"},
     "trainer": {"models", "ops", "core"},
     "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "models", "core"},
-    "cli": {"cli_parts", "cli_plan", "commands", "load", "trainer", "models", "core"},
+    "cli": {"cli_parts", "cli_plan", "cli_serve", "cli_train", "commands", "models", "core"},
+    "cli_serve": {"cli_parts", "commands", "load", "core"},
+    "cli_train": {"cli_parts", "commands", "trainer", "core"},
     "cli_parts": {"core"},
     "cli_plan": {"cli_parts", "commands"},
     "__main__": {"cli"},
@@ -118,9 +120,10 @@ SURFACE = {
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--json"},
     "plan": {
-        "--batch", "--first-frame", "--fps", "--gpus", "--json", "--max", "--model", "--precision", "--price", "--schedule",
-        "--sessions", "--size", "--software", "--steps", "--topology", "--video-in", "--window",
+        "--batch", "--first-frame", "--fps", "--gpus", "--json", "--max", "--model", "--precision", "--price", "--profile",
+        "--schedule", "--sessions", "--size", "--software", "--steps", "--topology", "--video-in", "--window",
     },
+    "plan calibrate": {"--device", "--out"},
     "bench load": {
         "--connects", "--fps", "--gate", "--json", "--model", "--out", "--script", "--seconds", "--seed", "--sessions", "--url",
         "--weights",

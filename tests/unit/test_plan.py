@@ -24,6 +24,11 @@ BIG = PlanRequest(model="wan2.1-t2v-14b", gpus="4xH200", changes=dict(height=320
 SMALL = PlanRequest(model="wan2.1-t2v-1.3b", gpus="H200", changes=dict(window=9), software="compiled")
 
 
+@pytest.fixture(autouse=True)
+def machine_that_was_never_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_HOME", str(tmp_path / "home"))
+
+
 def asked(request: PlanRequest, **changes: object) -> Answer:
     values = {name: getattr(request, name) for name in PlanRequest.__slots__} | changes
     return search(PlanRequest(**values).ask())

@@ -1,0 +1,55 @@
+"""A machine as `plan calibrate` measured it, in one small file that plans then use.
+
+A plan takes it for `--gpus here`, and for a device of the catalogue that goes by the same name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from millstream.core.errors import DeviceError
+from millstream.planner.hardware import Device, Link, Rates
+
+FORMAT = "millstream-profile"
+VERSION = 1
+_MAX_BYTES = 1 << 20
+
+
+def profile_text(device: Device, measured_on: dict[str, Any]) -> str:
+    """`measured_on` is for people: versions, date, what was measured."""
+    assert device.measured is not None, f"{device.name} has no measured rates"
+    record = {"format": FORMAT, "version": VERSION, "device": asdict(device), "measured_on": measured_on}
+    return json.dumps(record, indent=2) + "\n"
+
+
+def read_profile(path: Path) -> Device | None:
+    """None where no profile was written."""
+    if not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError("too large")
+        record = json.loads(path.read_text())
+        if record.get("format") != FORMAT or record.get("version") != VERSION:
+            raise ValueError("another format or version")
+        return _device(record["device"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DeviceError(
+            f"{path} is not a profile ({str(error) or type(error).__name__}); run millstream plan calibrate"
+        ) from None
+
+
+def _device(raw: dict[str, Any]) -> Device:
+    rates = {
+        **raw["measured"],
+        "conv_tflops": tuple((int(width), float(rate)) for width, rate in raw["measured"]["conv_tflops"]),
+    }
+    known = {field.name for field in fields(Device)}
+    device = Device(**{**{k: v for k, v in raw.items() if k in known}, "link": Link(**raw["link"]), "measured": Rates(**rates)})
+    numbers = [device.memory_gib, device.rates.matmul_tflops, device.rates.bandwidth_tb_s, device.link.beta_gb_s]
+    if not all(isinstance(number, float | int) and number > 0 for number in numbers):
+        raise ValueError("rates must be above 0")
+    return device
