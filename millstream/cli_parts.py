@@ -1,13 +1,32 @@
-"""What the files of the command line share: how values are spelled, and how errors are said."""
+"""What the files of the command line share: options, how values are spelled, and how errors are said."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
 from millstream.core.errors import ConfigError, MillstreamError
+
+# Options that more than one command has.
+Weights = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--weights",
+        "-w",
+        help="Folder or file, in any layout we know; repeat for several. Or [bold]random[/].",
+        show_default=False,
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
+Lora = Annotated[
+    list[str] | None,
+    typer.Option("--lora", help="LoRA file to merge, with a scale after a colon: style.safetensors:0.8", show_default=False),
+]
 
 
 def parse_size(text: str) -> tuple[int, int]:
