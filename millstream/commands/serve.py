@@ -48,7 +48,7 @@ EXAMPLES = (
     "a white bird over the forest in the snow",
     "a blue kite above the desert at noon",
     "a paper lantern in the city at night in the rain",
-    "a comet crosses outer space",
+    "a comet in outer space",
 )
 
 

@@ -7,6 +7,7 @@ connection is cut a moment after it should have closed.
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -34,12 +35,14 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens, or one line about why there is none."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        with ExitStack() as on_failure:
+            listener = on_failure.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+            on_failure.pop_all()
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host"
         ) from None
-    listener.listen(BACKLOG)
     return listener
