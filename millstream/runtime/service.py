@@ -144,6 +144,12 @@ class Service:
                 self._scheduler.halt(session_id, "unwatched", time.monotonic())
                 self._changed.notify_all()
 
+    def is_paused(self, session_id: str) -> bool:
+        """Whether its owner has paused it."""
+        with self._changed:
+            seat = self._seats.get(session_id)
+            return seat is not None and seat.session is not None and seat.session.timeline.paused
+
     def fed(self, session_id: str) -> None:
         """Its feed has new frames, or has ended."""
         with self._changed:
@@ -210,6 +216,8 @@ class Service:
                 why = "the server is shutting down" if self.failure is None else f"the engine failed: {self.failure}"
                 for seat in list(self._seats.values()):
                     self._finish(seat, Ended(cause="closed" if self.failure is None else "failed", reason=why))
+                while self._jobs:
+                    self._jobs.popleft()()  # tells who waits that the session is gone
 
     def _measure(self, config: StreamConfig) -> None:
         """Chunk times of a configuration, and everything that only the first chunks pay for."""

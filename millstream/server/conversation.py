@@ -215,7 +215,8 @@ class Conversation:
             session=station.session_id if self.state == "owner" else "",
             view=station.view_id,
             format=viewer.format,
-            config=asdict(station.request.config),
+            config=asdict(station.request.config) | {"lead_s": station.request.pace.max_ahead_s},
+            paused=station.paused,
             note=note,
         )
 

@@ -21,6 +21,7 @@ from millstream.core.controls import WeightedPrompt, check_prompts
 from millstream.core.errors import Overloaded, UnknownFile, UnknownSession, VideoError
 from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
+from millstream.runtime.notices import Waiting
 from millstream.runtime.seats import OpenRequest
 from millstream.runtime.service import Service
 from millstream.server.archive import Archive, SessionJournal
@@ -42,6 +43,8 @@ class HubLimits:
     max_sessions: int = 64
     abandon_s: float = 120.0
     """A session that nobody watches for so long is ended, unless it is being recorded."""
+    leave_line_s: float = 10.0
+    """One that waits in line and has nobody at it loses its place after so long."""
     threads: int = 2
     """That encode pictures."""
 
@@ -241,9 +244,10 @@ class Hub:
 
     def _end_abandoned(self, now: float) -> None:
         for station in list(self.stations.values()):
+            patience = self.limits.leave_line_s if isinstance(station.state, Waiting) else self.limits.abandon_s
             abandoned = not station.viewers and station.tape is None
-            if abandoned and now - station.left_at > self.limits.abandon_s:
-                self.service.end(station.session_id, f"nobody watched it for {self.limits.abandon_s:g} s")
+            if abandoned and now - station.left_at > patience:
+                self.service.end(station.session_id, f"nobody watched it for {patience:g} s")
 
 
 def _found(station: Station | None) -> Station:

@@ -126,6 +126,7 @@ class LiveMessage(ServerMessage, frozen=True, kw_only=True, tag="live"):
     view: str
     format: Format
     config: dict[str, Any]
+    paused: bool
     note: str
 
 

@@ -139,6 +139,10 @@ class Station:
     def ended(self) -> bool:
         return isinstance(self.state, Ended)
 
+    @property
+    def paused(self) -> bool:
+        return self._parts.service.is_paused(self.session_id)
+
     def join(self, format: Format, outbox: Outbox) -> Viewer:
         """Watch: how things stand comes at once, then the last chunk, then all that follow."""
         self._refuse_when_ended()

@@ -76,6 +76,9 @@ class FakeService:
             self.sessions[session_id].viewers -= 1
             assert self.sessions[session_id].viewers >= 0
 
+    def is_paused(self, session_id: str) -> bool:
+        return False
+
     def fed(self, session_id: str) -> None:
         return
 

@@ -12,7 +12,7 @@ import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
-from millstream.runtime.notices import Applied, Ended, Live
+from millstream.runtime.notices import Applied, Ended, Live, Waiting
 from millstream.server import hub as hubs
 from millstream.server import station as stations
 from millstream.server.hub import Hub
@@ -248,6 +248,18 @@ def test_a_session_that_nobody_watches_is_ended_after_a_while(monkeypatch: pytes
         assert list(hub.stations) == [kept.session_id]
 
     with_hub(play, abandon_s=0.1)
+
+
+def test_a_session_in_line_that_nobody_is_at_loses_its_place_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "TICK_S", 0.01)
+
+    async def play(hub: Hub, service: FakeService) -> None:
+        waits, lives = (hub.open(SEA, TINY) for _ in range(2))
+        service.sessions[waits.session_id].tell(Waiting(position=1, expected_wait_s=None, reason="full"))
+        await until(lambda: waits.session_id not in hub.stations)
+        assert lives.session_id in hub.stations
+
+    with_hub(play, abandon_s=1000.0, leave_line_s=0.1)
 
 
 def test_how_a_session_does_is_told_every_tick_and_only_the_newest_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -297,6 +297,36 @@ def test_a_live_feed_keeps_the_newest_and_no_more() -> None:
     assert (real, feed.dropped, int(frames[0, 0, 0, 0])) == (12, 10, 10)
 
 
+def test_a_pause_can_be_asked_for_by_those_who_come_later(engine: Engine) -> None:
+    with running(engine) as service:
+        owner = Owner()
+        service.open(request(engine, "a"), owner)
+        service.watch("a")
+        owner.digests(1)
+        assert not service.is_paused("a")
+        service.control("a", Pause())
+        owner.wait_for(Applied)
+        assert service.is_paused("a")
+
+
+def test_a_job_that_comes_too_late_is_answered(engine: Engine) -> None:
+    with running(engine) as service:
+        service.open(request(engine, "a"), Owner())
+        begun, go_on = threading.Event(), threading.Event()
+        first = service.on_engine("a", lambda session: (begun.set(), go_on.wait(PATIENCE_S)))
+        assert begun.wait(PATIENCE_S)
+        closing = threading.Thread(target=service.close)
+        late = service.on_engine("a", lambda session: None)
+        with service._changed:
+            closing.start()
+            service._over = True
+        go_on.set()
+        closing.join()
+        first.result(PATIENCE_S)
+        with pytest.raises(UnknownSession):
+            late.result(PATIENCE_S)
+
+
 def test_closing_the_service_ends_every_session_and_leaves_no_thread(engine: Engine) -> None:
     before = set(threading.enumerate())
     owner = Owner()

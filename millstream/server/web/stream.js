@@ -134,6 +134,7 @@ export class Stream extends EventTarget {
 
   #begun(live) {
     this.live = live;
+    this.#paused = live.paused ?? this.#paused;
     this.#setPhase(this.#paused ? "paused" : "live", live);
   }
 
