@@ -17,8 +17,8 @@ from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.schedule import even_steps
 from millstream.runtime.engine import Engine
-from millstream.trainer.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
 from millstream.trainer.data.vocabulary import CLASSES
+from millstream.trainer.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
 from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, ClipClassifier, load_classifier
 from millstream.trainer.evaluate.metrics import mean
 from millstream.trainer.evaluate.response import MODES, PROMPT, Response, draw_pairs, measure_response, response_ticks
