@@ -117,3 +117,45 @@ def calibrate(
         path = out or profile_path()
         show_device(run(device_name=device, out=path))
         typer.echo(path)
+
+
+@plan.command()
+def train(
+    student: Annotated[str, typer.Option(help="Who learns: a name, a folder or shapes.")] = "wan2.1-t2v-1.3b",
+    teacher: Annotated[str, typer.Option(help="Who is learnt from, frozen.")] = "wan2.1-t2v-14b",
+    critic: Annotated[str, typer.Option(help="Who learns to score the student's own streams.")] = "wan2.1-t2v-1.3b",
+    gpus: Gpus = "8xH200",
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH, multiples of 16.")] = "480x832",
+    frames: Annotated[int, typer.Option(help="Latent frames of a rollout.")] = 21,
+    batch: Annotated[int, typer.Option(help="Rollouts per device and step.")] = 1,
+    zero: Annotated[int, typer.Option(help="0 repeats everything, 1 shards the optimizer, 2 gradients, 3 weights too.")] = 3,
+    offload: Annotated[bool, typer.Option("--offload", help="Optimizer and averages in host memory.")] = False,
+    recompute: Annotated[str, typer.Option(help="Activations made again: none, selective or full.")] = "full",
+    ema: Annotated[bool, typer.Option(help="Keep averaged weights of the student.")] = True,
+    lora: Annotated[int, typer.Option(help="Rank of the student's adapters; 0 trains all of it.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Can this student be distilled with that teacher and critic on these GPUs, which roles go where, and what syncing costs.
+
+    Exit code 1 means that no placement fits.
+    """
+    from millstream.commands.plan_train import TrainRequest, run_plan_train
+
+    with plain_errors():
+        request = TrainRequest(
+            student=student,
+            teacher=teacher,
+            critic=critic,
+            gpus=gpus,
+            size=parse_size(size),
+            frames=frames,
+            batch=batch,
+            zero=zero,
+            offload=offload,
+            recompute=recompute,
+            ema=ema,
+            lora=lora,
+        )
+        fits = run_plan_train(request.ask(), as_json=as_json)
+    if not fits:
+        raise typer.Exit(1)

@@ -124,6 +124,10 @@ SURFACE = {
         "--schedule", "--sessions", "--size", "--software", "--steps", "--topology", "--video-in", "--window",
     },
     "plan calibrate": {"--device", "--out"},
+    "plan train": {
+        "--batch", "--critic", "--ema", "--frames", "--gpus", "--json", "--lora", "--no-ema", "--offload", "--recompute",
+        "--size", "--student", "--teacher", "--zero",
+    },
     "bench load": {
         "--connects", "--fps", "--gate", "--json", "--model", "--out", "--script", "--seconds", "--seed", "--sessions", "--url",
         "--weights",

@@ -1,0 +1,101 @@
+"""Bytes that training holds: weights, gradients, optimizer, averages, sharded as ZeRO and FSDP do; and activations.
+
+Mixed-precision Adam: 2 for the weight, 2 for the gradient (4 in fp32), 12 for the optimizer (fp32 copy, two moments),
+4 for an average. ZeRO-1 shards the optimizer, ZeRO-2 gradients too, ZeRO-3 (fully sharded) weights too. Hybrid sharding
+shards within a group and repeats between groups: `shards` is that group's size. Offload moves the optimizer to the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from millstream.core.config import DiTConfig
+from millstream.core.errors import ConfigError
+
+Recompute = Literal["none", "selective", "full"]
+ADAM_BYTES = 12
+EMA_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sharding:
+    zero: int = 3
+    shards: int = 1
+    """Ranks that share one copy."""
+    offload: bool = False
+    prefetch: int = 2
+    """Blocks whose whole weights are there at once under ZeRO-3: the one at work and the next."""
+    gradient_bytes: int = 2
+
+    def __post_init__(self) -> None:
+        if self.zero not in (0, 1, 2, 3):
+            raise ConfigError(f"--zero must be 0, 1, 2 or 3, got {self.zero}")
+        if self.shards < 1:
+            raise ConfigError(f"a model is sharded over 1 or more devices, got {self.shards}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingState:
+    """Of one device, bytes."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    average: float
+    host: float
+    """On the host, for this device: what offload moved there."""
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.average
+
+
+def training_state(parameters: int, sharding: Sharding, *, trained: int | None = None, ema: bool = False) -> TrainingState:
+    """`trained` of the parameters learn: all by default, none for a frozen role, the adapters' for LoRA."""
+    learns = parameters if trained is None else trained
+    n = sharding.shards
+    whole = 1 if sharding.zero >= 3 else n
+    optimizer = ADAM_BYTES * learns / (n if sharding.zero >= 1 else 1)
+    average = EMA_BYTES * learns / (n if sharding.zero >= 1 else 1) if ema else 0.0
+    return TrainingState(
+        weights=2 * parameters * whole / n,
+        gradients=sharding.gradient_bytes * learns / (n if sharding.zero >= 2 else 1),
+        optimizer=0.0 if sharding.offload else optimizer,
+        average=0.0 if sharding.offload else average,
+        host=optimizer + average if sharding.offload else 0.0,
+    )
+
+
+def unsharded_bytes(dit: DiTConfig, sharding: Sharding) -> int:
+    """The working set of ZeRO-3: `prefetch` blocks, gathered."""
+    if sharding.zero < 3 or sharding.shards == 1:
+        return 0
+    block = 8 * dit.width**2 + 2 * dit.width * dit.ffn
+    return 2 * sharding.prefetch * block
+
+
+def lora_parameters(dit: DiTConfig, rank: int) -> int:
+    """Adapters on every product of every block."""
+    square, up = 8 * 2 * dit.width * rank, 2 * (dit.width + dit.ffn) * rank
+    return dit.layers * (square + up)
+
+
+def activation_bytes(
+    dit: DiTConfig, tokens: int, *, recompute: Recompute = "selective", tp: int = 1, sequence: bool = False
+) -> float:
+    """Of one block, saved for the backward pass in bf16, tensor by tensor; attention is fused and saves no scores.
+
+    `none` keeps all: ten tensors of full width (residuals, norms, modulated inputs), eighteen over heads (float32 q/k norms
+    for half of them) and the MLP's hidden layer twice. `selective` makes norms, phases and activations again. `full` keeps
+    the block's input. TP shards heads and MLP; `sequence` shards the rest too.
+    """
+    full, heads, hidden = {"none": (10, 18, 2), "selective": (5, 6, 1), "full": (1, 0, 0)}[recompute]
+    values = full * dit.width / (tp if sequence else 1) + (heads * dit.width + hidden * dit.ffn) / tp
+    return 2 * tokens * values
+
+
+def saved_bytes(dit: DiTConfig, tokens: int, recompute: Recompute) -> float:
+    """All blocks of a DiT for one backward pass; what is made again is there for one block at a time."""
+    again = 0.0 if recompute == "none" else activation_bytes(dit, tokens, recompute="none")
+    return dit.layers * activation_bytes(dit, tokens, recompute=recompute) + again
