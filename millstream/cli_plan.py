@@ -62,6 +62,7 @@ def search(
         str | None, typer.Option("--max", help="The largest that holds: size, window, sessions or batch.", show_default=False)
     ] = None,
     profile: Profile = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report with plots, one file.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Calculate what fits, how fast it is and which topology to choose, before anything is rented or loaded.
@@ -94,7 +95,7 @@ def search(
             price=price,
             profile=profile,
         )
-        holds = run_plan(request, most=most, as_json=as_json)
+        holds = run_plan(request, most=most, html=html, as_json=as_json)
     if not holds:
         raise typer.Exit(1)
 
@@ -159,3 +160,59 @@ def train(
         fits = run_plan_train(request.ask(), as_json=as_json)
     if not fits:
         raise typer.Exit(1)
+
+
+@plan.command()
+def explain(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="weights, window, memory, call, period, fps, first-frame, all-reduce, sessions, cost, bubble or adam."
+        ),
+    ],
+    model: Model = "wan2.1-t2v-1.3b",
+    gpus: Gpus = "1xH200",
+    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)] = None,
+    window: Annotated[int | None, typer.Option(help="Latent frames a chunk sees.", show_default=False)] = None,
+    sessions: Annotated[int, typer.Option(help="Streams at the same time.")] = 1,
+    software: Annotated[str | None, typer.Option(help="Whose kernels.", show_default=False)] = None,
+    topology: Annotated[str | None, typer.Option(help="Of this one, not of the best.", show_default=False)] = None,
+    pipeline: Annotated[
+        str, typer.Option(help="For bubble: gpipe, 1f1b, interleaved, zero-bubble-h1 or zero-bubble-h2.")
+    ] = "1f1b",
+    stages: Annotated[int, typer.Option(help="For bubble: stages of the pipeline.")] = 4,
+    micro_batches: Annotated[int, typer.Option(help="For bubble: micro-batches of a step.")] = 8,
+    chunks: Annotated[int, typer.Option(help="For bubble: model chunks per stage, when interleaved.")] = 1,
+    parameters: Annotated[float, typer.Option(help="For adam: parameters that are trained.")] = 30e9,
+    zero: Annotated[int, typer.Option(help="For adam: 0, 1, 2 or 3.")] = 3,
+    shards: Annotated[int, typer.Option(help="For adam: devices that share one copy.")] = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """A single number with its formula filled in, for checking by hand.
+
+    [bold]Try[/]: millstream plan explain window --model wan2.1-t2v-14b --size 480x832 --window 21
+    """
+    from millstream.commands.plan import PlanRequest
+    from millstream.commands.plan_explain import Assumptions, run_plan_explain
+
+    with plain_errors():
+        height, width = parse_size(size) if size is not None else (None, None)
+        changes = dict(height=height, width=width, window=window)
+        request = PlanRequest(
+            model=model,
+            gpus=gpus,
+            changes={name: value for name, value in changes.items() if value is not None},
+            sessions=sessions,
+            software=software,
+            topology=topology,
+        )
+        assumptions = Assumptions(
+            pipeline=pipeline,
+            stages=stages,
+            micro_batches=micro_batches,
+            chunks=chunks,
+            parameters=parameters,
+            zero=zero,
+            shards=shards,
+        )
+        run_plan_explain(what, request, assumptions, as_json=as_json)

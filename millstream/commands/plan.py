@@ -13,12 +13,14 @@ from rich.table import Table
 
 from millstream.commands.paths import models_folder
 from millstream.core.errors import ConfigError, DeviceError
+from millstream.core.files import Staging
 from millstream.core.presets import apply_schedule
 from millstream.planner.checkpoints import resolve_model
 from millstream.planner.hardware import GIB, Device, parse_fleet
 from millstream.planner.judge import Ask, Plan
 from millstream.planner.profile import read_profile
 from millstream.planner.record import answer_record
+from millstream.planner.report import html_report
 from millstream.planner.search import Answer, largest, search
 from millstream.planner.software import find_software
 from millstream.planner.topology import parse_layout
@@ -77,12 +79,14 @@ def profile_path() -> Path:
     return models_folder().parent / "profile.json"
 
 
-def run_plan(request: PlanRequest, *, most: str | None, as_json: bool) -> bool:
+def run_plan(request: PlanRequest, *, most: str | None, html: Path | None, as_json: bool) -> bool:
     """Print the answer; whether some plan holds."""
     ask = request.ask()
     only = parse_layout(request.topology) if request.topology else None
     found = None if most is None else largest(ask, most, only=only)
     answer = found[1] if found else search(ask, only=only)
+    if html is not None:
+        _write(html, html_report(answer))
     if as_json:
         record = answer_record(answer, shown=SHOWN)
         print(json.dumps(record if most is None else {**record, "max": {most: found[0] if found else None}}, indent=2))
@@ -91,6 +95,14 @@ def run_plan(request: PlanRequest, *, most: str | None, as_json: bool) -> bool:
             print(_most_line(most, found, answer))
         show(answer, Console())
     return answer.best.holds
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with Staging(path.parent) as staging:
+            staging.path(path.name).write_text(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; choose another --html") from None
 
 
 def show(answer: Answer, console: Console) -> None:

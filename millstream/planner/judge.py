@@ -84,10 +84,14 @@ class Plan:
         return self.time.serialised_ms
 
     @property
+    def sessions_on_a_replica(self) -> int:
+        """That the ask puts there, as far as it carries them."""
+        return max(1, min(math.ceil(self.ask.sessions / self.replicas), self.sessions_per_replica))
+
+    @property
     def memory_share(self) -> float:
-        sessions = math.ceil(self.ask.sessions / self.replicas)
-        carried = max(1, min(sessions, self.sessions_per_replica))
-        return max(need.bytes_for(carried) for need in self.needs) / self.ask.fleet.device.memory_bytes
+        held = max(need.bytes_for(self.sessions_on_a_replica) for need in self.needs)
+        return held / self.ask.fleet.device.memory_bytes
 
 
 def judge(ask: Ask, layout: Layout) -> Plan:

@@ -120,10 +120,14 @@ SURFACE = {
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--json"},
     "plan": {
-        "--batch", "--first-frame", "--fps", "--gpus", "--json", "--max", "--model", "--precision", "--price", "--profile",
-        "--schedule", "--sessions", "--size", "--software", "--steps", "--topology", "--video-in", "--window",
+        "--batch", "--first-frame", "--fps", "--gpus", "--html", "--json", "--max", "--model", "--precision", "--price",
+        "--profile", "--schedule", "--sessions", "--size", "--software", "--steps", "--topology", "--video-in", "--window",
     },
     "plan calibrate": {"--device", "--out"},
+    "plan explain": {
+        "--chunks", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline", "--sessions", "--shards",
+        "--size", "--software", "--stages", "--topology", "--window", "--zero",
+    },
     "plan train": {
         "--batch", "--critic", "--ema", "--frames", "--gpus", "--json", "--lora", "--no-ema", "--offload", "--recompute",
         "--size", "--student", "--teacher", "--zero",

@@ -1,0 +1,120 @@
+"""Plots as SVG text: stacked bars with a limit, and labelled points. Knows nothing of plans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+COLOURS = ("#3b6ea5", "#d98032", "#5a9367", "#a34a5e", "#7a6aa8", "#8a8d91", "#c2a83e", "#4aa3a3", "#b86f9f", "#6b4f3a")
+_LEFT, _RIGHT, _ROW, _WIDTH = 150, 90, 28, 860
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    label: str
+    parts: Mapping[str, float]
+    note: str
+    """At the bar's end."""
+    dim: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    label: str
+    x: float
+    y: float
+    marked: bool
+
+
+def stacked_bars(bars: Sequence[Bar], *, limit: float, limit_label: str) -> str:
+    """Horizontal, longest axis shared; the limit is a dashed line."""
+    names = list(dict.fromkeys(name for bar in bars for name in bar.parts))
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    longest = max([limit, *(sum(bar.parts.values()) for bar in bars)]) * 1.02
+    scale = (_WIDTH - _LEFT - _RIGHT) / longest
+    legend_rows = -(-len(names) // 5)
+    top = 22 + 20 * legend_rows
+    height = top + _ROW * len(bars) + 12
+    drawn = [_legend(names, colours)]
+    for row, bar in enumerate(bars):
+        drawn.append(_bar(bar, top + _ROW * row, scale, colours))
+    x = _LEFT + limit * scale
+    drawn.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top - 4}" y2="{height - 8}" class="limit"/>')
+    drawn.append(f'<text x="{x:.1f}" y="{top - 8}" text-anchor="middle" class="small">{escape(limit_label)}</text>')
+    return _svg(height, drawn)
+
+
+def points(found: Sequence[Point], *, x_label: str, y_label: str) -> str:
+    """Both axes from zero; marked points are joined."""
+    height, left, bottom, top = 380, 80, 330, 20
+    width = _WIDTH - left - 150
+    ticks_x, ticks_y = _ticks(max([point.x for point in found] or [1.0])), _ticks(max([point.y for point in found] or [1.0]))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return left + width * x / ticks_x[-1], bottom - (bottom - top) * y / ticks_y[-1]
+
+    drawn = [f'<path d="M{left} {top} V{bottom} H{left + width}" class="axis"/>']
+    for tick in ticks_x[1:]:
+        x, _ = place(tick, 0)
+        drawn.append(f'<text x="{x:.0f}" y="{bottom + 18}" text-anchor="middle" class="small">{tick:g}</text>')
+    for tick in ticks_y[1:]:
+        _, y = place(0, tick)
+        drawn.append(f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end" class="small">{tick:g}</text>')
+    drawn.append(f'<text x="{left + width / 2:.0f}" y="{bottom + 40}" text-anchor="middle">{escape(x_label)}</text>')
+    drawn.append(f'<text x="{left + 6}" y="{top - 6}" class="small">{escape(y_label)}</text>')
+    front = [place(point.x, point.y) for point in sorted(found, key=lambda p: p.x) if point.marked]
+    if len(front) > 1:
+        drawn.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in front)}" class="front"/>')
+    drawn += _labelled([(point, *place(point.x, point.y)) for point in found])
+    return _svg(height, drawn)
+
+
+def _ticks(most: float) -> list[float]:
+    """From zero past `most` in four to eight round steps."""
+    if most <= 0:
+        return [0.0, 1.0]
+    magnitude = 10 ** math.floor(math.log10(most))
+    step = next(magnitude * share for share in (0.2, 0.5, 1.0, 2.0) if most / (magnitude * share) <= 7)
+    return [step * i for i in range(math.ceil(most / step * 1.02) + 1)]
+
+
+def _labelled(placed: Sequence[tuple[Point, float, float]]) -> list[str]:
+    """Marked points carry their names, the others show theirs when pointed at."""
+    drawn: list[str] = []
+    for point, x, y in sorted(placed, key=lambda item: item[0].marked):
+        colour, radius = (COLOURS[0], 5.0) if point.marked else (COLOURS[5], 3.5)
+        title = f"<title>{escape(point.label)}</title>"
+        drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}">{title}</circle>')
+        if point.marked:
+            drawn.append(f'<text x="{x + 6:.1f}" y="{y - 8:.1f}" class="small">{escape(point.label)}</text>')
+    return drawn
+
+
+def _bar(bar: Bar, y: float, scale: float, colours: Mapping[str, str]) -> str:
+    x = float(_LEFT)
+    drawn = [f'<text x="{_LEFT - 8}" y="{y + 16}" text-anchor="end">{escape(bar.label)}</text>']
+    for name, value in bar.parts.items():
+        width = value * scale
+        title = f"<title>{escape(name)}: {value:.3g}</title>"
+        shade = ' opacity="0.45"' if bar.dim else ""
+        drawn.append(
+            f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="19" fill="{colours[name]}"{shade}>{title}</rect>'
+        )
+        x += width
+    drawn.append(f'<text x="{x + 6:.1f}" y="{y + 16}" class="small">{escape(bar.note)}</text>')
+    return "".join(drawn)
+
+
+def _legend(names: Sequence[str], colours: Mapping[str, str]) -> str:
+    drawn = []
+    for index, name in enumerate(names):
+        x, y = 10 + 168 * (index % 5), 4 + 20 * (index // 5)
+        drawn.append(f'<rect x="{x}" y="{y}" width="11" height="11" fill="{colours[name]}"/>')
+        drawn.append(f'<text x="{x + 16}" y="{y + 10}" class="small">{escape(name)}</text>')
+    return "".join(drawn)
+
+
+def _svg(height: float, drawn: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img">{"".join(drawn)}</svg>'

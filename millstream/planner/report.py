@@ -1,0 +1,155 @@
+"""An answer as one HTML file that needs nothing else: the verdict, every plan, and where time, memory and money go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from millstream.planner.drawing import Bar, Point, points, stacked_bars
+from millstream.planner.hardware import GIB
+from millstream.planner.judge import MEMORY_SHARE, Plan
+from millstream.planner.search import Answer
+
+SHOWN = 12
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem; color: #1d2328; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+.verdict { padding: .7rem 1rem; border-left: 4px solid #5a9367; background: #f1f6f2; }
+.verdict.no { border-color: #a34a5e; background: #f8f0f2; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; }
+td, th { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid #e3e6e8; }
+td.n { white-space: nowrap; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } tr.no { color: #7b848b; } tr.best { background: #f1f6f2; }
+svg { width: 100%; height: auto; font: 13px system-ui, sans-serif; } .small { font-size: 11.5px; fill: #49525a; }
+.limit { stroke: #1d2328; stroke-dasharray: 4 3; } .axis { stroke: #9aa3a9; fill: none; }
+.front { stroke: #3b6ea5; fill: none; stroke-width: 1.5; }
+p.note { color: #5b656d; font-size: 13px; }
+"""
+
+
+def html_report(answer: Answer) -> str:
+    shown = answer.plans[:SHOWN]
+    ask = answer.best.ask
+    stream, device = ask.work.stream, ask.fleet.device
+    promise = f"{stream.fps:g} FPS for {ask.sessions} at {stream.height}x{stream.width} on {ask.fleet.name}"
+    parts = [
+        f"<h1>{escape(ask.work.spec.name)}: {escape(promise)}</h1>",
+        f"<p class='note'>window {stream.window}, {len(stream.steps)} steps, {ask.work.software.name} kernels, "
+        f"{ask.work.precision} precision; rates {'measured' if device.is_measured else 'from the datasheet'}; "
+        f"${device.dollars_per_hour:g} a device and hour. Calculated, not measured.</p>",
+        _verdict(answer),
+        "<h2>Plans, best first</h2>",
+        _table(answer, shown),
+        "<h2>Where a chunk's time goes</h2>",
+        _time_plot(shown),
+        "<p class='note'>Milliseconds of one session's chunk, one phase after another. With a front of its own the VAE "
+        "works beside the mesh, so the period is the longer of the two. Faint: misses the promise.</p>",
+        "<h2>What the fullest device holds</h2>",
+        _memory_plot(shown),
+        f"<p class='note'>GiB with as many sessions as the ask puts on a replica; the line is {100 * MEMORY_SHARE:.0f}% of the "
+        "device.</p>",
+        "<h2>Cost against latency</h2>",
+        _pareto_plot(answer, shown),
+        "<p class='note'>Latency is from a chunk's plan to its pictures. Joined: nothing that holds the promise is both "
+        "cheaper and quicker. Grey: the others, named when pointed at.</p>",
+    ]
+    title = escape(f"{ask.work.spec.name} on {ask.fleet.name}")
+    return (
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style></head>"
+        f"<body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _verdict(answer: Answer) -> str:
+    best = answer.best
+    if not best.holds:
+        said = "; ".join(shortfall.said for shortfall in best.shortfalls)
+        return (
+            f"<p class='verdict no'>No plan holds this promise. The nearest is <b>{best.layout.name}</b>: {escape(said)}.</p>"
+        )
+    return (
+        f"<p class='verdict'><b>{best.layout.name}</b> holds it: {best.fps:.1f} FPS, first frame after "
+        f"{best.time.first_frame_ms / 1e3:.2f} s, {best.devices} of {best.ask.fleet.count} devices, "
+        f"${best.dollars_per_stream_hour:.2f} per stream and hour. Bound by {escape(best.bound)}.</p>"
+    )
+
+
+def _table(answer: Answer, shown: Sequence[Plan]) -> str:
+    heads = (
+        "topology",
+        "FPS",
+        "first frame",
+        "chunk",
+        "streams a replica",
+        "devices",
+        "$ / stream-hour",
+        "bound by",
+        "why not",
+    )
+    numeric = range(1, 7)
+    head = "".join(f"<th{' class=n' if i in numeric else ''}>{name}</th>" for i, name in enumerate(heads))
+    rows = []
+    for plan in shown:
+        cells = (
+            plan.layout.name,
+            f"{plan.fps:.1f}",
+            f"{plan.time.first_frame_ms / 1e3:.2f} s",
+            f"{plan.time.period_ms:.0f} ms",
+            str(plan.sessions_per_replica),
+            f"{plan.replicas} x {plan.layout.devices}",
+            f"{plan.dollars_per_stream_hour:.2f}",
+            plan.bound,
+            answer.why_not(plan),
+        )
+        kind = "no" if not plan.holds else "best" if plan is answer.best else ""
+        body = "".join(f"<td{' class=n' if i in numeric else ''}>{escape(cell)}</td>" for i, cell in enumerate(cells))
+        rows.append(f"<tr class='{kind}'>{body}</tr>")
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _time_plot(shown: Sequence[Plan]) -> str:
+    deadline = shown[0].ask.work.deadline_ms
+    bars = [
+        Bar(label=plan.layout.name, parts=_phases(plan), note=f"period {plan.time.period_ms:.0f}", dim=not plan.holds)
+        for plan in shown
+    ]
+    return stacked_bars(bars, limit=deadline, limit_label=f"a chunk plays for {deadline:.0f} ms")
+
+
+def _phases(plan: Plan) -> dict[str, float]:
+    time, call = plan.time, plan.time.call
+    return {
+        "products": time.calls * call.products,
+        "attention": time.calls * call.attention,
+        "between products": time.calls * call.elementwise,
+        "communication": time.mesh_ms - time.calls * (call.total - call.communication) + time.transport_ms,
+        "VAE": time.front_ms,
+    }
+
+
+def _memory_plot(shown: Sequence[Plan]) -> str:
+    limit = MEMORY_SHARE * shown[0].ask.fleet.device.memory_gib
+    bars = []
+    for plan in shown:
+        sessions = plan.sessions_on_a_replica
+        need = max(plan.needs, key=lambda need: need.bytes_for(sessions))
+        parts = {_kind(name): size / GIB for name, size in need.fixed.items()}
+        parts |= {name: sessions * size / GIB for name, size in need.per_session.items()}
+        note = f"{sum(parts.values()):.1f}"
+        bars.append(Bar(label=plan.layout.name, parts=parts, note=note, dim=not plan.holds))
+    return stacked_bars(bars, limit=limit, limit_label=f"{limit:.0f} GiB")
+
+
+def _kind(name: str) -> str:
+    """Working sets share a colour: a device has one of them."""
+    return "working set" if name.endswith("working set") else name
+
+
+def _pareto_plot(answer: Answer, shown: Sequence[Plan]) -> str:
+    front = answer.pareto
+    drawn = {id(plan): plan for plan in (*shown, *front)}.values()
+    found = [
+        Point(label=plan.layout.name, x=plan.dollars_per_stream_hour, y=plan.latency_ms, marked=plan in front) for plan in drawn
+    ]
+    return points(found, x_label="dollars per stream and hour", y_label="latency of a chunk, ms")
