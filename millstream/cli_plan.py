@@ -216,3 +216,55 @@ def explain(
             shards=shards,
         )
         run_plan_explain(what, request, assumptions, as_json=as_json)
+
+
+@plan.command()
+def simulate(
+    model: Model = "wan2.1-t2v-1.3b",
+    gpus: Gpus = "8xH200",
+    arrivals: Annotated[float, typer.Option(help="People a minute.")] = 6.0,
+    stay: Annotated[float, typer.Option(help="Seconds they stay, on average.")] = 120.0,
+    minutes: Annotated[float, typer.Option(help="How long it goes on.")] = 10.0,
+    failures: Annotated[
+        float | None, typer.Option(help="Hours between failures of a replica; never if nothing is said.", show_default=False)
+    ] = None,
+    recovery: Annotated[float, typer.Option(help="Seconds until a failed replica is back.")] = 30.0,
+    max_waiting: Annotated[int, typer.Option(help="Places in line; 0 turns away at once.")] = 16,
+    spread: Annotated[float, typer.Option(help="How much chunk times vary: deviation over mean.")] = 0.03,
+    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)] = None,
+    fps: Annotated[float | None, typer.Option(help="Frames a second promised to each.", show_default=False)] = None,
+    window: Annotated[int | None, typer.Option(help="Latent frames a chunk sees.", show_default=False)] = None,
+    software: Annotated[str | None, typer.Option(help="Whose kernels.", show_default=False)] = None,
+    topology: Annotated[str | None, typer.Option(help="This one, not the best.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """A plan with people on it: they arrive, are admitted or wait, watch and leave; replicas queue, jitter and fail.
+
+    [bold]Try[/]: millstream plan simulate --gpus 400xH100 --arrivals 300 --failures 24 --minutes 5
+    """
+    from millstream.commands.plan import PlanRequest
+    from millstream.commands.plan_simulate import run_plan_simulate
+    from millstream.planner.simulate import Scenario
+
+    with plain_errors():
+        height, width = parse_size(size) if size is not None else (None, None)
+        changes = dict(height=height, width=width, fps=fps, window=window)
+        request = PlanRequest(
+            model=model,
+            gpus=gpus,
+            changes={name: value for name, value in changes.items() if value is not None},
+            software=software,
+            topology=topology,
+        )
+        scenario = Scenario(
+            arrivals_per_minute=arrivals,
+            stay_s=stay,
+            seconds=60 * minutes,
+            hours_between_failures=failures,
+            recovery_s=recovery,
+            max_waiting=max_waiting,
+            spread=spread,
+            seed=seed,
+        )
+        run_plan_simulate(request, scenario, as_json=as_json)

@@ -33,7 +33,7 @@ ARROWS = {
     "cli_serve": {"cli_parts", "commands", "load", "core"},
     "cli_train": {"cli_parts", "commands", "trainer", "core"},
     "cli_parts": {"core"},
-    "cli_plan": {"cli_parts", "commands"},
+    "cli_plan": {"cli_parts", "commands", "planner"},
     "__main__": {"cli"},
 }
 """Which room may import which, besides itself."""
@@ -127,6 +127,10 @@ SURFACE = {
     "plan explain": {
         "--chunks", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline", "--sessions", "--shards",
         "--size", "--software", "--stages", "--topology", "--window", "--zero",
+    },
+    "plan simulate": {
+        "--arrivals", "--failures", "--fps", "--gpus", "--json", "--max-waiting", "--minutes", "--model", "--recovery",
+        "--seed", "--size", "--software", "--spread", "--stay", "--topology", "--window",
     },
     "plan train": {
         "--batch", "--critic", "--ema", "--frames", "--gpus", "--json", "--lora", "--no-ema", "--offload", "--recompute",
