@@ -14,13 +14,16 @@ from millstream.core.errors import ConfigError
 from millstream.planner.communication import all_gather, broadcast, point_to_point
 from millstream.planner.flops import call_flops
 from millstream.planner.footprint import PROCESS_BYTES
-from millstream.planner.hardware import Fleet
+from millstream.planner.hardware import PCIE5, Fleet
 from millstream.planner.memory import dit_parameters, text_parameters, tokens_per_frame, vae_parameters, window_bytes
 from millstream.planner.training import Recompute, Sharding, lora_parameters, saved_bytes, training_state, unsharded_bytes
 
 MEMORY_SHARE = 0.95
 UTILISATION = 0.55
 """Of a large product's rate that a training step reaches with eager blocks: an assumption until it is measured."""
+
+BACKWARD: dict[Recompute, float] = {"none": 2.0, "selective": 2.1, "full": 3.0}
+"""A backward pass over a forward one, with what is made again for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,9 +140,18 @@ def _halves(ask: TrainAsk, count: int) -> int:
 def _phases(ask: TrainAsk) -> tuple[float, float, float, float]:
     """Milliseconds on all devices together: a rollout, the student's update, its scores, an update of the critic."""
     student, teacher, critic = (_pass_ms(ask, spec) for spec in (ask.student, ask.teacher, ask.critic))
-    back = 3.0 if ask.recompute == "full" else 2.0
+    back = BACKWARD[ask.recompute]
     rollout = (len(ask.stream.steps) + 1) * student
-    return rollout, back * student, 2 * teacher + critic, (1 + back) * critic
+    update = back * student + _offload_ms(ask, ask.student)
+    return rollout, update, 2 * teacher + critic, (1 + back) * critic + _offload_ms(ask, ask.critic)
+
+
+def _offload_ms(ask: TrainAsk, spec: ModelSpec) -> float:
+    """Gradients to the host and new weights back, each rank its shard over its own bus."""
+    if not ask.sharding.offload:
+        return 0.0
+    shards = ask.fleet.count if ask.sharding.zero >= 1 else 1
+    return 2 * point_to_point(2 * dit_parameters(spec.dit) / shards, PCIE5)
 
 
 def _pass_ms(ask: TrainAsk, spec: ModelSpec) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from millstream.core.errors import ConfigError
@@ -117,7 +117,7 @@ class Simulation:
         self._at(self.random.expovariate(self.scenario.arrivals_per_minute / 60), "arrive")
         for replica in self.replicas if self.scenario.hours_between_failures is not None else ():
             self._at(self._until_failure(), "fail", replica)
-        handlers = {
+        handlers: dict[str, Callable[..., None]] = {
             "arrive": self._arrive,
             "done": self._done,
             "release": self._release,

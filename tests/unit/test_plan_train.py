@@ -169,6 +169,14 @@ def test_sharding_offload_and_adapters_each_take_less() -> None:
     assert together(lora_rank=64) < together()
 
 
+def test_offload_and_recompute_cost_time_for_the_memory_they_save() -> None:
+    def step(**changes: Any) -> float:
+        return next(p for p in placements(ask(**changes)) if p.name == "together").step_ms
+
+    assert step(sharding=Sharding(zero=3, offload=True)) > step()
+    assert step(recompute="full") > step(recompute="selective") > step(recompute="none")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
