@@ -109,14 +109,14 @@ def show(answer: Answer, console: Console) -> None:
     """Every plan in a line, why the others lost, then the best one taken apart."""
     for line in _heading(answer.best.ask):
         console.print(line, highlight=False)
-    table = Table(
-        "", "topology", "FPS", "first s", "chunk ms", "memory", "streams", "devices", "$/h each", "bound by", box=None
-    )
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for head in ("topology", "FPS", "first", "chunk", "memory", "streams", "devices", "$/h", "bound"):
+        table.add_column(head, no_wrap=True)
     pareto = answer.pareto
     for plan in answer.plans[:SHOWN]:
         table.add_row(*_row(plan, on_front=plan in pareto))
     console.print(table)
-    console.print("* nothing is both cheaper and quicker; -- misses the promise; streams: carried by one replica")
+    console.print("* nothing is both cheaper and quicker; - misses the promise; streams of one replica")
     for plan in answer.plans[1:SHOWN]:
         console.print(f"  {plan.layout.name}: {answer.why_not(plan)}", highlight=False)
     if len(answer.plans) > SHOWN:
@@ -179,13 +179,12 @@ def show_device(device: Device) -> None:
 
 
 def _row(plan: Plan, *, on_front: bool) -> tuple[str, ...]:
-    mark = ("*" if on_front else "") if plan.holds else "--"
+    mark = ("*" if on_front else " ") if plan.holds else "-"
     return (
-        mark,
-        plan.layout.name,
+        f"{mark} {plan.layout.name}",
         f"{plan.fps:.1f}",
-        f"{plan.time.first_frame_ms / 1e3:.2f}",
-        f"{plan.time.period_ms:.0f}",
+        f"{plan.time.first_frame_ms / 1e3:.2f} s",
+        f"{plan.time.period_ms:.0f} ms",
         f"{100 * plan.memory_share:.0f}%",
         str(plan.sessions_per_replica),
         f"{plan.replicas} x {plan.layout.devices}",

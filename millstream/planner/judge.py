@@ -112,7 +112,7 @@ def judge(ask: Ask, layout: Layout) -> Plan:
         sessions_per_replica=carried,
         replicas=min(available, math.ceil(ask.sessions / max(1, carried))),
         shortfalls=tuple(_shortfalls(ask, time, needs, fit, kept, available)),
-        bound=_bound(ask, time, fit),
+        bound=_bound(ask, time, needs),
     )
 
 
@@ -143,7 +143,7 @@ def _shortfalls(
     return found
 
 
-def _bound(ask: Ask, time: ChunkTime, fit: int) -> str:
+def _bound(ask: Ask, time: ChunkTime, needs: tuple[DeviceNeed, ...]) -> str:
     """What one session uses furthest: the mesh, by what fills its time, the VAE, memory, or the wait for the first frame."""
     deadline = ask.work.deadline_ms
     call = time.call
@@ -152,7 +152,7 @@ def _bound(ask: Ask, time: ChunkTime, fit: int) -> str:
     used = {
         max(parts, key=lambda name: parts[name]): time.mesh_ms / deadline,
         "VAE": time.front_ms / deadline,
-        "memory": 1 / max(fit, 1e-3),
+        "memory": max(need.bytes_for(ask.work.batch) for need in needs) / (MEMORY_SHARE * ask.fleet.device.memory_bytes),
     }
     if ask.first_frame_ms is not None:
         used["first frame"] = time.first_frame_ms / ask.first_frame_ms
