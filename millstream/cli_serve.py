@@ -37,6 +37,10 @@ def serve(
     ] = None,
     share: Annotated[float, typer.Option(help="How much of the device may be promised, 0 to 1.")] = 0.9,
     max_waiting: Annotated[int, typer.Option(help="Places in line; 0 refuses at once.")] = 16,
+    batch: Annotated[
+        int,
+        typer.Option(help="Sessions that may share model calls, where that is faster; above 1 they replay to rounding only."),
+    ] = 1,
     lead: Annotated[
         float | None, typer.Option(help="Seconds ahead of the viewer; two chunks if nothing is said.", show_default=False)
     ] = None,
@@ -64,6 +68,7 @@ def serve(
             memory_gib=memory,
             share=share,
             max_waiting=max_waiting,
+            batch=batch,
             lead_s=lead,
             abandon_s=abandon,
             api_key=api_key,

@@ -67,6 +67,8 @@ class ServeRequest:
     """For all sessions together; None: half of what is free."""
     share: float = 0.9
     max_waiting: int = 16
+    batch: int = 1
+    """Sessions that may share model calls."""
     lead_s: float | None = None
     abandon_s: float = 120.0
     api_key: str | None = None
@@ -139,4 +141,4 @@ def _service(request: ServeRequest, engine: Engine) -> Service:
         need = memory_need(engine.spec, config, value_bytes=engine.dtype.itemsize)
         return need.window_bytes + need.prompt_bytes
 
-    return Service(engine, admission=admission, session_bytes=session_bytes)
+    return Service(engine, admission=admission, session_bytes=session_bytes, batch=request.batch)

@@ -275,8 +275,8 @@ def test_a_message_that_is_far_too_large_closes_the_connection_it_came_on(server
     with server.client() as client:
         with pytest.raises(ConnectionClosed) as closed:
             shout(client)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1009
+        told = closed.value.rcvd  # nothing, where the line broke while it was still being shouted into
+        assert told is None or told.code == 1009
 
 
 def test_controls_after_stop_are_answered_until_the_session_has_ended(server: Serving) -> None:

@@ -113,7 +113,7 @@ SURFACE = {
         "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--weights", "--window",
     },
     "serve": {
-        "--abandon", "--allow-origin", "--api-key", "--data", "--device", "--dtype", "--host", "--ice-server", "--insecure",
+        "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--host", "--ice-server", "--insecure",
         "--lead", "--log-json", "--lora", "--max-waiting", "--memory", "--model", "--port", "--share", "--threads", "--weights",
     },
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},

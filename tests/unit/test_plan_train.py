@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,11 @@ from millstream.planner.training import Sharding, activation_bytes, lora_paramet
 
 GB = 1e9
 SMALL, LARGE = MODELS["wan2.1-t2v-1.3b"], MODELS["wan2.1-t2v-14b"]
+
+
+@pytest.fixture(autouse=True)
+def machine_that_was_never_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_HOME", str(tmp_path / "home"))
 
 
 def ask(gpus: str = "8xH200", **changes: Any) -> TrainAsk:

@@ -15,7 +15,7 @@ from millstream.core.config import StreamConfig
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps, Stop, WeightedPrompt
 from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
 from millstream.runtime.admission import AdmissionConfig, Admitted, Queued
-from millstream.runtime.batching import BatchPolicy, BatchTimes
+from millstream.runtime.batching import BatchTimes
 from millstream.runtime.chunk_times import ChunkTimes
 from millstream.runtime.engine import Engine
 from millstream.runtime.live_feed import CAPACITY, LiveFeed
@@ -60,7 +60,7 @@ def running(
     engine: Engine, *, memory: int = 100 * BYTES, max_waiting: int = 4, share: float = 1.0, batch: int = 1
 ) -> Iterator[Service]:
     admission = AdmissionConfig(memory_bytes=memory, max_waiting=max_waiting, share=share)
-    service = Service(engine, admission=admission, session_bytes=lambda config: BYTES, batching=BatchPolicy(max_size=batch))
+    service = Service(engine, admission=admission, session_bytes=lambda config: BYTES, batch=batch)
     service.start(warm_up=[config(engine)])
     assert service.ready.wait(PATIENCE_S)
     try:
