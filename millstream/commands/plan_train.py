@@ -29,6 +29,7 @@ class TrainRequest:
     frames: int
     batch: int
     zero: int
+    hybrid: int
     offload: bool
     recompute: str
     ema: bool
@@ -45,6 +46,7 @@ class TrainRequest:
             frames=self.frames,
             batch=self.batch,
             sharding=Sharding(zero=self.zero, offload=self.offload),
+            hybrid=self.hybrid,
             recompute=cast(Recompute, self.recompute),
             ema=self.ema,
             lora_rank=self.lora,

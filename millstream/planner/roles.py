@@ -38,6 +38,8 @@ class TrainAsk:
     batch: int = 1
     """Rollouts per device and step."""
     sharding: Sharding = field(default_factory=Sharding)
+    hybrid: int = 0
+    """Devices that share one copy, repeated over the others (hybrid sharding); 0 shares it over all of a group."""
     recompute: Recompute = "full"
     ema: bool = True
     lora_rank: int = 0
@@ -50,8 +52,14 @@ class TrainAsk:
             raise ConfigError("need 1 to 1024 frames, a batch of 1 to 4096 and 0 to 100 critic updates")
         if not 0 <= self.lora_rank <= self.student.dit.width:
             raise ConfigError(f"--lora must be a rank of 0 to {self.student.dit.width}, got {self.lora_rank}")
+        if not 0 <= self.hybrid <= self.fleet.count:
+            raise ConfigError(f"--hybrid must be 0 to {self.fleet.count}, the devices there are, got {self.hybrid}")
         if self.recompute not in ("none", "selective", "full"):
             raise ConfigError(f"--recompute must be none, selective or full, got {self.recompute!r}")
+
+    def shards(self, devices: int) -> int:
+        """Of one copy, in a group of that many."""
+        return min(devices, self.hybrid or devices)
 
     @property
     def tokens(self) -> int:
@@ -150,7 +158,7 @@ def _offload_ms(ask: TrainAsk, spec: ModelSpec) -> float:
     """Gradients to the host and new weights back, each rank its shard over its own bus."""
     if not ask.sharding.offload:
         return 0.0
-    shards = ask.fleet.count if ask.sharding.zero >= 1 else 1
+    shards = ask.shards(ask.fleet.count) if ask.sharding.zero >= 1 else 1
     return 2 * point_to_point(2 * dit_parameters(spec.dit) / shards, PCIE5)
 
 
@@ -158,13 +166,13 @@ def _pass_ms(ask: TrainAsk, spec: ModelSpec) -> float:
     """A forward pass over a rollout, with the gathering of weights where that is longer than the computing."""
     rate = UTILISATION * ask.fleet.device.rates.matmul_tflops * 1e9
     compute = call_flops(spec.dit, ask.tokens, ask.tokens // ask.batch) / rate
-    shards = ask.fleet.count
+    shards = ask.shards(ask.fleet.count)
     gather = all_gather(2 * dit_parameters(spec.dit), shards, ask.fleet.link_between(shards)) if ask.sharding.zero >= 3 else 0.0
     return max(compute, gather)
 
 
 def _group(ask: TrainAsk, name: str, devices: int, *, student: bool, scores: bool) -> Group:
-    sharding = replace(ask.sharding, shards=devices)
+    sharding = replace(ask.sharding, shards=ask.shards(devices))
     parts: dict[str, float] = {"process": float(PROCESS_BYTES)}
     host = 0.0
     if student:

@@ -56,7 +56,10 @@ def search(ask: Ask, *, only: Layout | None = None) -> Answer:
         refuse_indivisible(ask.work.spec.dit, only)
         if only.devices > ask.fleet.count:
             raise ConfigError(f"{only.name} takes {only.devices} devices and --gpus names {ask.fleet.count}")
-    candidates = [only] if only is not None else layouts(ask.work.spec.dit, ask.fleet.count)
+        if not _splits(ask, only):
+            raise ConfigError(f"sp{only.sp} does not divide the {ask.work.chunk_tokens} tokens of a chunk; try another size")
+    every = [only] if only is not None else layouts(ask.work.spec.dit, ask.fleet.count)
+    candidates = (layout for layout in every if _splits(ask, layout))
     return Answer(plans=tuple(sorted((judge(ask, layout) for layout in candidates), key=_rank)))
 
 
@@ -83,6 +86,11 @@ def largest(ask: Ask, quantity: str, *, only: Layout | None = None) -> tuple[int
         middle = (low + high) // 2
         low, high = (middle, high) if answer(middle).best.holds else (low, middle)
     return (low * _UNIT if quantity == "size" else low), answer(low)
+
+
+def _splits(ask: Ask, layout: Layout) -> bool:
+    """Whether every rank gets the same tokens."""
+    return ask.work.chunk_tokens % layout.sp == 0
 
 
 def _rank(plan: Plan) -> tuple[float, ...]:

@@ -133,8 +133,8 @@ SURFACE = {
         "--seed", "--size", "--software", "--spread", "--stay", "--topology", "--window",
     },
     "plan train": {
-        "--batch", "--critic", "--ema", "--frames", "--gpus", "--json", "--lora", "--no-ema", "--offload", "--recompute",
-        "--size", "--student", "--teacher", "--zero",
+        "--batch", "--critic", "--ema", "--frames", "--gpus", "--hybrid", "--json", "--lora", "--no-ema", "--offload",
+        "--recompute", "--size", "--student", "--teacher", "--zero",
     },
     "bench load": {
         "--connects", "--fps", "--gate", "--json", "--model", "--out", "--script", "--seconds", "--seed", "--sessions", "--url",

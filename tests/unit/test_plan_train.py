@@ -175,6 +175,15 @@ def test_sharding_offload_and_adapters_each_take_less() -> None:
     assert together(lora_rank=64) < together()
 
 
+def test_hybrid_sharding_holds_more_and_gathers_within_a_machine() -> None:
+    def together(**changes: Any) -> Any:
+        return next(p for p in placements(ask("64xH200", teacher=LARGE, **changes)) if p.name == "together")
+
+    whole, hybrid = together(), together(hybrid=8)
+    assert hybrid.groups[0].parts["critic"] > whole.groups[0].parts["critic"]
+    assert hybrid.step_ms <= whole.step_ms
+
+
 def test_offload_and_recompute_cost_time_for_the_memory_they_save() -> None:
     def step(**changes: Any) -> float:
         return next(p for p in placements(ask(**changes)) if p.name == "together").step_ms
@@ -190,6 +199,7 @@ def test_offload_and_recompute_cost_time_for_the_memory_they_save() -> None:
         (["--frames", "0"], "1 to 1024 frames"),
         (["--recompute", "some"], "none, selective or full"),
         (["--lora", "-1"], "--lora must be a rank"),
+        (["--hybrid", "9"], "--hybrid must be 0 to 8"),
         (["--student", "nobody"], "not registered"),
         (["--gpus", "8xTPU"], "is unknown"),
     ],
