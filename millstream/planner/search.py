@@ -45,10 +45,11 @@ class Answer:
             return "; ".join(shortfall.said for shortfall in plan.shortfalls)
         cost, best_cost = plan.dollars_per_stream_hour, self.best.dollars_per_stream_hour
         quicker = self.best.latency_ms / plan.latency_ms
-        dearer = f"{cost / best_cost:.2f} times the price" if best_cost else f"{plan.devices} devices for {self.best.devices}"
+        dearer = f"{cost / best_cost:.2f} times the price" if best_cost else f"{plan.devices} devices, not {self.best.devices}"
         if quicker > 1.005:
             return f"{dearer} for {quicker:.2f} times the speed"
-        return f"{dearer}, and no quicker" if cost > best_cost * 1.005 else "the same price, and no quicker"
+        same = cost <= best_cost * 1.005 and (best_cost or plan.devices == self.best.devices)
+        return "the same price, and no quicker" if same else f"{dearer}, and no quicker"
 
 
 def search(ask: Ask, *, only: Layout | None = None) -> Answer:
@@ -95,7 +96,8 @@ def _splits(ask: Ask, layout: Layout) -> bool:
 
 def _rank(plan: Plan) -> tuple[float, ...]:
     if plan.holds:
-        return (0, plan.dollars_per_stream_hour, plan.latency_ms, plan.devices)
+        cost = plan.dollars_per_stream_hour
+        return (0, cost, 0 if cost else plan.devices, plan.latency_ms)  # where devices cost nothing, fewer are cheaper
     return (1, -min(shortfall.share for shortfall in plan.shortfalls), plan.devices, plan.latency_ms)
 
 

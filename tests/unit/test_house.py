@@ -113,8 +113,9 @@ SURFACE = {
         "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--weights", "--window",
     },
     "serve": {
-        "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--host", "--ice-server", "--insecure",
-        "--lead", "--log-json", "--lora", "--max-waiting", "--memory", "--model", "--port", "--share", "--threads", "--weights",
+        "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--host", "--ice-server",
+        "--insecure", "--lead", "--log-json", "--lora", "--max-waiting", "--memory", "--model", "--port", "--share",
+        "--threads", "--weights",
     },
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},

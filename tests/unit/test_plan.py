@@ -109,6 +109,13 @@ def test_every_other_plan_is_told_why_it_lost() -> None:
     assert all(answer.why_not(plan) for plan in answer.plans[1:])
 
 
+def test_where_devices_cost_nothing_the_fewest_are_best() -> None:
+    answer = asked(SMALL, model="brook", gpus="4xlaptop-cpu", changes=dict(fps=1), software=None)
+    assert answer.best.holds
+    assert answer.best.devices == 1
+    assert all("devices, not 1" in answer.why_not(plan) for plan in answer.plans if plan.devices > 1 and plan.holds)
+
+
 def test_a_first_frame_in_time_is_part_of_the_promise() -> None:
     assert asked(SMALL, first_frame_s=1.0).best.holds
     assert [s.what for s in asked(SMALL, first_frame_s=0.01).best.shortfalls] == ["first frame"]
