@@ -99,7 +99,7 @@ def judge(ask: Ask, layout: Layout) -> Plan:
     needs = device_needs(ask.work, ask.fleet.device, layout)
     room = int(MEMORY_SHARE * ask.fleet.device.memory_bytes)
     fit = min(need.sessions_in(room) for need in needs)
-    in_time = time.period_ms <= ask.work.deadline_ms * (1 + 1e-9)
+    in_time = time.period_ms <= ask.work.deadline_ms
     kept = math.floor(ask.work.deadline_ms / time.busy_ms + 1e-9) * ask.work.batch if in_time else 0
     carried = min(fit, kept)
     available = ask.fleet.count // layout.devices
