@@ -218,7 +218,8 @@ def hello() -> say.Hello:
 
 def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:
     config = dict(height=SIZE, width=SIZE, fps=FPS, steps=(1000, 750, 500, 250), window=21, sink=3, noise_scale=0.7, seed=5)
-    return say.LiveMessage(session=session.name if owned else "", view=session.name, format=format, config=config, paused=False, note="")
+    name, paused = session.name if owned else "", session.paused
+    return say.LiveMessage(session=name, view=session.name, format=format, config=config, paused=paused, note="")
 
 
 def receipt_message(receipt: Receipt, state: Literal["queued", "applied"] = "queued") -> say.ReceiptMessage:
