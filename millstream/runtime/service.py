@@ -39,6 +39,7 @@ from millstream.runtime.admission import (
 )
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.engine import Engine
+from millstream.runtime.heap import trim_heap
 from millstream.runtime.notices import Applied, Ended, Live, Pictured, Tell, Waiting
 from millstream.runtime.scheduler import Scheduler
 from millstream.runtime.seats import OpenRequest, Ready, Seat, Work, alike, batch_key, geometry
@@ -353,6 +354,7 @@ class Service:
         if seat.session is not None:
             self._scheduler.remove(name, now)
             seat.session.close()
+            trim_heap()
         if seat.session is None or seat.resident or seat.position:
             self._admission.leave(name, now)
         seat.tell(ended)
