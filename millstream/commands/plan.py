@@ -15,6 +15,7 @@ from millstream.commands.paths import models_folder
 from millstream.core.errors import ConfigError, DeviceError
 from millstream.core.files import Staging
 from millstream.core.presets import apply_schedule
+from millstream.core.topology import Topology
 from millstream.planner.checkpoints import resolve_model
 from millstream.planner.hardware import GIB, Device, parse_fleet
 from millstream.planner.judge import Ask, Plan
@@ -23,7 +24,6 @@ from millstream.planner.record import answer_record
 from millstream.planner.report import html_report
 from millstream.planner.search import Answer, largest, search
 from millstream.planner.software import find_software
-from millstream.planner.topology import parse_layout
 from millstream.planner.workload import Precision, Workload
 
 SHOWN = 12
@@ -82,7 +82,7 @@ def profile_path() -> Path:
 def run_plan(request: PlanRequest, *, most: str | None, html: Path | None, as_json: bool) -> bool:
     """Print the answer; whether some plan holds."""
     ask = request.ask()
-    only = parse_layout(request.topology) if request.topology else None
+    only = Topology.parse(request.topology) if request.topology else None
     found = None if most is None else largest(ask, most, only=only)
     answer = found[1] if found else search(ask, only=only)
     if html is not None:
@@ -118,7 +118,7 @@ def show(answer: Answer, console: Console) -> None:
     console.print(table)
     console.print("* nothing is both cheaper and quicker; - misses the promise; streams of one replica")
     for plan in answer.plans[1:SHOWN]:
-        console.print(f"  {plan.layout.name}: {answer.why_not(plan)}", highlight=False)
+        console.print(f"  {plan.layout}: {answer.why_not(plan)}", highlight=False)
     if len(answer.plans) > SHOWN:
         console.print(f"  and {len(answer.plans) - SHOWN} more", highlight=False)
     for shortfall in answer.best.shortfalls:
@@ -139,7 +139,7 @@ def _heading(ask: Ask) -> tuple[str, str]:
 def show_parts(plan: Plan, console: Console) -> None:
     """Where the time of a chunk and the memory of a device go."""
     call, time = plan.time.call, plan.time
-    console.print(f"\n{plan.layout.name}, taken apart", highlight=False)
+    console.print(f"\n{plan.layout}, taken apart", highlight=False)
     table = Table("a chunk", "ms", box=None)
     parts = {"products": call.products, "attention": call.attention, "between products": call.elementwise}
     parts["communication"] = call.communication
@@ -181,13 +181,13 @@ def show_device(device: Device) -> None:
 def _row(plan: Plan, *, on_front: bool) -> tuple[str, ...]:
     mark = ("*" if on_front else " ") if plan.holds else "-"
     return (
-        f"{mark} {plan.layout.name}",
+        f"{mark} {plan.layout}",
         f"{plan.fps:.1f}",
         f"{plan.time.first_frame_ms / 1e3:.2f} s",
         f"{plan.time.period_ms:.0f} ms",
         f"{100 * plan.memory_share:.0f}%",
         str(plan.sessions_per_replica),
-        f"{plan.replicas} x {plan.layout.devices}",
+        f"{plan.replicas} x {plan.layout.num_devices}",
         f"{plan.dollars_per_stream_hour:.2f}",
         plan.bound,
     )
@@ -198,4 +198,4 @@ def _most_line(quantity: str, found: tuple[int, Answer] | None, answer: Answer) 
         return f"no {quantity} holds the promise"
     stream = answer.best.ask.work.stream
     value = f"{stream.height}x{stream.width}" if quantity == "size" else str(found[0])
-    return f"the largest {quantity} that holds: {value}, with {answer.best.layout.name}"
+    return f"the largest {quantity} that holds: {value}, with {answer.best.layout}"

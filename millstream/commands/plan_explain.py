@@ -8,10 +8,10 @@ from typing import cast
 
 from millstream.commands.plan import PlanRequest
 from millstream.core.errors import ConfigError
+from millstream.core.topology import Topology
 from millstream.planner.bubbles import Schedule
 from millstream.planner.explain import Explanation, explain, explain_adam, explain_bubble
 from millstream.planner.search import search
-from millstream.planner.topology import parse_layout
 from millstream.planner.training import Sharding
 
 
@@ -47,5 +47,5 @@ def explain_number(what: str, request: PlanRequest, assumptions: Assumptions) ->
         if not 1 <= assumptions.parameters <= 1e15:
             raise ConfigError(f"--parameters must be 1 to 1e15, got {assumptions.parameters:g}")
         return explain_adam(assumptions.parameters, Sharding(zero=assumptions.zero, shards=assumptions.shards))
-    only = parse_layout(request.topology) if request.topology else None
+    only = Topology.parse(request.topology) if request.topology else None
     return explain(what, search(request.ask(), only=only).best)

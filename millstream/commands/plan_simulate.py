@@ -10,16 +10,16 @@ from rich.table import Table
 
 from millstream.commands.plan import PlanRequest
 from millstream.core.errors import ConfigError
+from millstream.core.topology import Topology
 from millstream.planner.judge import Plan
 from millstream.planner.search import largest, search
 from millstream.planner.simulate import Outcome, Scenario, Simulation, quantile
-from millstream.planner.topology import parse_layout
 
 
 def run_plan_simulate(request: PlanRequest, scenario: Scenario, *, as_json: bool) -> None:
     plan = whole_fleet(request)
     if not plan.sessions_per_replica:
-        raise ConfigError(f"no stream runs on {plan.layout.name}: {plan.shortfalls[0].said}")
+        raise ConfigError(f"no stream runs on {plan.layout}: {plan.shortfalls[0].said}")
     outcome = Simulation(plan, scenario).run()
     if as_json:
         print(json.dumps(_record(plan, scenario, outcome), indent=2))
@@ -30,14 +30,14 @@ def run_plan_simulate(request: PlanRequest, scenario: Scenario, *, as_json: bool
 def whole_fleet(request: PlanRequest) -> Plan:
     """The cheapest way to carry as many as these devices can."""
     ask = request.ask()
-    only = parse_layout(request.topology) if request.topology else None
+    only = Topology.parse(request.topology) if request.topology else None
     found = largest(ask, "sessions", only=only)
     return found[1].best if found else search(ask, only=only).best
 
 
 def show(plan: Plan, scenario: Scenario, outcome: Outcome, console: Console) -> None:
     console.print(
-        f"{plan.ask.work.spec.name} on {plan.replicas} x {plan.layout.name} of {plan.ask.fleet.name}: "
+        f"{plan.ask.work.spec.name} on {plan.replicas} x {plan.layout} of {plan.ask.fleet.name}: "
         f"{scenario.arrivals_per_minute:g} people a minute for {scenario.seconds / 60:g} minutes, each staying "
         f"{scenario.stay_s:g} s; simulated, not measured",
         highlight=False,
@@ -71,4 +71,4 @@ def _record(plan: Plan, scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
         "busiest stage, %": (100 * outcome.busy_share, 100 * load),
         "failures": (outcome.failures, None),
     }
-    return {"topology": plan.layout.name, "replicas": plan.replicas, "complete": outcome.complete, "compared": compared}
+    return {"topology": str(plan.layout), "replicas": plan.replicas, "complete": outcome.complete, "compared": compared}

@@ -189,7 +189,7 @@ def _all_reduce(plan: Plan) -> Explanation:
     work, tp = plan.ask.work, plan.layout.tp
     if tp == 1:
         raise ConfigError("there is no all-reduce without tensor parallelism; add --topology tp2")
-    link = plan.ask.fleet.link_between(plan.layout.mesh)
+    link = plan.ask.fleet.link_between(plan.layout.mesh_size)
     size = work.batch * work.chunk_tokens * work.spec.dit.width * plan.ask.fleet.device.value_bytes
     ring = 2 * (tp - 1) * link.alpha_us / 1e3 + 2 * (tp - 1) / tp * size / link.beta_gb_s / 1e6
     hops = 2 * (tp - 1)

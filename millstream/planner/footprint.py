@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millstream.core.config import DiTConfig
+from millstream.core.topology import Topology
 from millstream.planner.hardware import GIB, Device
 from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters, window_bytes
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
-from millstream.planner.topology import Layout
 from millstream.planner.workload import Workload
 
 PROCESS_BYTES = int(0.75 * GIB)
@@ -33,7 +33,7 @@ class DeviceNeed:
         return max(0, (memory_bytes - sum(self.fixed.values())) // max(1, sum(self.per_session.values())))
 
 
-def device_needs(work: Workload, device: Device, layout: Layout) -> tuple[DeviceNeed, ...]:
+def device_needs(work: Workload, device: Device, layout: Topology) -> tuple[DeviceNeed, ...]:
     process = PROCESS_BYTES if device.value_bytes == 2 else 0
     mesh, front = _mesh(work, device, layout), _front(work, device)
     if layout.front_apart:
@@ -45,11 +45,11 @@ def device_needs(work: Workload, device: Device, layout: Layout) -> tuple[Device
     working = max(mesh.fixed["DiT working set"], front.fixed["VAE working set"])
     fixed = {name: size for name, size in {**mesh.fixed, **front.fixed}.items() if not name.endswith("working set")}
     fixed |= {"working set": working, "process": process}
-    role = "all" if layout.mesh == 1 else "mesh and front"
+    role = "all" if layout.mesh_size == 1 else "mesh and front"
     return (DeviceNeed(role=role, fixed=fixed, per_session={**mesh.per_session, **front.per_session}),)
 
 
-def rank_parameters(dit: DiTConfig, layout: Layout) -> tuple[int, int]:
+def rank_parameters(dit: DiTConfig, layout: Topology) -> tuple[int, int]:
     """Of the fullest rank: those in the blocks' products, and all others. SP repeats weights on every rank."""
     products = 8 * dit.width**2 + 2 * dit.width * dit.ffn
     layers = math.ceil(dit.layers / layout.pp)
@@ -57,7 +57,7 @@ def rank_parameters(dit: DiTConfig, layout: Layout) -> tuple[int, int]:
     return layers * products // layout.tp, rest
 
 
-def _mesh(work: Workload, device: Device, layout: Layout) -> DeviceNeed:
+def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     dit, value = work.spec.dit, device.value_bytes
     products, rest = rank_parameters(dit, layout)
     split = layout.tp * layout.sp

@@ -9,10 +9,10 @@ import math
 from dataclasses import dataclass
 
 from millstream.core.errors import ConfigError
+from millstream.core.topology import Topology
 from millstream.planner.footprint import DeviceNeed, device_needs
 from millstream.planner.hardware import GIB, Fleet
 from millstream.planner.time import ChunkTime, chunk_time
-from millstream.planner.topology import Layout
 from millstream.planner.workload import Workload
 
 MEMORY_SHARE = 0.95
@@ -49,7 +49,7 @@ class Shortfall:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     ask: Ask
-    layout: Layout
+    layout: Topology
     time: ChunkTime
     needs: tuple[DeviceNeed, ...]
     sessions_per_replica: int
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def devices(self) -> int:
-        return self.replicas * self.layout.devices
+        return self.replicas * self.layout.num_devices
 
     @property
     def dollars_per_stream_hour(self) -> float:
@@ -94,7 +94,7 @@ class Plan:
         return held / self.ask.fleet.device.memory_bytes
 
 
-def judge(ask: Ask, layout: Layout) -> Plan:
+def judge(ask: Ask, layout: Topology) -> Plan:
     time = chunk_time(ask.work, ask.fleet, layout)
     needs = device_needs(ask.work, ask.fleet.device, layout)
     room = int(MEMORY_SHARE * ask.fleet.device.memory_bytes)
@@ -102,8 +102,8 @@ def judge(ask: Ask, layout: Layout) -> Plan:
     in_time = time.period_ms <= ask.work.deadline_ms
     kept = math.floor(ask.work.deadline_ms / time.busy_ms + 1e-9) * ask.work.batch if in_time else 0
     carried = min(fit, kept)
-    available = ask.fleet.count // layout.devices
-    assert available, f"{layout.name} needs {layout.devices} devices, there are {ask.fleet.count}"
+    available = ask.fleet.count // layout.num_devices
+    assert available, f"{layout} needs {layout.num_devices} devices, there are {ask.fleet.count}"
     return Plan(
         ask=ask,
         layout=layout,

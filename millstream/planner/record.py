@@ -20,7 +20,7 @@ def answer_record(answer: Answer, *, shown: int) -> dict[str, Any]:
         "ask": ask_record(answer.best.ask),
         "holds": answer.best.holds,
         "plans": [{**plan_record(plan), "why_not": answer.why_not(plan)} for plan in answer.plans[:shown]],
-        "pareto": [plan.layout.name for plan in answer.pareto],
+        "pareto": [str(plan.layout) for plan in answer.pareto],
     }
 
 
@@ -46,7 +46,7 @@ def ask_record(ask: Ask) -> dict[str, Any]:
 def plan_record(plan: Plan) -> dict[str, Any]:
     time, call = plan.time, plan.time.call
     return {
-        "topology": plan.layout.name,
+        "topology": str(plan.layout),
         "holds": plan.holds,
         "missing": [shortfall.said for shortfall in plan.shortfalls],
         "bound": plan.bound,

@@ -65,11 +65,9 @@ def _verdict(answer: Answer) -> str:
     best = answer.best
     if not best.holds:
         said = "; ".join(shortfall.said for shortfall in best.shortfalls)
-        return (
-            f"<p class='verdict no'>No plan holds this promise. The nearest is <b>{best.layout.name}</b>: {escape(said)}.</p>"
-        )
+        return f"<p class='verdict no'>No plan holds this promise. The nearest is <b>{best.layout}</b>: {escape(said)}.</p>"
     return (
-        f"<p class='verdict'><b>{best.layout.name}</b> holds it: {best.fps:.1f} FPS, first frame after "
+        f"<p class='verdict'><b>{best.layout}</b> holds it: {best.fps:.1f} FPS, first frame after "
         f"{best.time.first_frame_ms / 1e3:.2f} s, {best.devices} of {best.ask.fleet.count} devices, "
         f"${best.dollars_per_stream_hour:.2f} per stream and hour. Bound by {escape(best.bound)}.</p>"
     )
@@ -92,12 +90,12 @@ def _table(answer: Answer, shown: Sequence[Plan]) -> str:
     rows = []
     for plan in shown:
         cells = (
-            plan.layout.name,
+            str(plan.layout),
             f"{plan.fps:.1f}",
             f"{plan.time.first_frame_ms / 1e3:.2f} s",
             f"{plan.time.period_ms:.0f} ms",
             str(plan.sessions_per_replica),
-            f"{plan.replicas} x {plan.layout.devices}",
+            f"{plan.replicas} x {plan.layout.num_devices}",
             f"{plan.dollars_per_stream_hour:.2f}",
             plan.bound,
             answer.why_not(plan),
@@ -111,7 +109,7 @@ def _table(answer: Answer, shown: Sequence[Plan]) -> str:
 def _time_plot(shown: Sequence[Plan]) -> str:
     deadline = shown[0].ask.work.deadline_ms
     bars = [
-        Bar(label=plan.layout.name, parts=_phases(plan), note=f"period {plan.time.period_ms:.0f}", dim=not plan.holds)
+        Bar(label=str(plan.layout), parts=_phases(plan), note=f"period {plan.time.period_ms:.0f}", dim=not plan.holds)
         for plan in shown
     ]
     return stacked_bars(bars, limit=deadline, limit_label=f"a chunk plays for {deadline:.0f} ms")
@@ -137,7 +135,7 @@ def _memory_plot(shown: Sequence[Plan]) -> str:
         parts = {_kind(name): size / GIB for name, size in need.fixed.items()}
         parts |= {name: sessions * size / GIB for name, size in need.per_session.items()}
         note = f"{sum(parts.values()):.1f}"
-        bars.append(Bar(label=plan.layout.name, parts=parts, note=note, dim=not plan.holds))
+        bars.append(Bar(label=str(plan.layout), parts=parts, note=note, dim=not plan.holds))
     return stacked_bars(bars, limit=limit, limit_label=f"{limit:.0f} GiB")
 
 
@@ -150,6 +148,6 @@ def _pareto_plot(answer: Answer, shown: Sequence[Plan]) -> str:
     front = answer.pareto
     drawn = {id(plan): plan for plan in (*shown, *front)}.values()
     found = [
-        Point(label=plan.layout.name, x=plan.dollars_per_stream_hour, y=plan.latency_ms, marked=plan in front) for plan in drawn
+        Point(label=str(plan.layout), x=plan.dollars_per_stream_hour, y=plan.latency_ms, marked=plan in front) for plan in drawn
     ]
     return points(found, x_label="dollars per stream and hour", y_label="latency of a chunk, ms")

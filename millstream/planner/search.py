@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from millstream.core.config import SPATIAL_STRIDE, StreamConfig
 from millstream.core.errors import ConfigError
+from millstream.core.topology import Topology
 from millstream.planner.judge import Ask, Plan, judge
-from millstream.planner.topology import Layout, layouts, refuse_indivisible
+from millstream.planner.topology import topologies
 
 QUANTITIES = ("size", "window", "sessions", "batch")
 _UNIT = 2 * SPATIAL_STRIDE
@@ -52,19 +53,19 @@ class Answer:
         return "the same price, and no quicker" if same else f"{dearer}, and no quicker"
 
 
-def search(ask: Ask, *, only: Layout | None = None) -> Answer:
+def search(ask: Ask, *, only: Topology | None = None) -> Answer:
     if only is not None:
-        refuse_indivisible(ask.work.spec.dit, only)
-        if only.devices > ask.fleet.count:
-            raise ConfigError(f"{only.name} takes {only.devices} devices and --gpus names {ask.fleet.count}")
+        only.check(ask.work.spec.dit)
+        if only.num_devices > ask.fleet.count:
+            raise ConfigError(f"{only} takes {only.num_devices} devices and --gpus names {ask.fleet.count}")
         if not _splits(ask, only):
             raise ConfigError(f"sp{only.sp} does not divide the {ask.work.chunk_tokens} tokens of a chunk; try another size")
-    every = [only] if only is not None else layouts(ask.work.spec.dit, ask.fleet.count)
+    every = [only] if only is not None else topologies(ask.work.spec.dit, ask.fleet.count)
     candidates = (layout for layout in every if _splits(ask, layout))
     return Answer(plans=tuple(sorted((judge(ask, layout) for layout in candidates), key=_rank)))
 
 
-def largest(ask: Ask, quantity: str, *, only: Layout | None = None) -> tuple[int, Answer] | None:
+def largest(ask: Ask, quantity: str, *, only: Topology | None = None) -> tuple[int, Answer] | None:
     """The most of `quantity` for which some plan holds, and its answer; None if even the least is too much.
 
     `size` is the height, its width in the stream's proportions.
@@ -89,7 +90,7 @@ def largest(ask: Ask, quantity: str, *, only: Layout | None = None) -> tuple[int
     return (low * _UNIT if quantity == "size" else low), answer(low)
 
 
-def _splits(ask: Ask, layout: Layout) -> bool:
+def _splits(ask: Ask, layout: Topology) -> bool:
     """Whether every rank gets the same tokens."""
     return ask.work.chunk_tokens % layout.sp == 0
 

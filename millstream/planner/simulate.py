@@ -99,7 +99,7 @@ class _Replica:
 
 class Simulation:
     def __init__(self, plan: Plan, scenario: Scenario) -> None:
-        assert plan.sessions_per_replica > 0, f"{plan.layout.name} carries no session, nothing to simulate"
+        assert plan.sessions_per_replica > 0, f"{plan.layout} carries no session, nothing to simulate"
         self.plan, self.scenario = plan, scenario
         self.period_s = plan.ask.work.deadline_ms / 1e3
         self.stages = stage_seconds(plan)

@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 
 from millstream.core.config import TEMPORAL_STRIDE
+from millstream.core.topology import Topology
 from millstream.planner.communication import all_reduce, all_to_all, point_to_point
 from millstream.planner.flops import Product, attention_flops, block_products, text_flops
 from millstream.planner.hardware import Device, Fleet, Link
 from millstream.planner.memory import text_parameters
-from millstream.planner.topology import Layout
 from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
 from millstream.planner.workload import Workload
 
@@ -67,13 +67,13 @@ class ChunkTime:
         return self.encode_ms + self.decode_ms
 
 
-def chunk_time(work: Workload, fleet: Fleet, layout: Layout) -> ChunkTime:
+def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
     call = call_time(work, fleet, layout, keys=work.window_tokens)
     calls = len(work.stream.steps) + work.rebuilds + work.commits * (1 - 1 / work.spec.dit.layers)
     encode = work.batch * encode_ms(work, fleet.device) if work.video_in or work.stream.anchor == "decoded" else 0.0
     decode = work.batch * decode_ms(work, fleet.device)
     hops = layout.pp - 1
-    boundary = point_to_point(_activation_bytes(work, fleet.device), fleet.link_between(layout.mesh))
+    boundary = point_to_point(_activation_bytes(work, fleet.device), fleet.link_between(layout.mesh_size))
     mesh = calls * (call.total + hops * boundary)
     transport = _transport_ms(work, fleet, layout)
     busy = _busy(calls * call.total, calls * boundary if hops else 0.0, encode, decode, layout, work)
@@ -96,7 +96,7 @@ def chunk_time(work: Workload, fleet: Fleet, layout: Layout) -> ChunkTime:
     )
 
 
-def call_time(work: Workload, fleet: Fleet, layout: Layout, *, keys: int) -> CallTime:
+def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> CallTime:
     """One call over `keys` keys. Under stream batch all noise levels of a chunk share the call, which then counts a share."""
     dit, device = work.spec.dit, fleet.device
     shared = work.calls if work.stream_batch else 1
@@ -111,7 +111,7 @@ def call_time(work: Workload, fleet: Fleet, layout: Layout, *, keys: int) -> Cal
     elementwise = walked / device.rates.bandwidth_tb_s / 1e9
     launches = work.software.launches * device.rates.launch_us / 1e3
     elementwise = max(elementwise, launches - products - attention)
-    talk = _block_communication(work, tokens, layout, fleet.link_between(layout.mesh), device.value_bytes)
+    talk = _block_communication(work, tokens, layout, fleet.link_between(layout.mesh_size), device.value_bytes)
     scale = dit.layers / shared
     return CallTime(
         products=products * scale, attention=attention * scale, elementwise=elementwise * scale, communication=talk * scale
@@ -172,7 +172,7 @@ def _convs_ms(convs: list[Conv], work: Workload, device: Device) -> float:
     return (computed + work.software.vae_passes * written / rates.bandwidth_tb_s) / 1e9
 
 
-def _block_communication(work: Workload, tokens: int, layout: Layout, link: Link, value_bytes: int) -> float:
+def _block_communication(work: Workload, tokens: int, layout: Topology, link: Link, value_bytes: int) -> float:
     """TP: two large all-reduces and a small one for the q/k norms. SP: q, k, v and the answer change hands."""
     large = tokens * work.spec.dit.width * value_bytes
     small = tokens * 2 * 4
@@ -180,7 +180,7 @@ def _block_communication(work: Workload, tokens: int, layout: Layout, link: Link
     return tensor + 4 * all_to_all(large, layout.sp, link)
 
 
-def _busy(calls_ms: float, boundary_ms: float, encode: float, decode: float, layout: Layout, work: Workload) -> float:
+def _busy(calls_ms: float, boundary_ms: float, encode: float, decode: float, layout: Topology, work: Workload) -> float:
     """The busiest device. Stages hold whole layers; where the VAE shares them it sits at the ends and layers are rebalanced."""
     stage = calls_ms * math.ceil(work.spec.dit.layers / layout.pp) / work.spec.dit.layers + boundary_ms
     if layout.front_apart:
@@ -190,7 +190,7 @@ def _busy(calls_ms: float, boundary_ms: float, encode: float, decode: float, lay
     return max(encode, decode, (encode + decode + calls_ms) / layout.pp + boundary_ms)
 
 
-def _first_frame(work: Workload, fleet: Fleet, layout: Layout, hops_ms: float) -> float:
+def _first_frame(work: Workload, fleet: Fleet, layout: Topology, hops_ms: float) -> float:
     """Text, the first chunk's steps over its own keys, its decoding (nine frames of twelve)."""
     call = call_time(work, fleet, layout, keys=work.chunk_tokens)
     shown = 1 - (TEMPORAL_STRIDE - 1) / work.chunk_frames
@@ -198,12 +198,12 @@ def _first_frame(work: Workload, fleet: Fleet, layout: Layout, hops_ms: float) -
     return text_ms(work, fleet.device) + steps + shown * decode_ms(work, fleet.device)
 
 
-def _transport_ms(work: Workload, fleet: Fleet, layout: Layout) -> float:
+def _transport_ms(work: Workload, fleet: Fleet, layout: Topology) -> float:
     if not layout.front_apart:
         return 0.0
     height, width = work.stream.latent_size
     latents = work.batch * work.stream.frames_per_chunk * work.spec.dit.channels * height * width * fleet.device.value_bytes
-    return 2 * point_to_point(latents, fleet.link_between(layout.devices))
+    return 2 * point_to_point(latents, fleet.link_between(layout.num_devices))
 
 
 def _activation_bytes(work: Workload, device: Device) -> float:

@@ -23,11 +23,12 @@ ARROWS = {
     "ops": {"core"},
     "models": {"ops", "core"},
     "wire": {"core"},
+    "parallel": {"models", "ops", "core"},
     "planner": {"core"},
-    "runtime": {"wire", "models", "ops", "core"},
+    "runtime": {"wire", "parallel", "models", "ops", "core"},
     "server": {"runtime", "core"},
     "load": {"core"},
-    "trainer": {"models", "ops", "core"},
+    "trainer": {"parallel", "models", "ops", "core"},
     "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "models", "core"},
     "cli": {"cli_parts", "cli_plan", "cli_serve", "cli_train", "commands", "models", "core"},
     "cli_serve": {"cli_parts", "commands", "load", "core"},
@@ -102,7 +103,7 @@ def test_help_needs_no_torch() -> None:
 
 
 def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone() -> None:
-    loaded = loaded_by(modules_of("core", "ops", "models", "wire", "runtime"))
+    loaded = loaded_by(modules_of("core", "ops", "models", "parallel", "wire", "runtime"))
     assert not loaded & {"transformers", "av", "typer", "rich", "diffusers", "starlette", "uvicorn", "PIL"}
 
 

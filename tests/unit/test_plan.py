@@ -15,10 +15,11 @@ from millstream.cli import app
 from millstream.commands.plan import PlanRequest
 from millstream.core.errors import ConfigError, UnknownModel
 from millstream.core.presets import MODELS
+from millstream.core.topology import Topology, divisors
 from millstream.planner.checkpoints import resolve_model
 from millstream.planner.hardware import DEVICES, parse_fleet
 from millstream.planner.search import Answer, largest, search
-from millstream.planner.topology import Layout, allowed, layouts, parse_layout, refuse_indivisible
+from millstream.planner.topology import topologies
 
 BIG = PlanRequest(model="wan2.1-t2v-14b", gpus="4xH200", changes=dict(height=320, width=576, fps=24), software="compiled")
 SMALL = PlanRequest(model="wan2.1-t2v-1.3b", gpus="H200", changes=dict(window=9), software="compiled")
@@ -43,8 +44,8 @@ def millstream(*words: str) -> tuple[int, str, str]:
 def test_a_promise_that_one_card_misses_is_held_by_two() -> None:
     answer = asked(BIG)
     assert answer.best.holds
-    assert answer.best.layout.devices == 2
-    (local,) = (plan for plan in answer.plans if plan.layout.name == "local")
+    assert answer.best.layout.num_devices == 2
+    (local,) = (plan for plan in answer.plans if str(plan.layout) == "local")
     assert not local.holds
     assert "of 24 FPS" in answer.why_not(local)
 
@@ -59,15 +60,15 @@ def test_an_impossible_promise_gets_the_nearest_plan_and_what_is_in_the_way() ->
 
 def test_what_another_gpu_buys_is_speed_for_one_and_streams_as_replicas() -> None:
     one, four = asked(SMALL, sessions=1), asked(SMALL, gpus="4xH200", sessions=8)
-    assert {plan.layout.name: plan.fps for plan in four.plans}["front+tp2"] > one.best.fps
+    assert {str(plan.layout): plan.fps for plan in four.plans}["front+tp2"] > one.best.fps
     carried = one.best.sessions_per_replica
-    assert {plan.layout.name: plan for plan in four.plans}["local"].sessions_per_replica == carried
+    assert {str(plan.layout): plan for plan in four.plans}["local"].sessions_per_replica == carried
     assert largest(PlanRequest(model=SMALL.model, gpus="4xH200", changes=SMALL.changes, software="compiled").ask(), "sessions")
 
 
 def test_what_fp8_saves_is_said_in_time_and_memory() -> None:
     native, quick = asked(BIG).plans, asked(BIG, precision="fp8").plans
-    local, local8 = (next(plan for plan in plans if plan.layout.name == "local") for plans in (native, quick))
+    local, local8 = (next(plan for plan in plans if str(plan.layout) == "local") for plans in (native, quick))
     assert local8.holds
     assert not local.holds
     assert local8.needs[0].fixed["DiT weights"] < 0.53 * local.needs[0].fixed["DiT weights"]
@@ -128,21 +129,21 @@ def test_memory_that_does_not_fit_is_named_with_the_numbers() -> None:
 
 
 def test_heads_and_mlp_decide_what_tensor_parallel_may_be() -> None:
-    assert allowed(MODELS["wan2.1-t2v-14b"].dit, "tp") == [1, 2, 4, 8]
-    assert allowed(MODELS["wan2.1-t2v-1.3b"].dit, "tp") == [1, 2, 4]
+    assert divisors(MODELS["wan2.1-t2v-14b"].dit, "tp") == [1, 2, 4, 8]
+    assert divisors(MODELS["wan2.1-t2v-1.3b"].dit, "tp") == [1, 2, 4]
     with pytest.raises(ConfigError, match="tp may be 1, 2, 4, 8"):
-        refuse_indivisible(MODELS["wan2.1-t2v-14b"].dit, Layout(tp=3))
+        Topology(tp=3).check(MODELS["wan2.1-t2v-14b"].dit)
 
 
 @pytest.mark.parametrize("name", ["local", "front+1", "tp2", "front+tp2", "front+sp4", "front+pp2", "front+pp2xtp2"])
 def test_a_topology_is_read_as_it_is_written(name: str) -> None:
-    assert parse_layout(name).name == name
+    assert str(Topology.parse(name)) == name
 
 
-def test_layouts_are_all_different_and_never_larger_than_asked() -> None:
-    found = list(layouts(MODELS["wan2.1-t2v-14b"].dit, 8))
+def test_topologies_are_all_different_and_never_larger_than_asked() -> None:
+    found = list(topologies(MODELS["wan2.1-t2v-14b"].dit, 8))
     assert len(found) == len(set(found))
-    assert max(layout.devices for layout in found) == 8
+    assert max(layout.num_devices for layout in found) == 8
 
 
 def test_the_catalogue_knows_what_is_asked_of_it() -> None:
@@ -211,8 +212,8 @@ def test_a_damaged_configuration_is_refused_in_a_line(tmp_path: Path, content: s
         (["--precision", "int1"], "native or fp8"),
         (["--precision", "fp8", "--gpus", "A100"], "A100 has no fp8"),
         (["--software", "magic"], "known: reference"),
-        (["--topology", "tp0"], "topology must be like"),
-        (["--topology", "ring"], "topology must be like"),
+        (["--topology", "tp0"], "topology must be"),
+        (["--topology", "ring"], "topology must be"),
         (["--topology", "tp8", "--gpus", "4xH200", "--model", "wan2.1-t2v-14b"], "takes 8 devices"),
         (["--topology", "tp3", "--gpus", "4xH200", "--model", "wan2.1-t2v-14b"], "tp may be"),
         (["--topology", "sp8", "--gpus", "8xH200", "--model", "wan2.1-t2v-14b", "--size", "336x592"], "does not divide"),
@@ -237,7 +238,7 @@ def test_programs_get_the_same_answer_as_people() -> None:
     assert code == 0
     record = json.loads(millstream(*words, "--json")[1])
     assert record["holds"] is True
-    assert record["plans"][0]["topology"] == asked(BIG).best.layout.name
+    assert record["plans"][0]["topology"] == str(asked(BIG).best.layout)
     assert record["plans"][0]["topology"] in shown
     assert {plan["topology"] for plan in record["plans"]} >= set(record["pareto"])
 

@@ -99,7 +99,7 @@ def test_a_report_is_one_file_that_names_every_plan_and_loads_nothing(tmp_path: 
     request = PlanRequest(model="wan2.1-t2v-14b", gpus="4xH200", changes=dict(fps=fps), software="compiled")
     answer = search(request.ask())
     assert page == html_report(answer)
-    assert all(f">{plan.layout.name}<" in page for plan in answer.plans[:12])
+    assert all(f">{plan.layout}<" in page for plan in answer.plans[:12])
     assert ("No plan holds" in page) is (fps == 240)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from millstream.core.config import BrookVAEConfig, DiTConfig, StreamConfig
 from millstream.core.presets import MODELS
+from millstream.core.topology import Topology
 from millstream.models import dit as dit_module
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT, CrossKV
@@ -19,7 +20,6 @@ from millstream.planner.footprint import device_needs, rank_parameters
 from millstream.planner.hardware import GIB, find_device
 from millstream.planner.memory import dit_parameters, memory_need
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
-from millstream.planner.topology import Layout, parse_layout
 from millstream.planner.workload import Workload
 from tests.unit.live_bytes import LiveBytes
 
@@ -95,16 +95,16 @@ def test_a_vae_holds_and_keeps_what_is_predicted(name: str, dtype: torch.dtype, 
 
 def test_one_rank_of_one_holds_the_whole_model_and_two_hold_half_of_each_product() -> None:
     dit = MODELS["wan2.1-t2v-14b"].dit
-    assert sum(rank_parameters(dit, Layout())) == dit_parameters(dit)
-    products, rest = rank_parameters(dit, Layout())
-    assert rank_parameters(dit, parse_layout("front+tp2")) == (products // 2, rest)
-    assert rank_parameters(dit, parse_layout("front+pp2"))[0] == products // 2
-    assert rank_parameters(dit, parse_layout("sp2")) == (products, rest)
+    assert sum(rank_parameters(dit, Topology())) == dit_parameters(dit)
+    products, rest = rank_parameters(dit, Topology())
+    assert rank_parameters(dit, Topology.parse("front+tp2")) == (products // 2, rest)
+    assert rank_parameters(dit, Topology.parse("front+pp2"))[0] == products // 2
+    assert rank_parameters(dit, Topology.parse("sp2")) == (products, rest)
 
 
 def test_a_local_device_holds_the_sum_of_its_parts() -> None:
     spec, device = MODELS["wan2.1-t2v-14b"], find_device("H200")
-    (need,) = device_needs(Workload(spec=spec, stream=spec.stream), device, Layout())
+    (need,) = device_needs(Workload(spec=spec, stream=spec.stream), device, Topology())
     lasting = memory_need(spec, spec.stream, value_bytes=2)
     held = need.fixed["DiT weights"] + need.fixed["text encoder"] + need.fixed["VAE weights"]
     assert held == lasting.weight_bytes
@@ -116,6 +116,6 @@ def test_a_local_device_holds_the_sum_of_its_parts() -> None:
 
 def test_sessions_that_fit_do_fit_and_one_more_does_not() -> None:
     spec, device = MODELS["wan2.1-t2v-1.3b"], find_device("H100")
-    (need,) = device_needs(Workload(spec=spec, stream=spec.stream), device, Layout())
+    (need,) = device_needs(Workload(spec=spec, stream=spec.stream), device, Topology())
     most = need.sessions_in(device.memory_bytes)
     assert need.bytes_for(most) <= device.memory_bytes < need.bytes_for(most + 1)

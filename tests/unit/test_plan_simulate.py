@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from millstream.cli import app
 from millstream.commands.plan import PlanRequest
+from millstream.core.topology import Topology
 from millstream.planner import simulate
 from millstream.planner.judge import Plan, judge
 from millstream.planner.simulate import Scenario, Simulation, quantile, stage_seconds
-from millstream.planner.topology import parse_layout
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -30,7 +30,7 @@ def plan(gpus: str, topology: str, sessions: int = 1, **changes: object) -> Plan
     request = PlanRequest(
         model="wan2.1-t2v-1.3b", gpus=gpus, changes=dict(window=9) | changes, software="compiled", sessions=sessions
     )
-    return judge(request.ask(), parse_layout(topology))
+    return judge(request.ask(), Topology.parse(topology))
 
 
 def crowd(**changes: object) -> Scenario:

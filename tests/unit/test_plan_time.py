@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from millstream.core.config import StreamConfig
 from millstream.core.presets import MODELS, apply_schedule
+from millstream.core.topology import Topology
 from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
 from millstream.planner.flops import block_products, call_flops
 from millstream.planner.hardware import NETWORK, NVLINK4, Link, find_device, parse_fleet
 from millstream.planner.software import SOFTWARE, Software
 from millstream.planner.time import chunk_time, decode_ms, wave_share
-from millstream.planner.topology import parse_layout
 from millstream.planner.vae_layers import decoder_convs
 from millstream.planner.workload import Workload
 
@@ -32,7 +32,7 @@ def work(name: str, height: int, width: int, window: int, **options: object) -> 
 
 
 def fps(workload: Workload, gpus: str, topology: str) -> float:
-    return 1e3 * workload.chunk_frames / chunk_time(workload, parse_fleet(gpus), parse_layout(topology)).period_ms
+    return 1e3 * workload.chunk_frames / chunk_time(workload, parse_fleet(gpus), Topology.parse(topology)).period_ms
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_chunk_on_an_h200_takes_what_was_measured_within_a_tenth(
     software: str, name: str, height: int, width: int, window: int, precision: str, ms: float
 ) -> None:
     workload = work(name, height, width, window, software=SOFTWARE[software], precision=precision)
-    assert chunk_time(workload, parse_fleet("H200"), parse_layout("local")).mesh_ms == pytest.approx(ms, rel=0.1)
+    assert chunk_time(workload, parse_fleet("H200"), Topology.parse("local")).mesh_ms == pytest.approx(ms, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_longer_window_a_larger_picture_and_a_slower_program_never_get_quicker
 ) -> None:
     def period(kernels: Software, rows: int, frames: int) -> float:
         workload = work("1.3b", 16 * rows, 832, frames, software=kernels)
-        return chunk_time(workload, parse_fleet("H200"), parse_layout("local")).period_ms
+        return chunk_time(workload, parse_fleet("H200"), Topology.parse("local")).period_ms
 
     here = period(SOFTWARE[software], height, window)
     assert period(SOFTWARE[software], height, window + 1) >= here
@@ -142,7 +142,7 @@ def test_a_longer_window_a_larger_picture_and_a_slower_program_never_get_quicker
 def test_apart_the_period_is_the_slower_side_and_together_it_is_their_sum() -> None:
     workload = work("14b", 320, 576, 6, software=SOFTWARE["compiled"])
     fleet = parse_fleet("2xH200")
-    apart, together = (chunk_time(workload, fleet, parse_layout(name)) for name in ("front+1", "local"))
+    apart, together = (chunk_time(workload, fleet, Topology.parse(name)) for name in ("front+1", "local"))
     assert apart.period_ms == pytest.approx(max(apart.front_ms, apart.mesh_ms + apart.transport_ms))
     assert together.period_ms == pytest.approx(together.front_ms + together.mesh_ms) == together.serialised_ms
     assert apart.serialised_ms > apart.period_ms
@@ -151,7 +151,7 @@ def test_apart_the_period_is_the_slower_side_and_together_it_is_their_sum() -> N
 def test_a_layer_pipeline_gives_one_session_nothing_and_several_their_share() -> None:
     workload = work("14b", 320, 576, 6)
     fleet = parse_fleet("5xH200")
-    one, four = (chunk_time(workload, fleet, parse_layout(name)) for name in ("front+1", "front+pp4"))
+    one, four = (chunk_time(workload, fleet, Topology.parse(name)) for name in ("front+1", "front+pp4"))
     assert four.period_ms >= one.period_ms
     assert four.busy_ms == pytest.approx(one.mesh_ms / 4, rel=0.05)
 
