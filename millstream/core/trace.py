@@ -1,12 +1,73 @@
-"""Where a chunk's time went: named spans in milliseconds, and totals over a bounded run.
+"""Where time went: named spans with whose work they were, a chunk's phases, and totals over a bounded run.
 
-How a span is measured (host clock or device events) is `runtime/stopwatch.py`'s business.
+How a span is measured (host clock or device events) is `runtime/stopwatch.py`'s business; what can be read from many
+of them is `profiler/`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+PREFIX = "millstream."
+"""What our spans are called by in a profiler's trace begins with this."""
+_LABEL = re.compile(re.escape(PREFIX) + r"(\w+)(?: session=(\S*) chunk=(-?\d+) call=(-?\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Whose chunk is being worked on. `call` is the envelope's call id: the same on every rank."""
+
+    session: str = ""
+    chunk: int = -1
+    call: int = -1
+
+
+NOBODY = Work()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """One stretch of one phase. `begin_ms` is by a clock of the process and means something beside its others only."""
+
+    name: str
+    work: Work
+    rank: int
+    begin_ms: float
+    ms: float
+
+
+def span_label(name: str, work: Work) -> str:
+    """How a span is called in a trace that knows only names."""
+    return f"{PREFIX}{name} session={work.session} chunk={work.chunk} call={work.call}"
+
+
+def parse_label(label: str) -> tuple[str, Work] | None:
+    """The other way round; None if it is not one of ours."""
+    found = _LABEL.fullmatch(label)
+    if found is None:
+        return None
+    name, session, chunk, call = found.groups()
+    return name, Work(session=session, chunk=int(chunk), call=int(call)) if chunk is not None else NOBODY
+
+
+def chrome_trace(spans: Iterable[Span], *, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Spans as a Chrome trace: a process per rank, a thread per session. Times in microseconds."""
+    events = [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": span_label(span.name, span.work),
+            "pid": span.rank,
+            "tid": span.work.session or "nobody",
+            "ts": 1e3 * span.begin_ms,
+            "dur": 1e3 * span.ms,
+        }
+        for span in spans
+    ]
+    return {"millstream": dict(metadata), "traceEvents": events}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

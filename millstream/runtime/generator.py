@@ -110,6 +110,7 @@ class Generator:
             calls_before.append(calls)
         memory, cross = _joined(caches)
         model, kind = MeteredDiT(self.dit, self.stopwatch), envelopes[0]
+        self.stopwatch.attend_to(kind)
         latents = torch.cat([parcel.latents_in for parcel in parcels]).to(self.device, self.dtype)
 
         def noise(step: int) -> Tensor:
@@ -128,6 +129,7 @@ class Generator:
     def _ready(self, parcel: Parcel) -> tuple[SessionCache, int]:
         """A session's cache with its chunk placed, its window rebuilt if so asked, and the calls that took."""
         envelope = parcel.envelope
+        self.stopwatch.attend_to(envelope)
         cache = self._prepare(envelope, parcel.conditioning)
         model = MeteredDiT(self.dit, self.stopwatch, phase="recompute")
         if parcel.context_frames is not None:

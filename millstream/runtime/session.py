@@ -236,6 +236,7 @@ class Session:
             raise EnvelopeRefused(result.error)
         if any(later.envelope.cache_epoch > envelope.cache_epoch for later in self._outstanding):
             return None
+        self._parts.stopwatch.attend_to(envelope)
         latents = self._checked(delivery.latents_out, envelope)
         self._history.push(envelope.start_frame, latents, window=envelope.window, sink=envelope.sink)
         frames = self._decode(envelope, latents)[: planned.real_frames]
@@ -308,6 +309,7 @@ class Session:
     def _fill(self, envelope: Envelope, video: NDArray[np.uint8] | None) -> Parcel:
         """Everything an envelope names, as tensors."""
         parts, conditioning, context = self._parts, None, None
+        parts.stopwatch.attend_to(envelope)
         if envelope.reset_cross:
             with parts.stopwatch.span("text"):
                 conditioning = parts.read_prompts(envelope.prompts)
