@@ -66,3 +66,19 @@ class ProtocolBroken(MillstreamError):
 
 class LoadError(MillstreamError):
     """A load run that could not be carried out."""
+
+
+class CollectiveRefused(MillstreamError):
+    """A collective on the wrong group or in the wrong place; said before any rank waits for it."""
+
+
+class WireError(MillstreamError):
+    """A message that cannot be sent, or cannot be believed."""
+
+
+class MeshError(MillstreamError):
+    """Ranks that cannot work together: they differ, do not answer, or cannot be started."""
+
+
+class MeshLost(MeshError):
+    """A mesh that worked and does not any more. What it held can be built again from what the front holds."""

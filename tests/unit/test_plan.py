@@ -212,7 +212,7 @@ def test_a_damaged_configuration_is_refused_in_a_line(tmp_path: Path, content: s
         (["--precision", "int1"], "native or fp8"),
         (["--precision", "fp8", "--gpus", "A100"], "A100 has no fp8"),
         (["--software", "magic"], "known: reference"),
-        (["--topology", "tp0"], "topology must be"),
+        (["--topology", "tp0"], "1 or more ranks"),
         (["--topology", "ring"], "topology must be"),
         (["--topology", "tp8", "--gpus", "4xH200", "--model", "wan2.1-t2v-14b"], "takes 8 devices"),
         (["--topology", "tp3", "--gpus", "4xH200", "--model", "wan2.1-t2v-14b"], "tp may be"),

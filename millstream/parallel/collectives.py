@@ -1,0 +1,234 @@
+"""Collectives that say what they are: on one explicit group, recorded, and refused before the backend where they do not belong.
+
+Ranks must call the same collectives in the same order or they wait for each other for ever, so there is one way to call one,
+a method of `RankGroup`. Inside a compiled region the functional form is used, which the compiler sees; in eager the in-place
+one, which copies nothing. What a rank called last is kept for the report that is written when a mesh hangs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import _functional_collectives as functional
+
+from millstream.core.errors import CollectiveRefused
+
+Kind = Literal["sum", "exchange", "collect", "broadcast", "gather", "send", "receive"]
+Purpose = Literal["start-up", "transport", "mesh"]
+
+ALLOWED: dict[Purpose, frozenset[Kind]] = {
+    "start-up": frozenset({"gather"}),
+    "transport": frozenset({"send", "receive"}),
+    "mesh": frozenset({"sum", "exchange", "collect", "broadcast", "gather", "send", "receive"}),
+}
+"""What a group is for. The world is for checks at the start, front and leader only send and receive."""
+
+INSIDE: frozenset[Kind] = frozenset({"sum", "exchange", "collect"})
+"""What a block may do; everything else belongs between model calls."""
+
+KEPT = 64
+
+
+@dataclass(slots=True)
+class Called:
+    """One collective of this rank."""
+
+    number: int
+    kind: Kind
+    what: str
+    group: str
+    ranks: tuple[int, ...]
+    shape: tuple[int, ...]
+    began: float
+    """Seconds of `time.monotonic`."""
+    done: bool = False
+
+    def __str__(self) -> str:
+        state = "done" if self.done else f"waiting for {time.monotonic() - self.began:.1f} s"
+        return f"#{self.number} {self.kind} ({self.what}) on {self.group} {self.ranks}, shape {self.shape}: {state}"
+
+
+@dataclass(slots=True)
+class Record:
+    """What this rank called: counts of everything, and the last `KEPT` calls, older ones going.
+
+    Compiled regions call without passing here; their collectives are in the graph, the same for every rank that compiled it.
+    """
+
+    last: deque[Called] = field(default_factory=lambda: deque(maxlen=KEPT))
+    counts: Counter[tuple[Kind, str]] = field(default_factory=Counter)
+    """By kind and by what the caller calls it."""
+
+    def began(self, kind: Kind, what: str, group: RankGroup, shape: tuple[int, ...]) -> Called:
+        self.counts[kind, what] += 1
+        called = Called(self.counts.total(), kind, what, group.name, group.ranks, shape, time.monotonic())
+        self.last.append(called)
+        return called
+
+
+@dataclass(slots=True)
+class Pending:
+    """A collective that has begun. Its value must not be read, nor what was sent be changed, before `wait`."""
+
+    value: Tensor
+    work: dist.Work | None = None
+    called: Called | None = None
+    sent: Tensor | None = None
+    """Held until it has left."""
+    traced: bool = False
+    """Begun while compiling: the wait becomes a node of the graph."""
+
+    def wait(self) -> Tensor:
+        if self.traced:
+            return _waited(self.value)
+        if self.work is not None:
+            self.work.wait()
+        if self.called is not None:
+            self.called.done = True
+        return self.value
+
+
+@dataclass(slots=True, eq=False)
+class RankGroup:
+    """The ranks of one group, and the only way to speak to them."""
+
+    name: str
+    purpose: Purpose
+    ranks: tuple[int, ...]
+    """Their numbers in the world; places count along them."""
+    rank: int
+    """This process's number in the world."""
+    handle: dist.ProcessGroup | None
+    """None for a group of one, where every collective is nothing, and for one that this rank is not in."""
+    record: Record = field(default_factory=Record)
+    _inside: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def place(self) -> int:
+        assert self.rank in self.ranks, f"rank {self.rank} is not in group {self.name} {self.ranks}"
+        return self.ranks.index(self.rank)
+
+    @contextmanager
+    def inside_blocks(self) -> Iterator[None]:
+        """While the blocks run: only what they need, whatever else somebody adds to one."""
+        outer, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = outer
+
+    def sum(self, x: Tensor, what: str) -> Tensor:
+        """The sum over the group. `x` may be overwritten."""
+        self._refuse("sum", what)
+        if self.size == 1:
+            return x
+        if torch.compiler.is_compiling():
+            return _waited(functional.all_reduce(x, "sum", self._backend))
+        with self._called("sum", what, x):
+            dist.all_reduce(x, group=self._backend)
+        return x
+
+    def exchange(self, parts: Tensor, what: str) -> Tensor:
+        """Part i of the first dimension goes to place i; what comes back lies in the order of places."""
+        return self.start_exchange(parts, what).wait()
+
+    def start_exchange(self, parts: Tensor, what: str) -> Pending:
+        """Begin to exchange, and go on while the parts travel."""
+        self._refuse("exchange", what)
+        if self.size == 1:
+            return Pending(parts)
+        assert parts.shape[0] == self.size, f"{parts.shape[0]} parts for {self.size} ranks"
+        parts = parts.contiguous()
+        if torch.compiler.is_compiling():
+            each = [1] * self.size
+            return Pending(functional.all_to_all_single(parts, each, each, self._backend), traced=True)
+        called, received = self._begin("exchange", what, parts), torch.empty_like(parts)
+        work = dist.all_to_all_single(received, parts, group=self._backend, async_op=True)
+        return Pending(received, work, called, sent=parts)
+
+    def collect(self, x: Tensor, what: str) -> Tensor:
+        """Everybody's `x`, stacked in the order of places, [size, ...]."""
+        self._refuse("collect", what)
+        if self.size == 1:
+            return x.unsqueeze(0)
+        x = x.contiguous()
+        if torch.compiler.is_compiling():
+            return _waited(functional.all_gather_tensor(x.unsqueeze(0), 0, self._backend))
+        found = x.new_empty((self.size, *x.shape))
+        with self._called("collect", what, x):
+            dist.all_gather_into_tensor(found.view(-1), x.view(-1), group=self._backend)
+        return found
+
+    def broadcast(self, x: Tensor, *, source: int, what: str) -> Tensor:
+        """`x` of the rank numbered `source` in the world, written over everybody's."""
+        self._refuse("broadcast", what)
+        if self.size > 1:
+            with self._called("broadcast", what, x):
+                dist.broadcast(x, src=source, group=self._backend)
+        return x
+
+    def gather(self, item: Any, what: str) -> list[Any]:
+        """Everybody's item, in the order of places; any plain object, for start-up and checks."""
+        self._refuse("gather", what)
+        found: list[Any] = [item]
+        if self.size > 1:
+            found *= self.size
+            with self._called("gather", what, None):
+                dist.all_gather_object(found, item, group=self._backend)
+        return found
+
+    def send(self, x: Tensor, *, to: int, what: str) -> Pending:
+        """Begin to send to the rank numbered `to` in the world."""
+        self._refuse("send", what, to)
+        called = self._begin("send", what, x)
+        return Pending(x, dist.isend(x, dst=to, group=self._backend), called, sent=x)
+
+    def receive(self, x: Tensor, *, source: int, what: str) -> Pending:
+        """Begin to receive into `x` from the rank numbered `source` in the world."""
+        self._refuse("receive", what, source)
+        called = self._begin("receive", what, x)
+        return Pending(x, dist.irecv(x, src=source, group=self._backend), called)
+
+    @property
+    def _backend(self) -> dist.ProcessGroup:
+        assert self.handle is not None, f"group {self.name} {self.ranks} was not made on rank {self.rank}"
+        return self.handle
+
+    def _refuse(self, kind: Kind, what: str, peer: int | None = None) -> None:
+        """Say no before the backend is called, where ranks would wait for each other."""
+        if kind not in ALLOWED[self.purpose]:
+            does = ", ".join(sorted(ALLOWED[self.purpose]))
+            raise CollectiveRefused(f"{what}: no {kind} on group {self.name}, which is for {self.purpose} ({does})")
+        if self._inside and kind not in INSIDE:
+            raise CollectiveRefused(f"{what}: no {kind} inside a block; blocks may only {', '.join(sorted(INSIDE))}")
+        if self.rank not in self.ranks:
+            raise CollectiveRefused(f"{what}: rank {self.rank} is not in group {self.name} {self.ranks}")
+        if peer is not None and (peer == self.rank or peer not in self.ranks):
+            raise CollectiveRefused(f"{what}: rank {self.rank} has no peer {peer} in group {self.name} {self.ranks}")
+
+    def _begin(self, kind: Kind, what: str, x: Tensor | None) -> Called:
+        return self.record.began(kind, what, self, () if x is None else tuple(x.shape))
+
+    @contextmanager
+    def _called(self, kind: Kind, what: str, x: Tensor | None) -> Iterator[None]:
+        called = self._begin(kind, what, x)
+        yield
+        called.done = True
+
+
+def _waited(x: Tensor) -> Tensor:
+    """As a node of the graph, in the place where the value is needed."""
+    ready: Tensor = functional.wait_tensor(x)
+    return ready

@@ -1,0 +1,67 @@
+"""The groups of a topology's ranks. Every rank makes every group here, in this order, whether it is in it or not.
+
+`world` is for checks at the start, `pair` for envelopes between front and leader, `mesh` for the leader's broadcasts,
+`stage` for what the blocks of a stage sum and exchange, `lane` for activations from one stage to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from millstream.core.topology import FRONT, LEADER, Topology
+from millstream.parallel.collectives import Purpose, RankGroup, Record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Groups:
+    world: RankGroup
+    pair: RankGroup
+    mesh: RankGroup
+    stages: tuple[RankGroup, ...]
+    lanes: tuple[RankGroup, ...]
+    record: Record
+    """What this rank called, on any of them."""
+
+    @property
+    def stage(self) -> RankGroup:
+        """The one of this rank, which must be of the mesh."""
+        return _own(self.stages)
+
+    @property
+    def lane(self) -> RankGroup:
+        """The one of this rank, which must be of the mesh."""
+        return _own(self.lanes)
+
+
+def create_groups(topology: Topology, rank: int = 0, *, timeout_s: float = 60.0) -> Groups:
+    """Needs an initialised process group of the topology's world, except for `local`, where every group is this process.
+
+    A collective that waits longer than `timeout_s` fails on the rank that waits.
+    """
+    record = Record()
+
+    def made(name: str, purpose: Purpose, ranks: Sequence[int]) -> RankGroup:
+        handle = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s)) if len(ranks) > 1 else None
+        return RankGroup(name, purpose, tuple(ranks), rank, handle if rank in ranks else None, record)
+
+    if not topology.is_local:
+        found = dist.get_world_size(), dist.get_rank()
+        assert found == (topology.world_size, rank), f"{topology} on rank {rank}, the process group has (size, rank) {found}"
+    return Groups(
+        world=made("world", "start-up", range(topology.world_size)),
+        pair=made("pair", "transport", (0,) if topology.is_local else (FRONT, LEADER)),
+        mesh=made("mesh", "mesh", topology.mesh_ranks),
+        stages=tuple(made(f"stage{stage}", "mesh", topology.stage_ranks(stage)) for stage in range(topology.pp)),
+        lanes=tuple(made(f"lane{lane}", "mesh", topology.lane_ranks(lane)) for lane in range(topology.stage_size)),
+        record=record,
+    )
+
+
+def _own(groups: tuple[RankGroup, ...]) -> RankGroup:
+    own = [group for group in groups if group.rank in group.ranks]
+    assert len(own) == 1, f"rank {groups[0].rank} is in {len(own)} of {[group.name for group in groups]}"
+    return own[0]
