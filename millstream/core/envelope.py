@@ -16,7 +16,8 @@ from millstream.core.errors import EnvelopeRefused, MillstreamError
 
 VERSION = 1
 
-Action = Literal["NOOP", "INFER", "SHUTDOWN"]
+Action = Literal["NOOP", "INFER", "RELEASE", "OFFLOAD", "RESTORE", "SHUTDOWN"]
+"""Keep-alive, a chunk, forget a session, hold it in host memory, bring it back, leave. Only INFER has tensors and a result."""
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +93,38 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             raise EnvelopeRefused(f"context frames must be in order, got {indices}")
         if indices and (indices[-1] >= self.start_frame or len(indices) > self.window - self.frames):
             raise EnvelopeRefused(f"context {indices} does not fit before frame {self.start_frame} in window {self.window}")
+
+
+def instruction(action: Action, call_id: int, session_id: str = "") -> Envelope:
+    """An envelope that asks for no chunk: its other fields say nothing."""
+    assert action != "INFER", "a chunk has more to say"
+    return Envelope(
+        action=action,
+        call_id=call_id,
+        session_id=session_id,
+        chunk_index=-1,
+        cache_epoch=-1,
+        height=0,
+        width=0,
+        start_frame=0,
+        frames=0,
+        init_cache=False,
+        reset_kv=False,
+        reset_cross=False,
+        recompute=False,
+        steps=(),
+        commit=False,
+        context_noise=0.0,
+        expected_calls=0,
+        window=0,
+        sink=0,
+        positions="absolute",
+        seed=0,
+        noise_scale=1.0,
+        kv_bias=1.0,
+        prompts=(),
+        conditioning_id="",
+    )
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,190 @@
+"""How a message and its tensors become bytes: a fixed header, metadata by msgspec, tensors in the order of a manifest.
+
+    header   32 bytes: magic, version, kind, sizes, checksums of the metadata and of itself
+    meta     the message and the manifest (name, dtype, shape and checksum of each tensor)
+    tensors  one after the other, as they lie in memory
+
+`pack` does everything that can fail, before the first byte leaves. What is read is believed only after its header, its
+sizes and its checksums agree; nothing is allocated that the limits do not allow. Knows neither sockets nor ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor
+
+from millstream.core.envelope import Envelope, Result
+from millstream.core.errors import WireError
+
+VERSION = 1
+MAGIC = b"MLST"
+MAX_META_BYTES = 2**20
+MAX_TENSORS = 96
+"""Thirty-two chunks that run together, with three tensors each."""
+MAX_DIMS = 8
+MAX_PAYLOAD_BYTES = 2**34
+
+_HEADER = struct.Struct("<4sHHIIQII")
+HEADER_BYTES = _HEADER.size
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """From the front: chunks that may share their model calls, or one instruction."""
+
+    envelopes: tuple[Envelope, ...]
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """From the leader: one result for each chunk, in the order they were asked for."""
+
+    results: tuple[Result, ...]
+    held_bytes: int = 0
+    """Keys, values and prompts that sessions hold on the leader."""
+    phases_ms: dict[str, float] = {}
+    """Where the leader's time went."""
+
+
+Message = Orders | Answers
+_KINDS: dict[int, type[Orders] | type[Answers]] = {1: Orders, 2: Answers}
+_NUMBERS: dict[type, int] = {kind: number for number, kind in _KINDS.items()}
+
+
+class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One tensor of a manifest."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    checksum: int | None = None
+    """None where the tensor never passes through host memory."""
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+class Header(NamedTuple):
+    kind: int
+    meta_bytes: int
+    num_tensors: int
+    payload_bytes: int
+    checksum: int
+
+
+class Frame(NamedTuple):
+    """Ready to be sent: nothing about it can fail any more."""
+
+    header: bytes
+    meta: bytes
+    tensors: tuple[Tensor, ...]
+
+
+class _Meta(msgspec.Struct, frozen=True, kw_only=True):
+    message: msgspec.Raw
+    tensors: tuple[TensorEntry, ...]
+
+
+def pack(message: Message, tensors: Mapping[str, Tensor]) -> Frame:
+    """Refuses what the wire does not carry; afterwards only the connection can fail."""
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    entries = tuple(_entry(name, tensor) for name, tensor in contiguous.items())
+    _check_manifest(entries)
+    try:
+        meta = msgspec.msgpack.encode(_Meta(message=msgspec.Raw(msgspec.msgpack.encode(message)), tensors=entries))
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise WireError(f"{type(message).__name__} cannot be serialised: {error}") from None
+    if len(meta) > MAX_META_BYTES:
+        raise WireError(f"metadata of {len(meta)} bytes; the wire carries {MAX_META_BYTES}")
+    payload = sum(entry.num_bytes for entry in entries)
+    return Frame(_header(_NUMBERS[type(message)], meta, len(entries), payload), meta, tuple(contiguous.values()))
+
+
+def read_header(data: bytes) -> Header:
+    """Refuses anything that is not a header of this version and within the limits."""
+    if len(data) != HEADER_BYTES:
+        raise WireError(f"a header has {HEADER_BYTES} bytes, got {len(data)}")
+    magic, version, kind, meta_bytes, num_tensors, payload_bytes, checksum, own = _HEADER.unpack(data)
+    if magic != MAGIC:
+        raise WireError(f"this is not a message of ours: it begins with {magic!r}")
+    if version != VERSION:
+        raise WireError(f"wire version {version} is not spoken here; this side speaks {VERSION}")
+    if own != zlib.crc32(data[:-4]):
+        raise WireError("a header was damaged on its way")
+    if kind not in _KINDS:
+        raise WireError(f"message kind {kind} is not known here; known: {', '.join(map(str, _KINDS))}")
+    if meta_bytes > MAX_META_BYTES or num_tensors > MAX_TENSORS or payload_bytes > MAX_PAYLOAD_BYTES:
+        raise WireError(f"a message of {meta_bytes} and {payload_bytes} bytes in {num_tensors} tensors is past the limits")
+    return Header(kind, meta_bytes, num_tensors, payload_bytes, checksum)
+
+
+def read_meta(header: Header, data: bytes) -> tuple[Message, tuple[TensorEntry, ...]]:
+    """The message and the manifest, if they are what the header announced."""
+    if len(data) != header.meta_bytes or zlib.crc32(data) != header.checksum:
+        raise WireError("metadata was damaged on its way")
+    try:
+        meta = msgspec.msgpack.decode(data, type=_Meta)
+        message: Message = msgspec.msgpack.decode(meta.message, type=_KINDS[header.kind])
+    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is no text
+        raise WireError(f"metadata cannot be read: {error}") from None
+    _check_manifest(meta.tensors)
+    if len(meta.tensors) != header.num_tensors or sum(entry.num_bytes for entry in meta.tensors) != header.payload_bytes:
+        raise WireError("the manifest does not match its header")
+    return message, meta.tensors
+
+
+def check_tensor(entry: TensorEntry, tensor: Tensor) -> Tensor:
+    """The tensor as it was sent, or a refusal."""
+    if entry.checksum is not None and checksum_of(tensor) != entry.checksum:
+        raise WireError(f"tensor {entry.name} was damaged on its way")
+    return tensor
+
+
+def checksum_of(tensor: Tensor) -> int:
+    """Of a contiguous tensor in host memory."""
+    return zlib.crc32(memoryview(as_bytes(tensor).numpy()))
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """A contiguous tensor's memory, [bytes], not copied."""
+    return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0, dtype=torch.uint8)
+
+
+def _entry(name: str, tensor: Tensor) -> TensorEntry:
+    if tensor.dtype not in _NAMES:
+        raise WireError(f"tensor {name} is {tensor.dtype}; the wire carries {', '.join(DTYPES)}")
+    checksum = checksum_of(tensor) if tensor.device.type == "cpu" else None
+    return TensorEntry(name=name, dtype=_NAMES[tensor.dtype], shape=tuple(tensor.shape), checksum=checksum)
+
+
+def _check_manifest(entries: tuple[TensorEntry, ...]) -> None:
+    if len(entries) > MAX_TENSORS or len({entry.name for entry in entries}) != len(entries):
+        raise WireError(f"a message carries at most {MAX_TENSORS} tensors, each with its own name")
+    for entry in entries:
+        if entry.dtype not in DTYPES:
+            raise WireError(f"tensor {entry.name} is {entry.dtype}; the wire carries {', '.join(DTYPES)}")
+        if len(entry.shape) > MAX_DIMS or any(not 0 <= side < 2**40 for side in entry.shape):
+            raise WireError(f"tensor {entry.name} has the shape {entry.shape}")
+        if entry.num_bytes > MAX_PAYLOAD_BYTES:
+            raise WireError(f"tensor {entry.name} has {entry.num_bytes} bytes; the wire carries {MAX_PAYLOAD_BYTES}")
+
+
+def _header(kind: int, meta: bytes, num_tensors: int, payload_bytes: int) -> bytes:
+    if payload_bytes > MAX_PAYLOAD_BYTES:
+        raise WireError(f"{payload_bytes} bytes of tensors; the wire carries {MAX_PAYLOAD_BYTES}")
+    head = _HEADER.pack(MAGIC, VERSION, kind, len(meta), num_tensors, payload_bytes, zlib.crc32(meta), 0)[:-4]
+    return head + struct.pack("<I", zlib.crc32(head))

@@ -1,0 +1,91 @@
+"""Frames between two processes, over a group of ranks: header, then metadata, then tensors in manifest order.
+
+One thread of a process calls this, and nobody else touches the group. A failure after the header leaves the group unusable:
+the caller leaves it, it does not repair it. Where the group speaks through host memory (gloo), tensors of a device are
+copied there first and arrive in pinned memory; where it is NCCL's, they stay on the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from millstream.core.errors import WireError
+from millstream.wire.buffers import Buffers
+from millstream.wire.framing import (
+    HEADER_BYTES,
+    Frame,
+    Message,
+    TensorEntry,
+    as_bytes,
+    check_tensor,
+    read_header,
+    read_meta,
+)
+
+
+class Waiting(Protocol):
+    def wait(self) -> Tensor: ...
+
+
+class Channel(Protocol):
+    """Point to point between ranks, each numbered as in the world."""
+
+    def send(self, x: Tensor, *, to: int, what: str) -> Waiting: ...
+
+    def receive(self, x: Tensor, *, source: int, what: str) -> Waiting: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Received:
+    """A message that arrived whole."""
+
+    frame: Frame
+    message: Message
+    tensors: dict[str, Tensor]
+    """In memory that the next but one message uses again."""
+
+
+class Wire:
+    """Both directions between this process and one peer."""
+
+    def __init__(self, channel: Channel, peer: int, device: torch.device) -> None:
+        """`device` is where tensors are while they travel."""
+        self._channel, self._peer, self._device = channel, peer, device
+        self._buffers = Buffers(device, pinned=device.type == "cpu" and torch.cuda.is_available())
+
+    def send(self, frame: Frame) -> None:
+        """Everything that can be refused has been by now."""
+        self._send(torch.frombuffer(bytearray(frame.header), dtype=torch.uint8), "header")
+        self._send(torch.frombuffer(bytearray(frame.meta), dtype=torch.uint8), "metadata")
+        for tensor in frame.tensors:
+            if tensor.numel():
+                self._send(as_bytes(tensor), "tensor")
+
+    def receive(self) -> Received:
+        """Waits for a message. What is not believable ends the connection: its sizes cannot be trusted either."""
+        head = self._receive(HEADER_BYTES, "header")
+        header = read_header(head)
+        meta = self._receive(header.meta_bytes, "metadata")
+        message, manifest = read_meta(header, meta)
+        tensors = {entry.name: self._receive_tensor(entry) for entry in manifest}
+        return Received(frame=Frame(head, meta, tuple(tensors.values())), message=message, tensors=tensors)
+
+    def _send(self, raw: Tensor, what: str) -> None:
+        self._channel.send(raw.to(self._device), to=self._peer, what=what).wait()
+
+    def _receive(self, count: int, what: str) -> bytes:
+        if count == 0:
+            raise WireError("a message without metadata")
+        raw = torch.empty(count, dtype=torch.uint8, device=self._device)
+        self._channel.receive(raw, source=self._peer, what=what).wait()
+        return raw.cpu().numpy().tobytes()
+
+    def _receive_tensor(self, entry: TensorEntry) -> Tensor:
+        buffer = self._buffers.take(entry)
+        if buffer.numel():
+            self._channel.receive(as_bytes(buffer), source=self._peer, what="tensor").wait()
+        return check_tensor(entry, buffer)
