@@ -11,15 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from millstream.core.errors import WeightsError
 from millstream.core.files import Staging
 from millstream.trainer.optimise import Average, Optimisers
 
+Carried = Mapping[str, Mapping[str, Tensor]]
+"""By turn and name: tensors of a method's own that outlive a step."""
+
 
 def save_checkpoint(
-    path: Path, step: int, modules: Mapping[str, nn.Module], optimisers: Mapping[str, Optimisers], average: Average
+    path: Path,
+    step: int,
+    modules: Mapping[str, nn.Module],
+    optimisers: Mapping[str, Optimisers],
+    average: Average,
+    carried: Carried,
 ) -> None:
     """Appears by rename: a crash leaves the last one."""
     state = {
@@ -27,13 +35,14 @@ def save_checkpoint(
         "weights": {name: module.state_dict() for name, module in modules.items()},
         "average": average.module.state_dict(),
         "optimisers": {name: each.state_dict() for name, each in optimisers.items()},
+        "carried": {name: dict(tensors) for name, tensors in carried.items()},
     }
     with Staging(path.parent) as staging:
         torch.save(state, staging.path(path.name))
 
 
 def load_checkpoint(
-    path: Path, modules: Mapping[str, nn.Module], optimisers: Mapping[str, Optimisers], average: Average
+    path: Path, modules: Mapping[str, nn.Module], optimisers: Mapping[str, Optimisers], average: Average, carried: Carried
 ) -> int:
     """Returns the number of steps done."""
     state = read_checkpoint(path)
@@ -41,6 +50,9 @@ def load_checkpoint(
         module.load_state_dict(state["weights"][name])
         optimisers[name].load_state_dict(state["optimisers"][name])
     average.module.load_state_dict(state["average"])
+    for name, tensors in carried.items():
+        for part, tensor in tensors.items():
+            tensor.copy_(state["carried"][name][part])
     return int(state["step"])
 
 

@@ -1,4 +1,4 @@
-"""The training loop: one stage of one method, resumable at any checkpoint to the same bits.
+"""The training loop: one stage of one method, resumable to the same bits from any checkpoint and after Ctrl-C.
 
 Knows neither models nor data: a method gives losses for a step, the loop turns them into weights.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from millstream.core.errors import MillstreamError
 from millstream.trainer.checkpoint import load_checkpoint, save_checkpoint
+from millstream.trainer.interrupt import Interrupt
 from millstream.trainer.optimise import Average, Optimisers, learning_rate
 from millstream.trainer.plan import StagePlan
 
@@ -34,6 +35,8 @@ class Turn:
     """Named terms for one batch; their sum is minimised. All randomness comes from the generator."""
     every: int = 1
     """Taken at every so many steps."""
+    carries: Mapping[str, Tensor] = field(default_factory=dict)
+    """What outlives a step beside weights, changed in place; saved with them."""
 
 
 class Method(Protocol):
@@ -72,11 +75,12 @@ def train_stage(
     """Train to the stage's end (or `stop_after` steps) and return the averaged module, shown at every checkpoint."""
     modules = {turn.name: turn.module for turn in method.turns}
     optimisers = {turn.name: Optimisers(turn.module, stage) for turn in method.turns}
+    carried = {turn.name: turn.carries for turn in method.turns}
     student, average = method.turns[0].module, Average(method.turns[0].module, stage.ema)
     path, begun = folder / f"{stage.name}.pt", time.perf_counter()
-    done = load_checkpoint(path, modules, optimisers, average) if path.exists() else 0
+    done = load_checkpoint(path, modules, optimisers, average, carried) if path.exists() else 0
     end = stage.steps if stop_after is None else min(stage.steps, stop_after)
-    with (folder / f"{stage.name}.jsonl").open("a") as log:
+    with (folder / f"{stage.name}.jsonl").open("a") as log, Interrupt() as interrupt:
         for step in range(done, end):
             losses: dict[str, Tensor] = {}
             for turn in method.turns:
@@ -91,8 +95,10 @@ def train_stage(
                 log.write(json.dumps({"step": step, "seconds": round(said.seconds, 2), **said.losses}) + "\n")
                 log.flush()
                 report(said)
-            if (step + 1) % checkpoint_every == 0 or step == end - 1:
-                save_checkpoint(path, step + 1, modules, optimisers, average)
+            if (step + 1) % checkpoint_every == 0 or step == end - 1 or interrupt.asked:
+                save_checkpoint(path, step + 1, modules, optimisers, average, carried)
+                if interrupt.asked:
+                    raise KeyboardInterrupt
                 at_checkpoint(step + 1, average.module)
     return average.module
 

@@ -42,7 +42,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     clip: float = 1.0
     """Largest gradient norm."""
     weight_decay: float = 0.01
-    options: dict[str, float | int | str | list[int | float]] = {}
+    options: dict[str, bool | float | int | str | list[int | float]] = {}
     """What only this method knows."""
 
 

@@ -85,6 +85,21 @@ def diffusion_forced(chunks: int, frames_per_chunk: int, window: int) -> Layout:
     return list(range(chunks * f)), [Piece(slice(end - f, end), (slice(max(0, end - window), end),)) for end in ends]
 
 
+def together(frames: int) -> Layout:
+    """Frames that all see each other, with nothing before them."""
+    return list(range(frames)), [Piece(slice(0, frames), (slice(0, frames),))]
+
+
+def beside(one: Layout, other: Layout) -> Layout:
+    """Two layouts in one sequence, neither of which sees the other."""
+    by = len(one[0])
+
+    def moved(run: slice) -> slice:
+        return slice(run.start + by, run.stop + by)
+
+    return one[0] + other[0], one[1] + [Piece(moved(piece.frames), tuple(map(moved, piece.sees))) for piece in other[1]]
+
+
 def forced_flow(
     dit: Callable[..., Tensor],
     clean_BFCYX: Tensor,
@@ -93,8 +108,8 @@ def forced_flow(
     sequence: ChunkedSequence,
     cross: CrossKV,
 ) -> Tensor:
-    """Flows of noisy chunks that see clean ones before them, in float32. `sequence` is laid out by `teacher_forced`;
-    of the clean frames those it has no place for are left out."""
+    """Flows of the noisy frames at the end of a sequence, in float32. `sequence` is laid out by `teacher_forced`, `together`
+    or both; of the clean frames those it has no place for are left out."""
     context_BFCYX = clean_BFCYX[:, : sequence.num_frames - noisy_BFCYX.shape[1]]
     levels = torch.cat([level_BF.new_zeros(context_BFCYX.shape[:2]), level_BF], dim=1)
     both = torch.cat([context_BFCYX, noisy_BFCYX], dim=1)

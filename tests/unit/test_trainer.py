@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +28,16 @@ from millstream.trainer.optimise import learning_rate
 from millstream.trainer.plan import StagePlan, read_plan
 from millstream.trainer.pool import LatentPool, PixelPool
 from millstream.trainer.rollout import ring_for, stream_batch
-from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, forced_flow, frames_of, teacher_forced
+from millstream.trainer.sequence import (
+    ChunkedSequence,
+    Piece,
+    beside,
+    diffusion_forced,
+    forced_flow,
+    frames_of,
+    teacher_forced,
+    together,
+)
 from tests.unit.models_for_tests import DIT, dit, relative_error, ring
 
 CPU = torch.device("cpu")
@@ -96,6 +109,7 @@ def methods() -> dict[str, Method]:
     return {
         "teacher forcing": FlowMethod(pair(), pool(), batch=4, window=6),
         "first chunk twice": FlowMethod(pair(), pool(), batch=4, window=6, noisy=(0, 0, 1)),
+        "whole windows too": FlowMethod(pair(), pool(), batch=4, window=6, whole=True),
         "diffusion forcing": FlowMethod(pair(), pool(), batch=4, window=6, forcing="diffusion"),
         "ode": ODEMethod(deepcopy(student), teacher, pool(), batch=4, levels=LEVELS, teacher_steps=3, window=6),
         "ode, diffusion forced": ODEMethod(
@@ -108,10 +122,11 @@ def methods() -> dict[str, Method]:
             pool(),
             batch=2,
             levels=LEVELS,
-            chunks=2,
-            longest=4,
+            begun=0.3,
+            switched=0.3,
+            longest=3,
+            streams=2,
             student_every=2,
-            switched=0.5,
             window=6,
         ),
     }
@@ -132,25 +147,79 @@ def test_what_a_caption_is_not_true_of_is_not_learnt() -> None:
     assert loss(3) != loss(0)
 
 
-def test_a_stream_whose_prompt_is_switched_is_the_old_one_and_goes_on_as_a_recompute_does() -> None:
+def test_a_whole_window_is_learnt_at_one_level_and_only_of_clips_that_are_all_true() -> None:
+    def loss(changed: int, true_from: int) -> float:
+        clips = pool()
+        latents = clips.latents_KFCYX.clone()
+        latents[:, changed] += 9.0
+        told = LatentPool(latents_KFCYX=latents, ids_KWS=clips.ids_KWS, true_from_K=torch.full((8,), true_from))
+        model = pair()
+        model.dit.head.proj.weight.data.zero_()
+        method = FlowMethod(model, told, batch=4, window=6, noisy=(1,), whole=True)
+        levels = method._levels(latents[:4, method._learnt], torch.Generator().manual_seed(0))
+        assert all(len(set(row.tolist())) == 1 for row in levels[:, 3:])
+        return float(method.turns[0].losses(torch.Generator().manual_seed(0))["flow"].detach())
+
+    assert loss(0, 3) == loss(1, 3), "chunk 0 is learnt, though its caption is of chunk 1"
+    assert loss(0, 0) != loss(3, 0)
+    assert loss(0, 0) != loss(0, 3)
+
+
+def test_layouts_beside_each_other_do_not_see_each_other() -> None:
+    positions, pieces = beside(teacher_forced((0, 1), 3, 6), together(6))
+    assert positions == [0, 1, 2, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]
+    assert pieces[-1] == Piece(slice(9, 15), (slice(9, 15),))
+    assert all(run.stop <= 9 for piece in pieces[:-1] for run in piece.sees)
+
+
+def test_a_stream_goes_on_under_another_prompt_as_a_recompute_does() -> None:
     method = methods()["self-forcing"]
     assert isinstance(method, SelfForcingMethod)
     dit, window, frames = method._painter, 6, 3
     text, other = torch.randn(2, 2, 5, 16).unbind(0)
     generator = torch.Generator().manual_seed(4)
-    before = method._stream(dit, other, 3, generator)
+    before = method._stream(dit, other, 3, generator)[:, -frames:]
     state = generator.get_state()
     found = method._stream(dit, text, 1, generator, before)
-    assert torch.equal(found[:, :9], before)
+    assert torch.equal(found[:, :frames], before)
     generator.set_state(state)
     memory = ring_for(dit, method._shape, window=window, device=CPU)
     cross = dit.read_prompt(text.to(torch.bfloat16))
-    memory.place([6, 7, 8])
-    dit.commit(before[:, 6:9], torch.zeros(2, frames), memory, cross)
+    memory.place([0, 1, 2])
+    dit.commit(before, torch.zeros(2, frames), memory, cross)
     expected = stream_batch(
-        dit, memory, cross, method._shape, chunks=1, levels=LEVELS, generator=generator, first=3, dtype=torch.bfloat16
+        dit, memory, cross, method._shape, chunks=1, levels=LEVELS, generator=generator, first=1, dtype=torch.bfloat16
     )
-    assert torch.equal(found[:, 9:], expected)
+    assert torch.equal(found[:, frames:], expected)
+
+
+def test_rollouts_begin_go_on_and_switch_and_keep_where_they_are() -> None:
+    method = methods()["self-forcing"]
+    assert isinstance(method, SelfForcingMethod)
+    seen, kept = set(), method._reservoir.state
+    for seed in range(24):
+        before = {name: tensor.clone() for name, tensor in kept.items()}
+        rolled = method._roll(torch.Generator().manual_seed(seed))
+        seen.add(rolled.kind)
+        assert rolled.starts.shape[1] == 6
+        assert rolled.stream.shape[1] == (6 if rolled.kind == "begin" else 9)
+        order = method._reservoir.draw(2, torch.Generator().manual_seed(seed))
+        assert torch.equal(kept["windows"][order].float(), rolled.stream[:, -3:])
+        if rolled.kind != "begin":
+            assert bool(before["begun"].all())
+        if rolled.kind == "go on":
+            assert torch.equal(kept["ids"], before["ids"])
+    assert seen == {"begin", "go on", "switch"}
+
+
+def test_a_stream_that_goes_on_is_judged_without_its_past() -> None:
+    method = methods()["self-forcing"]
+    assert isinstance(method, SelfForcingMethod)
+    stream, noisy, level = torch.randn(2, 9, 2, 4, 4), torch.randn(2, 6, 2, 4, 4), torch.full((2, 6), 500.0)
+    cross = method._critic.read_prompt(torch.randn(2, 5, 16))
+    for kind, forgets in (("go on", True), ("switch", False)):
+        one, other = (method._judged[kind].flows(method._critic, past, noisy, level, cross) for past in (stream, stream + 1.0))
+        assert torch.equal(one, other) == forgets
 
 
 @pytest.mark.parametrize("name", methods())
@@ -165,6 +234,27 @@ def test_a_run_that_stops_and_goes_on_ends_at_the_same_bits(name: str, tmp_path:
             assert torch.equal(expected, found)
     before, after = (torch.load(tmp_path / part / "toy.pt", weights_only=True) for part in ("whole", "halves"))
     assert all(torch.equal(before["average"][key], after["average"][key]) for key in before["average"])
+
+
+def test_a_run_that_is_interrupted_loses_no_step(tmp_path: Path) -> None:
+    whole, stopped = methods()["self-forcing"], methods()["self-forcing"]
+    run(whole, tmp_path / "whole", stage(5))
+    first, second = stopped.turns
+    count = itertools.count()
+
+    def losses(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        if next(count) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return second.losses(generator)
+
+    stopped.turns = (first, replace(second, losses=losses))
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped, tmp_path / "stopped", stage(5), checkpoint_every=100)
+    assert torch.load(tmp_path / "stopped" / "toy.pt", weights_only=True)["step"] == 3
+    again = methods()["self-forcing"]
+    run(again, tmp_path / "stopped", stage(5))
+    pairs = zip(whole.turns[0].module.parameters(), again.turns[0].module.parameters(), strict=True)
+    assert all(torch.equal(expected, found) for expected, found in pairs)
 
 
 @pytest.mark.parametrize("name", ["teacher forcing", "diffusion forcing", "ode"])

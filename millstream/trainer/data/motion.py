@@ -27,8 +27,10 @@ FOLLOW = (0.055, 0.15)
 """How much faster the camera pans behind a drifting thing, slow and fast, picture heights a second."""
 CLIMB = (0.07, 0.18)
 """How fast things rise and fall."""
-HALF_SIZES = (0.088, 0.132)
+HALF_SIZES = (0.12, 0.18)
 """Half the height of a small and of a large thing."""
+LARGEST_IN_PROCESSION = 0.155
+"""Half its height: so that one is always in full view and never more than two in sight."""
 STOUT = {"train": 1.3, "whale": 1.22, "comet": 1.1, "boat": 1.1, "jellyfish": 1.05, "bird": 1.12, "fish": 1.0}
 """Things that are drawn larger than the rest."""
 
@@ -79,7 +81,7 @@ def places(scenes: Scenes, time_T: Tensor, aspect: float = 1.0) -> tuple[Places,
 def _first(scenes: Scenes, aspect: float) -> _Actor:
     pair = scenes.second
     away = torch.where(pair, 0.19 + 0.02 * scenes.side, 0.09 * scenes.side.abs()) * torch.where(scenes.side < 0, -1.0, 1.0)
-    half = _half(scenes.thing, scenes.size, scenes.scale) * torch.where(pair, 0.9, 1.0)
+    half = _half(scenes.thing, scenes.motion, scenes.size, scenes.scale) * torch.where(pair, 0.9, 1.0)
     return _Actor(
         thing=scenes.thing[:, None],
         motion=scenes.motion[:, None],
@@ -96,7 +98,7 @@ def _first(scenes: Scenes, aspect: float) -> _Actor:
 
 def _second(scenes: Scenes, aspect: float) -> _Actor:
     away = torch.where(scenes.side < 0, 0.19, -0.19) - 0.02 * scenes.side
-    half = _half(scenes.thing2, scenes.size2, -scenes.scale) * 0.82
+    half = _half(scenes.thing2, scenes.motion2, scenes.size2, -scenes.scale) * 0.82
     return _Actor(
         thing=scenes.thing2[:, None],
         motion=scenes.motion2[:, None],
@@ -111,9 +113,11 @@ def _second(scenes: Scenes, aspect: float) -> _Actor:
     )
 
 
-def _half(thing: Tensor, size: Tensor, scale: Tensor) -> Tensor:
+def _half(thing: Tensor, motion: Tensor, size: Tensor, scale: Tensor) -> Tensor:
     stout = constant(tuple(STOUT.get(name, 1.0) for name in THINGS), thing.device)
-    return _by_speed(HALF_SIZES, size) * stout[thing] * (1 + 0.08 * scale)
+    half = _by_speed(HALF_SIZES, size) * stout[thing] * (1 + 0.08 * scale)
+    travels = (motion == RISING) | (motion == FALLING)
+    return torch.where(travels, half.clamp(max=LARGEST_IN_PROCESSION), half)
 
 
 def _height(scenes: Scenes, thing: Tensor, level: Tensor, half: Tensor) -> Tensor:

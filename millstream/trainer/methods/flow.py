@@ -1,8 +1,9 @@
 """Learning the flow from noise to clips, chunk by chunk: teacher forcing or diffusion forcing.
 
 Teacher forcing shows each noisy chunk the clean chunks before it; diffusion forcing shows it those before it at noise
-levels of their own. A share of the prompts is left out, so that guidance has something to differ from. What a caption is
-not true of, the scene before a switch, is context and not learnt.
+levels of their own. A teacher may besides learn whole windows at one level with nothing before them: it can then judge a
+stream by what it shows, whatever its past (see `self_forcing`). A share of the prompts is left out, so that guidance has
+something to differ from. What a caption is not true of, the scene before a switch, is context and not learnt.
 Shapes: B batch, F frames, K chunks, C latent channels, Y and X latent rows and columns, S text tokens.
 """
 
@@ -18,7 +19,16 @@ from millstream.models.dit import CausalDiT
 from millstream.trainer.loop import Turn
 from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.pool import LatentPool
-from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, forced_flow, frames_of, teacher_forced
+from millstream.trainer.sequence import (
+    ChunkedSequence,
+    Layout,
+    beside,
+    diffusion_forced,
+    forced_flow,
+    frames_of,
+    teacher_forced,
+    together,
+)
 
 
 class TextAndDiT(nn.Module):
@@ -41,11 +51,13 @@ class FlowMethod:
         window: int = 9,
         forcing: str = "teacher",
         noisy: Sequence[int] = (),
+        whole: bool = False,
         shift: float = 3.0,
         drop: float = 0.1,
         compiled: bool = False,
     ) -> None:
-        """`noisy` numbers the chunks that teacher forcing learns, some more often than others; all once if empty."""
+        """`noisy` numbers the chunks that teacher forcing learns, some more often than others; all once if empty.
+        With `whole` it learns a clip's last window too, as one."""
         self.turns = (Turn("student", pair, self._losses),)
         self._pair, self._pool, self._batch = pair, pool, batch
         self._frames, self._shift, self._drop, self._forcing = frames_per_chunk, shift, drop, forcing
@@ -54,20 +66,23 @@ class FlowMethod:
         assert frames % frames_per_chunk == 0, f"{frames} latent frames are not whole chunks of {frames_per_chunk}"
         chunks = frames // frames_per_chunk
         learnt = tuple(noisy) or tuple(range(chunks))
-        assert forcing == "teacher" or not noisy, "diffusion forcing learns every chunk once"
-        if forcing == "teacher":
-            layout = teacher_forced(learnt, frames_per_chunk, window)
-        else:
-            layout = diffusion_forced(chunks, frames_per_chunk, window)
+        assert forcing == "teacher" or not (noisy or whole), "diffusion forcing learns every chunk once"
+        layout = (teacher_forced if forcing == "teacher" else _every_chunk)(learnt, frames_per_chunk, window)
+        self._apart = len(learnt) * frames_per_chunk
+        """Frames that are learnt chunk by chunk; those after them as one."""
+        places = frames_of(learnt, frames_per_chunk)
+        if whole:
+            layout, places = beside(layout, together(window)), [*places, *range(frames - window, frames)]
         device = pool.latents_KFCYX.device
-        self._learnt = torch.tensor(frames_of(learnt, frames_per_chunk), device=device)
+        self._learnt = torch.tensor(places, device=device)
         self._sequence = ChunkedSequence(layout, pair.dit.config, (rows, columns), device)
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         clip, ids, true_from = self._pool.draw(self._batch, generator)
         clean, told_BF = clip[:, self._learnt], self._learnt >= true_from[:, None]
+        told_BF[:, self._apart :] = (true_from == 0)[:, None]
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
-        level_BF = chunk_levels(clean, self._frames, self._shift, generator)
+        level_BF = self._levels(clean, generator)
         noisy = at_levels(clean, noise, level_BF)
         ids = ids.masked_fill(torch.rand(len(ids), 1, generator=generator, device=ids.device) < self._drop, PAD)
         with torch.autocast(clean.device.type, dtype=torch.bfloat16):
@@ -78,3 +93,15 @@ class FlowMethod:
                 flow = self._flow(noisy, level_BF, self._sequence, cross)
         errors_BF = (flow.float() - (noise - clean)).square().mean(dim=(2, 3, 4))
         return {"flow": (errors_BF * told_BF).sum() / told_BF.sum()}
+
+    def _levels(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+        """One a chunk, and one for the whole window."""
+        apart, window = clean[:, : self._apart], clean[:, self._apart :]
+        level_BF = chunk_levels(apart, self._frames, self._shift, generator)
+        if not window.shape[1]:
+            return level_BF
+        return torch.cat([level_BF, chunk_levels(window, window.shape[1], self._shift, generator)], dim=1)
+
+
+def _every_chunk(chunks: Sequence[int], frames_per_chunk: int, window: int) -> Layout:
+    return diffusion_forced(len(chunks), frames_per_chunk, window)

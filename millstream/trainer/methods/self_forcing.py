@@ -3,16 +3,20 @@ thinks such pictures should be more than a critic, trained on the student's own,
 
 Distribution matching distillation over self-made context. The rollout runs on the ring, in the precision of serving and
 without gradients; one step of its last chunks is then computed again with gradients in a single pass, its context being
-the stream as it came out. So gradients reach one step back and never through the cache. Streams are of random length:
-what a student makes of its own late chunks is what decides whether it drifts. And in a share of them the prompt is
-switched, as a session recomputes.
-Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
+the stream as it came out. So gradients reach one step back and never through the cache.
+
+A rollout begins a stream, goes on with one, or goes on under another prompt, as a session recomputes. A beginning and a
+switch are judged chunk by chunk, each given the clean ones before it. A stream that goes on is judged by a whole window
+at once, with nothing given: a teacher that is shown a faded past continues it faded, one that is shown only the
+picture asks for what the prompt says. That is what keeps a stream from drifting.
+Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns, S text tokens.
 """
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,22 +30,41 @@ from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import at_levels, chunk_levels, per_pixel
 from millstream.trainer.pool import LatentPool
+from millstream.trainer.reservoir import Reservoir
 from millstream.trainer.rollout import recommit, ring_for, stream_batch
-from millstream.trainer.sequence import ChunkedSequence, forced_flow, teacher_forced
+from millstream.trainer.sequence import ChunkedSequence, Layout, forced_flow, teacher_forced, together
+
+Kind = Literal["begin", "go on", "switch"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a network is shown the last frames of a stream."""
+
+    sequence: ChunkedSequence
+    alike: int
+    """Frames in a row that share a noise level."""
+
+    def flows(self, dit: CausalDiT, stream: Tensor, noisy: Tensor, level_BF: Tensor, cross: CrossKV) -> Tensor:
+        return forced_flow(dit, stream, noisy, level_BF, self.sequence, cross)
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """The last chunks of a stream of the student's own."""
 
+    kind: Kind
+    text: Tensor
     stream: Tensor
-    """[B, F, C, Y, X], clean."""
+    """[B, F, C, Y, X], clean: what is learnt from, and before it the context it was painted in."""
     starts: Tensor
-    """What one step of each chunk started from."""
+    """What one step of each chunk to learn from started from."""
     level_BF: Tensor
     """The noise level of that step."""
-    weight_F: Tensor
-    """1 for frames to learn from; 0 where a late stream's window is not wholly in sight."""
+
+    @property
+    def painted(self) -> Tensor:
+        return self.stream[:, -self.starts.shape[1] :]
 
 
 class SelfForcingMethod:
@@ -54,100 +77,123 @@ class SelfForcingMethod:
         *,
         batch: int,
         levels: tuple[float, ...],
-        chunks: int = 3,
-        longest: int = 0,
+        begun: float = 0.25,
+        switched: float = 0.25,
+        longest: int = 4,
+        streams: int = 512,
         guidance: float = 2.5,
         shift: float = 3.0,
-        student_every: int = 4,
-        switched: float = 0.0,
+        student_every: int = 2,
         frames_per_chunk: int = 3,
         window: int = 9,
     ) -> None:
-        """Learns from the last `chunks` of streams of that many, up to `longest`; `switched` is the share of batches in which
-        the prompt changes before those whose whole window is in sight."""
+        """Of the batches a share begins streams (`begun`), a share switches prompts, the rest goes on, by a window's worth of
+        chunks and up to `longest`. `streams` are kept between steps."""
+        assert window % frames_per_chunk == 0, f"window {window} is not whole chunks of {frames_per_chunk}"
+        assert longest * frames_per_chunk >= window, f"{longest} chunks do not show a window of {window}"
+        _, _, channels, rows, columns = pool.latents_KFCYX.shape
+        self._chunks, device = window // frames_per_chunk, pool.latents_KFCYX.device
+        self._shape, self._window = (batch, frames_per_chunk, channels, rows, columns), window
+        kept = (window - frames_per_chunk, channels, rows, columns)
+        self._reservoir = Reservoir(max(streams, batch), kept, pool.ids_KWS.shape[-1], device)
         self.turns = (
-            Turn("student", student.dit, self._student_losses, every=student_every),
+            Turn("student", student.dit, self._student_losses, every=student_every, carries=self._reservoir.state),
             Turn("critic", critic, self._critic_losses),
         )
-        late = longest > chunks or switched > 0
-        assert not late or chunks * frames_per_chunk >= window, f"{chunks} chunks do not show a window of {window}"
         self._student, self._teacher, self._critic, self._pool = student, teacher, critic, pool
-        self._batch, self._levels, self._guidance, self._shift = batch, levels, guidance, shift
-        self._chunks, self._longest, self._window, self._switched = chunks, max(chunks, longest), window, switched
-        _, _, channels, rows, columns = pool.latents_KFCYX.shape
-        self._shape = (batch, frames_per_chunk, channels, rows, columns)
-        layout, device = teacher_forced(range(chunks), frames_per_chunk, window), pool.latents_KFCYX.device
-        self._sequence = ChunkedSequence(layout, student.dit.config, (rows, columns), device)
+        self._levels, self._guidance, self._shift = levels, guidance, shift
+        self._begun, self._switched, self._longest = begun, switched, longest
+
+        def view(layout: Layout, alike: int) -> View:
+            return View(ChunkedSequence(layout, student.dit.config, (rows, columns), device), alike)
+
+        context, last = self._chunks - 1, 2 * self._chunks - 1
+        fresh = view(teacher_forced(range(self._chunks), frames_per_chunk, window), frames_per_chunk)
+        later = view(teacher_forced(range(context, last), frames_per_chunk, window), frames_per_chunk)
+        self._made: dict[Kind, View] = {"begin": fresh, "go on": later, "switch": later}
+        """How the student made it."""
+        self._judged: dict[Kind, View] = {"begin": fresh, "go on": view(together(window), window), "switch": later}
+        """How teacher and critic see it."""
         self._painter = copy.deepcopy(student.dit).to(torch.bfloat16).requires_grad_(False)
         """The student as it is served: what rolls out."""
 
     def _student_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        text, empty = self._prompts(generator)
-        rolled = self._roll(text, generator)
-        with torch.autocast(text.device.type, dtype=torch.bfloat16):
-            cross = self._student.dit.read_prompt(text)
-            flow = self._flows(self._student.dit, rolled.stream, rolled.starts, rolled.level_BF, cross)
+        rolled = self._roll(generator)
+        with torch.autocast(rolled.text.device.type, dtype=torch.bfloat16):
+            cross, view = self._student.dit.read_prompt(rolled.text), self._made[rolled.kind]
+            flow = view.flows(self._student.dit, rolled.stream, rolled.starts, rolled.level_BF, cross)
             mine = rolled.starts - per_pixel(rolled.level_BF) / FULL * flow
-            target = self._pull(mine.detach(), rolled.stream, text, empty, generator)
-        return {"match": 0.5 * weighted((mine - target).square(), rolled.weight_F)}
+            target = self._pull(mine.detach(), rolled, generator)
+        return {"match": 0.5 * (mine - target).square().mean()}
 
     def _critic_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         """The critic learns the flow of what the student paints."""
-        text, _ = self._prompts(generator)
-        rolled = self._roll(text, generator)
-        noisy, noise, level = self._noised(rolled.stream, generator)
-        with torch.autocast(text.device.type, dtype=torch.bfloat16):
-            flow = self._flows(self._critic, rolled.stream, noisy, level, self._critic.read_prompt(text))
-        return {"critic": weighted((flow - (noise - rolled.stream)).square(), rolled.weight_F)}
+        rolled = self._roll(generator)
+        view = self._judged[rolled.kind]
+        noisy, noise, level = self._noised(rolled.painted, view, generator)
+        with torch.autocast(rolled.text.device.type, dtype=torch.bfloat16):
+            flow = view.flows(self._critic, rolled.stream, noisy, level, self._critic.read_prompt(rolled.text))
+        return {"critic": (flow - (noise - rolled.painted)).square().mean()}
 
     @torch.no_grad()
-    def _pull(self, mine: Tensor, stream: Tensor, text: Tensor, empty: Tensor, generator: torch.Generator) -> Tensor:
+    def _pull(self, mine: Tensor, rolled: Rollout, generator: torch.Generator) -> Tensor:
         """Where the student should have been: moved by the difference between what teacher and critic see in it."""
-        noisy, _, level = self._noised(mine, generator)
-        teacher, critic = self._teacher.dit, self._critic
-        without = self._flows(teacher, stream, noisy, level, teacher.read_prompt(empty))
-        wanted = without + self._guidance * (self._flows(teacher, stream, noisy, level, teacher.read_prompt(text)) - without)
-        found = self._flows(critic, stream, noisy, level, critic.read_prompt(text))
+        view = self._judged[rolled.kind]
+        noisy, _, level = self._noised(mine, view, generator)
+        empty = self._student.text(torch.full((len(mine), self._pool.ids_KWS.shape[-1]), PAD, device=mine.device))
+
+        def flows(dit: CausalDiT, text: Tensor) -> Tensor:
+            return view.flows(dit, rolled.stream, noisy, level, dit.read_prompt(text))
+
+        without = flows(self._teacher.dit, empty)
+        wanted = without + self._guidance * (flows(self._teacher.dit, rolled.text) - without)
+        found = flows(self._critic, rolled.text)
         share = per_pixel(level) / FULL
         real, fake = noisy - share * wanted, noisy - share * found
         scale = (mine - real).abs().mean(dim=(1, 2, 3, 4), keepdim=True).clamp_min(1e-3)
         return mine - (fake - real) / scale
 
-    def _prompts(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        ids = self._pool.draw(self._batch, generator).ids_BS
-        with torch.no_grad():
-            return self._student.text(ids), self._student.text(torch.full_like(ids, PAD))
-
     @torch.no_grad()
-    def _roll(self, text: Tensor, generator: torch.Generator) -> Rollout:
-        device, frames = text.device, self._shape[1]
-        chosen = int(torch.randint(len(self._levels), (1,), generator=generator, device=device))
-        length = int(torch.randint(self._chunks, self._longest + 1, (1,), generator=generator, device=device))
-        switches = bool(torch.rand(1, generator=generator, device=device) < self._switched)
+    def _roll(self, generator: torch.Generator) -> Rollout:
+        """Paint some chunks of streams new or kept, and keep them as they are then."""
+        batch, frames, device = self._shape[0], self._shape[1], generator.device
+        rows, lot = self._reservoir.draw(batch, generator), torch.rand(3, generator=generator, device=device).tolist()
+        kind = self._kind(lot[0], rows)
+        before, ids = (None, None) if kind == "begin" else self._reservoir.take(rows)
+        if ids is None or kind == "switch":
+            ids = self._pool.draw(batch, generator).ids_BS
+        longest = self._longest if kind == "go on" else self._chunks
+        count = self._chunks + int(lot[1] * (longest - self._chunks + 1))
+        chosen = int(lot[2] * len(self._levels))
         torch._foreach_copy_(list(self._painter.parameters()), list(self._student.dit.parameters()))
-        recorder = _Recorder(self._painter, chosen, len(self._levels))
-        make = self._switched_stream if switches else self._stream
-        stream = make(recorder, text, length, generator)
-        shown = self._chunks * frames
-        unseen = self._window - frames if switches or length > self._chunks else 0
+        recorder, text = _Recorder(self._painter, chosen, len(self._levels)), self._student.text(ids)
+        stream = self._stream(recorder, text, count, generator, before)
+        self._reservoir.put(rows, stream, ids)
+        learnt = self._chunks * frames
+        shown = learnt if before is None else learnt + before.shape[1]
         return Rollout(
+            kind=kind,
+            text=text,
             stream=stream[:, -shown:].float(),
             starts=torch.cat(recorder.starts[-self._chunks :], dim=1).float(),
-            level_BF=torch.full((self._batch, shown), self._levels[chosen], device=device),
-            weight_F=(torch.arange(shown, device=device) >= unseen).float(),
+            level_BF=torch.full((batch, learnt), self._levels[chosen], device=device),
         )
+
+    def _kind(self, lot: float, rows: Tensor) -> Kind:
+        if lot < self._begun or not self._reservoir.all_begun(rows):
+            return "begin"
+        return "switch" if lot < self._begun + self._switched else "go on"
 
     def _stream(
         self, model: FlowModel, text: Tensor, chunks: int, generator: torch.Generator, before: Tensor | None = None
     ) -> Tensor:
-        """A stream of so many chunks, in the precision of serving; `before` is what it goes on from, under a new prompt."""
+        """So many chunks under a prompt, in the precision of serving, after `before`, which is read under the same."""
         frames = self._shape[1]
         ring = ring_for(self._painter, self._shape, window=self._window, device=text.device)
         cross = self._painter.read_prompt(text.to(torch.bfloat16))
         first = 0 if before is None else before.shape[1] // frames
         if before is not None:
-            kept = min(first, self._window // frames - 1)
-            recommit(model, ring, cross, before, chunks=range(first - kept, first), frames=frames)
+            recommit(model, ring, cross, before, chunks=range(first), frames=frames)
         made = stream_batch(
             model,
             ring,
@@ -161,27 +207,11 @@ class SelfForcingMethod:
         )
         return made if before is None else torch.cat([before, made], dim=1)
 
-    def _switched_stream(self, recorder: _Recorder, text: Tensor, chunks: int, generator: torch.Generator) -> Tensor:
-        """So many chunks, of which those at the end whose whole window is in sight are under `text`, the rest under another."""
-        after = self._chunks - (self._window // self._shape[1] - 1)
-        other, _ = self._prompts(generator)
-        before = self._stream(recorder, other, chunks - after, generator)
-        return self._stream(recorder, text, after, generator, before)
-
-    def _flows(self, dit: CausalDiT, stream: Tensor, noisy: Tensor, level_BF: Tensor, cross: CrossKV) -> Tensor:
-        """Flows of noisy chunks whose past is the stream as it came out."""
-        return forced_flow(dit, stream, noisy, level_BF, self._sequence, cross)
-
-    def _noised(self, clean: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Clean latents at one random level a chunk, the noise, and the level [B, F]."""
-        level = chunk_levels(clean, self._shape[1], self._shift, generator, margin=0.02)
+    def _noised(self, clean: Tensor, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Clean latents at random levels, the noise, and the level [B, F]."""
+        level = chunk_levels(clean, view.alike, self._shift, generator, margin=0.02)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         return at_levels(clean, noise, level), noise, level
-
-
-def weighted(errors_BFCYX: Tensor, weight_F: Tensor) -> Tensor:
-    """Mean over the frames that count."""
-    return (errors_BFCYX.mean(dim=(0, 2, 3, 4)) * weight_F).sum() / weight_F.sum()
 
 
 class _Recorder:

@@ -1,0 +1,29 @@
+"""Ctrl-C between steps: what is being computed is finished and saved; asked twice, it stops at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+
+
+class Interrupt:
+    """While entered, remembers that the person asked to stop."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Interrupt:
+        self._ours = threading.current_thread() is threading.main_thread()  # only there may handlers be set
+        if self._ours:
+            self._before = signal.signal(signal.SIGINT, self._remember)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._ours:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
