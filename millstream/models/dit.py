@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -160,11 +161,44 @@ class Head(nn.Module):
         self.proj = nn.Linear(config.width, config.patch**2 * config.channels)
 
     def forward(self, x_BFTD: Tensor, time_BFD: Tensor, grid: tuple[int, int]) -> Tensor:
+        return self.unpatch(self.project(x_BFTD, time_BFD), grid)
+
+    def project(self, x_BFTD: Tensor, time_BFD: Tensor) -> Tensor:
+        """Each token's cells, by itself, [B, F, T, cells]."""
         shift, scale = (self.modulation + time_BFD.unsqueeze(2)).unsqueeze(3).unbind(2)
-        cells = self.proj(layer_norm(x_BFTD, self.config.eps) * (1 + scale) + shift)
+        return self.proj(layer_norm(x_BFTD, self.config.eps) * (1 + scale) + shift)
+
+    def unpatch(self, cells: Tensor, grid: tuple[int, int]) -> Tensor:
+        """The cells of all tokens in their places."""
         p = self.config.patch
         cells = cells.unflatten(2, grid).unflatten(-1, (p, p, self.config.channels))  # B F rows columns p p C
         return cells.permute(0, 1, 6, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)
+
+
+class Embedded(NamedTuple):
+    """A chunk as the blocks take it."""
+
+    x_BFTD: Tensor
+    time_BFD: Tensor
+    levels_BF6D: Tensor
+    grid: tuple[int, int]
+    """Tokens of a frame, height x width."""
+
+
+class BlockStack(nn.ModuleList):
+    """Blocks one after the other; layers are numbered from the first of them, in memory and prompt alike."""
+
+    def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+        for layer, block in enumerate(self):
+            x_BFTD = block(x_BFTD, levels_BF6D, layer, memory, cross)
+        return x_BFTD
+
+    def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
+        """Leave keys and values; the last layer stops at its own."""
+        *body, last = self
+        for layer, block in enumerate(body):
+            x_BFTD = block(x_BFTD, levels_BF6D, layer, memory, cross)
+        last.remember(x_BFTD, levels_BF6D, len(body), memory)
 
 
 class CausalDiT(nn.Module):
@@ -177,24 +211,28 @@ class CausalDiT(nn.Module):
         self.text_in = MLP(config.text_width, config.width, config.width, "gelu")
         self.time_in = MLP(config.time_features, config.width, config.width, "silu")
         self.time_out = nn.Linear(config.width, 6 * config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = BlockStack(Block(config) for _ in range(config.layers))
         self.head = Head(config)
+
+    @property
+    def cached_layers(self) -> int:
+        """Layers whose keys and values it writes."""
+        return len(self.blocks)
+
+    @property
+    def cached_heads(self) -> int:
+        """Heads whose keys and values it writes."""
+        return self.blocks[0].self_attn.heads
 
     def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
         """Flow at noise level `level_BF` (0 to 1000) of each frame. Writes the chunk's keys and values into `memory`."""
-        x, time, levels = self._embed(latents_BFCYX, level_BF)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, levels, layer, memory, cross)
-        grid = latents_BFCYX.shape[-2] // self.config.patch, latents_BFCYX.shape[-1] // self.config.patch
-        return self.head(x, time, grid)
+        x, time, levels, grid = self.embed(latents_BFCYX, level_BF)
+        return self.head(self.blocks(x, levels, memory, cross), time, grid)
 
     def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
         """Leave the chunk's keys and values in `memory` and predict nothing: the last layer stops at its keys."""
-        x, _, levels = self._embed(latents_BFCYX, level_BF)
-        *body, last = self.blocks
-        for layer, block in enumerate(body):
-            x = block(x, levels, layer, memory, cross)
-        last.remember(x, levels, len(body), memory)
+        x, _, levels, _ = self.embed(latents_BFCYX, level_BF)
+        self.blocks.remember(x, levels, memory, cross)
 
     def read_prompt(self, text_BSE: Tensor) -> CrossKV:
         """Keys and values of a prompt for every layer."""
@@ -202,11 +240,12 @@ class CausalDiT(nn.Module):
         pairs = [block.cross_attn.key_value(text_BSD) for block in self.blocks]
         return CrossKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
 
-    def _embed(self, latents_BFCYX: Tensor, level_BF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def embed(self, latents_BFCYX: Tensor, level_BF: Tensor) -> Embedded:
         x_BFTD = self.patch_in(latents_BFCYX)
         time_BFD = self.time_in(time_features(level_BF, self.config.time_features).to(x_BFTD.dtype))
         levels_BF6D = self.time_out(F.silu(time_BFD)).unflatten(-1, (6, -1))
-        return x_BFTD, time_BFD, levels_BF6D
+        grid = latents_BFCYX.shape[-2] // self.config.patch, latents_BFCYX.shape[-1] // self.config.patch
+        return Embedded(x_BFTD, time_BFD, levels_BF6D, grid)
 
 
 def time_features(level: Tensor, count: int) -> Tensor:

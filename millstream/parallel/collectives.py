@@ -122,7 +122,7 @@ class RankGroup:
 
     @contextmanager
     def inside_blocks(self) -> Iterator[None]:
-        """While the blocks run: only what they need, whatever else somebody adds to one."""
+        """While the blocks run: only what they need, whatever somebody adds to one."""
         outer, self._inside = self._inside, True
         try:
             yield

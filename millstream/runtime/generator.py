@@ -190,12 +190,12 @@ class Generator:
             return chunk_noise(envelope, shape, step, self.device)
 
     def ring_shape(self, stream: Envelope | StreamConfig) -> RingShape:
-        """Of the cache that a chunk or a whole stream needs."""
+        """Of the cache that a chunk or a whole stream needs here: a mesh's rank holds some of the layers or heads."""
         config = self.dit.config
         cell = SPATIAL_STRIDE * config.patch
         return RingShape(
-            layers=config.layers,
-            heads=config.heads,
+            layers=self.dit.cached_layers,
+            heads=self.dit.cached_heads,
             head_width=config.head_width,
             grid=(stream.height // cell, stream.width // cell),
             window=stream.window,

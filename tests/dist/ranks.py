@@ -13,7 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -48,8 +48,14 @@ class Ranks:
                 found[rank] = self._answer(rank, waiting.pop(rank))
         return [found[rank] for rank in range(len(self.processes))]
 
+    def release(self) -> None:
+        """Let those that have answered go; until then they stay, so that nobody misses a peer while still starting."""
+        for connection in self._connections:
+            connection.close()
+
     def seconds_until_gone(self, timeout_s: float) -> float:
         """How long until no process is left; those that stay longer than `timeout_s` are a failure."""
+        self.release()
         began = time.monotonic()
         for process in self.processes:
             process.join(max(0.0, began + timeout_s - time.monotonic()))
@@ -77,23 +83,23 @@ def started(function: Callable[..., Any], size: int, *args: Any, group_timeout_s
     """
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "rendezvous"
-        pairs = [_CONTEXT.Pipe(duplex=False) for _ in range(size)]
+        pairs = [_CONTEXT.Pipe() for _ in range(size)]
         processes = [
-            _CONTEXT.Process(target=_run, args=(function, rank, size, str(store), group_timeout_s, writer, args), daemon=True)
-            for rank, (_, writer) in enumerate(pairs)
+            _CONTEXT.Process(target=_run, args=(function, rank, size, str(store), group_timeout_s, theirs, args), daemon=True)
+            for rank, (_, theirs) in enumerate(pairs)
         ]
         for process in processes:
             process.start()
-        for _, writer in pairs:
-            writer.close()
+        for _, theirs in pairs:
+            theirs.close()
         try:
-            yield Ranks(processes, [reader for reader, _ in pairs])
+            yield Ranks(processes, [ours for ours, _ in pairs])
         finally:
             for process in processes:
                 process.kill()
                 process.join()
-            for reader, _ in pairs:
-                reader.close()
+            for ours, _ in pairs:
+                ours.close()
 
 
 def run_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
@@ -108,7 +114,7 @@ def _run(
     size: int,
     store: str,
     group_timeout_s: float,
-    writer: Connection,
+    parent: Connection,
     args: tuple[Any, ...],
 ) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -123,7 +129,8 @@ def _run(
         answer = True, function(rank, *args)
     except BaseException:
         answer = False, traceback.format_exc()
-    writer.send_bytes(pickle.dumps(answer))
-    writer.close()
+    with suppress(OSError, EOFError):
+        parent.send_bytes(pickle.dumps(answer))
+        parent.recv_bytes()  # nothing ever comes: the parent lets go
     # No destroy_process_group: a peer may be gone, and then it would wait for it.
     os._exit(0)

@@ -1,0 +1,41 @@
+"""Model calls of a few chunks over a ring, on a whole DiT or on a rank's share of one: what parity tests compare."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from millstream.core.config import DiTConfig
+from millstream.models.kv import KVRing, RingShape
+from tests.unit.models_for_tests import dit
+
+FOUR_HEADS = DiTConfig(layers=3, width=48, heads=4, ffn=80, channels=4, text_width=24, text_tokens=7, time_features=32)
+GRID = (3, 3)
+"""Nine tokens a frame: no number of ranks divides them."""
+STREAMS = [dict(window=6, sink=0), dict(window=8, sink=2, positions="windowed")]
+
+
+def ring_for(model: object, **stream: object) -> KVRing:
+    shape = RingShape(
+        layers=model.cached_layers, heads=model.cached_heads, head_width=model.config.head_width, grid=GRID, **stream
+    )
+    return KVRing(shape, device=torch.device("cpu"), dtype=torch.float32)
+
+
+@torch.inference_mode()
+def flows(model: object, chunks: int = 4, **stream: object) -> Tensor:
+    """A noisy call and a commit for every chunk; the flows of all, [chunks, F, C, Y, X]."""
+    generator = torch.Generator().manual_seed(7)
+    ring = ring_for(model, **stream)
+    cross = model.read_prompt(torch.randn(1, 7, 24, generator=generator))
+    found = []
+    for chunk in range(chunks):
+        latents = torch.randn(1, 3, 4, 2 * GRID[0], 2 * GRID[1], generator=generator)
+        ring.place([3 * chunk, 3 * chunk + 1, 3 * chunk + 2], kv_bias=0.7 if chunk == 2 else 1.0)
+        found.append(model(latents, torch.tensor([[700.0, 650.0, 600.0]]), ring, cross))
+        model.commit(latents * 0.5, torch.zeros(1, 3), ring, cross)
+    return torch.cat(found)
+
+
+def whole_flows() -> list[Tensor]:
+    return [flows(dit(FOUR_HEADS), **stream) for stream in STREAMS]

@@ -1,0 +1,60 @@
+"""The same stream on any topology: every mesh rank plays front and sessions too, and only the model is spread.
+
+Shapes: C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from millstream.core.controls import Cut, SetPrompt
+from millstream.core.topology import FRONT, Topology
+from millstream.parallel.apply import parallelise
+from millstream.parallel.groups import Groups, create_groups
+from millstream.runtime.engine import Engine
+from millstream.runtime.session import Session
+
+SMALL = dict(height=32, width=48, window=6)
+CHUNKS = 50
+
+
+def engine() -> Engine:
+    return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
+
+
+def spread_engine(topology: Topology, rank: int) -> tuple[Engine, Groups]:
+    """An engine whose model is this rank's share."""
+    groups, here = create_groups(topology, rank, timeout_s=30), engine()
+    here.generator.dit = parallelise(here.generator.dit, topology, groups)
+    return here, groups
+
+
+def newest(session: Session) -> Tensor:
+    return session._history._latents[max(session._history._latents)]
+
+
+def steered(here: Engine, chunks: int = CHUNKS) -> Tensor:
+    """The last latent frame of every chunk of a stream with two prompt switches, a blend and a cut, [chunks, C, Y, X]."""
+    session = here.session("sea", seed=5, **SMALL)
+    session.control(SetPrompt(prompt="hills", mode="recompute"), at_chunk=7)
+    session.control(SetPrompt(prompt="a city at night", mode="keep"), at_chunk=15)
+    session.control(Cut(), at_chunk=22)
+    session.control(SetPrompt(prompt="rain", mode="blend", chunks=4), at_chunk=30)
+    return torch.cat([newest(session) for _ in session.stream(chunks)])
+
+
+@cache
+def steered_locally() -> Tensor:
+    return steered(engine())
+
+
+def steered_on(rank: int, name: str) -> Tensor | None:
+    """To be run on every rank of a topology."""
+    topology = Topology.parse(name)
+    if rank == FRONT:
+        create_groups(topology, rank, timeout_s=30)
+        return None
+    return steered(spread_engine(topology, rank)[0])
