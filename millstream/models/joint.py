@@ -19,7 +19,7 @@ class JointMemory:
     """One ring a row. Rings may be filled to different lengths and stand at different frames."""
 
     def __init__(self, rings: Sequence[KVRing]) -> None:
-        self._rings = rings
+        self.rings = rings
         phases = [ring.phases for ring in rings]
         self._phases = Phases(torch.stack([each.cos for each in phases]), torch.stack([each.sin for each in phases]))
 
@@ -28,11 +28,11 @@ class JointMemory:
         return self._phases
 
     def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> None:
-        for ring, k, v in zip(self._rings, k_BLNH.split(1), v_BLNH.split(1), strict=True):
+        for ring, k, v in zip(self.rings, k_BLNH.split(1), v_BLNH.split(1), strict=True):
             ring.write(layer, k, v)
 
     def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
-        rows = zip(self._rings, q_BLNH.split(1), k_BLNH.split(1), v_BLNH.split(1), strict=True)
+        rows = zip(self.rings, q_BLNH.split(1), k_BLNH.split(1), v_BLNH.split(1), strict=True)
         return torch.cat([ring.attend(layer, q, k, v) for ring, q, k, v in rows])
 
 

@@ -5,6 +5,7 @@ Keys carry their rotary phase, so the order of slots does not matter to attentio
 All bookkeeping is in Python integers; tensors are only written and sliced, so no call waits for the device.
 With `windowed` positions the sink's keys are kept a second time as they were written, and turned to their
 distance from the window once a chunk.
+Behind the last slot there is room for zeros, so that a kernel can be given a round number of keys; nothing else sees it.
 Shapes: B batch, L chunk tokens, W valid window tokens, N heads, H head width.
 """
 
@@ -22,6 +23,9 @@ from millstream.core.config import Positions
 from millstream.ops.attention import attend
 from millstream.ops.rope import Phases, frame_phases, rotate, shift_phases
 
+KEY_MULTIPLE = 128
+"""Attention on a GPU is faster over a number of keys that is a multiple of this."""
+
 
 class Attended(NamedTuple):
     """What a chunk's queries attend to."""
@@ -29,6 +33,14 @@ class Attended(NamedTuple):
     k_BWNH: Tensor
     v_BWNH: Tensor
     bias: Tensor | None
+
+
+class Span(NamedTuple):
+    """The same for a kernel that likes round numbers: the last `num_zeros` keys and values are zeros."""
+
+    k_BWNH: Tensor
+    v_BWNH: Tensor
+    num_zeros: int
 
 
 class Memory(Protocol):
@@ -66,12 +78,10 @@ class RingShape:
 class KVRing:
     """Keys and values of one session. `place` chooses slots for a run of frames, `write` fills them layer by layer."""
 
-    def __init__(self, shape: RingShape, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, shape: RingShape, *, device: torch.device, dtype: torch.dtype, key_multiple: int | None = None) -> None:
         self.shape = shape
-        tokens = shape.window * shape.tokens_per_frame
-        size = (shape.layers, shape.batch, tokens, shape.heads, shape.head_width)
-        self.k = torch.zeros(size, device=device, dtype=dtype)
-        self.v = torch.zeros_like(self.k)
+        self.key_multiple = key_multiple or (KEY_MULTIPLE if device.type == "cuda" else 1)
+        self._make_room(device, dtype)
         keeps_sink = shape.positions == "windowed" and shape.sink > 0
         self.sink_k = self.k[:, :, : shape.sink * shape.tokens_per_frame].clone() if keeps_sink else None
         self.reset()
@@ -85,13 +95,17 @@ class KVRing:
 
     def to(self, device: torch.device) -> KVRing:
         """Hold the same frames elsewhere; the next `place` goes on from there."""
-        self.k, self.v = self.k.to(device), self.v.to(device)
-        self.sink_k = None if self.sink_k is None else self.sink_k.to(device)
+        if device != self.k.device:
+            k, v = self.k, self.v
+            self._make_room(device, k.dtype)
+            self.k.copy_(k)
+            self.v.copy_(v)
+            self.sink_k = None if self.sink_k is None else self.sink_k.to(device)
         return self
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.state().values())
+        return self._room.nbytes + (0 if self.sink_k is None else self.sink_k.nbytes)
 
     def state(self) -> dict[str, Tensor]:
         """Its tensors by name; with `frames` and `written` they are all there is of it between chunks."""
@@ -128,8 +142,30 @@ class KVRing:
         positions = torch.tensor([self._position(frame, slot, end) for frame, slot in zip(frames, slots, strict=True)])
         self._phases = frame_phases(positions.to(device), self.shape.grid, self.shape.head_width)
         self._bias = self._past_bias(slots, kv_bias)
+        self._room[:, :, :, self._valid : self._rounded(self._valid)] = 0  # before a ring is full, old frames may lie there
         if self.sink_k is not None:
             self._turn_sink(slots, end)
+
+    @property
+    def index(self) -> Tensor:
+        """Where each token of the placed frames goes."""
+        return self._index
+
+    @property
+    def bias(self) -> Tensor | None:
+        """What is added to the scores of the keys that the placed frames see."""
+        return self._bias
+
+    def span(self, layer: int, *, rounded: bool) -> Span:
+        """All that the placed frames attend to, and zeros up to a round number if so asked."""
+        end = self._rounded(self._valid) if rounded else self._valid
+        k, v = self._room[:, layer, :, :end].unbind(0)
+        return Span(k, v, end - self._valid)
+
+    def written_in_place(self, layer: int) -> None:
+        """A kernel has filled the placed slots of `span` itself: do what `write` does besides."""
+        if self.sink_k is not None and self._sink_tokens is not None:
+            self._keep_sink(layer, self.k[layer].index_select(1, self._sink_tokens))
 
     def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> Attended:
         """Store a layer's keys and values in the placed slots and return all that the placed frames attend to."""
@@ -137,13 +173,28 @@ class KVRing:
         k.index_copy_(1, self._index, k_BLNH)
         v.index_copy_(1, self._index, v_BLNH)
         if self.sink_k is not None and self._sink_tokens is not None:
-            kept, count = self._sink_tokens, len(self._sink_tokens)
-            self.sink_k[layer].index_copy_(1, kept, rotate(k_BLNH[:, :count], self._untwist))
+            self._keep_sink(layer, k_BLNH[:, : len(self._sink_tokens)])
         return Attended(k[:, : self._valid], v[:, : self._valid], self._bias)
 
     def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
         """Store, then attend to the window."""
         return attend(q_BLNH, *self.write(layer, k_BLNH, v_BLNH))
+
+    def _make_room(self, device: torch.device, dtype: torch.dtype) -> None:
+        shape = self.shape
+        tokens = shape.window * shape.tokens_per_frame
+        size = (2, shape.layers, shape.batch, self._rounded(tokens), shape.heads, shape.head_width)
+        self._room = torch.zeros(size, device=device, dtype=dtype)
+        self.k, self.v = self._room[:, :, :, :tokens].unbind(0)
+
+    def _rounded(self, tokens: int) -> int:
+        return -(-tokens // self.key_multiple) * self.key_multiple
+
+    def _keep_sink(self, layer: int, k_BLNH: Tensor) -> None:
+        """Keep the sink's fresh keys as they would be at their own frame."""
+        assert self.sink_k is not None
+        assert self._sink_tokens is not None
+        self.sink_k[layer].index_copy_(1, self._sink_tokens, rotate(k_BLNH, self._untwist))
 
     def _slot_of(self, frame: int) -> int:
         if frame in self.frames:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from millstream.ops.backend import has_triton
+
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -41,8 +43,13 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 def gaussian(
     shape: Sequence[int], *, seed: int, epoch: int, chunk: int, step: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Standard normals in float32."""
+    """Standard normals in float32; on a GPU in one kernel."""
     count = math.prod(shape)
+    if torch.device(device).type == "cuda" and has_triton():
+        from millstream.ops.kernels.noise import launch_gaussian
+
+        name = dict(epoch=epoch & _WORD, chunk=chunk & _WORD, step=step & _WORD)
+        return launch_gaussian(count, seed=seed, **name, device=device).view(tuple(shape))
     block = torch.arange(-(-count // 4), dtype=torch.int64, device=device)
     rest = [torch.full_like(block, word & _WORD) for word in (step, chunk, epoch)]
     w0, w1, w2, w3 = philox((block, rest[0], rest[1], rest[2]), (seed & _WORD, (seed >> 32) & _WORD))

@@ -187,9 +187,12 @@ class WanVAE(nn.Module):
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """Pixels [B, T, 3, 8Y, 8X], clamped."""
         carry = Carry(state)
+        return self.decoder(self.unquantised(latents_BFCYX), carry).clamp(-1, 1).transpose(1, 2), carry.finish()
+
+    def unquantised(self, latents_BFCYX: Tensor) -> Tensor:
+        """The decoder's input, [B, C, F, Y, X]."""
         mean, std = self._statistics(latents_BFCYX)
-        z = self.unquant(latents_BFCYX.transpose(1, 2) * std + mean)
-        return self.decoder(z, carry).clamp(-1, 1).transpose(1, 2), carry.finish()
+        return self.unquant(latents_BFCYX.transpose(1, 2) * std + mean)
 
     def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and std of the latents, broadcast over [B, C, T, Y, X]."""

@@ -1,0 +1,91 @@
+"""Attention for the fast path: q, k and v as one product, written into the rings in the same pass that norms and turns them.
+
+Takes the plain layers' weights over. Inputs and answers may be e4m3, as the products before and after want them.
+Shapes: L tokens of all rows, D width, N heads, H head width, S text tokens, B rows (sessions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from millstream.core.speed import Speed
+from millstream.models.dit import CrossAttention, SelfAttention
+from millstream.models.fast.linear import Dense
+from millstream.models.kv import KVRing
+from millstream.ops.attention import attend, attend_with_sum
+from millstream.ops.fp8 import Rows8
+from millstream.ops.ring_write import write_ring
+from millstream.ops.rows import finish_attention, norm_query
+
+
+class FastSelfAttention(nn.Module):
+    def __init__(self, plain: SelfAttention, speed: Speed) -> None:
+        super().__init__()
+        self.heads, self.eps, self.round_keys = plain.heads, plain.norm_q.eps, speed.round_keys
+        self.qkv = Dense([plain.q, plain.k, plain.v], fp8="qkv" in speed.fp8)
+        self.out = Dense([plain.o], fp8="out" in speed.fp8)
+        self.norm_q, self.norm_k = plain.norm_q.weight, plain.norm_k.weight
+
+    @property
+    def is_fp8(self) -> bool:
+        """How it wants its input."""
+        return self.qkv.is_fp8
+
+    def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[KVRing]) -> Tensor:
+        queries = self.remember(x, layer, rings)
+        return self.out(_joined([self._attend(q, layer, ring) for q, ring in zip(queries, rings, strict=True)]))
+
+    def remember(self, x: Tensor | Rows8, layer: int, rings: Sequence[KVRing]) -> list[Tensor]:
+        """Leave each row's keys and values in its ring; its queries [L, N, H] are the answer."""
+        queries = []
+        for ring, qkv in zip(rings, self.qkv(x).chunk(len(rings)), strict=True):
+            (k_WNH,), (v_WNH,), _ = ring.span(layer, rounded=False)
+            queries.append(write_ring(qkv, self.norm_q, self.norm_k, ring.phases, ring.index, k_WNH, v_WNH, eps=self.eps))
+            ring.written_in_place(layer)
+        return queries
+
+    def _attend(self, q_LNH: Tensor, layer: int, ring: KVRing) -> Tensor | Rows8:
+        k, v, num_zeros = ring.span(layer, rounded=self.round_keys and ring.bias is None)
+        if num_zeros:
+            out, lse = attend_with_sum(q_LNH[None], k, v)
+            return finish_attention(out[0].flatten(1), lse[0], num_zeros, fp8=self.out.is_fp8)
+        out = attend(q_LNH[None], k, v, ring.bias)
+        return finish_attention(out[0].flatten(1), None, 0, fp8=self.out.is_fp8)
+
+
+class FastCrossAttention(nn.Module):
+    def __init__(self, plain: CrossAttention, speed: Speed) -> None:
+        super().__init__()
+        self.heads, self.eps = plain.heads, plain.norm_q.eps
+        self.q = Dense([plain.q], fp8="cross" in speed.fp8)
+        self.out = Dense([plain.o], fp8="cross" in speed.fp8)
+        self.norm_q = plain.norm_q.weight
+        self.k, self.v, self.norm_k = plain.k, plain.v, plain.norm_k
+
+    @property
+    def is_fp8(self) -> bool:
+        """How it wants its input."""
+        return self.q.is_fp8
+
+    def key_value(self, text_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """Of a prompt, once: in full precision."""
+        k = self.norm_k(self.k(text_BSD)).unflatten(-1, (self.heads, -1))
+        return k, self.v(text_BSD).unflatten(-1, (self.heads, -1))
+
+    def forward(self, x: Tensor | Rows8, k_BSNH: Tensor, v_BSNH: Tensor) -> Tensor:
+        q_LD = norm_query(self.q(x), self.norm_q, eps=self.eps)
+        out = attend(q_LD.view(len(k_BSNH), -1, self.heads, k_BSNH.shape[-1]), k_BSNH, v_BSNH)
+        return self.out(finish_attention(out.flatten(2).flatten(0, 1), None, 0, fp8=self.out.is_fp8))
+
+
+def _joined(parts: Sequence[Tensor | Rows8]) -> Tensor | Rows8:
+    """Rows of several sessions as one."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = [part for part in parts if isinstance(part, Rows8)]
+    if rows:
+        return Rows8(torch.cat([row.values_LI for row in rows]), torch.cat([row.scales_L1 for row in rows]))
+    return torch.cat([part for part in parts if isinstance(part, Tensor)])

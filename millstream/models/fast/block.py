@@ -1,0 +1,67 @@
+"""One transformer block as six products and two attentions, with one pass over memory between each two.
+
+What a block adds to the residual last is handed to the next one, which adds it while it norms: `Pending`.
+Shapes: L tokens of all rows, F frames of all rows, D width, N heads, H head width, S text tokens, B rows (sessions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from millstream.core.speed import Speed
+from millstream.models.dit import Block
+from millstream.models.fast.attention import FastCrossAttention, FastSelfAttention
+from millstream.models.fast.linear import Dense
+from millstream.models.kv import KVRing
+from millstream.ops.fp8 import Rows8
+from millstream.ops.rows import add_norm, gelu_rows
+
+
+class Pending(NamedTuple):
+    """What is still to be added to the residual."""
+
+    y_LD: Tensor | None = None
+    gate_FD: Tensor | None = None
+
+
+class FastBlock(nn.Module):
+    def __init__(self, plain: Block, speed: Speed) -> None:
+        super().__init__()
+        self.eps = plain.eps
+        self.self_attn = FastSelfAttention(plain.self_attn, speed)
+        self.cross_norm = plain.cross_norm
+        self.cross_attn = FastCrossAttention(plain.cross_attn, speed)
+        self.up = Dense([plain.ffn.up], fp8="mlp" in speed.fp8)
+        self.down = Dense([plain.ffn.down], fp8="mlp" in speed.fp8)
+
+    def forward(
+        self,
+        x_LD: Tensor,
+        pending: Pending,
+        levels_F6D: Tensor,
+        layer: int,
+        rings: Sequence[KVRing],
+        k_BSNH: Tensor,
+        v_BSNH: Tensor,
+    ) -> Pending:
+        """Changes `x` in place."""
+        _, _, gate1, shift2, scale2, gate2 = levels_F6D.unbind(1)
+        y, norm = self.self_attn(self._entered(x_LD, pending, levels_F6D), layer, rings), self.cross_norm
+        asking = add_norm(x_LD, y, gate1, norm.weight, norm.bias, eps=norm.eps, fp8=self.cross_attn.is_fp8)
+        y = self.cross_attn(asking, k_BSNH, v_BSNH)
+        thought = add_norm(x_LD, y, None, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8)
+        return Pending(self.down(self._activated(thought)), gate2)
+
+    def remember(self, x_LD: Tensor, pending: Pending, levels_F6D: Tensor, layer: int, rings: Sequence[KVRing]) -> None:
+        """Only leave keys and values."""
+        self.self_attn.remember(self._entered(x_LD, pending, levels_F6D), layer, rings)
+
+    def _entered(self, x_LD: Tensor, pending: Pending, levels_F6D: Tensor) -> Tensor | Rows8:
+        shift, scale, *_ = levels_F6D.unbind(1)
+        return add_norm(x_LD, *pending, scale, shift, eps=self.eps, fp8=self.self_attn.is_fp8)
+
+    def _activated(self, x: Tensor | Rows8) -> Tensor | Rows8:
+        return gelu_rows(self.up(x)) if isinstance(x, Rows8) else self.up.with_gelu(x)

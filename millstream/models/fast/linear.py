@@ -1,0 +1,45 @@
+"""A linear layer for the fast path: several layers' outputs in one product, in the model's dtype or in e4m3.
+
+Shapes: L rows (tokens), I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from millstream.ops.fp8 import Rows8, quantise
+from millstream.ops.linear import linear_gelu, linear_rows
+
+
+class Dense(nn.Module):
+    """The given layers side by side. Its input must come as `Rows8` if it `is_fp8`."""
+
+    def __init__(self, layers: Sequence[nn.Linear], *, fp8: bool) -> None:
+        super().__init__()
+        weight = torch.cat([layer.weight.detach() for layer in layers]) if len(layers) > 1 else layers[0].weight.detach()
+        scales = None
+        if fp8:
+            rows = quantise(weight)
+            weight, scales = rows.values_LI, rows.scales_L1
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers]), requires_grad=False)
+        self.scales = None if scales is None else nn.Parameter(scales, requires_grad=False)
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.scales is not None
+
+    def forward(self, x: Tensor | Rows8) -> Tensor:
+        if isinstance(x, Rows8):
+            assert self.scales is not None, "only an e4m3 weight takes Rows8"
+            return linear_rows(x, Rows8(self.weight, self.scales), self.bias)
+        assert not self.is_fp8, "an e4m3 weight wants its input as Rows8"
+        return F.linear(x, self.weight, self.bias)
+
+    def with_gelu(self, x_LI: Tensor) -> Tensor:
+        assert not self.is_fp8, "an e4m3 product has no GELU at its end"
+        return linear_gelu(x_LI, self.weight, self.bias)

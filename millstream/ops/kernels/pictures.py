@@ -1,0 +1,146 @@
+"""Triton: the passes between a decoder's convolutions. One program does a run of pixels, all their channels.
+
+Shapes as in `ops/pictures.py`. Pixels are numbered in 32 bits, places in memory in 64.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from millstream.ops.pictures import PAST, TAPS
+
+_VALUES = 4096
+"""That one program holds."""
+_PAST = tl.constexpr(PAST)
+_TAPS = tl.constexpr(TAPS)
+
+
+@triton.jit
+def _merge_onto(
+    y, bias, residual, weight, kept, canvas, pixels, ROWS, COLUMNS,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr, PHASES: tl.constexpr, ADDS: tl.constexpr,
+    NORMS: tl.constexpr, KEEPS: tl.constexpr, PAINTS: tl.constexpr, PAD: tl.constexpr, ROOT: tl.constexpr,
+):  # fmt: skip
+    pixel = tl.program_id(0) * RUN + tl.arange(0, RUN)
+    channel = tl.arange(0, BLOCK)
+    column = pixel % COLUMNS
+    row = (pixel // COLUMNS) % ROWS
+    frame = pixel // (COLUMNS * ROWS)
+    inside = (pixel < pixels)[:, None] & (channel < CHANNELS)[None, :]
+    here = pixel.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+    source = here
+    if PHASES:
+        cell = (frame * (ROWS // 2 + 1) + row // 2 + row % 2) * (COLUMNS // 2 + 1) + column // 2 + column % 2
+        phase = (row % 2) * 2 + column % 2
+        source = (cell.to(tl.int64) * 4 + phase)[:, None] * CHANNELS + channel[None, :]
+    value = tl.load(y + source, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(bias + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)[None, :]
+    if ADDS:
+        value += tl.load(residual + here, mask=inside, other=0.0).to(tl.float32)
+    if KEEPS:
+        tl.store(kept + here, value.to(kept.dtype.element_ty), mask=inside)
+    if PAINTS:
+        if NORMS:
+            scale = tl.rsqrt(tl.maximum(tl.sum(value * value, 1), 1e-24)) * ROOT
+            value *= scale[:, None] * tl.load(weight + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)[None, :]
+            value *= tl.sigmoid(value)
+        place = ((frame + _PAST) * (ROWS + 2 * PAD) + row + PAD).to(tl.int64) * (COLUMNS + 2 * PAD) + column + PAD
+        target = place[:, None] * CHANNELS + channel[None, :]
+        tl.store(canvas + target, value.to(canvas.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _split_frames(
+    y, bias, out, pixels, frame_pixels, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr
+):  # fmt: skip
+    pixel = tl.program_id(0) * RUN + tl.arange(0, RUN)
+    channel = tl.arange(0, BLOCK)
+    inside = (pixel < pixels)[:, None] & (channel < CHANNELS)[None, :]
+    frame = pixel // frame_pixels
+    half = frame % 2
+    source = ((frame // 2) * frame_pixels + pixel % frame_pixels).to(tl.int64) * 2 + half
+    value = tl.load(y + source[:, None] * CHANNELS + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(bias + (half * CHANNELS)[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    target = pixel.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+    tl.store(out + target, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _sum_taps(planes, bias, out, pixels, ROWS, COLUMNS, plane, CHANNELS: tl.constexpr, PAD: tl.constexpr, RUN: tl.constexpr):
+    pixel = tl.program_id(0) * RUN + tl.arange(0, RUN)
+    there = pixel < pixels
+    column = pixel % COLUMNS
+    row = (pixel // COLUMNS) % ROWS
+    frame = pixel // (COLUMNS * ROWS)
+    for channel in tl.static_range(CHANNELS):
+        total = tl.zeros([RUN], tl.float32) + tl.load(bias + channel).to(tl.float32)
+        for tap in tl.static_range(_TAPS):
+            r = row + (tap // 3) % 3 - 1
+            c = column + tap % 3 - 1
+            inside = there & (r >= 0) & (r < ROWS) & (c >= 0) & (c < COLUMNS)
+            place = ((frame + tap // 9) * (ROWS + 2 * PAD) + r + PAD).to(tl.int64) * (COLUMNS + 2 * PAD) + c + PAD
+            start = planes + (tap * CHANNELS + channel) * plane.to(tl.int64)
+            total += tl.load(start + place, mask=inside, other=0.0).to(tl.float32)
+        total = tl.minimum(tl.maximum(total, -1.0), 1.0)
+        tl.store(out + channel * pixels.to(tl.int64) + pixel, total.to(out.dtype.element_ty), mask=there)
+
+
+def _run(channels: int) -> tuple[int, int]:
+    """Channels a program takes, rounded up, and pixels."""
+    block = triton.next_power_of_2(channels)
+    return block, max(4, _VALUES // block)
+
+
+def launch_merge_onto(
+    y: Tensor,
+    bias_C: Tensor,
+    residual_TYXC: Tensor | None,
+    weight_C: Tensor | None,
+    canvas: Tensor | None,
+    *,
+    pad: int = 0,
+    keep: bool = False,
+) -> Tensor | None:
+    phases, channels = y.dim() == 5, y.shape[-1]
+    frames, rows, columns = (y.shape[0], 2 * y.shape[1] - 2, 2 * y.shape[2] - 2) if phases else y.shape[:3]
+    assert y.is_contiguous(), "pixels are walked in order"
+    assert residual_TYXC is None or residual_TYXC.is_contiguous(), "pixels are walked in order"
+    assert canvas is None or canvas.shape == (frames + PAST, rows + 2 * pad, columns + 2 * pad, channels), (
+        f"canvas {None if canvas is None else tuple(canvas.shape)} for {(frames, rows, columns, channels)}, pad {pad}"
+    )
+    kept = torch.empty(frames, rows, columns, channels, dtype=y.dtype, device=y.device) if keep else None
+    (block, run), pixels = _run(channels), frames * rows * columns
+    _merge_onto[(triton.cdiv(pixels, run),)](
+        y, bias_C, y if residual_TYXC is None else residual_TYXC, bias_C if weight_C is None else weight_C,
+        y if kept is None else kept, y if canvas is None else canvas, pixels, rows, columns,
+        CHANNELS=channels, BLOCK=block, RUN=run, PHASES=phases, ADDS=residual_TYXC is not None, NORMS=weight_C is not None,
+        KEEPS=keep, PAINTS=canvas is not None, PAD=pad, ROOT=channels**0.5, num_warps=4,
+    )  # fmt: skip
+    return kept
+
+
+def launch_split_frames(y_TYXC: Tensor, bias_C: Tensor) -> Tensor:
+    frames, rows, columns, both = y_TYXC.shape
+    assert y_TYXC.is_contiguous(), "pixels are walked in order"
+    out = torch.empty(2 * frames, rows, columns, both // 2, dtype=y_TYXC.dtype, device=y_TYXC.device)
+    (block, run), pixels = _run(both // 2), 2 * frames * rows * columns
+    _split_frames[(triton.cdiv(pixels, run),)](
+        y_TYXC, bias_C, out, pixels, rows * columns, CHANNELS=both // 2, BLOCK=block, RUN=run, num_warps=4
+    )
+    return out
+
+
+def launch_sum_taps(planes: Tensor, bias_C: Tensor, frames: int, *, pad: int = 0) -> Tensor:
+    channels, (_, past_frames, rows, columns) = len(bias_C), planes.shape
+    assert past_frames == frames + PAST, f"planes of {past_frames} frames for {frames}"
+    assert planes.is_contiguous(), "planes are walked in order"
+    rows, columns = rows - 2 * pad, columns - 2 * pad
+    out = torch.empty(channels, frames, rows, columns, dtype=planes.dtype, device=planes.device)
+    pixels, run = frames * rows * columns, 512
+    _sum_taps[(triton.cdiv(pixels, run),)](
+        planes, bias_C, out, pixels, rows, columns, planes.stride(0), CHANNELS=channels, PAD=pad, RUN=run, num_warps=4
+    )
+    return out

@@ -1,0 +1,73 @@
+"""Triton: q/k norm, rotary phases and the write into the ring. One program does one token's q, k or v.
+
+Shapes as in `ops/ring_write.py`; rows of the ring are contiguous, [W, N * H].
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from millstream.ops.kernels.rows import warps_for
+from millstream.ops.rope import Phases
+
+
+@triton.jit
+def _write_ring(
+    qkv, weight_q, weight_k, cos, sin, index, q_out, k_ring, v_ring, eps,
+    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    which = tl.program_id(1)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    x = tl.load(qkv + row * 3 * WIDTH + which * WIDTH + column, mask=inside, other=0.0)
+    place = tl.load(index + row).to(tl.int64)
+    if which == 2:
+        tl.store(v_ring + place * WIDTH + column, x, mask=inside)
+    else:
+        value = x.to(tl.float32)
+        inverse = tl.rsqrt(tl.sum(value * value) / WIDTH + eps)
+        if which == 0:
+            weight = tl.load(weight_q + column, mask=inside, other=0.0).to(tl.float32)
+        else:
+            weight = tl.load(weight_k + column, mask=inside, other=0.0).to(tl.float32)
+        even, odd = tl.split(tl.reshape(value * inverse * weight, [BLOCK // 2, 2]))
+        pair = tl.arange(0, BLOCK // 2) % (HEAD // 2)
+        c = tl.load(cos + row * (HEAD // 2) + pair)
+        s = tl.load(sin + row * (HEAD // 2) + pair)
+        turned = tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), [BLOCK])
+        if which == 0:
+            tl.store(q_out + row * WIDTH + column, turned.to(q_out.dtype.element_ty), mask=inside)
+        else:
+            tl.store(k_ring + place * WIDTH + column, turned.to(k_ring.dtype.element_ty), mask=inside)
+
+
+def launch_write_ring(
+    qkv_LX: Tensor,
+    weight_q_D: Tensor,
+    weight_k_D: Tensor,
+    phases: Phases,
+    index_L: Tensor,
+    k_WNH: Tensor,
+    v_WNH: Tensor,
+    *,
+    eps: float,
+) -> Tensor:
+    (tokens, width), (heads, head) = (qkv_LX.shape[0], qkv_LX.shape[1] // 3), k_WNH.shape[-2:]
+    assert heads * head == width, f"{heads} heads of {head} are not the width {width}"
+    assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
+    for ring in (k_WNH, v_WNH):
+        assert ring.stride()[-3:] == (width, head, 1), f"ring rows must be contiguous, got strides {ring.stride()}"
+    assert phases.cos.is_contiguous(), "phases are read as rows"
+    assert phases.cos.numel() == tokens * head // 2 == phases.sin.numel(), (
+        f"phases {tuple(phases.cos.shape)} of {tokens} tokens"
+    )
+    q_LNH = torch.empty(tokens, heads, head, dtype=qkv_LX.dtype, device=qkv_LX.device)
+    _write_ring[(tokens, 3)](
+        qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, index_L, q_LNH, k_WNH, v_WNH, eps,
+        WIDTH=width, HEAD=head, BLOCK=triton.next_power_of_2(width), num_warps=warps_for(width),
+    )  # fmt: skip
+    return q_LNH

@@ -1,0 +1,95 @@
+"""What lies between the convolutions of a video decoder, pixel by pixel, each a single pass over memory.
+
+Frames are channels-last: [T, Y, X, C]. Triton on a GPU, plain torch elsewhere; arithmetic is float32, stored once.
+A convolution's input is a canvas [PAST + T, Y + 2 pad, X + 2 pad, C]: its first frames are the past, its rim stays zero.
+Shapes: T frames, Y and X rows and columns, C channels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from millstream.ops.backend import runs_kernels
+
+PAST = 2
+"""Frames of the past that a causal convolution over three frames sees."""
+TAPS = 27
+"""Of a 3x3x3 convolution."""
+
+
+def merge_onto(
+    y: Tensor,
+    bias_C: Tensor,
+    residual_TYXC: Tensor | None,
+    weight_C: Tensor | None,
+    canvas: Tensor | None,
+    *,
+    pad: int = 0,
+    keep: bool = False,
+) -> Tensor | None:
+    """`y + bias + residual`: kept and returned, put on a canvas, or both; there normed and with SiLU if given a weight.
+
+    `y` is [T, Y, X, C], or what a convolution in four phases leaves, [T, Y/2 + 1, X/2 + 1, 4, C].
+    """
+    assert keep or canvas is not None, "nothing to do"
+    if runs_kernels(y):
+        from millstream.ops.kernels.pictures import launch_merge_onto
+
+        return launch_merge_onto(y, bias_C, residual_TYXC, weight_C, canvas, pad=pad, keep=keep)
+    value = (woven(y) if y.dim() == 5 else y).float() + bias_C.float()
+    if residual_TYXC is not None:
+        value = value + residual_TYXC.float()
+    if canvas is not None:
+        shown = value
+        if weight_C is not None:
+            length = value.square().sum(-1, keepdim=True).clamp_min(1e-24).rsqrt() * value.shape[-1] ** 0.5
+            shown = F.silu(value * length * weight_C.float())
+        inner(canvas, pad)[PAST:] = shown.to(canvas.dtype)
+    return value.to(y.dtype) if keep else None
+
+
+def inner(canvas: Tensor, pad: int) -> Tensor:
+    """A canvas without its rim."""
+    return canvas[:, pad : canvas.shape[1] - pad, pad : canvas.shape[2] - pad]
+
+
+def woven(y_T1YXC: Tensor) -> Tensor:
+    """[T, Y, X, C] of the four phases [T, Y/2 + 1, X/2 + 1, 4, C]: pixel (y, x) is of phase (y % 2, x % 2)."""
+    t, rows, columns, _, c = y_T1YXC.shape
+    phases = y_T1YXC.unflatten(3, (2, 2))
+    picked = [torch.stack([phases[:, a : a + rows - 1, b : b + columns - 1, a, b] for b in (0, 1)], dim=3) for a in (0, 1)]
+    return torch.stack(picked, dim=2).reshape(t, 2 * rows - 2, 2 * columns - 2, c)
+
+
+def split_frames(y_TYXC: Tensor, bias_C: Tensor) -> Tensor:
+    """Two frames of each: the first half of the channels, then the second. [T, Y, X, 2C] to [2T, Y, X, C]."""
+    if runs_kernels(y_TYXC):
+        from millstream.ops.kernels.pictures import launch_split_frames
+
+        return launch_split_frames(y_TYXC, bias_C)
+    both = (y_TYXC.float() + bias_C.float()).to(y_TYXC.dtype).unflatten(-1, (2, -1))
+    return both.permute(0, 3, 1, 2, 4).flatten(0, 1).contiguous()
+
+
+def sum_taps(planes: Tensor, bias_C: Tensor, frames: int, *, pad: int = 0) -> Tensor:
+    """A 3x3x3 convolution's answer [C, T, Y, X], clamped to [-1, 1], from each tap's own product.
+
+    `planes` are [27 * C or more, PAST + T, Y + 2 pad, X + 2 pad], by tap and then by channel.
+    """
+    if runs_kernels(planes):
+        from millstream.ops.kernels.pictures import launch_sum_taps
+
+        return launch_sum_taps(planes, bias_C, frames, pad=pad)
+    channels = len(bias_C)
+    taps = planes[: TAPS * channels].float().unflatten(0, (3, 3, 3, channels))
+    if not pad:
+        taps = F.pad(taps, (1, 1, 1, 1))
+    rows, columns = taps.shape[-2] - 2, taps.shape[-1] - 2
+    total = bias_C.float()[:, None, None, None].expand(channels, frames, rows, columns).clone()
+    for t in range(3):
+        for y in range(3):
+            for x in range(3):
+                total += taps[t, y, x, :, t : t + frames, y : y + rows, x : x + columns]
+    return total.clamp(-1, 1).to(planes.dtype)

@@ -1,0 +1,57 @@
+"""Compiles every hand-written kernel to Hopper machine code, which needs no GPU. Run by `test_kernels_compile.py`.
+
+A process of its own: the tests' interprets kernels, and what is interpreted cannot be compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from millstream.ops.kernels import noise, pictures, ring_write, rows
+
+HOPPER = GPUTarget("cuda", 90, 32)
+ROW = dict(WIDTH=1536, BLOCK=2048)
+PICTURE = dict(CHANNELS=96, BLOCK=128, RUN=32)
+
+
+def build(kernel: Any, types: str, constants: dict[str, Any], warps: int = 4) -> None:
+    """`types` are those of the arguments that are no constants, in order; a star is a pointer."""
+    given = iter(types.split())
+    signature = {name: "constexpr" if name in constants else next(given) for name in kernel.arg_names}
+    fixed = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    built = triton.compile(
+        ASTSource(fn=kernel, signature=signature, constexprs=fixed), target=HOPPER, options=dict(num_warps=warps)
+    )
+    print(kernel.__name__, len(built.asm["cubin"]))
+
+
+def main() -> None:
+    build(ring_write._write_ring, "*bf16 *bf16 *bf16 *fp32 *fp32 *i64 *bf16 *bf16 *bf16 fp32", ROW | dict(HEAD=128))
+    for fp8, out, scales in ((False, "*bf16", "*bf16"), (True, "*fp8e4nv", "*fp32")):
+        for on in (False, True):
+            build(
+                rows._add_norm,
+                f"*bf16 *bf16 *bf16 *bf16 *bf16 {out} {scales} i32 i32 fp32",
+                ROW | dict(ADDS=True, GATED=on, MODULATED=not on, FP8=fp8),
+            )
+            build(
+                rows._finish_attention,
+                f"*bf16 *fp32 fp32 {out} {scales} i32",
+                ROW | dict(HEAD=128, CORRECT=on, FP8=fp8),
+            )
+    build(rows._norm_query, "*bf16 *bf16 *bf16 fp32", ROW)
+    build(rows._gelu_rows, "*bf16 *fp8e4nv *fp32", dict(WIDTH=8960, FIRST=8192, REST=1024), warps=8)
+    for on in (False, True):
+        choices = dict(PHASES=on, ADDS=not on, NORMS=on, KEEPS=not on, PAINTS=True, PAD=int(on), ROOT=9.8)
+        build(pictures._merge_onto, "*bf16 *bf16 *bf16 *bf16 *bf16 *bf16 i32 i32 i32", PICTURE | choices)
+    build(pictures._split_frames, "*bf16 *bf16 *bf16 i32 i32", PICTURE)
+    build(pictures._sum_taps, "*bf16 *bf16 *bf16 i32 i32 i32 i32", dict(CHANNELS=3, PAD=0, RUN=512))
+    build(noise._gaussian, "*fp32 i32 i32 i32 i32 i64", dict(RUN=1024))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The fast path against the plain one: the same function, on the twins of its kernels."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor
+
+from millstream.core.config import DiTConfig
+from millstream.core.speed import FP8_GROUPS, Speed
+from millstream.models.dit import CausalDiT
+from millstream.models.fast.stack import quicken
+from millstream.models.joint import JointMemory, join_prompts
+from millstream.models.kv import KVRing, RingShape
+from tests.unit.models_for_tests import DIT, dit, relative_error
+
+GRID = (4, 6)
+WIDE = DiTConfig(layers=2, width=64, heads=4, ffn=96, channels=4, text_width=24, text_tokens=7, time_features=32)
+
+
+def ring(config: DiTConfig, *, multiple: int = 1, sink: int = 0, positions: str = "absolute") -> KVRing:
+    shape = RingShape(
+        layers=config.layers,
+        heads=config.heads,
+        head_width=config.head_width,
+        grid=GRID,
+        window=7,
+        sink=sink,
+        positions=positions,
+    )
+    return KVRing(shape, device=torch.device("cpu"), dtype=torch.float32, key_multiple=multiple)
+
+
+@torch.inference_mode()
+def chunks(model: CausalDiT, memory: KVRing, *, kv_bias: float = 1.0, cut_at: int = 4) -> Tensor:
+    """Six chunks of steps and commits, a cut among them: flows and what the ring holds."""
+    generator = torch.Generator().manual_seed(5)
+    cross = model.read_prompt(torch.randn(1, 7, 24, generator=generator))
+    found = []
+    for number in range(6):
+        if number == cut_at:
+            memory.reset()
+        first = 3 * (number % cut_at)
+        memory.place([first, first + 1, first + 2], kv_bias=kv_bias)
+        latents = torch.randn(1, 3, 4, 8, 12, generator=generator)
+        found.append(model(latents, torch.tensor([[900.0, 500.0, 100.0]]), memory, cross).flatten())
+        model.commit(latents, torch.zeros(1, 3), memory, cross)
+    return torch.cat([*found, memory.k.flatten(), memory.v.flatten()])
+
+
+KINDS = {
+    "plain ring": {},
+    "sink": dict(sink=2, positions="windowed"),
+    "round keys": dict(multiple=40),
+    "round keys over a sink": dict(multiple=40, sink=2, positions="windowed"),
+}
+
+
+@pytest.mark.parametrize("config", [DIT, WIDE], ids=["head of 24", "head of 16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fast_path_computes_what_the_plain_one_does(config: DiTConfig, kind: str) -> None:
+    model = dit(config)
+    expected = chunks(deepcopy(model), ring(config, **KINDS[kind]))
+    fast = quicken(model, Speed(blocks=True, round_keys="round" in kind))
+    assert relative_error(chunks(fast, ring(config, **KINDS[kind])), expected) <= 2e-6
+
+
+def test_a_bias_on_the_past_is_kept() -> None:
+    model = dit()
+    expected = chunks(deepcopy(model), ring(DIT, multiple=40), kv_bias=0.4)
+    fast = quicken(model, Speed(blocks=True, round_keys=True))
+    assert relative_error(chunks(fast, ring(DIT, multiple=40), kv_bias=0.4), expected) <= 2e-6
+
+
+@torch.inference_mode()
+def test_sessions_that_share_calls_get_what_they_get_alone() -> None:
+    fast = quicken(dit(), Speed(blocks=True, round_keys=True))
+    rings, prompts = [ring(DIT, multiple=40) for _ in range(2)], [fast.read_prompt(torch.randn(1, 7, 24)) for _ in range(2)]
+    rings[0].place([0, 1, 2])
+    rings[1].place([0, 1, 2])
+    rings[1].place([3, 4, 5])
+    latents, level = torch.randn(2, 3, 4, 8, 12), torch.full((2, 3), 700.0)
+    alone = [fast(latents[i : i + 1], level[:1], rings[i], prompts[i]) for i in range(2)]
+    together = fast(latents, level, JointMemory(rings), join_prompts(prompts))
+    assert relative_error(together, torch.cat(alone)) <= 1e-6
+
+
+@pytest.mark.parametrize("group", [*FP8_GROUPS, "all"])
+def test_fp8_stays_near_and_touches_only_its_group(group: str) -> None:
+    model = dit(WIDE)
+    expected = chunks(deepcopy(model), ring(WIDE))
+    groups = FP8_GROUPS if group == "all" else (group,)
+    fast = quicken(model, Speed(blocks=True, fp8=groups))
+    error = relative_error(chunks(fast, ring(WIDE)), expected)
+    assert 1e-4 <= error <= 0.06
+    block = fast.blocks[0]
+    attn, cross = block.self_attn, block.cross_attn
+    kinds = {"qkv": (attn.qkv,), "out": (attn.out,), "cross": (cross.q, cross.out), "mlp": (block.up, block.down)}
+    assert all(layer.is_fp8 == (name in groups) for name, layers in kinds.items() for layer in layers)
+
+
+def test_weights_are_held_once() -> None:
+    model = dit()
+    before = sum(parameter.numel() for parameter in model.parameters())
+    fast = quicken(model, Speed(blocks=True))
+    assert sum(parameter.numel() for parameter in fast.parameters()) == before

@@ -1,0 +1,58 @@
+"""Hand-written kernels of the decoder against their plain twins, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+if torch.cuda.is_available():
+    pytest.skip("a GPU is here: tests/gpu runs these kernels compiled", allow_module_level=True)
+pytest.importorskip("triton", reason="needs Triton, which interprets kernels on a CPU")
+
+from millstream.ops.kernels.pictures import launch_merge_onto, launch_split_frames, launch_sum_taps
+from millstream.ops.pictures import PAST, TAPS, inner, merge_onto, split_frames, sum_taps
+from tests.unit.models_for_tests import relative_error
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # numpy, inside the interpreter
+
+FRAMES, ROWS, COLUMNS = 2, 4, 6
+
+
+@pytest.mark.parametrize("channels", [12, 16])
+@pytest.mark.parametrize("phases", [False, True])
+@pytest.mark.parametrize(("norms", "keep", "pad"), [(True, True, 1), (True, False, 0), (False, False, 1), (False, True, 0)])
+def test_merge_onto_equals_its_twin(channels: int, phases: bool, norms: bool, keep: bool, pad: int) -> None:
+    size = (FRAMES, ROWS // 2 + 1, COLUMNS // 2 + 1, 4, channels) if phases else (FRAMES, ROWS, COLUMNS, channels)
+    y, bias, residual = torch.randn(size), torch.randn(channels), torch.randn(FRAMES, ROWS, COLUMNS, channels)
+    weight = torch.randn(channels) if norms else None
+    ours, twins = (torch.full((PAST + FRAMES, ROWS + 2 * pad, COLUMNS + 2 * pad, channels), 9.0) for _ in range(2))
+    found = launch_merge_onto(y, bias, residual, weight, ours, pad=pad, keep=keep)
+    expected = merge_onto(y, bias, residual, weight, twins, pad=pad, keep=keep)
+    assert relative_error(ours, twins) <= 1e-6
+    assert (inner(ours, pad)[:PAST] == 9.0).all(), "the past stays as it is"
+    assert (found is None) == (not keep) == (expected is None)
+    if found is not None and expected is not None:
+        assert relative_error(found, expected) <= 1e-6
+
+
+def test_merge_onto_only_keeps_where_there_is_no_canvas() -> None:
+    y, bias = torch.randn(FRAMES, ROWS, COLUMNS, 12), torch.randn(12)
+    found = launch_merge_onto(y, bias, None, None, None, keep=True)
+    assert found is not None
+    assert relative_error(found, y + bias) <= 1e-6
+
+
+def test_split_frames_equals_its_twin() -> None:
+    y, bias = torch.randn(FRAMES, ROWS, COLUMNS, 24), torch.randn(24)
+    assert relative_error(launch_split_frames(y, bias), split_frames(y, bias)) <= 1e-6
+
+
+@pytest.mark.parametrize("pad", [0, 1])
+def test_sum_taps_equals_its_twin(pad: int) -> None:
+    planes = 0.1 * torch.randn(TAPS * 3 + 7, PAST + FRAMES, ROWS + 2 * pad, COLUMNS + 2 * pad)
+    if pad:
+        for edge in (planes[:, :, 0], planes[:, :, -1], planes[..., 0], planes[..., -1]):
+            edge.zero_()  # a rim is zero, and so is every product with it
+    bias = torch.randn(3)
+    found, expected = launch_sum_taps(planes, bias, FRAMES, pad=pad), sum_taps(planes, bias, FRAMES, pad=pad)
+    assert relative_error(found, expected) <= 1e-6
