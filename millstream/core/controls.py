@@ -6,6 +6,7 @@ A control applies at a chunk boundary. These are plain messages: `runtime/timeli
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -27,6 +28,10 @@ class WeightedPrompt(msgspec.Struct, frozen=True):
     weight: float = 1.0
 
 
+class AskedPrompt(WeightedPrompt, frozen=True, forbid_unknown_fields=True):
+    """The same as a person or program writes it: a misspelt field is refused, where an envelope's would be ignored."""
+
+
 class Control(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
     """Base of all controls. An empty id is replaced by the session."""
 
@@ -46,7 +51,7 @@ class SetPrompt(Control, frozen=True, kw_only=True, tag="prompt"):
     """
 
     prompt: str = ""
-    prompts: tuple[WeightedPrompt, ...] = ()
+    prompts: tuple[AskedPrompt, ...] = ()
     mode: Switch = "recompute"
     chunks: int = 4
 
@@ -59,7 +64,7 @@ class SetPrompt(Control, frozen=True, kw_only=True, tag="prompt"):
 
     @property
     def mix(self) -> tuple[WeightedPrompt, ...]:
-        return self.prompts or (WeightedPrompt(self.prompt),)
+        return weighed(self.prompts, self.prompt)
 
 
 class Cut(Control, frozen=True, kw_only=True, tag="cut"):
@@ -131,6 +136,11 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["queued", "applied"]
     chunk_index: int
     """queued: the first chunk it can apply at; applied: the chunk it did apply at."""
+
+
+def weighed(prompts: Sequence[WeightedPrompt], prompt: str) -> tuple[WeightedPrompt, ...]:
+    """A mix as it was asked for, or one prompt alone where there is none."""
+    return tuple(WeightedPrompt(asked.text, asked.weight) for asked in prompts) or (WeightedPrompt(prompt),)
 
 
 def spoken(prompts: tuple[WeightedPrompt, ...], calm: str) -> tuple[WeightedPrompt, ...]:

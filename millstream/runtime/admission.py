@@ -129,13 +129,19 @@ class Admission:
         return self.waiting(now)[position]
 
     def revise(self, request: Request) -> str | None:
-        """A session that was admitted asks for other terms: why it cannot have them, or None and they are its own."""
-        place = self._admitted[request.session_id]
-        others = [each for each in self._present if each.session_id != request.session_id]
+        """A session asks for other terms: why it cannot have them, or None and they are its own.
+
+        One without a place is only told whether it could ever have one: it asks again when it comes back.
+        """
+        place = self._admitted.get(request.session_id)
+        others = [] if place is None else [each for each in self._present if each.session_id != request.session_id]
         obstacle = self._obstacle(request, others)
-        if obstacle is None:
+        if obstacle is not None:
+            return obstacle
+        if place is not None:
             self._admitted[request.session_id] = replace(place, request=request)
-        return obstacle
+        self._line = [_on_new_terms(each, request) for each in self._line]
+        return None
 
     def leave(self, session_id: str, now: float) -> None:
         """A session has ended, moved to host memory, or given up waiting. Ask `admit_waiting` who may come now."""
@@ -284,6 +290,12 @@ class Admission:
 def _rank(request: Request) -> tuple[bool, float]:
     """Smaller goes first; of equals, who came first."""
     return (not request.returning, -request.weight)
+
+
+def _on_new_terms(waiting: Request, revised: Request) -> Request:
+    if waiting.session_id != revised.session_id:
+        return waiting
+    return replace(waiting, geometry=revised.geometry, memory_bytes=revised.memory_bytes)
 
 
 def _behind(others: int) -> str:

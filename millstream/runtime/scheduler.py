@@ -152,6 +152,10 @@ class Scheduler:
         if not seat.halts:
             seat.playout.proceed(now)
 
+    def halts(self, session_id: str) -> frozenset[Halt]:
+        """Why a session stands still; empty while it runs."""
+        return frozenset(self._seats[session_id].halts)
+
     def next(self, now: float) -> Turn:
         """What to do now. Whatever it says is taken as done or under way."""
         chore = self._chore(now)

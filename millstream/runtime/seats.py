@@ -20,6 +20,8 @@ from millstream.runtime.timeline import Timeline
 from millstream.runtime.turns import Halt, Terms
 from millstream.wire.parcel import Parcel
 
+LABEL_LENGTH = 8
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenRequest:
@@ -62,11 +64,14 @@ class Seat:
 
     request: OpenRequest
     asked: Request
+    config: StreamConfig
+    """As its controls have made it, and as admission knows it."""
     tell: Tell
     session: Session | None = None
     """None until it is let in."""
     viewers: int = 0
-    resident: bool = True
+    placed: bool = False
+    """Whether admission has given it a place, which it loses while its state is in host memory."""
     lifted: set[Halt] = field(default_factory=set)
     """Why it stood still and need not any more, once it is back on the device."""
     closing: Ended | None = None
@@ -78,6 +83,15 @@ class Seat:
     @property
     def session_id(self) -> str:
         return self.request.session_id
+
+    @property
+    def label(self) -> str:
+        return label(self.session_id)
+
+
+def label(session_id: str) -> str:
+    """A session's name in logs: too short to steer it with."""
+    return session_id[:LABEL_LENGTH]
 
 
 class Ready(NamedTuple):

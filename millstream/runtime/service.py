@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,6 +60,8 @@ class ServiceMetrics:
     admission: AdmissionMetrics
     session_bytes: int
     """Keys, values and prompts that all sessions hold on the device."""
+    device_bytes: int
+    """All that is allocated there, weights among it; 0 on a CPU."""
 
 
 class Service:
@@ -109,7 +112,7 @@ class Service:
             answer = self._admission.ask(asked, time.monotonic())
             if isinstance(answer, Refused):
                 raise Overloaded(answer.reason)
-            seat = self._seats[request.session_id] = Seat(request, asked, tell)
+            seat = self._seats[request.session_id] = Seat(request, asked, request.config, tell)
             self._seat_answer(seat, answer)
             return answer
 
@@ -118,9 +121,15 @@ class Service:
         with self._changed:
             seat = self._find(session_id)
             if seat.session is None:
-                raise ControlError("the session waits in line; steer it when it is live")
+                raise ControlError("the session is not live yet; steer it when it is")
+            before = seat.asked, seat.config
             self._check_cost(seat, control)
-            receipt = seat.session.control(control, at_chunk=at_chunk)
+            try:
+                receipt = seat.session.control(control, at_chunk=at_chunk)
+            except MillstreamError:
+                seat.asked, seat.config = before  # what was not taken is not paid for
+                self._admission.revise(seat.asked)
+                raise
             if isinstance(control, Resume):
                 self._lift(seat, "paused")
             elif isinstance(control, Stop):
@@ -144,8 +153,7 @@ class Service:
             seat.viewers -= 1
             assert seat.viewers >= 0, f"{session_id} lost a viewer it did not have"
             if seat.viewers == 0 and seat.session is not None:
-                self._scheduler.halt(session_id, "unwatched", time.monotonic())
-                self._changed.notify_all()
+                self._stand_still(seat)
 
     def is_paused(self, session_id: str) -> bool:
         """Whether its owner has paused it."""
@@ -193,11 +201,13 @@ class Service:
         return future
 
     def metrics(self) -> ServiceMetrics:
+        device = self.engine.device
         with self._changed:
             return ServiceMetrics(
                 scheduler=self._scheduler.metrics(time.monotonic()),
                 admission=self._admission.metrics(),
                 session_bytes=sum(cache.num_bytes for cache in list(self.engine.generator.caches.values())),
+                device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
             )
 
     # Below: the engine's thread, or under the lock.
@@ -285,12 +295,12 @@ class Service:
             try:
                 ready.append(Ready(seat, session, session.prepare(decision)))
             except Exception as error:
-                self._fail(seat, error)
-        for (seat, session, _), (delivery, share_ms) in self._deliver(ready):
+                self._fail(seat, error, chunk=decision.envelope.chunk_index)
+        for (seat, session, parcel), (delivery, share_ms) in self._deliver(ready):
             try:
                 chunk = session.accept(delivery, shared_ms=share_ms)
             except Exception as error:
-                self._fail(seat, error)
+                self._fail(seat, error, chunk=parcel.envelope.chunk_index)
                 continue
             with self._changed:
                 self._land(seat, session, chunk, begun, together=len(ready))
@@ -301,7 +311,7 @@ class Service:
             deliveries, share_ms = self.engine.submit_together([parcel for _, _, parcel in ready]) if ready else ([], {})
         except Exception as error:
             if len(ready) == 1:
-                self._fail(ready[0].seat, error)
+                self._fail(ready[0].seat, error, chunk=ready[0].parcel.envelope.chunk_index)
                 return
             for one in ready:
                 yield from self._deliver([one])
@@ -337,13 +347,14 @@ class Service:
         else:
             self._scheduler.halt(seat.session_id, "starved", now)
 
-    def _fail(self, seat: Seat, error: Exception) -> None:
-        log.error("session %s has failed", seat.session_id, exc_info=error)
+    def _fail(self, seat: Seat, error: Exception, **about: object) -> None:
+        log.error("the session has failed", exc_info=error, extra={"session": seat.label, **about})
         reason = str(error) if isinstance(error, MillstreamError) else f"{type(error).__name__}: {error}"
         if isinstance(error, torch.OutOfMemoryError):
             reason = "the device ran out of memory; choose a smaller size or window"
         with self._changed:
-            self._finish(seat, Ended(cause="failed", reason=reason))
+            if self._seats.get(seat.session_id) is seat:  # it may have been given up while it was revived
+                self._finish(seat, Ended(cause="failed", reason=reason))
         if self.engine.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -355,7 +366,7 @@ class Service:
             self._scheduler.remove(name, now)
             seat.session.close()
             trim_heap()
-        if seat.session is None or seat.resident or seat.position:
+        if seat.placed or seat.position:
             self._admission.leave(name, now)
         seat.tell(ended)
         self._admit_waiting()
@@ -377,42 +388,75 @@ class Service:
                 seat.position = answer.position
                 seat.tell(Waiting(position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason))
             return
-        seat.position = 0
-        if seat.session is None:
-            self._begin(seat)
-        for why in seat.lifted:
-            self._scheduler.proceed(seat.session_id, why, time.monotonic())
-        seat.lifted.clear()
-        seat.tell(Live(note=answer.note))
-        self._changed.notify_all()
-
-    def _begin(self, seat: Seat) -> None:
-        request = seat.request
-        if request.start is not None:
-            seat.session = request.start(self.engine)
+        seat.position, seat.placed = 0, True
+        if seat.session is not None:
+            self._welcome(seat, answer.note)
+        elif seat.request.start is not None:
+            self._jobs.append(partial(self._revive, seat, seat.request.start, answer.note))
+            self._changed.notify_all()
         else:
-            seat.session = self.engine.session(
+            self._begin(seat, answer.note)
+
+    def _begin(self, seat: Seat, note: str) -> None:
+        """A new session, at once: it takes no memory before its first chunk."""
+        request = seat.request
+        try:
+            session = self.engine.session(
                 request.prompts,
                 config=request.config,
                 frames=request.feed,
                 journal=request.journal,
                 session_id=request.session_id,
             )
-        now = time.monotonic()
-        key = batch_key(request.config, seat.session.timeline)
-        self._scheduler.add(request.session_id, request.terms, now, batch_key=key)
+        except Exception as error:
+            self._fail(seat, error)
+        else:
+            self._schedule(seat, session, note)
+
+    def _revive(self, seat: Seat, start: Callable[[Engine], Session], note: str) -> None:
+        """A saved session, on the engine's thread and without the lock: all that it holds is copied."""
+        if self._seats.get(seat.session_id) is not seat:
+            return  # it was given up while it waited for this
+        session: Session | None = None
+        try:
+            session = start(self.engine)
+            with self._changed:
+                if self._seats.get(seat.session_id) is seat:
+                    for waiting in session.timeline.state().waiting:
+                        self._check_cost(seat, waiting.control)
+                    self._schedule(seat, session, note)
+                else:
+                    session.close()
+        except Exception as error:
+            if session is not None:
+                session.close()
+            self._fail(seat, error)
+
+    def _schedule(self, seat: Seat, session: Session, note: str) -> None:
+        now, request = time.monotonic(), seat.request
+        seat.session = session
+        self._scheduler.add(request.session_id, request.terms, now, batch_key=batch_key(request.config, session.timeline))
         if seat.viewers == 0:
             self._scheduler.halt(request.session_id, "unwatched", now)
+        self._welcome(seat, note)
+
+    def _welcome(self, seat: Seat, note: str) -> None:
+        """It has its place, for the first time or again."""
+        for why in seat.lifted:
+            self._scheduler.proceed(seat.session_id, why, time.monotonic())
+        seat.lifted.clear()
+        seat.tell(Live(note=note))
+        self._changed.notify_all()
 
     def _lift(self, seat: Seat, *whys: Halt) -> None:
-        """These reasons to stand still are gone; a session that was moved to host memory asks for its place first."""
-        if seat.resident:
+        """These reasons to stand still are gone; one in host memory asks for its place first, once none is left."""
+        if seat.placed:
             for why in whys:
                 self._scheduler.proceed(seat.session_id, why, time.monotonic())
             self._changed.notify_all()
             return
         seat.lifted.update(whys)
-        if seat.position:
+        if seat.position or not self._scheduler.halts(seat.session_id) <= seat.lifted:
             return
         answer = self._admission.ask(replace(seat.asked, returning=True, may_wait=True), time.monotonic())
         if isinstance(answer, Refused):
@@ -420,18 +464,35 @@ class Service:
         else:
             self._seat_answer(seat, answer)
 
+    def _stand_still(self, seat: Seat) -> None:
+        """Nobody watches: it halts, and if it stands in line to come back from host memory, it need not."""
+        now = time.monotonic()
+        self._scheduler.halt(seat.session_id, "unwatched", now)
+        seat.lifted.discard("unwatched")
+        if seat.position and not self._scheduler.halts(seat.session_id) <= seat.lifted:
+            seat.position = 0
+            self._admission.leave(seat.session_id, now)
+            self._admit_waiting()
+        self._changed.notify_all()
+
     def _offload(self, seat: Seat) -> None:
         assert seat.session is not None
-        self.engine.offload(seat.session)
+        try:
+            self.engine.offload(seat.session)
+        except Exception as error:
+            self._fail(seat, error)
+            return
         with self._changed:
-            seat.resident = False
+            seat.placed = False
             self._admission.leave(seat.session_id, time.monotonic())
             self._admit_waiting()
 
     def _restore(self, seat: Seat) -> None:
         assert seat.session is not None
-        self.engine.bring_back(seat.session)
-        seat.resident = True
+        try:
+            self.engine.bring_back(seat.session)
+        except Exception as error:
+            self._fail(seat, error)
 
     def _has_input(self, seat: Seat) -> bool:
         feed, session = seat.request.feed, seat.session
@@ -447,12 +508,12 @@ class Service:
         changes = (
             {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
         )
-        config = replace(seat.request.config, **changes)
+        config = replace(seat.config, **changes)
         asked = replace(seat.asked, geometry=geometry(self.engine.spec, config), memory_bytes=self._session_bytes(config))
         refusal = self._admission.revise(asked)
         if refusal is not None:
             raise Overloaded(refusal)
-        seat.asked = asked
+        seat.asked, seat.config = asked, config
 
     def _ask_for(self, request: OpenRequest) -> Request:
         return Request(

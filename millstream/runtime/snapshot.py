@@ -1,8 +1,8 @@
 """A session as one file: taken between two chunks, read back here or elsewhere, and it goes on to the same bits.
 
 The file is safetensors, so reading one runs no code; what is not a tensor is JSON in its metadata. A file is only taken up by
-the very weights it was made with, in the same dtype, and only if what it holds has the names and shapes that this model gives.
-The VAE's state is the one thing whose shapes only the VAE knows: a forged one fails the session's first chunk, and that alone.
+the very weights it was made with, in the same dtype, and only if what it holds has the names, shapes and types that this model
+gives (`runtime/snapshot_parts.py`): that is known from its table of contents, before any of it is read.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from millstream.runtime.engine import Engine
 from millstream.runtime.generator import SessionCache
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.session import ChunkLog, Session, SessionState, State
+from millstream.runtime.snapshot_parts import Look, check_parts
 from millstream.runtime.timeline import TimelineState
 
 VERSION = 1
 KEY = "millstream"
 """Of our header in the file's metadata."""
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
+"""As the file spells them."""
 MAX_HEADER_BYTES = 16 * 2**20
 """Of a file's table of contents; thousands of times what a session needs."""
 
@@ -96,16 +99,27 @@ def write(snapshot: Snapshot, path: Path) -> None:
 
 def read(path: Path, engine: Engine, fingerprint: str) -> Snapshot:
     """A file's session, if this engine can go on with it."""
+    header = check(path, engine, fingerprint)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except SafetensorError as error:
+        raise SnapshotError(f"this is not a whole snapshot: {error}") from None
+    return Snapshot(header=header, tensors=tensors)
+
+
+def check(path: Path, engine: Engine, fingerprint: str) -> SnapshotHeader:
+    """Whether this engine can go on with a file's session, without loading a tensor of it."""
     header = read_header(path)
     _check_model(header, engine, fingerprint)
     try:
         header.timeline.check(header.config.frames_per_chunk)
-        with safe_open(str(path), framework="pt") as file:
-            _check_shapes({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}, header, engine)  # noqa: SIM118
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        if header.ring is not None:
+            _check_ring(header.ring, header.config)
+        check_parts(_looks(path), header.config, header.timeline, engine, has_ring=header.ring is not None)
     except (SafetensorError, MillstreamError) as error:
         raise SnapshotError(f"this is not a whole snapshot: {error}") from None
-    return Snapshot(header=header, tensors=tensors)
+    return header
 
 
 def read_header(path: Path) -> SnapshotHeader:
@@ -177,41 +191,22 @@ def _check_model(header: SnapshotHeader, engine: Engine, fingerprint: str) -> No
         raise SnapshotError(f"this session was saved with other weights of {header.model}; serve those to go on with it")
 
 
-def _check_shapes(found: Mapping[str, tuple[int, ...]], header: SnapshotHeader, engine: Engine) -> None:
-    """Every tensor has a name we know and the shape this model gives it."""
-    expected = _cache_shapes(header, engine) if header.ring is not None else {}
-    missing = sorted(set(expected) - set(found))
-    if missing:
-        raise SnapshotError(f"{missing[0]} is missing")
-    config, channels = header.config, engine.spec.dit.channels
-    for name, shape in found.items():
-        kind, _, number = name.rpartition(".")
-        if kind.startswith("history.") and not number.isdecimal():
-            raise SnapshotError(f"{name[:60]} names no frame")
-        if kind == "history.latents":
-            right: tuple[int, ...] | None = (1, channels, *config.latent_size)
-        elif kind == "history.pixels":
-            right = (1, 3, config.height, config.width)
-        elif kind in ("decoder", "encoder") or name == "motion.last":
-            continue
-        else:
-            right = expected.get(name)
-        if shape != right:
-            raise SnapshotError(f"{name[:60]} has shape {shape}, not {right}")
+def _check_ring(ring: RingState, config: StreamConfig) -> None:
+    if len(ring.frames) != config.window or ring.written < 0 or min(ring.frames) < -1:
+        raise SnapshotError(f"its window has {len(ring.frames)} slots, not {config.window} with a frame or none in each")
 
 
-def _cache_shapes(header: SnapshotHeader, engine: Engine) -> dict[str, tuple[int, ...]]:
-    assert header.ring is not None
-    dit, shape = engine.spec.dit, engine.generator.ring_shape(header.config)
-    if len(header.ring.frames) != shape.window or header.ring.written < 0:
-        raise SnapshotError(f"its window has {len(header.ring.frames)} slots, not {shape.window}")
-    tokens = shape.window * shape.tokens_per_frame
-    ring = (shape.layers, shape.batch, tokens, shape.heads, shape.head_width)
-    shapes = {"ring.k": ring, "ring.v": ring}
-    if shape.positions == "windowed" and shape.sink > 0:
-        shapes["ring.sink_k"] = (*ring[:2], shape.sink * shape.tokens_per_frame, *ring[3:])
-    prompt = (1, dit.text_tokens, dit.heads, dit.head_width)
-    return shapes | {f"cross.{part}.{layer}": prompt for part in "kv" for layer in range(dit.layers)}
+def _looks(path: Path) -> dict[str, Look]:
+    """What the table of contents says of each tensor."""
+    with safe_open(str(path), framework="pt") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        return {name: Look(tuple(each.get_shape()), _dtype(name, each.get_dtype())) for name, each in slices.items()}
+
+
+def _dtype(name: str, spelled: str) -> torch.dtype:
+    if spelled not in DTYPES:
+        raise SnapshotError(f"{name[:60]} is of type {spelled}; sessions hold {', '.join(DTYPES)}")
+    return DTYPES[spelled]
 
 
 def _metadata(file: IO[bytes]) -> str:

@@ -22,6 +22,7 @@ from millstream.core.errors import JournalError, UnknownFile
 from millstream.runtime import snapshot
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, JournalWriter
+from millstream.runtime.seats import label
 from millstream.runtime.service import Service
 from millstream.runtime.session import ChunkLog
 from millstream.server.recording import Recording
@@ -86,7 +87,7 @@ class Archive:
             with path.open("xb") as file:
                 async for piece in pieces:
                     await self._do(partial(file.write, piece))
-            await self._do(lambda: snapshot.read(path, self._engine, self._header.fingerprint))
+            await self._do(lambda: snapshot.check(path, self._engine, self._header.fingerprint))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -119,7 +120,8 @@ class SessionJournal:
                 self._writer = JournalWriter(self.path, self._header)
             self._writer.write(envelope, digest, receipts)
         except JournalError as error:
-            log.warning("the journal of %s ends early: %s", self._header.session_id, error)
+            about = {"session": label(self._header.session_id), "chunk": envelope.chunk_index}
+            log.warning("its journal ends early: %s", error, extra=about)
             self.close()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from millstream.core.controls import WeightedPrompt
+from millstream.core.controls import AskedPrompt, weighed
 from millstream.core.errors import ConfigError, PromptError
 from millstream.runtime.engine import stream_config
 from millstream.server.hub import Hub
@@ -19,7 +19,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A new session. What is not said is as the model was made for."""
 
     prompt: str = ""
-    prompts: tuple[WeightedPrompt, ...] = ()
+    prompts: tuple[AskedPrompt, ...] = ()
     """Instead of one prompt: a mix."""
     size: str | None = None
     """HEIGHTxWIDTH"""
@@ -43,7 +43,7 @@ def open_asked(hub: Hub, ask: Ask) -> Station:
     if bool(ask.prompt) == bool(ask.prompts):
         raise PromptError("a session needs either prompt or prompts, not both and not neither")
     return hub.open(
-        ask.prompts or (WeightedPrompt(ask.prompt),),
+        weighed(ask.prompts, ask.prompt),
         stream_config(hub.card.stream, **_changes(ask)),
         lead_s=ask.lead_s,
         may_wait=ask.wait,

@@ -135,8 +135,9 @@ class Conversation:
 
     def _read(self, text: str) -> AnyClientMessage:
         self._messages.spend("messages")
-        if len(text) > self._limits.max_text_bytes:
-            raise ProtocolError("too_large", f"a message may have {self._limits.max_text_bytes} bytes, got {len(text)}")
+        num_bytes = len(text.encode("utf-8", "surrogatepass"))
+        if num_bytes > self._limits.max_text_bytes:
+            raise ProtocolError("too_large", f"a message may have {self._limits.max_text_bytes} bytes, got {num_bytes}")
         return decode(text)
 
     async def _answer(self, message: AnyClientMessage) -> None:
@@ -154,8 +155,7 @@ class Conversation:
             case Steer(control=control, at_chunk=at_chunk):
                 self._controls.spend("controls")
                 station = self._own()
-                if len(control.id) > self._limits.max_id_length:
-                    raise ProtocolError("bad_control", f"a control's id may have {self._limits.max_id_length} letters")
+                self._limits.check_id(control.id)
                 self._outbox.put(station.control(control, at_chunk=at_chunk))
             case End():
                 self._hub.service.end(self._own().session_id)

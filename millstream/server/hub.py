@@ -22,7 +22,7 @@ from millstream.core.errors import Overloaded, UnknownFile, UnknownSession, Vide
 from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Waiting
-from millstream.runtime.seats import OpenRequest
+from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.archive import Archive, SessionJournal
 from millstream.server.metrics import Metrics
@@ -132,24 +132,23 @@ class Hub:
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
             journal=self.archive.journal(session_id, config) if keeps_journal else None,
         )
-        station = self._station(request)
-        self.service.open(request, station.tell)
-        return self._attended(station)
+        return self._opened(request)
 
     async def restore(self, snapshot_name: str) -> Station:
         """A saved session, as a new one. What it has done so far is in no journal, so it has none."""
-        saved = await self.archive.load(snapshot_name)
-        config, session_id = saved.header.config, secrets.token_urlsafe(ID_BYTES)
-        feed = LiveFeed((config.height, config.width)) if saved.header.timeline.has_input else None
+        held = [await self.archive.load(snapshot_name)]  # to be let go of by whoever revives it: the request outlives that
+        header, session_id = held[0].header, secrets.token_urlsafe(ID_BYTES)
+        config = header.config
+        feed = LiveFeed((config.height, config.width)) if header.timeline.has_input else None
         request = OpenRequest(
             session_id=session_id,
-            prompts=saved.header.timeline.prompts,
+            prompts=header.timeline.prompts,
             config=config,
             may_wait=True,
             feed=feed,
-            start=lambda engine: snapshot.revive(saved, engine, session_id, feed=feed),
+            start=lambda engine: snapshot.revive(held.pop(), engine, session_id, feed=feed),
         )
-        return await asyncio.shield(self.spawn(self._open_slowly(request)))  # to the end, whether or not somebody waits for it
+        return self._opened(request)
 
     async def save(self, station: Station) -> Kept:
         kept = await self.archive.save(self.service, station.session_id)
@@ -170,9 +169,9 @@ class Hub:
         try:
             recorded = await tape.recording.finish()
         except VideoError as error:
-            log.warning("session %s: nothing was recorded: %s", station.session_id, error)
+            log.warning("nothing was recorded: %s", error, extra={"session": label(station.session_id)})
             return ""
-        log.info("session %s: recorded %s", station.session_id, recorded)
+        log.info("recorded %s", recorded, extra={"session": label(station.session_id)})
         self.archive.shelf.keep("recordings", tape.name)
         station.recordings.append(tape.name)
         return tape.name
@@ -192,18 +191,11 @@ class Hub:
         """By the name that only shows it."""
         return _found(self._views.get(view_id))
 
-    def _station(self, request: OpenRequest) -> Station:
+    def _opened(self, request: OpenRequest) -> Station:
         if len(self.stations) >= self.limits.max_sessions:
             raise Overloaded(f"{self.limits.max_sessions} sessions are open already; try again later")
-        return Station(request, secrets.token_urlsafe(ID_BYTES), self._parts)
-
-    async def _open_slowly(self, request: OpenRequest) -> Station:
-        """In a thread, because all that the session holds is copied."""
-        station = self._station(request)
-        await asyncio.to_thread(self.service.open, request, station.tell)
-        return self._attended(station)
-
-    def _attended(self, station: Station) -> Station:
+        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts)
+        self.service.open(request, station.tell)
         self.stations[station.session_id] = self._views[station.view_id] = station
         self.spawn(self._attend(station))
         return station
@@ -244,7 +236,8 @@ class Hub:
 
     def _end_abandoned(self, now: float) -> None:
         for station in list(self.stations.values()):
-            patience = self.limits.leave_line_s if isinstance(station.state, Waiting) else self.limits.abandon_s
+            never_began = isinstance(station.state, Waiting) and station.last_info is None
+            patience = self.limits.leave_line_s if never_began else self.limits.abandon_s
             abandoned = not station.viewers and station.tape is None
             if abandoned and now - station.left_at > patience:
                 self.service.end(station.session_id, f"nobody watched it for {patience:g} s")

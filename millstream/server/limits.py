@@ -32,6 +32,11 @@ class ClientLimits:
     max_id_length: int = 128
     """Of a control's id."""
 
+    def check_id(self, control_id: str) -> None:
+        """Before it is remembered."""
+        if len(control_id) > self.max_id_length:
+            raise ProtocolError("bad_control", f"a control's id may have {self.max_id_length} letters")
+
 
 class TokenBucket:
     """`rate` a second on average, `burst` at once."""

@@ -46,10 +46,10 @@ class Metrics:
         if first_s is not None:
             self.first_frame_seconds.observe(first_s)
 
-    def text(self, service: ServiceMetrics, outboxes: Iterable[Outbox]) -> bytes:
-        """Everything, as it is now."""
+    def text(self, service: ServiceMetrics, outboxes: Iterable[Outbox], *, backlog: int) -> bytes:
+        """Everything, as it is now; `backlog` is what waits to be encoded."""
         momentary = CollectorRegistry()
-        momentary.register(_Now(service, list(outboxes)))
+        momentary.register(_Now(service, list(outboxes), backlog))
         return generate_latest(self.registry) + generate_latest(momentary)
 
     def _count(self, name: str, means: str) -> Counter:
@@ -62,9 +62,10 @@ class Metrics:
 class _Now(Collector):
     """Gauges, from the service and the outboxes."""
 
-    def __init__(self, service: ServiceMetrics, outboxes: list[Outbox]) -> None:
+    def __init__(self, service: ServiceMetrics, outboxes: list[Outbox], backlog: int) -> None:
         self._service = service
         self._outboxes = outboxes
+        self._backlog = backlog
 
     def collect(self) -> Iterator[Metric]:
         scheduler, admission = self._service.scheduler, self._service.admission
@@ -75,6 +76,7 @@ class _Now(Collector):
             ("sessions_waiting", "Sessions in line.", admission.waiting),
             ("sessions_refused_total", "Sessions turned away since the start.", admission.refused),
             ("sessions_halted", "Sessions that stand still.", sum(each.halted for each in scheduler.sessions)),
+            ("sessions_ready", "Sessions that could run now and wait for the device.", scheduler.ready),
             ("promised_share", "Share of the device that is promised.", admission.promised or 0.0),
             ("utilisation", "What running sessions ask of the device; above 1 it is overloaded.", scheduler.utilisation),
             ("busy_seconds_total", "Device seconds of all turns.", scheduler.busy_s),
@@ -84,7 +86,9 @@ class _Now(Collector):
                 min(continuity, default=1.0),
             ),
             ("session_memory_bytes", "Keys, values and prompts of all sessions on the device.", self._service.session_bytes),
+            ("device_memory_bytes", "Everything allocated on the device; 0 on a CPU.", self._service.device_bytes),
             ("reserved_memory_bytes", "What admission has set aside for them.", admission.memory_bytes),
+            ("encode_backlog", "Chunks and notices that wait to be encoded and passed on.", self._backlog),
             ("viewers", "Clients that watch.", len(depths)),
             ("outbox_items", "What waits to be sent, to all of them.", sum(depths)),
             ("outbox_items_max", "What waits for the slowest.", max(depths, default=0)),

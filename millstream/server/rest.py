@@ -1,33 +1,29 @@
 """REST: sessions, controls and what is kept of them, for programs that do not hold a socket.
 
-`ENDPOINTS` is the whole of it: routes and `server/openapi.py` are made from that one table. A handler gets the hub, the words
-of its path and a checked body, and answers with a struct or a response. Session ids are not listed: whoever knows one owns it.
+`ENDPOINTS` is the whole of it. Session ids are not listed: whoever knows one owns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import Route
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
-from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
 from millstream.runtime.notices import Waiting
 from millstream.server.asking import Ask, open_asked
-from millstream.server.bodies import json_response, limited, read_json
+from millstream.server.bodies import limited
+from millstream.server.endpoints import Desk, Endpoint
 from millstream.server.hub import Hub
 from millstream.server.messages import MAX_CHUNK, Defaults, ProtocolError, defaults_of
 from millstream.server.shelf import Kind
 from millstream.server.station import Station
 
-MAX_BODY_BYTES = 128 * 2**10
 MAX_UPLOAD_BYTES = 2 * 2**30
-STATUS = {"bad_state": 409, "not_found": 404, "too_large": 413, "too_fast": 429, "refused": 503, "failed": 500}
 MEDIA_TYPES: dict[Kind, str] = {
     "recordings": "video/mp4", "journals": "application/jsonl", "snapshots": "application/octet-stream",
 }  # fmt: skip
@@ -38,6 +34,10 @@ class ControlAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     control: AnyControl
     at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
+
+
+class ReceiptList(msgspec.Struct, frozen=True, kw_only=True):
+    receipts: tuple[Receipt, ...]
 
 
 class RecordingAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,101 +97,80 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelInfo, ...]
 
 
-class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    code: str
-    message: str
-
-
-class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    error: ErrorBody
-
-
-Handler = Callable[[Hub, Mapping[str, str], Any], Awaitable[Any]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Endpoint:
-    method: str
-    path: str
-    does: Handler
-    says: str
-    """One line for the reader of the schema."""
-    body: type | None = None
-    """A struct; `bytes` for an upload, handed over as the request itself."""
-    answer: type | None = None
-    """None: nothing, or a file."""
-    status: int = 200
-
-
-async def list_models(hub: Hub, words: Mapping[str, str], body: None) -> ModelList:
-    card = hub.card
+async def list_models(desk: Desk, words: Mapping[str, str], body: None) -> ModelList:
+    card = desk.hub.card
     return ModelList(models=(ModelInfo(name=card.name, defaults=defaults_of(card), examples=card.examples),))
 
 
-async def list_sessions(hub: Hub, words: Mapping[str, str], body: None) -> SessionList:
-    return SessionList(sessions=tuple(SessionSummary(**_summary(station)) for station in hub.stations.values()))
+async def list_sessions(desk: Desk, words: Mapping[str, str], body: None) -> SessionList:
+    return SessionList(sessions=tuple(SessionSummary(**_summary(station)) for station in desk.hub.stations.values()))
 
 
-async def open_session(hub: Hub, words: Mapping[str, str], body: Ask) -> SessionInfo:
-    return _info(open_asked(hub, body))
+async def open_session(desk: Desk, words: Mapping[str, str], body: Ask) -> SessionInfo:
+    return _info(open_asked(desk.hub, body))
 
 
-async def show_session(hub: Hub, words: Mapping[str, str], body: None) -> SessionInfo:
-    return _info(hub.find(words["session"]))
+async def show_session(desk: Desk, words: Mapping[str, str], body: None) -> SessionInfo:
+    return _info(desk.hub.find(words["session"]))
 
 
-async def end_session(hub: Hub, words: Mapping[str, str], body: None) -> None:
-    hub.service.end(hub.find(words["session"]).session_id)
+async def end_session(desk: Desk, words: Mapping[str, str], body: None) -> None:
+    desk.hub.service.end(desk.hub.find(words["session"]).session_id)
 
 
-async def control_session(hub: Hub, words: Mapping[str, str], body: ControlAsk) -> Receipt:
-    return hub.find(words["session"]).control(body.control, at_chunk=body.at_chunk)
+async def control_session(desk: Desk, words: Mapping[str, str], body: ControlAsk) -> Receipt:
+    desk.limits.check_id(body.control.id)
+    return desk.hub.find(words["session"]).control(body.control, at_chunk=body.at_chunk)
 
 
-async def record_session(hub: Hub, words: Mapping[str, str], body: RecordingAsk) -> RecordingState:
-    station = hub.find(words["session"])
-    name = hub.start_recording(station) if body.on else await hub.stop_recording(station)
+async def list_receipts(desk: Desk, words: Mapping[str, str], body: None) -> ReceiptList:
+    return ReceiptList(receipts=desk.hub.find(words["session"]).receipts)
+
+
+async def record_session(desk: Desk, words: Mapping[str, str], body: RecordingAsk) -> RecordingState:
+    station = desk.hub.find(words["session"])
+    name = desk.hub.start_recording(station) if body.on else await desk.hub.stop_recording(station)
     if not name:
         raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
     return RecordingState(on=body.on, url=f"/v1/recordings/{name}")
 
 
-async def save_session(hub: Hub, words: Mapping[str, str], body: None) -> FileInfo:
-    kept = await hub.save(hub.find(words["session"]))
+async def save_session(desk: Desk, words: Mapping[str, str], body: None) -> FileInfo:
+    kept = await desk.hub.save(desk.hub.find(words["session"]))
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 
-async def restore_session(hub: Hub, words: Mapping[str, str], body: None) -> SessionInfo:
-    return _info(await hub.restore(words["name"]))
+async def restore_session(desk: Desk, words: Mapping[str, str], body: None) -> SessionInfo:
+    return _info(await desk.hub.restore(words["name"]))
 
 
-async def list_recordings(hub: Hub, words: Mapping[str, str], body: None) -> FileList:
-    return _listed(hub, "recordings", hub.find(words["session"]).recordings)
+async def list_recordings(desk: Desk, words: Mapping[str, str], body: None) -> FileList:
+    return _listed(desk.hub, "recordings", desk.hub.find(words["session"]).recordings)
 
 
-async def list_snapshots(hub: Hub, words: Mapping[str, str], body: None) -> FileList:
-    return _listed(hub, "snapshots", hub.find(words["session"]).snapshots)
+async def list_snapshots(desk: Desk, words: Mapping[str, str], body: None) -> FileList:
+    return _listed(desk.hub, "snapshots", desk.hub.find(words["session"]).snapshots)
 
 
-async def download_live_journal(hub: Hub, words: Mapping[str, str], body: None) -> Response:
-    path = hub.archive.journal_path(hub.find(words["session"]).request.journal)
+async def download_live_journal(desk: Desk, words: Mapping[str, str], body: None) -> Response:
+    path = desk.hub.archive.journal_path(desk.hub.find(words["session"]).request.journal)
     return FileResponse(path, media_type=MEDIA_TYPES["journals"], filename="session.jsonl")
 
 
-async def download_recording(hub: Hub, words: Mapping[str, str], body: None) -> Response:
-    return _download(hub, "recordings", words["name"])
+async def download_recording(desk: Desk, words: Mapping[str, str], body: None) -> Response:
+    return _download(desk.hub, "recordings", words["name"])
 
 
-async def download_journal(hub: Hub, words: Mapping[str, str], body: None) -> Response:
-    return _download(hub, "journals", words["name"])
+async def download_journal(desk: Desk, words: Mapping[str, str], body: None) -> Response:
+    return _download(desk.hub, "journals", words["name"])
 
 
-async def download_snapshot(hub: Hub, words: Mapping[str, str], body: None) -> Response:
-    return _download(hub, "snapshots", words["name"])
+async def download_snapshot(desk: Desk, words: Mapping[str, str], body: None) -> Response:
+    return _download(desk.hub, "snapshots", words["name"])
 
 
-async def upload_snapshot(hub: Hub, words: Mapping[str, str], body: Request) -> FileInfo:
-    kept = await hub.archive.take_in(limited(body, MAX_UPLOAD_BYTES))
+async def upload_snapshot(desk: Desk, words: Mapping[str, str], body: Request) -> FileInfo:
+    kept = await desk.hub.archive.take_in(limited(body, MAX_UPLOAD_BYTES))
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 
@@ -209,6 +188,10 @@ ENDPOINTS = (
         status=202, says="Steer it; the receipt says at which chunk that can show.",
     ),
     Endpoint(
+        method="GET", path="/v1/sessions/{session}/controls", does=list_receipts, answer=ReceiptList,
+        says="The last receipt of each control, whoever asked for it: queued, or applied at a chunk. The newest come last.",
+    ),
+    Endpoint(
         method="POST", path="/v1/sessions/{session}/recording", does=record_session, body=RecordingAsk, answer=RecordingState,
         says="Start or stop a recording.",
     ),
@@ -217,7 +200,7 @@ ENDPOINTS = (
         says="Its recordings that are whole.",
     ),
     Endpoint(
-        method="GET", path="/v1/sessions/{session}/journal", does=download_live_journal,
+        method="GET", path="/v1/sessions/{session}/journal", does=download_live_journal, media_type=MEDIA_TYPES["journals"],
         says="Its journal so far, JSON lines; millstream replay runs it again.",
     ),
     Endpoint(
@@ -228,54 +211,27 @@ ENDPOINTS = (
         method="GET", path="/v1/sessions/{session}/snapshots", does=list_snapshots, answer=FileList,
         says="What was saved of it.",
     ),
-    Endpoint(method="GET", path="/v1/recordings/{name}", does=download_recording, says="A recording, mp4."),
-    Endpoint(method="GET", path="/v1/journals/{name}", does=download_journal, says="The journal of a session that has ended."),
-    Endpoint(method="GET", path="/v1/snapshots/{name}", does=download_snapshot, says="A snapshot, safetensors."),
     Endpoint(
-        method="POST", path="/v1/snapshots", does=upload_snapshot, body=bytes, answer=FileInfo, status=201,
-        says="Bring a snapshot from elsewhere.",
+        method="GET", path="/v1/recordings/{name}", does=download_recording, media_type=MEDIA_TYPES["recordings"],
+        says="A recording, mp4.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/journals/{name}", does=download_journal, media_type=MEDIA_TYPES["journals"],
+        says="The journal of a session that has ended.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/snapshots/{name}", does=download_snapshot, media_type=MEDIA_TYPES["snapshots"],
+        says="A snapshot, safetensors.",
+    ),
+    Endpoint(
+        method="POST", path="/v1/snapshots", does=upload_snapshot, body=bytes, reads_itself=True, answer=FileInfo,
+        status=201, says="Bring a snapshot from elsewhere.",
     ),
     Endpoint(
         method="POST", path="/v1/snapshots/{name}/sessions", does=restore_session, answer=SessionInfo, status=201,
         says="Go on with a snapshot, as a new session.",
     ),
 )  # fmt: skip
-
-
-def routes() -> list[Route]:
-    return [Route(endpoint.path, _handler(endpoint), methods=[endpoint.method]) for endpoint in ENDPOINTS]
-
-
-def _handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    async def handle(request: Request) -> Response:
-        try:
-            answer = await endpoint.does(request.app.state.hub, request.path_params, await _body(request, endpoint.body))
-        except MillstreamError as error:
-            return error_response(error)
-        if isinstance(answer, Response):
-            return answer
-        if answer is None:
-            return Response(status_code=endpoint.status)
-        return json_response(answer, endpoint.status)
-
-    return handle
-
-
-def error_response(error: MillstreamError) -> Response:
-    """One line, and the status that fits it."""
-    if isinstance(error, ProtocolError):
-        code: str = error.code
-    elif isinstance(error, Overloaded):
-        code = "refused"
-    else:
-        code = "not_found" if isinstance(error, (UnknownSession, UnknownFile)) else "bad_message"
-    return json_response(ErrorAnswer(error=ErrorBody(code=code, message=str(error))), STATUS.get(code, 400))
-
-
-async def _body(request: Request, kind: type | None) -> Any:
-    if kind is None:
-        return None
-    return request if kind is bytes else await read_json(request, kind, MAX_BODY_BYTES)
 
 
 def _summary(station: Station) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
 from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Waiting
-from millstream.runtime.seats import OpenRequest
+from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.encoding import Encoder, Format, Frames, encoder_for
 from millstream.server.metrics import Metrics
@@ -32,7 +32,10 @@ MAX_BACKLOG = 4
 """Chunks that may wait to be encoded with their frames."""
 MAX_VIEWERS = 64
 MAX_LISTED = 64
-LABEL_LENGTH = 8
+MAX_RECEIPTS = 512
+"""Twice what can wait."""
+LOGGED = 40
+"""Letters of a control's id."""
 
 
 @dataclass(eq=False, slots=True)
@@ -128,7 +131,9 @@ class Station:
         self._last: _Fresh | None = None
         self._encodings: dict[Format, _Encoding] = {}
         self._asked: dict[str, float] = {}
-        """When each waiting control was; no more of them wait than a timeline takes."""
+        """When each waiting control was that is to show at once; no more of them wait than a timeline takes."""
+        self._receipts: OrderedDict[str, Receipt] = OrderedDict()
+        """The last of each control, by its id; the oldest are forgotten first."""
         self._words: tuple[tuple[WeightedPrompt, ...], tuple[str, ...]] = ((), ())
 
     def tell(self, notice: Notice) -> None:
@@ -169,8 +174,20 @@ class Station:
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         self._refuse_when_ended()
         receipt = self._parts.service.control(self.session_id, control, at_chunk=at_chunk)
-        self._asked[receipt.control_id] = self._parts.clock()
+        if at_chunk is None:
+            self._asked[receipt.control_id] = self._parts.clock()
+        self._keep(receipt)
         return receipt
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """The last of each control, for those who ask instead of listening."""
+        return tuple(self._receipts.values())
+
+    @property
+    def backlog(self) -> int:
+        """What waits to be encoded and passed on."""
+        return len(self._inbox)
 
     def push(self, frame_HW3: Frames) -> None:
         """The next frame of its input."""
@@ -185,7 +202,7 @@ class Station:
             while not self.ended:
                 await self._pass_on(await self._next())
         except Exception as error:  # an encoder that fails ends this session and no other
-            log.exception("station %s has failed", self.session_id)
+            log.exception("its pictures could not be encoded", extra={"session": label(self.session_id)})
             self._parts.service.end(self.session_id, f"its pictures could not be encoded: {error}")
             self._finish(Ended(cause="failed", reason=f"its pictures could not be encoded: {error}"))
 
@@ -197,14 +214,23 @@ class Station:
         first_s = None if self.last_info is not None else self._parts.clock() - self.begun
         self.last_info = fresh.info
         self._parts.metrics.chunk(fresh.info, first_s=first_s)
-        self._note_applied(fresh.info.receipts)
+        for asked in self._note_applied(fresh.info.receipts):
+            self._parts.metrics.control_seconds.observe(self._parts.clock() - asked)
         self._enqueue(fresh)
 
-    def _note_applied(self, receipts: tuple[Receipt, ...]) -> None:
+    def _note_applied(self, receipts: tuple[Receipt, ...]) -> list[float]:
+        """When those that were to show at once were asked for."""
+        asked = [self._asked.pop(receipt.control_id, None) for receipt in receipts]
         for receipt in receipts:
-            asked = self._asked.pop(receipt.control_id, None)
-            if asked is not None:
-                self._parts.metrics.control_seconds.observe(self._parts.clock() - asked)
+            self._keep(receipt)
+            self._log(f"applied {receipt.control_id[:LOGGED]!r}", chunk=receipt.chunk_index)
+        return [moment for moment in asked if moment is not None]
+
+    def _keep(self, receipt: Receipt) -> None:
+        self._receipts[receipt.control_id] = receipt
+        self._receipts.move_to_end(receipt.control_id)
+        if len(self._receipts) > MAX_RECEIPTS:
+            self._receipts.popitem(last=False)
 
     def _enqueue(self, item: Notice | _Fresh | _Greeting) -> None:
         self._inbox.append(item)
@@ -246,7 +272,9 @@ class Station:
         if self.tape is not None and fresh.frames is not None:
             self.tape.recording.add(fresh.frames)
         self._last = fresh
-        self._log(f"chunk in {fresh.info.total_ms:.0f} ms", logging.DEBUG, chunk=fresh.info.index)
+        late_s = fresh.info.late_s
+        words = f"chunk in {fresh.info.total_ms:.0f} ms" + (f", {late_s:.2f} s late" if late_s > 0 else "")
+        self._log(words, logging.INFO if late_s > 0 else logging.DEBUG, chunk=fresh.info.index)
         formats = {viewer.format for viewer in self.viewers}
         pictures = await asyncio.gather(*(self._encode(format, fresh) for format in formats))
         for picture in pictures:
@@ -281,8 +309,7 @@ class Station:
         viewer.outbox.put(picture)
 
     def _log(self, words: str, level: int = logging.INFO, **about: object) -> None:
-        """By a label that is too short to steer the session with."""
-        log.log(level, words, extra={"session": self.session_id[:LABEL_LENGTH], **about})
+        log.log(level, words, extra={"session": label(self.session_id), **about})
 
     def _finish(self, ended: Ended) -> None:
         self.state = ended

@@ -59,11 +59,12 @@ MakeTalker = Callable[[Hub, Outbox, ClientLimits], PatientTalker]
 
 async def converse(websocket: WebSocket, make_talker: MakeTalker) -> None:
     """One connection, from beginning to end."""
-    limits: ClientLimits = websocket.app.state.limits
+    hub: Hub = websocket.app.state.desk.hub
+    limits: ClientLimits = websocket.app.state.desk.limits
     offered = websocket.scope.get("subprotocols", ())  # a browser that brings its key in one needs one back
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     outbox = Outbox(OutboxLimits(patience_s=limits.patience_s))
-    talker = make_talker(websocket.app.state.hub, outbox, limits)
+    talker = make_talker(hub, outbox, limits)
     sender = asyncio.ensure_future(outbox.drain(lambda item: _send(websocket, messages(talker.say(item)))))
     listener = asyncio.ensure_future(_listen(websocket, talker, limits))
     try:

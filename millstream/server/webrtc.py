@@ -6,22 +6,19 @@ input of a session started with `input`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from millstream.core.errors import MillstreamError
-from millstream.server.bodies import json_response, read_json
 from millstream.server.conversation import Conversation
+from millstream.server.endpoints import Desk, Endpoint
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, ProtocolError
 from millstream.server.outbox import Outbox
-from millstream.server.peers import Party, Peers
-from millstream.server.rest import error_response
+from millstream.server.peers import Party
 
 OPENINGS = ("start", "attach", "view", "restore")
 
@@ -41,29 +38,27 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     view: str
 
 
-def routes() -> list[BaseRoute]:
-    return [Route("/v1/webrtc/offer", offer, methods=["POST"])]
-
-
-async def offer(request: Request) -> Response:
+async def offer_stream(desk: Desk, words: Mapping[str, str], asked: Offer) -> Answer:
     """Open or join a session, and answer with how to connect to it."""
-    hub: Hub = request.app.state.hub
-    limits: ClientLimits = request.app.state.limits
+    if asked.type != "offer":
+        raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
+    party = await _join(asked.start, desk.hub, desk.limits)
+    owner, session = party.may_feed, party.station.session_id
     try:
-        asked = await read_json(request, Offer, limits.max_text_bytes)
-        if asked.type != "offer":
-            raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
-        party = await _join(asked.start, hub, limits)
-        owner = party.may_feed
-        try:
-            _, sdp = await _peers(request).connect(asked.sdp, party, hub, limits)
-        except MillstreamError:
-            if owner and asked.start.get("type", "start") == "start":
-                hub.service.end(party.station.session_id, "its connection was never made")
-            raise
-    except MillstreamError as error:
-        return error_response(error)
-    return json_response(Answer(sdp=sdp, session=party.station.session_id if owner else "", view=party.station.view_id))
+        _, sdp = await desk.peers.connect(asked.sdp, party, desk.hub, desk.limits)
+    except MillstreamError:
+        if owner and asked.start.get("type", "start") == "start":
+            desk.hub.service.end(session, "its connection was never made")
+        raise
+    return Answer(sdp=sdp, session=session if owner else "", view=party.station.view_id)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST", path="/v1/webrtc/offer", does=offer_stream, body=Offer, answer=Answer,
+        says="Open or join a session over WebRTC: pictures on a track, the native protocol on the channel `parameters`.",
+    ),
+)  # fmt: skip
 
 
 async def _join(start: dict[str, Any], hub: Hub, limits: ClientLimits) -> Party:
@@ -83,8 +78,3 @@ async def refusal_in(outbox: Outbox) -> ProtocolError:
     while not isinstance(said := await outbox.take(), ErrorMessage):
         pass
     return ProtocolError(said.code, said.message)
-
-
-def _peers(request: Request) -> Peers:
-    peers: Peers = request.app.state.peers
-    return peers

@@ -109,6 +109,7 @@ class FakeService:
             scheduler=SchedulerMetrics(sessions=sessions, utilisation=0.1, busy_s=1.0, ready=0),
             admission=AdmissionMetrics(admitted=len(sessions), waiting=0, promised=0.1, memory_bytes=0, refused=0),
             session_bytes=0,
+            device_bytes=0,
         )
 
     def picture(self, session_id: str, *, fill: int = 0, late_s: float = 0.0) -> None:

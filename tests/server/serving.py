@@ -162,7 +162,7 @@ def serving(
     try:
         wait_until(lambda: server.started and service.ready.is_set(), "the server is ready")
         host, port = listener.getsockname()[:2]
-        yield Serving(f"{host}:{port}", app.state.hub, app.state.peers)
+        yield Serving(f"{host}:{port}", app.state.desk.hub, app.state.desk.peers)
     finally:
         server.should_exit = True
         thread.join(PATIENCE_S)

@@ -164,10 +164,81 @@ def test_tensors_of_another_shape_or_name_are_refused(engine: Engine, fingerprin
         {"history.latents.3": torch.zeros(1)},
         {"something": torch.zeros(1)},
         {"ring.nonsense": torch.zeros(1)},
+        {"decoder.0": torch.zeros(1, 4, 2, 8, 9)},
+        {"decoder.0": None},
+        {"decoder.24": torch.zeros(1)},
+        {"decoder.x": torch.zeros(1)},
+        {"encoder.0": torch.zeros(1, 3, 2, 64, 64)},
+        {"motion.last": torch.zeros(16, 16, 3)},
+        {"ring.k": torch.zeros(2, 1, 144, 2, 24, dtype=torch.bfloat16)},
+        {"history.latents.0": torch.zeros(1, 4, 8, 8, dtype=torch.float64)},
+        {"history.latents.900": torch.zeros(1, 4, 8, 8)},
+        {"history.latents.\u0663": torch.zeros(1, 4, 8, 8)},
+        {f"history.latents.{'9' * 5000}": torch.zeros(1, 4, 8, 8)},
+        {"history.pixels.2": torch.zeros(1, 3, 64, 64), "history.latents.2": None},
+        {f"history.latents.0{number}": torch.zeros(1, 4, 8, 8) for number in range(100, 130)},
     ]
     for change in changes:
-        with pytest.raises(SnapshotError, match="not a whole snapshot"):
-            snapshot.read(forged(file, tmp_path, None, **change), engine, fingerprint)
+        with pytest.raises(SnapshotError, match="not a whole snapshot") as refusal:
+            snapshot.check(forged(file, tmp_path, None, **change), engine, fingerprint)
+        assert len(str(refusal.value)) < 250, change
+        assert "\n" not in str(refusal.value)
+
+
+def test_a_forged_snapshot_is_refused_before_a_tensor_of_it_is_read(
+    engine: Engine, fingerprint: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table promises megabytes where the VAE keeps kilobytes; nothing of that is ever allocated."""
+    path = forged(file, tmp_path, None, **{"decoder.3": torch.zeros(1, 16, 2, 290, 290)})
+    read: list[str] = []
+    opened = snapshot.safe_open
+
+    class Watched:
+        def __init__(self, *args: object, **options: object) -> None:
+            self._file = opened(*args, **options)
+
+        def __enter__(self) -> Watched:
+            self._file.__enter__()
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self._file.__exit__(*error)
+
+        def __getattr__(self, name: str) -> object:
+            if name == "get_tensor":
+                read.append(name)
+            return getattr(self._file, name)
+
+    monkeypatch.setattr(snapshot, "safe_open", Watched)
+    with pytest.raises(SnapshotError, match=r"decoder\.3 is float32 \(1, 16, 2, 290, 290\), not"):
+        snapshot.read(path, engine, fingerprint)
+    assert read == []
+
+
+@pytest.mark.parametrize("model", ["wan-tiny", "wan-mini", "brook"])
+def test_what_a_vae_keeps_is_known_without_running_it(model: str, tmp_path: Path) -> None:
+    engine = Engine(model, weights="random", device="cpu", dtype="float32")
+    frames = np.zeros((9, 64, 96, 3), np.uint8)
+    with engine.session("sea", frames=iter(frames), height=64, width=96, window=6, sink=2, positions="windowed") as session:
+        digests(session, 1)
+        taken = snapshot.take(engine, session, "")
+    assert {"encoder.0", "decoder.0", "ring.sink_k"} <= set(taken.tensors)
+    snapshot.write(taken, tmp_path / "one.safetensors")
+    assert snapshot.check(tmp_path / "one.safetensors", engine, "") == taken.header
+
+
+def test_a_window_that_the_timeline_does_not_have_is_refused(
+    engine: Engine, fingerprint: str, file: Path, tmp_path: Path
+) -> None:
+    """Memory is promised for the configuration's window; the timeline must not ask for another behind its back."""
+    timeline = json.loads(header_of(file))["timeline"]
+    for change in ({"window": 1000}, {"steps": [1000.0, 900.0, 800.0, 700.0, 600.0]}):
+        with pytest.raises(SnapshotError, match="differ"):
+            snapshot.check(forged(file, tmp_path, {"timeline": timeline | change}), engine, fingerprint)
+    ring = json.loads(header_of(file))["ring"]
+    for wrong in ({"frames": ring["frames"][1:]}, {"written": -1}, {"frames": [-7, *ring["frames"][1:]]}):
+        with pytest.raises(SnapshotError, match="slots"):
+            snapshot.check(forged(file, tmp_path, {"ring": ring | wrong}), engine, fingerprint)
 
 
 def test_a_timeline_that_cannot_be_is_refused(engine: Engine, fingerprint: str, file: Path, tmp_path: Path) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from millstream.server.dialects import krea, scope, sglang, vllm_omni
+from millstream.server.endpoints import Endpoint
 
 
-def routes() -> list[BaseRoute]:
-    return [*sglang.routes(), *vllm_omni.routes(), *krea.routes(), *scope.routes()]
+def sockets() -> list[BaseRoute]:
+    return [*sglang.routes(), *vllm_omni.routes(), *krea.routes()]
+
+
+def endpoints() -> list[Endpoint]:
+    return scope.endpoints()

@@ -87,11 +87,6 @@ class Interpreter:
         code = error.code if isinstance(error, ProtocolError) else "bad_control"
         self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id))
 
-    def check_id(self, control_id: str) -> None:
-        """Before a dialect remembers it."""
-        if len(control_id) > self.limits.max_id_length:
-            raise ProtocolError("bad_control", f"an event's id may have {self.limits.max_id_length} letters")
-
     def leave(self) -> None:
         """The connection is over, and so is its session."""
         self.conversation.leave()

@@ -6,27 +6,25 @@ run are not touched. Errors are `{"detail": …}`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
-from millstream.core.errors import MillstreamError
 from millstream.server.asking import Ask
-from millstream.server.bodies import json_response, read_json
+from millstream.server.bodies import read_json
 from millstream.server.dialects.interpreter import heed
 from millstream.server.dialects.scope_parameters import Parameters, ScopeChannel
+from millstream.server.endpoints import Desk, Endpoint, Handler
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ProtocolError
 from millstream.server.outbox import Outbox
-from millstream.server.peers import MAX_CANDIDATES, Party, Peers
-from millstream.server.rest import error_response
+from millstream.server.peers import MAX_CANDIDATES, Party
 from millstream.server.webrtc import refusal_in
 
+T = TypeVar("T", bound=msgspec.Struct)
 Side = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 
 
@@ -58,20 +56,61 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
     candidates: Annotated[tuple[Candidate, ...], msgspec.Meta(max_length=MAX_CANDIDATES)]
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
+    left_out: tuple[str, ...]
+    """Names of what was asked for and means nothing here."""
 
 
-def routes() -> list[BaseRoute]:
-    scope = Scope()
-    offer = "/api/v1/webrtc/offer"
+class PipelineStatus(msgspec.Struct, frozen=True, kw_only=True):
+    status: Literal["loaded", "loading", "error"]
+    pipeline_id: str
+    load_params: LoadParams
+    loaded_lora_adapters: tuple[str, ...] = ()
+    error: str | None
+
+
+class IceServers(msgspec.Struct, frozen=True, kw_only=True):
+    iceServers: tuple[dict[str, Any], ...]
+
+
+class ScopeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    sdp: str
+    type: str = "answer"
+    sessionId: str
+
+
+class Detail(msgspec.Struct, frozen=True, kw_only=True):
+    """An error as Scope's clients expect it."""
+
+    detail: str
+
+
+def endpoints() -> list[Endpoint]:
+    scope, offer = Scope(), "/api/v1/webrtc/offer"
     return [
-        Route("/api/v1/pipeline/load", _plainly(scope.load), methods=["POST"]),
-        Route("/api/v1/pipeline/status", _plainly(scope.status), methods=["GET"]),
-        Route("/api/v1/webrtc/ice-servers", _plainly(scope.ice_servers), methods=["GET"]),
-        Route(offer, _plainly(scope.offer), methods=["POST"]),
-        Route(f"{offer}/{{id}}", _plainly(scope.add_candidates), methods=["PATCH"]),
-        Route(f"{offer}/{{id}}", _plainly(scope.hang_up), methods=["DELETE"]),
+        _endpoint("POST", "/api/v1/pipeline/load", scope.load_pipeline, "Scope: check a pipeline's name.", LoadRequest, Loaded),
+        _endpoint("GET", "/api/v1/pipeline/status", scope.pipeline_status, "Scope: how it stands.", None, PipelineStatus),
+        _endpoint("GET", "/api/v1/webrtc/ice-servers", scope.ice_servers, "Scope: for offers from afar.", None, IceServers),
+        _endpoint("POST", offer, scope.offer_scope, "Scope: a new session over WebRTC.", ScopeOffer, ScopeAnswer),
+        _endpoint("PATCH", f"{offer}/{{id}}", scope.add_candidates, "Scope: ways to reach the client.", Candidates, None),
+        _endpoint("DELETE", f"{offer}/{{id}}", scope.hang_up, "Scope: end a connection and its session.", None, None),
     ]
+
+
+def _endpoint(method: str, path: str, does: Handler, says: str, body: type | None, answer: type | None) -> Endpoint:
+    return Endpoint(
+        method=method,
+        path=path,
+        does=does,
+        says=says,
+        body=body,
+        reads_itself=body in (LoadRequest, ScopeOffer),
+        answer=answer,
+        status=204 if answer is None else 200,
+        error=Detail,
+        explain=lambda error: Detail(detail=str(error)),
+    )
 
 
 class Scope:
@@ -79,58 +118,50 @@ class Scope:
         self._loaded = LoadParams()
         """Of the last load: as in Scope, it holds for everybody who connects afterwards."""
 
-    async def load(self, request: Request) -> Response:
-        asked = await read_json(request, LoadRequest, _limits(request).max_text_bytes)
+    async def load_pipeline(self, desk: Desk, words: Mapping[str, str], request: Request) -> Loaded:
+        asked, unknown = await _heeded(request, LoadRequest, desk.limits)
         names = {name for name in (asked.pipeline_id, *asked.pipeline_ids) if name}
-        model = _hub(request).card.name
+        model = desk.hub.card.name
         if names != {model}:
             raise ProtocolError("not_found", f"this server has one pipeline, {model!r}; load that one")
         self._loaded, left_out = heed(asked.load_params or {}, LoadParams)
-        return json_response({"message": f"{model} is loaded", "left_out": left_out})
+        return Loaded(message=f"{model} is loaded", left_out=left_out + unknown)
 
-    async def status(self, request: Request) -> Response:
-        hub = _hub(request)
-        failure = hub.service.failure
-        ready = "loaded" if hub.service.ready.is_set() else "loading"
-        return json_response(
-            {
-                "status": ready if failure is None else "error",
-                "pipeline_id": hub.card.name,
-                "load_params": self._loaded,
-                "loaded_lora_adapters": [],
-                "error": None if failure is None else str(failure),
-            }
+    async def pipeline_status(self, desk: Desk, words: Mapping[str, str], body: None) -> PipelineStatus:
+        service, failure = desk.hub.service, desk.hub.service.failure
+        ready: Literal["loaded", "loading"] = "loaded" if service.ready.is_set() else "loading"
+        return PipelineStatus(
+            status=ready if failure is None else "error",
+            pipeline_id=desk.hub.card.name,
+            load_params=self._loaded,
+            error=None if failure is None else str(failure),
         )
 
-    async def ice_servers(self, request: Request) -> Response:
-        return json_response({"iceServers": [server.as_json() for server in _peers(request).ice_servers]})
+    async def ice_servers(self, desk: Desk, words: Mapping[str, str], body: None) -> IceServers:
+        return IceServers(iceServers=tuple(server.as_json() for server in desk.peers.ice_servers))
 
-    async def offer(self, request: Request) -> Response:
-        hub, limits = _hub(request), _limits(request)
-        asked = await read_json(request, ScopeOffer, limits.max_text_bytes)
+    async def offer_scope(self, desk: Desk, words: Mapping[str, str], request: Request) -> ScopeAnswer:
+        asked, beside = await _heeded(request, ScopeOffer, desk.limits)
         if asked.type != "offer":
             raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
         first, unknown = heed(asked.initialParameters or {}, Parameters)
         outbox = Outbox()
-        channel = ScopeChannel(hub, outbox, limits)
-        if not await channel.start(self._start(hub, first), first, unknown):
+        channel = ScopeChannel(desk.hub, outbox, desk.limits)
+        if not await channel.start(self._start(desk.hub, first), first, unknown + beside):
             raise await refusal_in(outbox)
         station = channel.interpreter.conversation.station
         assert station is not None, "a channel started without its session"
         party = Party(talker=channel, station=station, outbox=outbox, may_feed=True)
-        peer, sdp = await _peers(request).connect(asked.sdp, party, hub, limits)
-        return json_response({"sdp": sdp, "type": "answer", "sessionId": peer.peer_id})
+        peer, sdp = await desk.peers.connect(asked.sdp, party, desk.hub, desk.limits)
+        return ScopeAnswer(sdp=sdp, sessionId=peer.peer_id)
 
-    async def add_candidates(self, request: Request) -> Response:
-        peer = _peers(request).find(request.path_params["id"])
-        asked = await read_json(request, Candidates, _limits(request).max_text_bytes)
+    async def add_candidates(self, desk: Desk, words: Mapping[str, str], asked: Candidates) -> None:
+        peer = desk.peers.find(words["id"])
         for each in asked.candidates:
             await peer.add_candidate(each.candidate, each.sdpMid, each.sdpMLineIndex)
-        return Response(status_code=204)
 
-    async def hang_up(self, request: Request) -> Response:
-        _peers(request).find(request.path_params["id"]).hang_up()
-        return Response(status_code=204)
+    async def hang_up(self, desk: Desk, words: Mapping[str, str], body: None) -> None:
+        desk.peers.find(words["id"]).hang_up()
 
     def _start(self, hub: Hub, first: Parameters) -> Ask:
         prompts = first.prompts or (first.transition.target_prompts if first.transition else ())
@@ -147,28 +178,6 @@ class Scope:
         )
 
 
-def _plainly(handler: Handler) -> Handler:
-    """Errors as Scope's clients expect them."""
-
-    async def handle(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except MillstreamError as error:
-            return json_response({"detail": str(error)}, error_response(error).status_code)
-
-    return handle
-
-
-def _hub(request: Request) -> Hub:
-    hub: Hub = request.app.state.hub
-    return hub
-
-
-def _limits(request: Request) -> ClientLimits:
-    limits: ClientLimits = request.app.state.limits
-    return limits
-
-
-def _peers(request: Request) -> Peers:
-    peers: Peers = request.app.state.peers
-    return peers
+async def _heeded(request: Request, kind: type[T], limits: ClientLimits) -> tuple[T, tuple[str, ...]]:
+    """A body's known fields, and the names of others that ask for something."""
+    return heed(await read_json(request, dict[str, Any], limits.max_text_bytes), kind)

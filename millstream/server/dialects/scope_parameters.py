@@ -14,6 +14,7 @@ import msgspec
 from millstream.core.controls import (
     MAX_BLEND_CHUNKS,
     AnyControl,
+    AskedPrompt,
     Cut,
     Pause,
     Receipt,
@@ -22,7 +23,6 @@ from millstream.core.controls import (
     SetNoiseScale,
     SetPrompt,
     SetSteps,
-    WeightedPrompt,
 )
 from millstream.core.errors import MillstreamError
 from millstream.runtime.notices import Applied, Ended
@@ -36,15 +36,15 @@ from millstream.server.outbox import Outbox
 Interpolation = Literal["linear", "slerp"]
 
 
-class Transition(msgspec.Struct, frozen=True, kw_only=True):
-    target_prompts: tuple[WeightedPrompt, ...]
+class Transition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    target_prompts: tuple[AskedPrompt, ...]
     num_steps: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLEND_CHUNKS)] = 4
     """Chunks; 0: at once."""
     temporal_interpolation_method: Interpolation = "linear"
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
-    prompts: tuple[WeightedPrompt, ...] | None = None
+    prompts: tuple[AskedPrompt, ...] | None = None
     prompt_interpolation_method: Interpolation = "linear"
     transition: Transition | None = None
     denoising_step_list: tuple[float, ...] | None = None

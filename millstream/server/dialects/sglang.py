@@ -175,7 +175,7 @@ class SGLang:
 
     async def _event(self, event: Event) -> None:
         control_id = "" if event.event_id is None else str(event.event_id)
-        self._interpreter.check_id(control_id)
+        self._interpreter.limits.check_id(control_id)
         if event.event_id is not None:
             self._remember(control_id, event.event_id)
         try:

@@ -210,7 +210,7 @@ class VLLMOmni:
         except msgspec.MsgspecError as error:
             raise ProtocolError("bad_control", f"cannot read the interaction: {str(error)[:300]}") from None
         event_id, chunks = interaction.event_id or f"event-{secrets.token_urlsafe(6)}", interaction.transition_chunks or 0
-        self._interpreter.check_id(event_id)
+        self._interpreter.limits.check_id(event_id)
         if not self._transitions.ask(event_id, max(1, chunks)):
             twice = f"event {event_id[:40]!r} waits already; give each its own id"
             self._outbox.put(Error(code="interaction_failed", message=twice, event_id=event_id))

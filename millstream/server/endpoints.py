@@ -1,0 +1,101 @@
+"""What every address answered over HTTP is made of: one line in a table, from which its route and its description are made.
+
+A handler gets the desk, the words of its path and a checked body, and answers with a struct, a response or nothing. Knows no
+route of its own: `server/rest.py`, `server/webrtc.py`, `server/health.py` and Scope's dialect have the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
+from millstream.server.bodies import json_response, read_json
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits
+from millstream.server.messages import ProtocolError
+from millstream.server.peers import Peers
+
+JSON = "application/json"
+STATUS = {"bad_state": 409, "not_found": 404, "too_large": 413, "too_fast": 429, "refused": 503, "failed": 500}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Desk:
+    """What handlers work with, for as long as the server runs."""
+
+    hub: Hub
+    peers: Peers
+    limits: ClientLimits
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+    message: str
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    error: ErrorBody
+
+
+Handler = Callable[[Desk, Mapping[str, str], Any], Awaitable[Any]]
+
+
+def status_of(error: MillstreamError) -> tuple[str, int]:
+    """The code and the HTTP status that fit it."""
+    if isinstance(error, ProtocolError):
+        code: str = error.code
+    elif isinstance(error, Overloaded):
+        code = "refused"
+    else:
+        code = "not_found" if isinstance(error, (UnknownSession, UnknownFile)) else "bad_message"
+    return code, STATUS.get(code, 400)
+
+
+def error_answer(error: MillstreamError) -> msgspec.Struct:
+    return ErrorAnswer(error=ErrorBody(code=status_of(error)[0], message=str(error)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint:
+    method: str
+    path: str
+    does: Handler
+    says: str
+    """One line for the reader of the schema."""
+    body: type | None = None
+    """A struct, or bytes."""
+    reads_itself: bool = False
+    """Whether the handler is given the request instead of its body."""
+    answer: type | None = None
+    """A struct; None: nothing, or a file of `media_type`."""
+    media_type: str = JSON
+    """Of the answer."""
+    status: int = 200
+    error: type = ErrorAnswer
+    explain: Callable[[MillstreamError], msgspec.Struct] = error_answer
+    """What went wrong, as an `error`."""
+
+    def route(self) -> Route:
+        return Route(self.path, self.handle, methods=[self.method])
+
+    async def handle(self, request: Request) -> Response:
+        desk: Desk = request.app.state.desk
+        try:
+            answer = await self.does(desk, request.path_params, await self._read(request, desk.limits))
+        except MillstreamError as error:
+            return json_response(self.explain(error), status_of(error)[1])
+        if isinstance(answer, Response):
+            return answer
+        return Response(status_code=self.status) if answer is None else json_response(answer, self.status)
+
+    async def _read(self, request: Request, limits: ClientLimits) -> Any:
+        if self.reads_itself:
+            return request
+        return None if self.body is None else await read_json(request, self.body, limits.max_text_bytes)

@@ -1,0 +1,242 @@
+"""Who holds a place on the device: sessions that idle, come back, are restored, change their terms or run out of memory."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from millstream.core.controls import Cut, Pause, Resume, SetSteps, SetWindow
+from millstream.core.errors import ConfigError, ControlError, Overloaded, UnknownSession
+from millstream.runtime import snapshot
+from millstream.runtime.admission import Admitted
+from millstream.runtime.chunk_times import ChunkTimes
+from millstream.runtime.engine import Engine
+from millstream.runtime.notices import Applied, Ended, Live, Pictured, Waiting
+from millstream.runtime.seats import OpenRequest, geometry
+from millstream.runtime.service import Service
+from millstream.runtime.session import Session
+from tests.unit.test_service import BYTES, PATIENCE_S, Owner, alone, config, request, running
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < give_up, f"waited in vain until {what}"
+        time.sleep(0.005)
+
+
+def wait_for_places(service: Service, places: int) -> None:
+    wait_until(lambda: service.metrics().admission.admitted == places, f"{places} places are taken")
+
+
+def paused_and_gone(service: Service, engine: Engine, name: str = "a", **changes: object) -> tuple[Owner, list[str]]:
+    """A session that was paused and left and now lies in host memory; what it has shown."""
+    owner = Owner()
+    service.open(request(engine, name, idle_s=0.05, **changes), owner)
+    service.watch(name)
+    found = owner.digests(1)
+    service.control(name, Pause(id="p"))
+    while not isinstance(notice := owner.heard.get(timeout=PATIENCE_S), Applied):
+        found += [notice.chunk.digest] if isinstance(notice, Pictured) else []
+    service.unwatch(name)
+    wait_for_places(service, 0)
+    return owner, found
+
+
+def test_who_looks_at_a_paused_session_in_host_memory_takes_no_place_until_it_is_resumed(engine: Engine) -> None:
+    expected = alone(engine, "sea", 4)
+    with running(engine, memory=BYTES) as service:
+        owner, found = paused_and_gone(service, engine)
+        service.watch("a")
+        assert service.metrics().admission.admitted == 0
+        service.control("a", Resume())
+        assert service.metrics().admission.admitted == 1
+        rest = owner.wait_for(Pictured, lambda each: len(found) + len(each) >= 4)
+        assert (found + [notice.chunk.digest for notice in rest])[:4] == expected
+
+
+def test_a_session_that_ends_on_its_way_back_gives_up_its_place(engine: Engine) -> None:
+    with running(engine, memory=BYTES) as service:
+        owner, _ = paused_and_gone(service, engine)
+        with service._changed:  # the engine cannot bring it back meanwhile
+            service.watch("a")
+            service.control("a", Resume())
+            service.end("a")
+        owner.wait_for(Ended)
+        wait_for_places(service, 0)
+        assert isinstance(service.open(request(engine, "b"), Owner()), Admitted)
+
+
+def test_one_who_leaves_while_waiting_to_come_back_leaves_the_line(engine: Engine) -> None:
+    with running(engine, memory=BYTES) as service:
+        first, second = Owner(), Owner()
+        service.open(request(engine, "a", idle_s=0.05), first)
+        wait_for_places(service, 0)
+        service.open(request(engine, "b", unattended="run"), second)
+        service.watch("a")
+        assert first.wait_for(Waiting)[-1].position == 1
+        service.unwatch("a")
+        assert service.metrics().admission.waiting == 0
+        service.watch("a")
+        assert first.wait_for(Waiting)[-1].position == 1
+        service.end("b")
+        assert first.digests(1) == alone(engine, "sea", 1)
+
+
+def test_steps_asked_of_a_session_in_host_memory_hold_when_it_is_back(engine: Engine) -> None:
+    with running(engine, memory=BYTES) as service:
+        owner, _ = paused_and_gone(service, engine)
+        service.control("a", SetSteps(id="fewer", steps=(1000.0, 500.0)))
+        service.watch("a")
+        service.control("a", Resume())
+        shown = owner.wait_for(Pictured, lambda each: each and each[-1].chunk.receipts)[-1]
+        assert "fewer" in {receipt.control_id for receipt in shown.chunk.receipts}
+
+
+def test_terms_add_up_over_several_controls(engine: Engine) -> None:
+    """Eight steps, then a larger window: it is eight steps with that window that must fit."""
+    with running(engine) as service:
+        service.open(request(engine, "a"), Owner())
+        service.control("a", SetSteps(steps=tuple(range(1000, 200, -100))))
+        service.control("a", SetWindow(window=12))
+        asked = service._seats["a"].asked.geometry
+        assert (asked.calls, asked.window) == (9, 12)
+        with pytest.raises(ConfigError):
+            service.control("a", SetWindow(window=1))
+        with pytest.raises(ControlError, match="past"):
+            service.control("a", SetWindow(window=15), at_chunk=-1)
+        assert service._seats["a"].asked.geometry == asked
+
+
+def test_a_session_that_cannot_come_back_for_want_of_memory_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(session: Session) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with running(engine) as service:
+        owner, _ = paused_and_gone(service, engine)
+        good = Owner()
+        service.open(request(engine, "good"), good)
+        service.watch("good")
+        monkeypatch.setattr(engine, "bring_back", too_large)
+        service.watch("a")
+        service.control("a", Resume())
+        ended = owner.wait_for(Ended)[-1]
+        assert (ended.cause, "ran out of memory" in ended.reason) == ("failed", True)
+        assert "a" not in engine.generator.caches
+        assert len(good.digests(3)) == 3
+        assert service.failure is None
+        wait_for_places(service, 1)
+
+
+def test_out_of_memory_in_one_sessions_chunk_ends_that_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = engine.generator.run_together
+
+    def failing(parcels: list) -> list:
+        if parcels[0].envelope.session_id == "greedy" and parcels[0].envelope.chunk_index == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(parcels)
+
+    monkeypatch.setattr(engine.generator, "run_together", failing)
+    with running(engine) as service:
+        greedy, good = Owner(), Owner()
+        for name, owner in (("greedy", greedy), ("good", good)):
+            service.open(request(engine, name), owner)
+            service.watch(name)
+        assert "choose a smaller size or window" in greedy.wait_for(Ended)[-1].reason
+        assert set(engine.generator.caches) == {"good"}
+        assert len(good.digests(4)) == 4
+        wait_for_places(service, 1)
+
+
+def saved(engine: Engine, chunks: int = 2, **changes: object) -> snapshot.Snapshot:
+    with engine.session("sea", config=config(engine)) as session:
+        list(session.stream(chunks))
+        for control in changes.pop("controls", ()):
+            session.control(control, at_chunk=99)
+        return snapshot.take(engine, session, "")
+
+
+def restoring(engine: Engine, name: str, start: Callable[[Engine], Session]) -> OpenRequest:
+    return request(engine, name, start=start)
+
+
+def test_a_restored_session_goes_on_and_its_snapshot_is_let_go(engine: Engine) -> None:
+    held = [saved(engine)]
+    gone = weakref.ref(next(iter(held[0].tensors.values())))
+    with running(engine) as service:
+        owner = Owner()
+        service.open(restoring(engine, "a", lambda engine: snapshot.revive(held.pop(), engine, "a")), owner)
+        service.watch("a")
+        assert owner.digests(2) == alone(engine, "sea", 4)[2:]
+        gc.collect()
+        assert gone() is None
+
+
+def test_a_snapshot_that_fails_to_revive_ends_alone_and_gives_up_its_place(engine: Engine) -> None:
+    def broken(engine: Engine) -> Session:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with running(engine, memory=BYTES) as service:
+        owner = Owner()
+        service.open(restoring(engine, "a", broken), owner)
+        assert owner.wait_for(Ended)[-1].cause == "failed"
+        wait_for_places(service, 0)
+        assert service.failure is None
+
+
+def test_reviving_holds_up_nobody_who_asks(engine: Engine) -> None:
+    """It happens on the engine's thread, without the lock; one who gives up meanwhile leaves nothing behind."""
+    taken, begun = saved(engine), time.monotonic()
+
+    def slowly(engine: Engine) -> Session:
+        time.sleep(0.3)
+        return snapshot.revive(taken, engine, "a")
+
+    with running(engine) as service:
+        owner, begun = Owner(), time.monotonic()
+        service.open(restoring(engine, "a", slowly), owner)
+        with pytest.raises(ControlError, match="not live yet"):
+            service.control("a", Cut())
+        service.metrics()
+        service.end("a")
+        assert time.monotonic() - begun < 0.2
+        owner.wait_for(Ended)
+        wait_until(lambda: not service._jobs and "a" not in engine.generator.caches, "nothing is left of it")
+        with pytest.raises(UnknownSession):
+            service.on_engine("a", lambda session: None).result(PATIENCE_S)
+        assert engine.generator.caches == {}
+
+
+def test_a_control_that_waits_in_a_snapshot_must_fit_the_promise_too(engine: Engine) -> None:
+    taken = saved(engine, controls=[SetSteps(steps=tuple(range(1000, 0, -10)))])
+    with running(engine, share=0.5) as service:
+        load = service._admission.times.estimate(geometry(engine.spec, config(engine))).seconds
+        service._admission.times = ChunkTimes()
+        for _ in range(3):
+            service._admission.times.add(geometry(engine.spec, config(engine)), load)
+        owner = Owner()
+        fps = min(0.4 * 12 / load, 240.0)
+        opening = request(engine, "a", fps=fps, start=lambda engine: snapshot.revive(taken, engine, "a"))
+        service.open(opening, owner)
+        ended = owner.wait_for((Ended, Live))[-1]
+        assert isinstance(ended, Ended)
+        assert "of the device" in ended.reason or "could wait" in ended.reason
+        assert engine.generator.caches == {}
+
+
+def test_a_session_without_a_place_may_not_ask_for_what_never_fits(engine: Engine) -> None:
+    with running(engine, share=0.5) as service:
+        load = service._admission.times.estimate(geometry(engine.spec, config(engine))).seconds
+        paused_and_gone(service, engine, fps=min(0.3 * 12 / load, 60.0))
+        with pytest.raises(Overloaded, match=r"of the device|could wait"):
+            service.control("a", SetSteps(steps=tuple(range(1000, 0, -10))))
