@@ -1,13 +1,14 @@
 """A few steps from noise to a clean chunk, with fresh noise in between.
 
-The same loop serves streaming and the trainer's rollouts. It knows neither sessions nor where noise comes from.
+The same loop serves streaming and the trainer's rollouts. It asks for model calls and is answered with flows, so that
+whoever answers may work on several chunks in turn. It knows neither sessions nor where noise comes from.
 Shapes: B batch, F frames, C channels, Y and X latent rows and columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,30 @@ class FlowModel(Protocol):
     def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None: ...
 
 
+class Call(NamedTuple):
+    """One model call that a chunk asks for. The answer is the flow, or None where it only leaves keys and values."""
+
+    phase: str
+    """What it is for: step, commit or recompute."""
+    latents_BFCYX: Tensor
+    level_BF: Tensor
+    memory: Memory
+    cross: CrossKV
+
+    @property
+    def predicts(self) -> bool:
+        return self.phase == "step"
+
+    def answered_by(self, model: FlowModel) -> Tensor | None:
+        call = model if self.predicts else model.commit
+        return call(self.latents_BFCYX, self.level_BF, self.memory, self.cross)
+
+
+T = TypeVar("T")
+Asking = Generator[Call, Any, T]
+"""Work that asks for model calls one after the other, and ends with its result."""
+
+
 def mix(clean: Tensor, noise: Tensor, level: float | Tensor) -> Tensor:
     """Latents at a noise level, in float32."""
     share = level / FULL
@@ -40,14 +65,36 @@ def denoise(
     noise: Callable[[int], Tensor],
 ) -> Tensor:
     """Clean latents in the dtype of `latents_BFCYX`, which are at `levels[0]`. `noise(i)` is what step i starts from."""
+    return answer(denoising(latents_BFCYX, levels, memory, cross, noise), lambda call: call.answered_by(model))
+
+
+def denoising(
+    latents_BFCYX: Tensor,
+    levels: tuple[float, ...],
+    memory: Memory,
+    cross: CrossKV,
+    noise: Callable[[int], Tensor],
+) -> Asking[Tensor]:
+    """The same, asking for its calls."""
     dtype, current = latents_BFCYX.dtype, latents_BFCYX.float()
     clean = current
     for step, level in enumerate(levels):
         if step:
             current = mix(clean, noise(step), level)
-        flow = model(current.to(dtype), per_frame(level, current), memory, cross)
+        flow = yield Call("step", current.to(dtype), per_frame(level, current), memory, cross)
         clean = current - level / FULL * flow.float()
     return clean.to(dtype)
+
+
+def answer(asking: Asking[T], give: Callable[[Call], Tensor | None]) -> T:
+    """Give each call its answer at once, and return the result."""
+    given = None
+    while True:
+        try:
+            call = asking.send(given)
+        except StopIteration as done:
+            return done.value
+        given = give(call)
 
 
 def settle(clean_BFCYX: Tensor, level: float, noise: Callable[[], Tensor]) -> Tensor:
@@ -57,7 +104,12 @@ def settle(clean_BFCYX: Tensor, level: float, noise: Callable[[], Tensor]) -> Te
 
 def commit(model: FlowModel, settled_BFCYX: Tensor, level: float, memory: Memory, cross: CrossKV) -> None:
     """Leave a finished chunk's keys and values in the window."""
-    model.commit(settled_BFCYX, per_frame(level, settled_BFCYX), memory, cross)
+    answer(committing("commit", settled_BFCYX, level, memory, cross), lambda call: call.answered_by(model))
+
+
+def committing(phase: str, settled_BFCYX: Tensor, level: float, memory: Memory, cross: CrossKV) -> Asking[None]:
+    """The same, asking for its call."""
+    yield Call(phase, settled_BFCYX, per_frame(level, settled_BFCYX), memory, cross)
 
 
 def per_frame(level: float, latents_BFCYX: Tensor) -> Tensor:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millstream.core.topology import Topology
 from millstream.models.dit import CausalDiT
+from millstream.parallel.balance import balance
 from millstream.parallel.groups import Groups
+from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.sequence import SequenceDiT
 from millstream.parallel.tensor import split_tensors
 
 
-def parallelise(dit: CausalDiT, topology: Topology, groups: Groups) -> CausalDiT | MeshDiT:
+def parallelise(dit: CausalDiT, topology: Topology, groups: Groups, *, other_work: Sequence[float] = ()) -> CausalDiT | MeshDiT:
     """What to call instead of `dit`, which is taken apart. Every rank of the mesh then makes the same calls in the same order,
-    and every one gets the whole flow."""
+    and every one gets the whole flow. `other_work` is what each stage has to do besides its layers, such as decoding, in
+    units of one layer's time."""
     topology.check(dit.config)
     if topology.mesh_size == 1:
         return dit
@@ -20,4 +25,7 @@ def parallelise(dit: CausalDiT, topology: Topology, groups: Groups) -> CausalDiT
         return SequenceDiT(dit, groups.stage)
     if topology.tp > 1:
         split_tensors(dit, groups.stage)
+    if topology.pp > 1:
+        bounds = balance([1.0] * len(dit.blocks), topology.pp, other_work=other_work)
+        return StagedDiT(dit, groups.stage, groups.lane, groups.back, bounds)
     return MeshDiT(dit, groups.stage)

@@ -1,7 +1,8 @@
 """The groups of a topology's ranks. Every rank makes every group here, in this order, whether it is in it or not.
 
 `world` is for checks at the start, `pair` for envelopes between front and leader, `mesh` for the leader's broadcasts,
-`stage` for what the blocks of a stage sum and exchange, `lane` for activations from one stage to the next.
+`stage` for what the blocks of a stage sum and exchange, `lane` for activations from one stage to the next, `back` for flows
+from the last stage to the others: apart from the lane, so that neither waits for the other's turn.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Groups:
     mesh: RankGroup
     stages: tuple[RankGroup, ...]
     lanes: tuple[RankGroup, ...]
+    backs: tuple[RankGroup, ...]
     record: Record
     """What this rank called, on any of them."""
 
@@ -35,6 +37,11 @@ class Groups:
     def lane(self) -> RankGroup:
         """The one of this rank, which must be of the mesh."""
         return _own(self.lanes)
+
+    @property
+    def back(self) -> RankGroup:
+        """The one of this rank, which must be of the mesh."""
+        return _own(self.backs)
 
 
 def create_groups(topology: Topology, rank: int = 0, *, timeout_s: float = 60.0) -> Groups:
@@ -57,6 +64,7 @@ def create_groups(topology: Topology, rank: int = 0, *, timeout_s: float = 60.0)
         mesh=made("mesh", "mesh", topology.mesh_ranks),
         stages=tuple(made(f"stage{stage}", "mesh", topology.stage_ranks(stage)) for stage in range(topology.pp)),
         lanes=tuple(made(f"lane{lane}", "mesh", topology.lane_ranks(lane)) for lane in range(topology.stage_size)),
+        backs=tuple(made(f"back{lane}", "mesh", topology.lane_ranks(lane)) for lane in range(topology.stage_size)),
         record=record,
     )
 

@@ -1,7 +1,8 @@
-"""Turns an envelope into clean latents on one device, and does nothing that is not written in it.
+"""Turns an envelope into clean latents, and does nothing that is not written in it.
 
-Holds the weights, and per session a key/value ring and a prompt's keys and values; a session's clean latents,
-decoder and timeline are elsewhere. Never sees a socket.
+On one device, or on every rank of a mesh alike, each with its share of the model. Holds the weights, and per session a
+key/value ring and a prompt's keys and values; a session's clean latents, decoder and timeline are elsewhere. Never sees a
+socket.
 Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,7 +22,10 @@ from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, Memory, RingShape
+from millstream.models.sampler import Asking
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
+from millstream.parallel.mesh_dit import MeshDiT
+from millstream.runtime.calls import Answering, Tally, Work
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.wire.parcel import Delivery, Parcel, digest
 
@@ -38,29 +42,8 @@ class SessionCache:
         return self.ring.num_bytes + (self.cross.num_bytes if self.cross else 0)
 
 
-@dataclass(slots=True)
-class MeteredDiT:
-    """The DiT as the sampler sees it, counting and timing its calls."""
-
-    dit: CausalDiT
-    stopwatch: Stopwatch
-    phase: str = "step"
-    calls: int = field(default=0, init=False)
-
-    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        self.calls += 1
-        with self.stopwatch.span(self.phase):
-            flow: Tensor = self.dit(latents_BFCYX, level_BF, memory, cross)
-        return flow
-
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
-        self.calls += 1
-        with self.stopwatch.span(self.phase):
-            self.dit.commit(latents_BFCYX, level_BF, memory, cross)
-
-
 class Generator:
-    def __init__(self, dit: CausalDiT, stopwatch: Stopwatch) -> None:
+    def __init__(self, dit: CausalDiT | MeshDiT, stopwatch: Stopwatch) -> None:
         self.dit = dit
         self.stopwatch = stopwatch
         self.caches: dict[str, SessionCache] = {}
@@ -73,10 +56,10 @@ class Generator:
         return self.run_together([parcel])[0]
 
     def run_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        """Chunks of different sessions in the same calls, all of one `kinship`. One that is refused holds up nobody."""
+        """Chunks of different sessions, all of one `kinship` where they share their calls. One refused holds up nobody."""
         begun = time.perf_counter()
         idle_ms = 1000.0 * (begun - self._idle_since)
-        errors = [self._refusal(parcel) for parcel in parcels]
+        errors = [self.refusal(parcel) for parcel in parcels]
         sound = [parcel for parcel, error in zip(parcels, errors, strict=True) if not error]
         made = iter(self._infer(sound) if sound else ())
         outcomes = [(None, 0) if error else next(made) for error in errors]
@@ -101,43 +84,47 @@ class Generator:
     @torch.inference_mode()
     def _infer(self, parcels: Sequence[Parcel]) -> list[tuple[Tensor, int]]:
         """Clean latents and model calls of each."""
+        answering = Answering(self.dit, self.stopwatch)
+        groups = [[parcel] for parcel in parcels] if answering.takes_turns else [parcels]
+        made = answering.answer([Work(group[0].envelope, self._chunk(group)) for group in groups])
+        return [each for group in made for each in group]
+
+    def _chunk(self, parcels: Sequence[Parcel]) -> Asking[list[tuple[Tensor, int]]]:
+        """One chunk, or several that share their calls: clean latents and model calls of each."""
         envelopes = [parcel.envelope for parcel in parcels]
         assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
-        caches, calls_before = [], []
+        caches, before = [], []
         for parcel in parcels:
-            cache, calls = self._ready(parcel)
+            cache, calls = yield from self._ready(parcel)
             caches.append(cache)
-            calls_before.append(calls)
-        memory, cross = _joined(caches)
-        model, kind = MeteredDiT(self.dit, self.stopwatch), envelopes[0]
+            before.append(calls)
+        (memory, cross), kind, tally = _joined(caches), envelopes[0], Tally()
         self.stopwatch.attend_to(kind)
         latents = torch.cat([parcel.latents_in for parcel in parcels]).to(self.device, self.dtype)
 
         def noise(step: int) -> Tensor:
             return torch.cat([self._noise(envelope, latents[:1].shape, step) for envelope in envelopes])
 
-        clean = sampler.denoise(model, latents, kind.steps, memory, cross, noise)
+        clean = yield from tally.count(sampler.denoising(latents, kind.steps, memory, cross, noise))
         if kind.commit:
-            model.phase = "commit"
             settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
-            sampler.commit(model, settled, kind.context_noise, memory, cross)
-        total = [calls + model.calls for calls in calls_before]
+            yield from tally.count(sampler.committing("commit", settled, kind.context_noise, memory, cross))
+        total = [calls + tally.calls for calls in before]
         for envelope, calls in zip(envelopes, total, strict=True):
             assert calls == envelope.expected_calls, f"{calls} model calls, {envelope.expected_calls} expected"
         return list(zip(clean.split(1), total, strict=True))
 
-    def _ready(self, parcel: Parcel) -> tuple[SessionCache, int]:
+    def _ready(self, parcel: Parcel) -> Asking[tuple[SessionCache, int]]:
         """A session's cache with its chunk placed, its window rebuilt if so asked, and the calls that took."""
-        envelope = parcel.envelope
+        envelope, tally = parcel.envelope, Tally()
         self.stopwatch.attend_to(envelope)
         cache = self._prepare(envelope, parcel.conditioning)
-        model = MeteredDiT(self.dit, self.stopwatch, phase="recompute")
         if parcel.context_frames is not None:
-            self._recompute(model, cache, envelope, parcel.context_frames)
+            yield from tally.count(self._recompute(cache, envelope, parcel.context_frames))
         cache.ring.place(list(range(envelope.start_frame, envelope.end_frame)), kv_bias=envelope.kv_bias)
-        return cache, model.calls
+        return cache, tally.calls
 
-    def _refusal(self, parcel: Parcel) -> str:
+    def refusal(self, parcel: Parcel) -> str:
         """Why a parcel cannot run here; empty if it can."""
         try:
             parcel.validate()
@@ -175,7 +162,7 @@ class Generator:
                 cache.cross = self.dit.read_prompt(conditioning.to(self.device, self.dtype))
         return cache
 
-    def _recompute(self, model: MeteredDiT, cache: SessionCache, envelope: Envelope, context_BFCYX: Tensor) -> None:
+    def _recompute(self, cache: SessionCache, envelope: Envelope, context_BFCYX: Tensor) -> Asking[None]:
         """Rebuild the window from clean latents, oldest first, each group seeing those before it."""
         assert cache.cross is not None
         level, context = envelope.context_noise, context_BFCYX.to(self.device, self.dtype)
@@ -183,7 +170,7 @@ class Generator:
         for start in range(0, len(envelope.context_indices), envelope.frames):
             group = slice(start, start + envelope.frames)
             cache.ring.place(list(envelope.context_indices[group]), end_frame=envelope.end_frame)
-            sampler.commit(model, settled[:, group], level, cache.ring, cache.cross)
+            yield from sampler.committing("recompute", settled[:, group], level, cache.ring, cache.cross)
 
     def _noise(self, envelope: Envelope, shape: torch.Size, step: int) -> Tensor:
         with self.stopwatch.span("noise"):

@@ -1,0 +1,95 @@
+"""A pipeline of layers: every stage has some of the blocks, and activations travel from one to the next.
+
+Every rank runs the same sampler, so each stage knows the latents and levels of a call and embeds them itself; what travels is
+activations forwards and flows from the last stage back to all others, of `SENDS` calls at a time. A call has two
+halves: `begin` does this stage's part and hands it on, `finish` waits for the flow. Between them other sessions' calls
+may begin, which is what keeps the stages busy. All ranks must begin and finish the same calls in the same order.
+Shapes: B batch, F frames, T tokens a frame, D width, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from millstream.models.dit import BlockStack, CausalDiT, CrossKV, Embedded
+from millstream.models.kv import Memory
+from millstream.models.sampler import Call
+from millstream.parallel.balance import Bounds
+from millstream.parallel.busy import BusyTime
+from millstream.parallel.collectives import Pending, RankGroup
+from millstream.parallel.mesh_dit import MeshDiT
+
+SENDS = 2
+"""Calls of which a stage's output may be under way; one more waits for the oldest to arrive."""
+
+
+class StagedDiT(MeshDiT):
+    """This stage's blocks of a DiT, called as the whole one is."""
+
+    def __init__(self, dit: CausalDiT, stage: RankGroup, lane: RankGroup, back: RankGroup, bounds: Bounds) -> None:
+        super().__init__(dit, stage)
+        assert bounds[-1] == len(dit.blocks), f"bounds {bounds} for {len(dit.blocks)} layers"
+        assert len(bounds) == lane.size + 1, f"bounds {bounds} for {lane.size} stages"
+        self.lane, self.back, self.bounds = lane, back, bounds
+        self.busy = BusyTime(dit.patch_in.weight.device)
+        dit.blocks = BlockStack(list(dit.blocks)[bounds[lane.place] : bounds[lane.place + 1]])
+        self._sent: deque[Pending] = deque()
+
+    @property
+    def is_first(self) -> bool:
+        return self.lane.place == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.lane.place == self.lane.size - 1
+
+    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+        flow = self.finish(self.begin(Call("step", latents_BFCYX, level_BF, memory, cross)))
+        assert flow is not None, "a step has a flow"
+        return flow
+
+    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
+        self.finish(self.begin(Call("commit", latents_BFCYX, level_BF, memory, cross)))
+
+    def begin(self, call: Call) -> Pending | None:
+        """Do this stage's part of a call. What it returns is for `finish`."""
+        embedded = self.dit.embed(call.latents_BFCYX, call.level_BF)
+        x_BFTD = embedded.x_BFTD if self.is_first else self._received(embedded.x_BFTD)
+        if self.is_last:
+            return self._end(call, embedded, x_BFTD)
+        with self.stage.inside_blocks(), self.busy.measured():
+            x_BFTD = self.dit.blocks(x_BFTD, embedded.levels_BF6D, call.memory, call.cross)
+        self._send(self.lane, x_BFTD, self.lane.place + 1, "activations")
+        if not call.predicts:
+            return None
+        # Posted before anybody can want to send: the last stage never waits for a receiver.
+        return self.back.receive(torch.empty_like(call.latents_BFCYX), source=self.back.ranks[-1], what="flow")
+
+    def finish(self, begun: Pending | None) -> Tensor | None:
+        """The flow of a call, on every stage; None of a call that predicts nothing."""
+        return None if begun is None else begun.wait()
+
+    def _end(self, call: Call, embedded: Embedded, x_BFTD: Tensor) -> Pending | None:
+        """The last stage's part: its blocks, the head, and the flow for everybody."""
+        with self.stage.inside_blocks(), self.busy.measured():
+            if not call.predicts:
+                self.dit.blocks.remember(x_BFTD, embedded.levels_BF6D, call.memory, call.cross)
+                return None
+            x_BFTD = self.dit.blocks(x_BFTD, embedded.levels_BF6D, call.memory, call.cross)
+            flow = self.dit.head(x_BFTD, embedded.time_BFD, embedded.grid).contiguous()
+        for place in range(self.back.place):
+            self._send(self.back, flow, place, "flow")
+        return Pending(flow)
+
+    def _received(self, like_BFTD: Tensor) -> Tensor:
+        source = self.lane.ranks[self.lane.place - 1]
+        return self.lane.receive(torch.empty_like(like_BFTD), source=source, what="activations").wait()
+
+    def _send(self, group: RankGroup, x: Tensor, place: int, what: str) -> None:
+        self._sent.append(group.send(x.contiguous(), to=group.ranks[place], what=what))
+        receivers = self.back.place if self.is_last else 1
+        while len(self._sent) > SENDS * receivers:
+            self._sent.popleft().wait()
