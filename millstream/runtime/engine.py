@@ -1,4 +1,4 @@
-"""The engine: one model on one device, any number of sessions on it.
+"""The engine: one model, on this process's device or on a mesh of ranks, and any number of sessions on it.
 
 engine = Engine("brook", weights="bundled")
 for chunk in engine.session("a lantern over the sea").stream(chunks=4):
@@ -20,6 +20,8 @@ from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import ConfigError, DeviceError
 from millstream.core.presets import apply_schedule, find_model
+from millstream.core.speed import Speed
+from millstream.models.fast.apply import accelerate
 from millstream.models.registry import load_model
 from millstream.runtime.feed import FrameFeed, Frames
 from millstream.runtime.generator import Generator
@@ -42,17 +44,30 @@ class Engine:
         loras: Sequence[tuple[str, float]] = (),
         device: str = "auto",
         dtype: str = "auto",
+        speed: Speed | None = None,
+        topology: Topology = LOCAL,
+        launch: Launch | None = None,
     ) -> None:
+        """`launch` starts the mesh of a topology that has one, in another way than on this machine."""
         self.spec = find_model(model)
+        self.topology = topology
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         self.weights = (weights,) if isinstance(weights, str) else tuple(weights)
         self.loras = tuple(loras)
-        self.model = load_model(self.spec, self.weights, device=self.device, dtype=self.dtype, loras=self.loras)
+        self.speed = speed or Speed()
+        parts = PARTS if topology.is_local else ("vae", "text")
+        plain = load_model(self.spec, self.weights, device=self.device, dtype=self.dtype, loras=self.loras, parts=parts)
+        self.model = accelerate(plain, self.speed)
         stopwatch = Stopwatch(self.device)
-        self.generator = Generator(self.model.dit, stopwatch)
+        self._generator: Generator | None = None
+        self._mesh: MeshTransport | None = None
+        if topology.is_local:
+            self._generator = Generator(self.model.dit, stopwatch)
+        else:
+            self._mesh = MeshTransport(partial(launch or launcher, self.mesh_config())())
         self._parts = SharedParts(
-            transport=LocalTransport(self.generator),
+            transport=self._mesh or LocalTransport(self.generator),
             vae=self.model.vae,
             read_prompts=self.model.text,
             latent_channels=self.spec.dit.channels,

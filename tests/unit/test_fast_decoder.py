@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from millstream.core.config import VAEConfig
 from millstream.models.wan.decoder import FastDecoder, four_phases, tap_rows
+from millstream.ops.conv3 import SLICES, build, packed
 from millstream.ops.pictures import PAST, sum_taps, woven
 from tests.unit.models_for_tests import VAE, relative_error, vae
 
@@ -66,3 +70,46 @@ def test_taps_summed_equal_the_convolution(pad: int) -> None:
     canvas = F.pad(x, (pad,) * 4)[0].permute(1, 2, 3, 0).contiguous()
     planes = (tap_rows(weight) @ canvas.flatten(0, 2).t()).unflatten(-1, canvas.shape[:3])
     assert relative_error(sum_taps(planes, bias, 4 - PAST, pad=pad), expected) <= 1e-6
+
+
+class RimConvolution:
+    """Stands for a convolution of our own: it reads the rim instead of padding, and takes square weights only."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def pack(self, weight: torch.Tensor) -> torch.Tensor | None:
+        return weight.clone() if weight.shape[0] == weight.shape[1] and weight.shape[2:] == (3, 3, 3) else None
+
+    def __call__(self, canvas: torch.Tensor, packed_weight: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return F.conv3d(canvas.permute(3, 0, 1, 2)[None], packed_weight)[0].permute(1, 2, 3, 0).contiguous()
+
+
+def test_another_convolution_serves_where_it_can() -> None:
+    model, own = vae(), RimConvolution()
+    latents = torch.randn(1, 6, 4, 4, 6)
+    expected, _ = model.decode(latents)
+    fast = FastDecoder(model, own)
+    first, state = fast.decode(latents[:, :3])
+    second, _ = fast.decode(latents[:, 3:], state)
+    assert relative_error(torch.cat([first, second], dim=1), expected) <= 1e-5
+    assert own.calls > 20
+
+
+@pytest.mark.parametrize("channels", SLICES)
+def test_a_packed_weight_holds_every_tap_where_the_kernel_looks(channels: int) -> None:
+    weight, slice_ = torch.randn(channels, channels, 3, 3, 3), SLICES[channels]
+    found = packed(weight)
+    assert found.is_contiguous()
+    for t, s, y, x, k, o, e in [(0, 0, 0, 0, 0, 0, 0), (2, 1, 0, 2, 1, 7, 3), (1, channels // slice_ - 1, 2, 1, 0, 90, 7)]:
+        assert found[t, s, y, x, k, o, e] == weight[o, s * slice_ + 8 * k + e, t, y, x]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_our_convolution_builds_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_CACHE", str(tmp_path))
+    library = build()
+    built_at = library.stat().st_mtime_ns
+    assert build() == library
+    assert library.stat().st_mtime_ns == built_at

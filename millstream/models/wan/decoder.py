@@ -20,11 +20,12 @@ from millstream.ops.pictures import PAST, TAPS, inner, merge_onto, split_frames,
 
 
 class Convolution(Protocol):
-    """Another 3x3x3 convolution than the library's, for the sizes it can."""
+    """Another 3x3x3 convolution than the library's, for the weights it can."""
 
-    def can(self, weight_OITYX: Tensor) -> bool: ...
+    def pack(self, weight_OITYX: Tensor) -> Tensor | None:
+        """A weight as it reads it, or None if it cannot."""
 
-    def __call__(self, canvas: Tensor, weight_OITYX: Tensor) -> Tensor:
+    def __call__(self, canvas: Tensor, packed_weight: Tensor) -> Tensor:
         """[T, Y, X, C] of a canvas with a rim of one pixel."""
 
 
@@ -57,16 +58,27 @@ class Tails:
         return tuple(self._new)
 
 
-class FastDecoder:
+class FastDecoder(nn.Module):
+    """In the place of a VAE. Its encoder is the plain one."""
+
     def __init__(self, vae: WanVAE, own: Convolution | None = None) -> None:
+        super().__init__()
         self.vae, decoder = vae, vae.decoder
         self._own = own
         self._canvases: dict[tuple[int, ...], Tensor] = {}
+        self._packed: dict[nn.Module, Tensor] = {}
         for module in decoder.modules():
             if isinstance(module, nn.Conv3d):
-                module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last_3d)
+                self._settle(module)
         self._phases = {layer: four_phases(layer.conv.weight) for layer in decoder.up if isinstance(layer, Upsample)}
         self._taps = tap_rows(decoder.conv_out.weight)
+
+    def _settle(self, conv: nn.Conv3d) -> None:
+        """A weight in the order its convolution reads it."""
+        packed = self._own.pack(conv.weight) if self._own is not None else None
+        if packed is not None:
+            self._packed[conv] = packed
+        conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last_3d)
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """As `WanVAE.decode`."""
@@ -147,7 +159,7 @@ class FastDecoder:
         tails.leave(canvas, pad)
         if pad:
             assert self._own is not None, "a canvas has a rim only where our own convolution can"
-            return Parted(self._own(canvas, conv.weight), conv.bias)
+            return Parted(self._own(canvas, self._packed[conv]), conv.bias)
         _, rows, columns = conv.padding
         y = F.conv3d(canvas.permute(3, 0, 1, 2)[None], conv.weight, padding=(0, rows, columns))
         return Parted(y[0].permute(1, 2, 3, 0).contiguous(), conv.bias)
@@ -167,7 +179,7 @@ class FastDecoder:
         """Room for a convolution's input, and the width of its rim."""
         y = parted.y
         frames, rows, columns = y.shape[:3] if y.dim() == 4 else (len(y), 2 * y.shape[1] - 2, 2 * y.shape[2] - 2)
-        pad = int(conv is not None and self._own is not None and self._own.can(conv.weight))
+        pad = int(conv in self._packed)
         size = (PAST + frames, rows + 2 * pad, columns + 2 * pad, y.shape[-1])
         if size not in self._canvases:
             self._canvases[size] = y.new_zeros(size)

@@ -1,0 +1,43 @@
+"""Hands a loaded model to the fast path, as far as it is asked to and as the model and the device allow.
+
+What does not apply is left plain: a model without Wan's decoder keeps its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from millstream.core.errors import DeviceError
+from millstream.core.speed import Speed
+from millstream.models.fast.stack import quicken
+from millstream.models.registry import LoadedModel
+from millstream.models.wan.decoder import FastDecoder
+from millstream.models.wan.vae import WanVAE
+from millstream.ops.conv3 import find_convolution
+
+_FP8_CAPABILITY = (9, 0)
+"""The first GPUs that multiply e4m3 with a scale a row."""
+
+
+def accelerate(model: LoadedModel, speed: Speed) -> LoadedModel:
+    """The same model, its weights taken over; the one that was given cannot be used any more."""
+    if speed.fp8:
+        _refuse_without_fp8(model.device, model.dtype)
+    dit, vae = model.dit, model.vae
+    if speed.blocks:
+        dit = quicken(dit, speed)
+    if speed.decoder and isinstance(vae, WanVAE):
+        own = find_convolution() if speed.own_convolution and model.device.type == "cuda" else None
+        vae = FastDecoder(vae, own if model.dtype == torch.bfloat16 else None)
+    return replace(model, dit=dit, vae=vae)
+
+
+def _refuse_without_fp8(device: torch.device, dtype: torch.dtype) -> None:
+    if device.type != "cuda":
+        return  # computed in float32 from e4m3 numbers: slow, and good for looking at what e4m3 costs
+    if torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
+        raise DeviceError(f"{torch.cuda.get_device_name(device)} cannot multiply in fp8; use --precision bf16")
+    if dtype != torch.bfloat16:
+        raise DeviceError("fp8 products come out in bfloat16; use --dtype bfloat16 or --precision bf16")
