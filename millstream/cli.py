@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from millstream import __version__
+from millstream.cli_bench import stream
 from millstream.cli_parts import Device, Lora, Overwrite, Quiet, Weights, parse_lora, parse_numbers, parse_size, plain_errors
 from millstream.cli_plan import plan
+from millstream.cli_profile import profile
 from millstream.cli_serve import bench, serve
 from millstream.cli_train import train
 from millstream.core.errors import ConfigError
@@ -27,8 +29,10 @@ app = typer.Typer(
 )
 app.add_typer(train)
 app.add_typer(plan)
+app.add_typer(profile)
 app.add_typer(bench)
 app.command()(serve)
+bench.command()(stream)
 
 
 class Positions(str, Enum):

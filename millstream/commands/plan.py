@@ -86,7 +86,7 @@ def run_plan(request: PlanRequest, *, most: str | None, html: Path | None, as_js
     found = None if most is None else largest(ask, most, only=only)
     answer = found[1] if found else search(ask, only=only)
     if html is not None:
-        _write(html, html_report(answer))
+        write_page(html, html_report(answer))
     if as_json:
         record = answer_record(answer, shown=SHOWN)
         print(json.dumps(record if most is None else {**record, "max": {most: found[0] if found else None}}, indent=2))
@@ -97,7 +97,8 @@ def run_plan(request: PlanRequest, *, most: str | None, html: Path | None, as_js
     return answer.best.holds
 
 
-def _write(path: Path, text: str) -> None:
+def write_page(path: Path, text: str) -> None:
+    """Whole or not at all."""
     try:
         with Staging(path.parent) as staging:
             staging.path(path.name).write_text(text)

@@ -82,3 +82,7 @@ class MeshError(MillstreamError):
 
 class MeshLost(MeshError):
     """A mesh that worked and does not any more. What it held can be built again from what the front holds."""
+
+
+class TraceError(MillstreamError):
+    """A trace that is not one, is cut off, or cannot be compared."""

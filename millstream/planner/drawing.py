@@ -1,4 +1,4 @@
-"""Plots as SVG text: stacked bars with a limit, and labelled points. Knows nothing of plans."""
+"""Plots as SVG text: stacked bars with a limit, labelled points, curves, and lanes of a timeline. Knows nothing of plans."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ class Point:
     marked: bool
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lane:
+    label: str
+    patches: Mapping[str, Sequence[tuple[float, float, float]]]
+    """By name: from, to, and how full it is there, 0 to 1."""
+
+
 def stacked_bars(bars: Sequence[Bar], *, limit: float, limit_label: str) -> str:
     """Horizontal, longest axis shared; the limit is a dashed line."""
     names = list(dict.fromkeys(name for bar in bars for name in bar.parts))
@@ -48,27 +55,74 @@ def stacked_bars(bars: Sequence[Bar], *, limit: float, limit_label: str) -> str:
 
 def points(found: Sequence[Point], *, x_label: str, y_label: str) -> str:
     """Both axes from zero; marked points are joined."""
-    height, left, bottom, top = 380, 80, 330, 20
-    width = _WIDTH - left - 150
-    ticks_x, ticks_y = _ticks(max([point.x for point in found] or [1.0])), _ticks(max([point.y for point in found] or [1.0]))
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        return left + width * x / ticks_x[-1], bottom - (bottom - top) * y / ticks_y[-1]
-
-    drawn = [f'<path d="M{left} {top} V{bottom} H{left + width}" class="axis"/>']
-    for tick in ticks_x[1:]:
-        x, _ = place(tick, 0)
-        drawn.append(f'<text x="{x:.0f}" y="{bottom + 18}" text-anchor="middle" class="small">{tick:g}</text>')
-    for tick in ticks_y[1:]:
-        _, y = place(0, tick)
-        drawn.append(f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end" class="small">{tick:g}</text>')
-    drawn.append(f'<text x="{left + width / 2:.0f}" y="{bottom + 40}" text-anchor="middle">{escape(x_label)}</text>')
-    drawn.append(f'<text x="{left + 6}" y="{top - 6}" class="small">{escape(y_label)}</text>')
+    axes = _Axes(max([point.x for point in found] or [1.0]), max([point.y for point in found] or [1.0]))
+    place, drawn = axes.place, axes.drawn(x_label, y_label)
     front = [place(point.x, point.y) for point in sorted(found, key=lambda p: p.x) if point.marked]
     if len(front) > 1:
         drawn.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in front)}" class="front"/>')
     drawn += _labelled([(point, *place(point.x, point.y)) for point in found])
-    return _svg(height, drawn)
+    return _svg(axes.height, drawn)
+
+
+def curves(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, y_label: str) -> str:
+    """One line a name, both axes from zero."""
+    every = [point for line in series.values() for point in line]
+    axes = _Axes(max([x for x, _ in every] or [1.0]), max([y for _, y in every] or [1.0]))
+    drawn = axes.drawn(x_label, y_label)
+    for index, (name, line) in enumerate(series.items()):
+        placed = " ".join(f"{x:.1f},{y:.1f}" for x, y in (axes.place(*point) for point in line))
+        colour = COLOURS[index % len(COLOURS)]
+        drawn.append(f'<polyline points="{placed}" class="curve" stroke="{colour}"><title>{escape(name)}</title></polyline>')
+        drawn.append(f'<text x="{_WIDTH - 140}" y="{40 + 18 * index}" fill="{colour}">{escape(name)}</text>')
+    return _svg(axes.height, drawn)
+
+
+def lanes(rows: Sequence[Lane], *, length: float, unit: str) -> str:
+    """A timeline: each lane's patches from 0 to `length`, the more opaque the fuller."""
+    names = list(dict.fromkeys(name for row in rows for name in row.patches))
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    top, scale = 12 + 20 * -(-len(names) // 5), (_WIDTH - _LEFT - 20) / max(length, 1e-9)
+    drawn = [_legend(names, colours)]
+    for index, row in enumerate(rows):
+        y = top + 24 * index
+        drawn.append(f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end" class="small">{escape(row.label)}</text>')
+        for name, patches in row.patches.items():
+            drawn += [
+                f'<rect x="{_LEFT + begin * scale:.1f}" y="{y}" width="{max(0.3, (end - begin) * scale):.1f}" height="18" '
+                f'fill="{colours[name]}" opacity="{fill:.2f}"><title>{escape(name)}</title></rect>'
+                for begin, end, fill in patches
+            ]
+    bottom = top + 24 * len(rows) + 4
+    for tick in (tick for tick in _ticks(length) if tick <= length):
+        x = _LEFT + tick * scale
+        drawn.append(f'<text x="{x:.0f}" y="{bottom + 12}" text-anchor="middle" class="small">{tick:g} {escape(unit)}</text>')
+    return _svg(bottom + 20, drawn)
+
+
+class _Axes:
+    """Two axes from zero, with round numbers at them."""
+
+    height, left, bottom, top = 380, 80, 330, 20
+    width = _WIDTH - left - 150
+
+    def __init__(self, most_x: float, most_y: float) -> None:
+        self.ticks_x, self.ticks_y = _ticks(most_x), _ticks(most_y)
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        return self.left + self.width * x / self.ticks_x[-1], self.bottom - (self.bottom - self.top) * y / self.ticks_y[-1]
+
+    def drawn(self, x_label: str, y_label: str) -> list[str]:
+        left, bottom = self.left, self.bottom
+        drawn = [f'<path d="M{left} {self.top} V{bottom} H{left + self.width}" class="axis"/>']
+        for tick in self.ticks_x[1:]:
+            x, _ = self.place(tick, 0)
+            drawn.append(f'<text x="{x:.0f}" y="{bottom + 18}" text-anchor="middle" class="small">{tick:g}</text>')
+        for tick in self.ticks_y[1:]:
+            _, y = self.place(0, tick)
+            drawn.append(f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end" class="small">{tick:g}</text>')
+        drawn.append(f'<text x="{left + self.width / 2:.0f}" y="{bottom + 40}" text-anchor="middle">{escape(x_label)}</text>')
+        drawn.append(f'<text x="{left + 6}" y="{self.top - 6}" class="small">{escape(y_label)}</text>')
+        return drawn
 
 
 def _ticks(most: float) -> list[float]:

@@ -61,6 +61,8 @@ class Device:
     devices_per_node: int = 8
     value_bytes: int = 2
     """Of weights and caches: 2 for bf16, 4 where only fp32 is quick."""
+    processor: bool = False
+    """No accelerator: no waves of tiles, no context of its own."""
     measured: Rates | None = None
     watts: float = 700.0
 
@@ -139,7 +141,7 @@ DEVICES: dict[str, Device] = {
         _gpu("RTX5090",      31.3,  209,  419, 1.792, 170, PCIE5,   0.75, 575),
         _gpu("RTXPRO6000",   94.9,  503, 1007, 1.792, 188, PCIE5,   1.70, 600),
         Device(name="laptop-cpu", memory_gib=12.0, bf16_tflops=0.5, fp8_tflops=None, bandwidth_tb_s=0.06, multiprocessors=8,
-               link=MEMORY_BUS, dollars_per_hour=0.0, devices_per_node=1, value_bytes=4, watts=45),
+               link=MEMORY_BUS, dollars_per_hour=0.0, devices_per_node=1, value_bytes=4, processor=True, watts=45),
     )
 }
 # fmt: on

@@ -8,24 +8,10 @@ from html import escape
 from millstream.planner.drawing import Bar, Point, points, stacked_bars
 from millstream.planner.hardware import GIB
 from millstream.planner.judge import MEMORY_SHARE, Plan
+from millstream.planner.page import Row, page, table
 from millstream.planner.search import Answer
 
 SHOWN = 12
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem; color: #1d2328; }
-h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-.verdict { padding: .7rem 1rem; border-left: 4px solid #5a9367; background: #f1f6f2; }
-.verdict.no { border-color: #a34a5e; background: #f8f0f2; }
-table { border-collapse: collapse; width: 100%; font-size: 13px; }
-td, th { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid #e3e6e8; }
-td.n { white-space: nowrap; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } tr.no { color: #7b848b; } tr.best { background: #f1f6f2; }
-svg { width: 100%; height: auto; font: 13px system-ui, sans-serif; } .small { font-size: 11.5px; fill: #49525a; }
-.limit { stroke: #1d2328; stroke-dasharray: 4 3; } .axis { stroke: #9aa3a9; fill: none; }
-.front { stroke: #3b6ea5; fill: none; stroke-width: 1.5; }
-p.note { color: #5b656d; font-size: 13px; }
-"""
 
 
 def html_report(answer: Answer) -> str:
@@ -54,11 +40,7 @@ def html_report(answer: Answer) -> str:
         "<p class='note'>Latency is from a chunk's plan to its pictures. Joined: nothing that holds the promise is both "
         "cheaper and quicker. Grey: the others, named when pointed at.</p>",
     ]
-    title = escape(f"{ask.work.spec.name} on {ask.fleet.name}")
-    return (
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style></head>"
-        f"<body>{''.join(parts)}</body></html>\n"
-    )
+    return page(f"{ask.work.spec.name} on {ask.fleet.name}", parts)
 
 
 def _verdict(answer: Answer) -> str:
@@ -85,8 +67,6 @@ def _table(answer: Answer, shown: Sequence[Plan]) -> str:
         "bound by",
         "why not",
     )
-    numeric = range(1, 7)
-    head = "".join(f"<th{' class=n' if i in numeric else ''}>{name}</th>" for i, name in enumerate(heads))
     rows = []
     for plan in shown:
         cells = (
@@ -100,10 +80,8 @@ def _table(answer: Answer, shown: Sequence[Plan]) -> str:
             plan.bound,
             answer.why_not(plan),
         )
-        kind = "no" if not plan.holds else "best" if plan is answer.best else ""
-        body = "".join(f"<td{' class=n' if i in numeric else ''}>{escape(cell)}</td>" for i, cell in enumerate(cells))
-        rows.append(f"<tr class='{kind}'>{body}</tr>")
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+        rows.append(Row(cells=cells, kind="no" if not plan.holds else "best" if plan is answer.best else ""))
+    return table(heads, rows, numeric=range(1, 7))
 
 
 def _time_plot(shown: Sequence[Plan]) -> str:

@@ -25,16 +25,19 @@ ARROWS = {
     "wire": {"core"},
     "parallel": {"models", "ops", "core"},
     "planner": {"core"},
+    "profiler": {"planner", "core"},
     "runtime": {"wire", "parallel", "models", "ops", "core"},
     "server": {"runtime", "core"},
     "load": {"core"},
     "trainer": {"parallel", "models", "ops", "core"},
-    "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "models", "core"},
-    "cli": {"cli_parts", "cli_plan", "cli_serve", "cli_train", "commands", "models", "core"},
+    "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "profiler", "models", "core"},
+    "cli": {"cli_bench", "cli_parts", "cli_plan", "cli_profile", "cli_serve", "cli_train", "commands", "models", "core"},
+    "cli_bench": {"cli_parts", "commands", "core"},
     "cli_serve": {"cli_parts", "commands", "load", "core"},
     "cli_train": {"cli_parts", "commands", "trainer", "core"},
     "cli_parts": {"core"},
     "cli_plan": {"cli_parts", "commands", "planner"},
+    "cli_profile": {"cli_parts", "commands"},
     "__main__": {"cli"},
 }
 """Which room may import which, besides itself."""
@@ -138,9 +141,19 @@ SURFACE = {
         "--batch", "--critic", "--ema", "--frames", "--gpus", "--hybrid", "--json", "--lora", "--no-ema", "--offload",
         "--recompute", "--size", "--student", "--teacher", "--zero",
     },
+    "profile run": {
+        "--chunks", "--clip", "--device", "--dtype", "--model", "--out", "--schedule", "--size", "--spans", "--steps",
+        "--threads", "--weights", "--window",
+    },
+    "profile read": {"--gpu", "--html", "--json", "--log", "--micro-batches", "--plan", "--stages"},
+    "profile diff": {"--gate", "--json"},
     "bench load": {
         "--connects", "--fps", "--gate", "--json", "--model", "--out", "--script", "--seconds", "--seed", "--sessions", "--url",
         "--weights",
+    },
+    "bench stream": {
+        "--chunks", "--device", "--fast", "--floor", "--json", "--model", "--no-floor", "--out", "--precision", "--size",
+        "--steps", "--threads", "--weights", "--window",
     },
     "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
     "train eval": {

@@ -1,0 +1,68 @@
+"""A plan beside what happened: each figure that both know, and by how much the plan was wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from millstream.core.errors import TraceError
+from millstream.profiler.reading import Reading
+
+MESH_PHASES = ("prompt", "recompute", "step", "commit")
+MAX_PLAN_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    what: str
+    unit: str
+    planned: float
+    measured: float
+
+    @property
+    def miss(self) -> float:
+        """Of the measured: above 0 the plan was too slow, or too large."""
+        return self.planned / self.measured - 1
+
+
+def read_plan(path: Path) -> Mapping[str, Any]:
+    """The best plan of `plan --json`."""
+    try:
+        if path.stat().st_size > MAX_PLAN_BYTES:
+            raise ValueError("too large")
+        record = json.loads(path.read_text())
+        if record.get("format") != "millstream-plan":
+            raise ValueError("another format")
+        plan = record["plans"][0]
+        return {str(key): value for key, value in plan.items()}
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        said = str(error) or type(error).__name__
+        raise TraceError(f"{path} is not a plan ({said}); write one with millstream plan --json") from None
+
+
+def against_plan(reading: Reading, plan: Mapping[str, Any]) -> tuple[Line, ...]:
+    phases, times = reading.phases, plan.get("time_ms", {})
+    found = []
+    mesh = [median(phases.by_name[name]) for name in MESH_PHASES if name in phases.by_name]
+    for what, measured in (
+        ("mesh", sum(mesh)),
+        ("decode", phases.median_ms("decode") if "decode" in phases.by_name else 0.0),
+        ("encode", phases.median_ms("encode") if "encode" in phases.by_name else 0.0),
+        ("period", median(phases.period_ms) if phases.period_ms else 0.0),
+    ):
+        planned = times.get(what)
+        if isinstance(planned, int | float) and planned > 0 and measured > 0:
+            found.append(Line(what=what, unit="ms", planned=float(planned), measured=measured))
+    held = [use.peak_mib for use in reading.memory if use is not None]
+    roles = [sum(parts.values()) * 1024 for parts in plan.get("memory_gib", {}).values()]
+    if held and roles:
+        found.append(Line(what="memory of the fullest", unit="MiB", planned=max(roles), measured=max(held)))
+    if not found:
+        raise TraceError("the trace and the plan have no figure in common; take the trace with millstream profile run")
+    return tuple(found)

@@ -1,0 +1,219 @@
+"""One rank's time taken apart, so that the parts add up to the wall: work, talk that work does not cover, copies, and
+every idle gap of the device with what the host was doing meanwhile.
+
+By interval arithmetic, never by sums. Where there is no accelerator, operators that work stand for kernels and the
+processor for the device. Knows one rank; `ranks.py` sets several side by side. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream.profiler.intervals import EMPTY, Floats, Intervals, union
+from millstream.profiler.kinds import DEVICE_KINDS, VIEWS, WORKING, Kind, is_decode
+from millstream.profiler.trace import Trace
+
+PROMPT_US = 50.0
+"""A host that does nothing but launch comes back for the next launch within this."""
+STARTED_US = 20.0
+"""A kernel that starts so soon after its launch found the queue empty."""
+RUNS_AHEAD = 0.75
+"""A host that works for less of the time than this could run ahead of the device, if nothing made it wait."""
+Index = NDArray[np.intp]
+
+# What the host does in a gap, by the first of these that it is in; what is left is its own.
+HOST_CAUSES = {
+    "allocator": Kind.ALLOCATION,
+    "data": Kind.DATA,
+    "encode": Kind.ENCODE,
+    "compile": Kind.COMPILE,
+    "profiler": Kind.OVERHEAD,
+    "sync": Kind.SYNC,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Anatomy:
+    trace: Trace
+    begin: float
+    end: float
+
+    @property
+    def wall(self) -> float:
+        return self.end - self.begin
+
+    @property
+    def rank(self) -> int:
+        return self.trace.rank
+
+    @cached_property
+    def has_device(self) -> bool:
+        return bool(len(self.trace.events.of(Kind.KERNEL, Kind.COPY)))
+
+    @cached_property
+    def workers(self) -> Index:
+        """Kernels, or what stands for them."""
+        events = self.trace.events
+        chosen = events.of(Kind.KERNEL) if self.has_device else _working_ops(self.trace)
+        if not len(chosen) and not self.has_device:
+            chosen = events.of(Kind.NOTE, Kind.DECODE)  # spans alone: what has a name is work
+        inside: Index = chosen[(events.end[chosen] > self.begin) & (events.begin[chosen] < self.end)]
+        return inside
+
+    @cached_property
+    def work(self) -> Intervals:
+        return self._union(self.workers)
+
+    @cached_property
+    def collectives(self) -> Intervals:
+        return self._union(self.trace.events.of(Kind.COLLECTIVE))
+
+    @cached_property
+    def exchanges(self) -> Intervals:
+        return self._union(self.trace.events.of(Kind.EXCHANGE))
+
+    @cached_property
+    def copies(self) -> Intervals:
+        return self._union(self.trace.events.of(Kind.COPY))
+
+    @cached_property
+    def busy(self) -> Intervals:
+        return self.work | self.collectives | self.exchanges | self.copies
+
+    @cached_property
+    def idle(self) -> Intervals:
+        return self.busy.gaps(self.begin, self.end)
+
+    @cached_property
+    def decoding(self) -> Intervals:
+        """Latents becoming pictures: on the device if it says so, else as the host saw it."""
+        events, names = self.trace.events, self.trace.names
+        seen = events.of(Kind.DEVICE_NOTE)
+        seen = seen[np.fromiter((is_decode(names[i]) for i in events.name[seen]), bool, len(seen))]
+        return self._union(seen if len(seen) else events.of(Kind.DECODE))
+
+    @cached_property
+    def main_track(self) -> int:
+        """The thread that feeds the device."""
+        events = self.trace.events
+        feeding = events.of(Kind.LAUNCH, Kind.GRAPH)
+        chosen = feeding if len(feeding) else events.of(Kind.OP, Kind.NOTE, Kind.DECODE)
+        if not len(chosen):
+            return -1
+        weight = None if len(feeding) else events.length[chosen]
+        return int(np.bincount(events.track[chosen], weights=weight).argmax())
+
+    @cached_property
+    def waiting(self) -> Intervals:
+        """The host stands still until the device has caught up."""
+        return self.host(Kind.SYNC)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Of the wall, by cause; they add up to 1."""
+        talk = self.collectives | self.exchanges
+        exposed = talk - self.work
+        collective = self.collectives - self.work
+        spent = {
+            "work": self.work.total,
+            "collective": collective.total,
+            "exchange": (exposed - collective).total,
+            "copy": (self.copies - (self.work | talk)).total,
+            **self._gap_causes(),
+        }
+        return {cause: time / self.wall for cause, time in spent.items()}
+
+    def _gap_causes(self) -> dict[str, float]:
+        begin, end = self.idle.begin, self.idle.end
+        launched, thought = self._next_launch()
+        length = end - begin
+        at_host = (launched >= begin) | np.isnan(launched) | (end - launched < STARTED_US)
+        left = np.where(at_host, length, 0.0)
+        spent = {"queue": float(length[~at_host].sum())}
+        for cause, kind in HOST_CAUSES.items():
+            inside = np.minimum(self.host(kind).within(begin, end), left)
+            spent[cause] = float(inside.sum())
+            left = left - inside
+        after_wait = self.waiting.within(begin - STARTED_US, end) > 0
+        drained = after_wait & (1 - self.waiting.total / self.wall < RUNS_AHEAD)
+        prompt = thought <= PROMPT_US
+        spent["sync"] += float(left[drained].sum())
+        spent["launch"] = float(left[~drained & prompt].sum())
+        spent["host"] = float(left[~drained & ~prompt].sum())
+        return spent
+
+    def _next_launch(self) -> tuple[Floats, Floats]:
+        """For each gap: when the call was made that ends it, and how long the host had not launched anything before that."""
+        events, gaps = self.trace.events, self.idle
+        if not self.has_device:
+            return gaps.end.copy(), gaps.end - gaps.begin
+        on_device = events.of(*DEVICE_KINDS)
+        on_device = on_device[np.argsort(events.begin[on_device], kind="stable")]
+        calls = events.of(Kind.LAUNCH, Kind.GRAPH)
+        calls = calls[np.argsort(events.begin[calls], kind="stable")]
+        nothing = np.full(len(gaps), np.nan)
+        if not len(calls) or not len(on_device):
+            return nothing, np.full(len(gaps), np.inf)
+        first = np.minimum(np.searchsorted(events.begin[on_device], gaps.end), len(on_device) - 1)
+        launched = _call_times(events.link[on_device[first]], events.link[calls], events.begin[calls])
+        before = np.searchsorted(events.begin[calls], launched) - 1
+        previous_end = np.where(before >= 0, events.end[calls][np.maximum(before, 0)], self.begin)
+        thought = np.where(np.isnan(launched), np.inf, launched - previous_end)
+        return launched, thought
+
+    def host(self, kind: Kind) -> Intervals:
+        """What the feeding thread does of one kind."""
+        events = self.trace.events
+        chosen = events.of(kind)
+        if kind is not Kind.OVERHEAD:
+            chosen = chosen[events.track[chosen] == self.main_track]
+        return self._union(chosen)
+
+    def _union(self, chosen: Index) -> Intervals:
+        if not len(chosen):
+            return EMPTY
+        events = self.trace.events
+        return union(events.begin[chosen], events.end[chosen]).clipped(self.begin, self.end)
+
+
+def take_apart(trace: Trace, *, begin: float | None = None, end: float | None = None) -> Anatomy:
+    """The whole trace, or a stretch of it."""
+    first, last = extent(trace)
+    return Anatomy(trace, first if begin is None else begin, last if end is None else end)
+
+
+def extent(trace: Trace) -> tuple[float, float]:
+    """From the first thing that was done to the last; the profiler's own is not counted."""
+    events = trace.events
+    chosen = np.flatnonzero(~np.isin(events.kind, [int(Kind.OTHER), int(Kind.OVERHEAD)]))
+    chosen = chosen if len(chosen) else np.arange(len(events))
+    return float(events.begin[chosen].min()), float(events.end[chosen].max())
+
+
+def _call_times(wanted: NDArray[np.int64], links: NDArray[np.int64], begins: Floats) -> Floats:
+    """When each wanted call was made; not a number if it is not in the trace."""
+    order = np.argsort(links, kind="stable")
+    at = np.minimum(np.searchsorted(links[order], wanted), len(links) - 1)
+    found = (links[order][at] == wanted) & (wanted >= 0)
+    times: Floats = np.where(found, begins[order][at], np.nan)
+    return times
+
+
+def _working_ops(trace: Trace) -> Index:
+    """The outermost operators that move values themselves: what they call is part of their work."""
+    events = trace.events
+    works = np.fromiter((bool(WORKING.search(name)) and not VIEWS.match(name) for name in trace.names), bool, len(trace.names))
+    ops = events.of(Kind.OP)
+    ops = ops[works[events.name[ops]]]
+    ops = ops[np.lexsort((-events.length[ops], events.begin[ops], events.track[ops]))]
+    outermost = np.zeros(len(ops), bool)
+    for track in np.unique(events.track[ops]):
+        own = np.flatnonzero(events.track[ops] == track)
+        reach = np.maximum.accumulate(events.end[ops[own]])
+        outermost[own] = np.concatenate([[True], events.begin[ops[own]][1:] >= reach[:-1] - 1e-3])
+    chosen: Index = ops[outermost]
+    return chosen

@@ -1,0 +1,98 @@
+"""Work of one operator from the shapes a trace recorded: floating-point operations, and bytes that must move at least.
+
+Bytes are inputs read once and outputs written once, as if caches held everything in between: a lower bound, so what a trace
+reaches by it is a lower bound too. Operators whose output does not follow from their inputs count their inputs alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millstream.profiler.kinds import VIEWS
+
+_SIZES = {
+    **dict.fromkeys(("double", "long int", "long", "c10::complex<float>"), 8),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("c10::bfloat16", "c10::half", "short int"), 2),
+}
+_PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0, "aten::addmm_": 1}
+"""Where the first of the two matrices is among the inputs."""
+_CONVOLUTIONS = {
+    "aten::cudnn_convolution": (3, 2),
+    "aten::mkldnn_convolution": (4, 3),
+    "aten::slow_conv3d_forward": (4, 5),
+    "aten::_slow_conv2d_forward": (4, 5),
+}
+"""Where strides and padding are among the inputs."""
+
+
+def op_cost(name: str, args: Mapping[str, Any]) -> tuple[float, float]:
+    """Zero and zero where the trace has no shapes, or the operator works through others."""
+    dims, types = args.get("Input Dims"), args.get("Input type", ())
+    if not dims or VIEWS.match(name):
+        return 0.0, 0.0
+    shapes = [shape for shape in dims if _is_shape(shape)]
+    if len(shapes) != len(dims):
+        return 0.0, 0.0
+    inputs = [(shape, _value_bytes(types, index)) for index, shape in enumerate(dims) if shape and _value_bytes(types, index)]
+    if not inputs:
+        return 0.0, 0.0
+    read = float(sum(math.prod(shape) * size for shape, size in inputs))
+    if name in _PRODUCTS:
+        return _product(dims, _PRODUCTS[name], read, inputs[0][1])
+    if "attention" in name and len(inputs) >= 3:
+        return _attention(dims, read, inputs[0][1])
+    if name in _CONVOLUTIONS:
+        return _convolution(name, dims, args.get("Concrete Inputs", ()), read, inputs[0][1])
+    largest = max(math.prod(shape) for shape, _ in inputs)
+    return float(largest), read + largest * inputs[0][1]
+
+
+def _product(dims: Sequence[Any], at: int, read: float, size: int) -> tuple[float, float]:
+    if len(dims) < at + 2 or len(dims[at]) < 2 or len(dims[at + 1]) < 2:
+        return 0.0, 0.0
+    *batch, rows, inner = dims[at]
+    columns = dims[at + 1][-1]
+    written = math.prod(batch) * rows * columns
+    return 2.0 * written * inner, read + written * size
+
+
+def _attention(dims: Sequence[Any], read: float, size: int) -> tuple[float, float]:
+    q, k = dims[0], dims[1]
+    if len(q) != 4 or len(k) != 4:
+        return 0.0, 0.0
+    return 4.0 * math.prod(q) * k[2], read + math.prod(q) * size
+
+
+def _convolution(name: str, dims: Sequence[Any], concrete: Sequence[str], read: float, size: int) -> tuple[float, float]:
+    x, weight = dims[0], dims[1]
+    strides, padding = (_numbers(concrete, at) for at in _CONVOLUTIONS[name])
+    spatial = len(x) - 2
+    if spatial < 1 or len(weight) != len(x):
+        return 0.0, 0.0
+    strides, padding = (strides or [1]) * spatial, (padding or [0]) * spatial
+    out = [max(1, (x[2 + i] + 2 * padding[i] - weight[2 + i]) // max(1, strides[i]) + 1) for i in range(spatial)]
+    written = x[0] * weight[0] * math.prod(out)
+    return 2.0 * written * math.prod(weight[1:]), read + written * size
+
+
+def _numbers(concrete: Sequence[str], at: int) -> list[int]:
+    try:
+        numbers = json.loads(concrete[at])
+        return [int(number) for number in numbers]
+    except (IndexError, ValueError, TypeError):
+        return []
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list) and all(isinstance(number, int) for number in shape)
+
+
+def _value_bytes(types: Sequence[str], index: int) -> int:
+    kind = str(types[index]).lower() if index < len(types) else ""
+    if kind.startswith(("c10::float8", "unsigned char", "signed char", "bool")):
+        return 1
+    return _SIZES.get(kind, 0)

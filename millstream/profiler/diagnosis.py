@@ -1,0 +1,134 @@
+"""What a run is bound by, with evidence, how sure that is, and the most that mending it could gain.
+
+Every cause is a share of the wall that would be gone if the cause were; the verdict is the one that could gain most. Only where
+nothing but work is left does the work itself get the name: near the peak, near the memory's bandwidth, or neither.
+A trace that cannot be trusted gets that name and no advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from millstream.profiler.causes import Causes, weigh
+from millstream.profiler.ranks import Group
+from millstream.profiler.roofline import Roofline
+from millstream.profiler.trust import doubts, reasons_for_distrust
+
+UNTRUSTED = "trace not to be trusted"
+UNEXPLAINED = "unexplained"
+ADVICE = {
+    "CPU-bound": "compile, CUDA graphs, fewer .item() and less Python between launches",
+    "launch-bound": "CUDA graphs, fused kernels, larger batches",
+    "synchronisation": "events instead of synchronising, pinned memory, copies that do not block",
+    "communication-bound": "overlap it with work, a better topology, smaller TP",
+    "straggler": "rebalance: give the slow rank less",
+    "bubble-bound": "more chunks or micro-batches in flight, another schedule",
+    "memory-bound": "fuse, quantise, a smaller window",
+    "compute-bound": "lower precision, fewer steps",
+    "decode-bound": "a faster VAE, anchor first, a device of its own",
+    "data- or encode-bound": "prefetch input, encode in hardware or on other cores",
+    "allocator": "expandable segments, static pools",
+    UNTRUSTED: "",
+    UNEXPLAINED: "record shapes and take the trace again, or name the device",
+}
+CLEAR, WORTH = 0.25, 0.10
+"""Gains from which on a cause is the bound whatever else there is, and from which on it can be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    name: str
+    gain: float
+    """The most it could give: a share of the wall."""
+    evidence: tuple[str, ...]
+    confidence: str = "low"
+    """high, medium or low."""
+
+    @property
+    def advice(self) -> str:
+        return ADVICE[self.name]
+
+    @property
+    def speedup(self) -> float:
+        """The same as a factor."""
+        return 1 / max(0.01, 1 - self.gain)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    verdict: Finding
+    others: tuple[Finding, ...]
+    doubts: tuple[str, ...]
+
+
+def diagnose(group: Group, roofs: Sequence[Roofline], *, bubble: float | None = None) -> Diagnosis:
+    """`roofs` are of the mesh, in order; `bubble` is the share that the schedule predicts, if one is known."""
+    distrust = [f"rank {rank.rank}: {reason}" for rank in group.ranks for reason in reasons_for_distrust(rank)]
+    if distrust:
+        return Diagnosis(
+            verdict=Finding(name=UNTRUSTED, gain=0.0, evidence=tuple(distrust), confidence="high"), others=(), doubts=()
+        )
+    found = sorted(overheads(weigh(group), group, bubble), key=lambda finding: -finding.gain)
+    work = work_finding(group, roofs)
+    less_sure = tuple(doubts(group))
+    verdict = found[0] if found and _outweighs(found[0], work) else work
+    others = tuple(finding for finding in (*found, work) if finding is not verdict and finding.gain >= 0.01)
+    sure = _confidence(verdict, found, work) if verdict is not work else work.confidence
+    if less_sure and sure == "high":
+        sure = "medium"
+    return Diagnosis(verdict=replace(verdict, confidence=sure), others=others, doubts=less_sure)
+
+
+def _outweighs(overhead: Finding, work: Finding) -> bool:
+    return overhead.gain >= CLEAR or (overhead.gain >= WORTH and (overhead.gain >= work.gain or work.name == UNEXPLAINED))
+
+
+def _confidence(verdict: Finding, found: Sequence[Finding], work: Finding) -> str:
+    runner_up = max((other.gain for other in found if other is not verdict), default=0.0)
+    if verdict.gain >= 0.3 and verdict.gain >= 1.5 * runner_up:
+        return "high"
+    return "medium" if verdict.gain >= 0.15 and verdict.gain >= 1.2 * runner_up else "low"
+
+
+def overheads(causes: Causes, group: Group, bubble: float | None) -> list[Finding]:
+    """Everything that is not the device working."""
+    predicted = "" if bubble is None else f"; the schedule predicts {100 * bubble:.0f}%"
+    said = {
+        "CPU-bound": (causes.host, causes.host_evidence),
+        "launch-bound": (causes.launch, causes.launch_evidence),
+        "synchronisation": (causes.sync, causes.sync_evidence),
+        "communication-bound": (causes.transfer, causes.transfer_evidence),
+        "straggler": (causes.skew, causes.skew_evidence),
+        "bubble-bound": (causes.bubble, (f"{100 * causes.bubble:.0f}% of the wall spent in receive{predicted}",)),
+        "decode-bound": (causes.decode, causes.decode_evidence),
+        "data- or encode-bound": (causes.feed, causes.feed_evidence),
+        "allocator": (causes.allocator, causes.allocator_evidence),
+    }
+    return [Finding(name=name, gain=gain, evidence=evidence) for name, (gain, evidence) in said.items() if gain > 0]
+
+
+def work_finding(group: Group, roofs: Sequence[Roofline]) -> Finding:
+    """The device works: what holds the work up."""
+    mesh = group.mesh
+    work = fmean(rank.shares["work"] for rank in mesh)
+    decode = fmean((rank.decoding & rank.busy).total / rank.wall for rank in mesh)
+    if decode >= 0.5:
+        others = f"{100 * decode:.0f}% of the wall is decoding, {100 * max(0.0, work - decode):.0f}% other work"
+        confidence = "high" if decode >= 0.6 else "medium"
+        return Finding(name="decode-bound", gain=decode, evidence=(others,), confidence=confidence)
+    total = sum(roof.work_ms for roof in roofs) or 1.0
+    known, compute, memory = (
+        sum(getattr(roof, part) for roof in roofs) / total for part in ("known_ms", "compute_ms", "memory_ms")
+    )
+    reached = sum(roof.floor_ms for roof in roofs) / (sum(roof.known_ms for roof in roofs) or 1.0)
+    evidence = (
+        f"the device works {100 * work:.0f}% of the wall; shapes are known of {100 * known:.0f}% of that",
+        f"{100 * compute:.0f}% of the work is near the measured peak, {100 * memory:.0f}% near the memory's bandwidth",
+    )
+    if max(compute, memory) < 0.3:
+        return Finding(name=UNEXPLAINED, gain=work * (1 - reached) if reached else 0.0, evidence=evidence)
+    sure = work >= 0.6 and max(compute, memory) >= 0.5 and max(compute, memory) >= 1.5 * min(compute, memory)
+    name, gain = ("memory-bound", work * memory) if memory > compute else ("compute-bound", work * (1 - reached))
+    return Finding(name=name, gain=gain, evidence=evidence, confidence="high" if sure else "medium")

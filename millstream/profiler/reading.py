@@ -1,0 +1,83 @@
+"""Everything that can be read from the traces of one run, in one place: for the terminal, for a file, for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from millstream.core.errors import TraceError
+from millstream.planner.bubbles import bubble
+from millstream.planner.hardware import DEVICES, Device
+from millstream.profiler.compilation import Compilation, Place, read_compilation
+from millstream.profiler.diagnosis import Diagnosis, diagnose
+from millstream.profiler.memory import MemoryUse, memory_use
+from millstream.profiler.phases import Phases, read_phases
+from millstream.profiler.ranks import Group, gather
+from millstream.profiler.roofline import Roofline, roofline
+from millstream.profiler.trace import read_trace
+
+MAX_RANKS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    group: Group
+    roofs: tuple[Roofline, ...]
+    """Of the mesh, in order."""
+    diagnosis: Diagnosis
+    phases: Phases
+    """Of the first rank that has any."""
+    memory: tuple[MemoryUse | None, ...]
+    """By rank, in order."""
+    compilation: tuple[Compilation | None, ...]
+
+    @property
+    def device(self) -> Device | None:
+        return self.roofs[0].device
+
+    @property
+    def wall_ms(self) -> float:
+        return max(rank.wall for rank in self.group.ranks) / 1e3
+
+
+def read(
+    paths: Sequence[Path],
+    *,
+    device: Device | None = None,
+    here: Device | None = None,
+    log: tuple[Place, ...] = (),
+    stages: int | None = None,
+    micro_batches: int | None = None,
+) -> Reading:
+    """`device` overrides the trace's own; `here` is this machine, for traces of a processor."""
+    if not paths:
+        raise TraceError("no trace was given; take one with millstream profile run")
+    if len(paths) > MAX_RANKS:
+        raise TraceError(f"at most {MAX_RANKS} ranks are read together, got {len(paths)}")
+    traces = [read_trace(path, rank=rank) for rank, path in enumerate(paths)]
+    twice = {trace.rank for trace in traces if sum(other.rank == trace.rank for other in traces) > 1}
+    if twice:
+        raise TraceError(f"rank {min(twice)} was given more than once; give one trace a rank")
+    group = gather(traces)
+    roofs = tuple(roofline(rank, device or _device_of(rank.trace.device_name, rank.has_device, here)) for rank in group.mesh)
+    predicted = bubble("1f1b", stages, micro_batches) if stages is not None and micro_batches is not None else None
+    phases = [read_phases(rank.trace) for rank in group.ranks]
+    return Reading(
+        group=group,
+        roofs=roofs,
+        diagnosis=diagnose(group, roofs, bubble=predicted),
+        phases=max(phases, key=lambda found: found.chunks),
+        memory=tuple(memory_use(rank.trace, rank.begin) for rank in group.ranks),
+        compilation=tuple(read_compilation(rank.trace, log) for rank in group.ranks),
+    )
+
+
+def _device_of(name: str, has_device: bool, here: Device | None) -> Device | None:
+    """By the name that the trace gives; a processor is the one that was measured here, if it was."""
+    if not has_device:
+        return here if here is not None and here.processor else None
+    spelled = name.upper().replace(" ", "")
+    if here is not None and here.name.upper() in spelled:
+        return here
+    return next((device for device in DEVICES.values() if device.name.upper() in spelled), None) if spelled else None

@@ -1,0 +1,64 @@
+"""A reading as plain data, for programs: what `profile read --json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from millstream.profiler.against_plan import Line
+from millstream.profiler.diagnosis import Finding
+from millstream.profiler.difference import Change
+from millstream.profiler.memory import MemoryUse
+from millstream.profiler.reading import Reading
+from millstream.profiler.roofline import FamilyTime
+
+FORMAT = "millstream-reading"
+VERSION = 1
+
+
+def reading_record(reading: Reading, lines: Sequence[Line] = ()) -> dict[str, Any]:
+    diagnosis, skew = reading.diagnosis, reading.group.skew
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "verdict": finding_record(diagnosis.verdict),
+        "others": [finding_record(finding) for finding in diagnosis.others],
+        "doubts": list(diagnosis.doubts),
+        "wall_ms": reading.wall_ms,
+        "device": reading.device.name if reading.device else None,
+        "ranks": [
+            {"rank": rank.rank, "wall_ms": rank.wall / 1e3, "shares": rank.shares, "waited_ms": skew.waited_ms.get(rank.rank)}
+            for rank in reading.group.ranks
+        ],
+        "straggler": skew.straggler,
+        "phases_ms": {name: median(times) for name, times in reading.phases.by_name.items()},
+        "period_ms": median(reading.phases.period_ms) if reading.phases.period_ms else None,
+        "roofline": [family_record(family) for roof in reading.roofs for family in roof.families],
+        "memory": [None if use is None else memory_record(use) for use in reading.memory],
+        "compilation": [None if found is None else asdict(found) for found in reading.compilation],
+        "plan": [{**asdict(line), "miss": line.miss} for line in lines],
+    }
+
+
+def family_record(family: FamilyTime) -> dict[str, Any]:
+    return {**asdict(family), "tflops": family.tflops, "gb_s": family.gb_s}
+
+
+def memory_record(use: MemoryUse) -> dict[str, Any]:
+    return {"peak_mib": use.peak_mib, "reserved_mib": use.peak_reserved_mib, "filled_by": dict(use.filled_by)}
+
+
+def finding_record(finding: Finding) -> dict[str, Any]:
+    return {**asdict(finding), "advice": finding.advice, "speedup_at_most": finding.speedup}
+
+
+def difference_record(changes: Sequence[Change], gate: float) -> dict[str, Any]:
+    return {
+        "format": "millstream-difference",
+        "version": VERSION,
+        "gate": gate,
+        "regressed": any(change.is_regression(gate) for change in changes),
+        "changes": [{**asdict(change), "share": change.share} for change in changes],
+    }

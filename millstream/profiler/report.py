@@ -1,0 +1,206 @@
+"""A reading as one HTML file that needs nothing else: the verdict, a timeline, where time and memory went, and ceilings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from millstream.planner.drawing import Bar, Lane, Point, curves, lanes, points, stacked_bars
+from millstream.planner.page import Row, page, table
+from millstream.profiler.against_plan import Line
+from millstream.profiler.anatomy import Anatomy
+from millstream.profiler.diagnosis import UNTRUSTED, Finding
+from millstream.profiler.intervals import Intervals
+from millstream.profiler.reading import Reading
+
+CELLS = 430
+"""Of a lane: finer than this is not seen."""
+SAID = {
+    "work": "work",
+    "collective": "collectives, not covered",
+    "exchange": "send and receive, not covered",
+    "copy": "copies, not covered",
+    "queue": "idle: queued, waits on the device",
+    "allocator": "idle: allocator",
+    "data": "idle: input",
+    "encode": "idle: encoding",
+    "compile": "idle: compiling",
+    "profiler": "idle: profiler",
+    "sync": "idle: after waiting for the device",
+    "launch": "idle: launching",
+    "host": "idle: host busy elsewhere",
+}
+
+
+def html_report(reading: Reading, lines: Sequence[Line] = ()) -> str:
+    name = ", ".join(rank.trace.path.name for rank in reading.group.ranks[:4])
+    device = reading.device.name if reading.device else "device not known"
+    ranks = len(reading.group.ranks)
+    parts = [
+        f"<h1>{escape(name)}</h1>",
+        f"<p class='note'>{ranks} rank{'s' * (ranks > 1)}, {reading.wall_ms:.0f} ms, {escape(device)}. "
+        "Shares are of wall time, by interval arithmetic.</p>",
+        _verdict(reading),
+        _section("What else it could gain", _findings(reading.diagnosis.others)),
+        _section("Timeline", _timeline(reading)),
+        _section("Where the wall went", _wall(reading)),
+        _section("Chunks", _chunks(reading)),
+        _section("Against the plan", _plan(lines)),
+        _section("Ranks and collectives", _ranks(reading)),
+        _section("Against the ceilings", _ceilings(reading)),
+        _section("Memory", _memory(reading)),
+        _section("Compiler", _compiler(reading)),
+    ]
+    return page(f"profile of {name}", parts)
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{title}</h2>{body}" if body else ""
+
+
+def _verdict(reading: Reading) -> str:
+    found, doubts = reading.diagnosis.verdict, reading.diagnosis.doubts
+    kind = " no" if found.name == UNTRUSTED else ""
+    gain = "" if found.name == UNTRUSTED else f" At most {100 * found.gain:.0f}% of the wall could be gained."
+    advice = f"<br>{escape(found.advice[:1].upper() + found.advice[1:])}." if found.advice else ""
+    said = "".join(f"<br>{escape(line)}." for line in found.evidence)
+    less = "".join(f"<p class='note'>{escape(doubt)}.</p>" for doubt in doubts)
+    return f"<p class='verdict{kind}'><b>{escape(found.name)}</b>, confidence {found.confidence}.{gain}{said}{advice}</p>{less}"
+
+
+def _findings(others: Sequence[Finding]) -> str:
+    rows = [Row(cells=(f.name, f"{100 * f.gain:.0f}%", "; ".join(f.evidence), f.advice)) for f in others[:8]]
+    return table(("cause", "at most", "evidence", "advice"), rows, numeric=(1,)) if rows else ""
+
+
+def _timeline(reading: Reading) -> str:
+    begin, length = min(rank.begin for rank in reading.group.ranks), max(rank.wall for rank in reading.group.ranks)
+    rows = []
+    for rank in reading.group.ranks:
+        start = begin if reading.group.same_clock else rank.begin
+        rows.append(Lane(label=f"rank {rank.rank} device", patches=_patches(rank, start, length)))
+        if rank.decoding.total:
+            rows.append(Lane(label="decoding", patches={"decoding": _cells(rank.decoding, start, length)}))
+    return lanes(rows, length=length / 1e3, unit="ms")
+
+
+def _patches(rank: Anatomy, start: float, length: float) -> dict[str, list[tuple[float, float, float]]]:
+    sets = {
+        "work": rank.work,
+        "collectives": rank.collectives,
+        "send and receive": rank.exchanges,
+        "copies": rank.copies,
+        "host waits": rank.waiting,
+    }
+    return {name: _cells(found, start, length) for name, found in sets.items() if len(found)}
+
+
+def _cells(found: Intervals, start: float, length: float) -> list[tuple[float, float, float]]:
+    """Milliseconds from the start, and how full; neighbours that are alike are one patch."""
+    edges = np.linspace(0.0, length, CELLS + 1)
+    filled = np.round(found.within(start + edges[:-1], start + edges[1:]) / (length / CELLS) * 5) / 5
+    changes = np.flatnonzero(np.diff(filled, prepend=-1.0, append=-1.0))
+    return [(edges[low] / 1e3, edges[high] / 1e3, float(filled[low])) for low, high in pairwise(changes) if filled[low] > 0]
+
+
+def _wall(reading: Reading) -> str:
+    bars = [
+        Bar(
+            label=f"rank {rank.rank}",
+            parts={SAID[name]: 100 * share for name, share in rank.shares.items() if share >= 0.001},
+            note=f"{rank.wall / 1e3:.0f} ms",
+        )
+        for rank in reading.group.ranks[:16]
+    ]
+    return stacked_bars(bars, limit=100.0, limit_label="% of the wall")
+
+
+def _chunks(reading: Reading) -> str:
+    phases = reading.phases
+    if not phases.chunks:
+        return ""
+    rows = [
+        Row(cells=(name, str(len(times)), f"{median(times):.2f}", f"{max(times):.2f}"))
+        for name, times in [("a whole chunk", phases.period_ms), *phases.by_name.items()]
+        if times
+    ]
+    return table(("phase", "chunks", "median ms", "longest ms"), rows, numeric=range(1, 4))
+
+
+def _plan(lines: Sequence[Line]) -> str:
+    rows = [
+        Row(cells=(f"{line.what}, {line.unit}", f"{line.planned:.1f}", f"{line.measured:.1f}", f"{100 * line.miss:+.0f}%"))
+        for line in lines
+    ]
+    return table(("figure", "planned", "measured", "miss"), rows, numeric=range(1, 4)) if rows else ""
+
+
+def _ranks(reading: Reading) -> str:
+    skew = reading.group.skew
+    if not skew.matched:
+        return ""
+    rows = [
+        Row(
+            cells=(
+                str(rank.rank),
+                f"{rank.work.total / 1e3:.1f}",
+                f"{skew.waited_ms.get(rank.rank, 0.0):.1f}",
+                f"{100 * skew.last.get(rank.rank, 0.0):.0f}%",
+            ),
+            kind="no" if rank.rank == skew.straggler else "",
+        )
+        for rank in reading.group.ranks
+    ]
+    return table(("rank", "work ms", "waited for others ms", "came last"), rows, numeric=range(4))
+
+
+def _ceilings(reading: Reading) -> str:
+    roof = reading.roofs[0]
+    rows = [
+        Row(cells=(f.family, str(f.kernels), f"{f.ms:.1f}", f"{f.tflops:.3g}", f"{f.gb_s:.3g}", f"{f.intensity:.3g}"))
+        for f in roof.families
+    ]
+    heads = ("family", "kernels", "ms", "TFLOP/s", "GB/s", "flops a byte")
+    if roof.device is None or not roof.known_ms:
+        return table(heads, rows, numeric=range(1, 6))
+    rates = roof.device.rates
+    ridge = rates.matmul_tflops / rates.bandwidth_tb_s
+    shown = [Point(label=f.family, x=f.intensity, y=f.tflops, marked=False) for f in roof.families if f.known_ms]
+    line = [Point(label="ridge", x=ridge, y=rates.matmul_tflops, marked=True)]
+    note = (
+        f"<p class='note'>{escape(roof.device.name)}: products reach {rates.matmul_tflops:.3g} TFLOP/s, memory "
+        f"{1e3 * rates.bandwidth_tb_s:.3g} GB/s, the ridge is at {ridge:.3g} flops a byte. "
+        "Bytes are the least that must move.</p>"
+    )
+    return table(heads, rows, numeric=range(1, 6)) + points([*shown, *line], x_label="flops a byte", y_label="TFLOP/s") + note
+
+
+def _memory(reading: Reading) -> str:
+    uses = [(rank.rank, use) for rank, use in zip(reading.group.ranks, reading.memory, strict=True) if use is not None]
+    if not uses:
+        return ""
+    rank, use = max(uses, key=lambda pair: pair[1].peak_mib)
+    series = {"allocated": list(zip(use.at_ms, use.allocated_mib, strict=True))}
+    if use.peak_reserved_mib > 0:
+        series["reserved"] = list(zip(use.at_ms, use.reserved_mib, strict=True))
+    rows = [Row(cells=(name, f"{size:.1f}")) for name, size in use.filled_by]
+    return (
+        curves(series, x_label="ms", y_label=f"MiB on rank {rank}")
+        + f"<p class='note'>At the peak of {use.peak_mib:.0f} MiB:</p>"
+        + table(("what", "MiB"), rows, numeric=(1,))
+    )
+
+
+def _compiler(reading: Reading) -> str:
+    found = [each for each in reading.compilation if each is not None]
+    if not found:
+        return ""
+    head = "".join(
+        f"<p class='note'>{each.ms:.0f} ms compiling, {each.graphs} graphs, {each.recompiled} recompiled.</p>" for each in found
+    )
+    rows = [Row(cells=(p.kind, p.where, str(p.times), p.reason)) for each in found for p in each.places[:20]]
+    return head + (table(("", "where", "times", "why"), rows, numeric=(2,)) if rows else "")

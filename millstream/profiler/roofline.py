@@ -1,0 +1,156 @@
+"""How near a rank's work came to what its device reaches: flops and bytes of kernels against measured ceilings.
+
+Work that stands in no relation to known shapes is counted as unknown, never guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream.planner.hardware import Device, Rates
+from millstream.profiler.anatomy import Anatomy
+from millstream.profiler.intervals import Floats
+from millstream.profiler.kinds import Kind, family_of
+from millstream.profiler.trace import Trace
+
+NEAR = 0.6
+"""Of a ceiling that was measured: from here on it is what holds the kernel up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FamilyTime:
+    """Kernels of one family, together."""
+
+    family: str
+    kernels: int
+    ms: float
+    known_ms: float
+    """Of those whose shapes the trace has."""
+    flops: float
+    moved: float
+
+    @property
+    def tflops(self) -> float:
+        return self.flops / self.known_ms / 1e9 if self.known_ms else 0.0
+
+    @property
+    def gb_s(self) -> float:
+        return self.moved / self.known_ms / 1e6 if self.known_ms else 0.0
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.moved if self.moved else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roofline:
+    device: Device | None
+    families: tuple[FamilyTime, ...]
+    compute_ms: float
+    """Of kernels near the peak of their family."""
+    memory_ms: float
+    """Of kernels under the ridge, near the memory's bandwidth."""
+    floor_ms: float
+    """What all kernels of known shape would take at the ceilings."""
+    known_ms: float
+    work_ms: float
+
+    @property
+    def reached(self) -> float:
+        """Of the ceilings, over all work that is known."""
+        return min(1.0, self.floor_ms / self.known_ms) if self.known_ms else 0.0
+
+
+def roofline(anatomy: Anatomy, device: Device | None) -> Roofline:
+    kernels = _Kernels.of(anatomy)
+    floor, by_flops, by_bytes = kernels.floors(device)
+    near = kernels.known & (floor >= NEAR * kernels.length)
+    names = sorted(set(kernels.family))
+    return Roofline(
+        device=device,
+        families=tuple(kernels.together(name) for name in names),
+        compute_ms=_ms(kernels.length[near & (by_flops >= by_bytes)]),
+        memory_ms=_ms(kernels.length[near & (by_flops < by_bytes)]),
+        floor_ms=_ms(floor),
+        known_ms=_ms(kernels.length[kernels.known]),
+        work_ms=_ms(kernels.length),
+    )
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """One row a kernel; times in microseconds."""
+
+    family: list[str]
+    length: Floats
+    flops: Floats
+    moved: Floats
+
+    @classmethod
+    def of(cls, anatomy: Anatomy) -> _Kernels:
+        events, workers = anatomy.trace.events, anatomy.workers
+        flops, moved = (
+            _from_operators(anatomy.trace, workers) if anatomy.has_device else (events.flops[workers], events.moved[workers])
+        )
+        families = [family_of(anatomy.trace.names[index]) for index in events.name[workers]]
+        return cls(families, events.length[workers], flops, moved)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        return (self.moved > 0) & (self.length > 0)
+
+    def floors(self, device: Device | None) -> tuple[Floats, Floats, Floats]:
+        """The least each could take, and what its flops and its bytes alone would."""
+        if device is None:
+            nothing = np.zeros(len(self.length))
+            return nothing, nothing, nothing
+        peak = np.array([_peak(device.rates, family) for family in self.family])
+        by_flops = self.flops / np.maximum(peak * 1e6, 1e-9)
+        by_bytes = self.moved / (device.rates.bandwidth_tb_s * 1e6)
+        floor = np.where(self.known, np.minimum(np.maximum(by_flops, by_bytes), self.length), 0.0)
+        return floor, by_flops, by_bytes
+
+    def together(self, family: str) -> FamilyTime:
+        chosen = np.fromiter((name == family for name in self.family), bool, len(self.family))
+        told = chosen & self.known
+        return FamilyTime(
+            family=family,
+            kernels=int(chosen.sum()),
+            ms=_ms(self.length[chosen]),
+            known_ms=_ms(self.length[told]),
+            flops=float(self.flops[told].sum()),
+            moved=float(self.moved[told].sum()),
+        )
+
+
+def _from_operators(trace: Trace, kernels: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    """What an operator does is shared out among its kernels by their lengths."""
+    events = trace.events
+    ops = events.of(Kind.OP)
+    ops = ops[(events.origin[ops] >= 0) & (events.moved[ops] > 0)]
+    if not len(ops) or not len(kernels):
+        return np.zeros(len(kernels)), np.zeros(len(kernels))
+    ops = ops[np.argsort(events.origin[ops], kind="stable")]
+    origin = events.origin[kernels]
+    at = np.minimum(np.searchsorted(events.origin[ops], origin), len(ops) - 1)
+    found = events.origin[ops][at] == origin
+    together = np.bincount(at, weights=np.where(found, events.length[kernels], 0.0), minlength=len(ops))
+    share = np.where(found, events.length[kernels] / np.maximum(together[at], 1e-9), 0.0)
+    return share * events.flops[ops][at], share * events.moved[ops][at]
+
+
+def _peak(rates: Rates, family: str) -> float:
+    """TFLOP/s; walks over values are held against products, which they never come near."""
+    if family == "attention":
+        return rates.attention_tflops
+    if family == "convolution":
+        return max(rate for _, rate in rates.conv_tflops)
+    return rates.matmul_tflops
+
+
+def _ms(lengths: Floats) -> float:
+    return float(lengths.sum()) / 1e3
