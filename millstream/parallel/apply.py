@@ -27,5 +27,5 @@ def parallelise(dit: CausalDiT, topology: Topology, groups: Groups, *, other_wor
         split_tensors(dit, groups.stage)
     if topology.pp > 1:
         bounds = balance([1.0] * len(dit.blocks), topology.pp, other_work=other_work)
-        return StagedDiT(dit, groups.stage, groups.lane, groups.back, bounds)
+        return StagedDiT(dit, groups, bounds)
     return MeshDiT(dit, groups.stage)

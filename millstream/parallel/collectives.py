@@ -168,7 +168,7 @@ class RankGroup:
             return _waited(functional.all_gather_tensor(x.unsqueeze(0), 0, self._backend))
         found = x.new_empty((self.size, *x.shape))
         with self._called("collect", what, x):
-            dist.all_gather_into_tensor(found.view(-1), x.view(-1), group=self._backend)
+            dist.all_gather(list(found.unbind(0)), x, group=self._backend)
         return found
 
     def broadcast(self, x: Tensor, *, source: int, what: str) -> Tensor:

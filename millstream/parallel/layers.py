@@ -20,6 +20,7 @@ from millstream.models.sampler import Call
 from millstream.parallel.balance import Bounds
 from millstream.parallel.busy import BusyTime
 from millstream.parallel.collectives import Pending, RankGroup
+from millstream.parallel.groups import Groups
 from millstream.parallel.mesh_dit import MeshDiT
 
 SENDS = 2
@@ -29,13 +30,14 @@ SENDS = 2
 class StagedDiT(MeshDiT):
     """This stage's blocks of a DiT, called as the whole one is."""
 
-    def __init__(self, dit: CausalDiT, stage: RankGroup, lane: RankGroup, back: RankGroup, bounds: Bounds) -> None:
-        super().__init__(dit, stage)
+    def __init__(self, dit: CausalDiT, groups: Groups, bounds: Bounds) -> None:
+        super().__init__(dit, groups.stage)
+        self.mesh, self.lane, self.back, self.bounds = groups.mesh, groups.lane, groups.back, bounds
         assert bounds[-1] == len(dit.blocks), f"bounds {bounds} for {len(dit.blocks)} layers"
-        assert len(bounds) == lane.size + 1, f"bounds {bounds} for {lane.size} stages"
-        self.lane, self.back, self.bounds = lane, back, bounds
+        assert len(bounds) == self.lane.size + 1, f"bounds {bounds} for {self.lane.size} stages"
         self.busy = BusyTime(dit.patch_in.weight.device)
-        dit.blocks = BlockStack(list(dit.blocks)[bounds[lane.place] : bounds[lane.place + 1]])
+        """With its blocks, whatever it waited for."""
+        dit.blocks = BlockStack(list(dit.blocks)[bounds[self.lane.place] : bounds[self.lane.place + 1]])
         self._sent: deque[Pending] = deque()
 
     @property
@@ -71,6 +73,11 @@ class StagedDiT(MeshDiT):
     def finish(self, begun: Pending | None) -> Tensor | None:
         """The flow of a call, on every stage; None of a call that predicts nothing."""
         return None if begun is None else begun.wait()
+
+    def drain(self) -> None:
+        """Wait until all that was sent has been taken. Whoever stops calling must, or the next stage waits for ever."""
+        while self._sent:
+            self._sent.popleft().wait()
 
     def _end(self, call: Call, embedded: Embedded, x_BFTD: Tensor) -> Pending | None:
         """The last stage's part: its blocks, the head, and the flow for everybody."""

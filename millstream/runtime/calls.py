@@ -90,6 +90,7 @@ class Answering:
             with self.stopwatch.span(work.call.phase):
                 work.begun = dit.begin(work.call)
             waiting.append((place, work))
+        dit.drain()
         return [results[place] for place in range(len(works))]
 
     def _finished(self, dit: StagedDiT, work: Work[T]) -> Tensor | None:

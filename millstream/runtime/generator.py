@@ -24,10 +24,15 @@ from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, Memory, RingShape
 from millstream.models.sampler import Asking
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
+from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.rebalance import Held, better_bounds, move_layers
 from millstream.runtime.calls import Answering, Tally, Work
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.wire.parcel import Delivery, Parcel, digest
+
+REBALANCE_EVERY = 32
+"""Runs between two looks at how long the stages of a pipeline are busy."""
 
 
 @dataclass(slots=True)
@@ -50,6 +55,7 @@ class Generator:
         weight = dit.patch_in.weight
         self.device, self.dtype = weight.device, weight.dtype
         self._idle_since = time.perf_counter()
+        self._runs = 0
 
     def run(self, parcel: Parcel) -> Delivery:
         """Exactly one delivery per parcel; an envelope that is refused gives one that says why."""
@@ -57,6 +63,9 @@ class Generator:
 
     def run_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
         """Chunks of different sessions, all of one `kinship` where they share their calls. One refused holds up nobody."""
+        self._runs += 1
+        if self._runs % REBALANCE_EVERY == 0:
+            self.rebalance()
         begun = time.perf_counter()
         idle_ms = 1000.0 * (begun - self._idle_since)
         errors = [self.refusal(parcel) for parcel in parcels]
@@ -70,6 +79,18 @@ class Generator:
             Delivery(result=_result(parcel.envelope, error, calls, stage1_ms, idle_ms, fingerprint), latents_out=latents)
             for parcel, error, (latents, calls), fingerprint in zip(parcels, errors, outcomes, digests, strict=True)
         ]
+
+    def rebalance(self) -> bool:
+        """Whether blocks changed stages, because the stages of a pipeline had drifted apart.
+
+        Between chunks, on every rank of the mesh at the same time.
+        """
+        dit = self.dit
+        if not isinstance(dit, StagedDiT) or (bounds := better_bounds(dit)) is None:
+            return False
+        moved = move_layers(dit, bounds, [Held(cache.ring, cache.cross) for cache in self.caches.values()])
+        self.caches = {name: SessionCache(*each) for name, each in zip(self.caches, moved, strict=True)}
+        return True
 
     def move(self, session_id: str, device: torch.device) -> None:
         """Hold what a session has elsewhere: host memory while it stands still, and back before it runs."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from millstream.core.controls import Cut, SetPrompt
 from millstream.core.topology import FRONT, Topology
+from millstream.models.dit import CausalDiT
 from millstream.parallel.apply import parallelise
 from millstream.parallel.groups import Groups, create_groups
 from millstream.runtime.engine import Engine
@@ -25,10 +26,10 @@ def engine() -> Engine:
     return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
 
 
-def spread_engine(topology: Topology, rank: int) -> tuple[Engine, Groups]:
-    """An engine whose model is this rank's share."""
+def spread_engine(topology: Topology, rank: int, whole: CausalDiT | None = None) -> tuple[Engine, Groups]:
+    """An engine whose model is this rank's share, of another DiT if one is given."""
     groups, here = create_groups(topology, rank, timeout_s=30), engine()
-    here.generator.dit = parallelise(here.generator.dit, topology, groups)
+    here.generator.dit = parallelise(whole or here.generator.dit, topology, groups)
     return here, groups
 
 

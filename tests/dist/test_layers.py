@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from millstream.core.presets import MODELS
 from millstream.core.topology import FRONT, Topology
 from millstream.parallel.apply import parallelise
 from millstream.parallel.groups import create_groups
@@ -15,13 +18,18 @@ from tests.unit.models_for_tests import dit, relative_error
 PROMPTS = ("sea", "hills", "a city at night")
 
 
+FIVE_LAYERS = replace(MODELS["wan-tiny"].dit, layers=5)
+
+
 def calls_of_a_share(rank: int, name: str) -> tuple | None:
     topology = Topology.parse(name)
     groups = create_groups(topology, rank, timeout_s=30)
     if rank == FRONT:
         return None
     share = parallelise(dit(FOUR_HEADS), topology, groups)
-    return [flows(share, **stream) for stream in STREAMS], share.cached_layers, share.cached_heads
+    found = [flows(share, **stream) for stream in STREAMS]
+    share.drain()
+    return found, share.cached_layers, share.cached_heads
 
 
 def test_each_stage_has_its_layers_and_all_get_the_flows_of_the_whole_model() -> None:
@@ -82,3 +90,41 @@ def test_sessions_of_any_kind_take_turns_in_a_pipeline_and_none_changes() -> Non
         assert relative_error(found, expected) < 1e-5
         assert halves[:6] == ["begin", "begin", "begin", "finish", "begin", "finish"], "three calls are under way at a time"
         assert waiting == []
+
+
+def stream_while_blocks_move(rank: int, name: str) -> tuple | None:
+    """Two sessions over stages that seem to drift apart, one way and the other."""
+    topology = Topology.parse(name)
+    if rank == FRONT:
+        create_groups(topology, rank, timeout_s=30)
+        return None
+    here, _ = spread_engine(topology, rank, dit(FIVE_LAYERS))
+    share, stage = here.generator.dit, topology.place_of(rank)[0]
+    sessions = [
+        here.session(prompt, seed=seed, **SMALL, sink=1, positions="windowed") for seed, prompt in enumerate(PROMPTS[:2])
+    ]
+    found, splits = [], []
+    for slow in (None, 0, None, 1, 1, 0):
+        if slow is not None:
+            share.busy.lap = lambda slow=slow: share.cached_layers * (3.0 if stage == slow else 1.0)
+            splits.append((here.generator.rebalance(), share.bounds, share.cached_layers))
+        for session in sessions:
+            next(session.stream(1))
+            found.append(newest(session))
+    return torch.cat(found), splits
+
+
+def test_blocks_and_caches_change_stages_between_chunks_and_the_stream_does_not_notice() -> None:
+    here = engine()
+    here.generator.dit = dit(FIVE_LAYERS)
+    sessions = [
+        here.session(prompt, seed=seed, **SMALL, sink=1, positions="windowed") for seed, prompt in enumerate(PROMPTS[:2])
+    ]
+    expected = torch.cat([newest(session) for _ in range(6) for session in sessions if next(session.stream(1))])
+    _, *ranks = run_ranks(stream_while_blocks_move, 5, "front+pp2xtp2")
+    for rank, (found, splits) in enumerate(ranks):
+        assert relative_error(found, expected) < 1e-5
+        assert [bounds for _, bounds, _ in splits] == [(0, 1, 5), (0, 4, 5), (0, 4, 5), (0, 1, 5)]
+        assert [moved for moved, *_ in splits] == [True, True, False, True]
+        stage = rank // 2
+        assert [layers for *_, layers in splits] == [bounds[stage + 1] - bounds[stage] for _, bounds, _ in splits]

@@ -1,0 +1,117 @@
+"""Blocks change stages between chunks, with their weights and every session's keys and values, when stages drift apart.
+
+A stage may become slower than another: a device that throttles, a front that shares it. What each stage was busy with is
+measured all the time; every rank of the mesh learns all measures and comes to the same split. No chunk is under way meanwhile,
+and none is lost: sessions go on with the same keys and values elsewhere.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from millstream.models.dit import BlockStack, CrossKV
+from millstream.models.kv import KVRing
+from millstream.parallel.balance import Bounds, balance, owner, stage_costs
+from millstream.parallel.collectives import Pending
+from millstream.parallel.layers import StagedDiT
+
+GAIN = 1.1
+"""How much quicker the slowest stage must become for a move to be worth it."""
+
+
+class Held(NamedTuple):
+    """What a session has on a stage."""
+
+    ring: KVRing
+    cross: CrossKV | None
+
+
+def better_bounds(dit: StagedDiT, *, gain: float = GAIN) -> Bounds | None:
+    """The split that suits what was measured since the last time, the same on every rank; None if the present one does.
+
+    A collective of the whole mesh.
+    """
+    mine = torch.tensor([dit.busy.lap()], dtype=torch.float64, device=dit.patch_in.weight.device)
+    seconds = dit.mesh.collect(mine, "busy times").view(dit.lane.size, dit.stage.size).amax(dim=1).tolist()
+    counts = [stop - start for start, stop in zip(dit.bounds, dit.bounds[1:], strict=False)]
+    slowness, layers = [each / count for each, count in zip(seconds, counts, strict=True)], [1.0] * dit.bounds[-1]
+    found = balance(layers, dit.lane.size, slowness=slowness)
+    now, then = (max(stage_costs(layers, bounds, slowness=slowness)) for bounds in (dit.bounds, found))
+    return found if now > gain * then else None
+
+
+def move_layers(dit: StagedDiT, bounds: Bounds, held: Sequence[Held]) -> list[Held]:
+    """Give and take blocks until this stage has those of `bounds`; returns what sessions have then, in the same order."""
+    place, old = dit.lane.place, dit.bounds
+    mine = {old[place] + index: layer for index, layer in enumerate(_layers(dit, held))}
+    template, sent = next(iter(mine.values())), []
+    for layer in range(old[-1]):
+        giver, taker = owner(layer, old), owner(layer, bounds)
+        if giver == taker:
+            continue
+        if place == giver:
+            sent += _sent(dit, mine.pop(layer), taker)
+        elif place == taker:
+            mine[layer] = _taken(dit, template, giver)
+    for pending in sent:
+        pending.wait()
+    kept = [mine[layer] for layer in range(bounds[place], bounds[place + 1])]
+    dit.dit.blocks, dit.bounds = BlockStack(layer.block for layer in kept), bounds
+    return [_rebuilt(each, [layer.caches[index] for layer in kept]) for index, each in enumerate(held)]
+
+
+class _Layer(NamedTuple):
+    """One layer of everything: its block, and each session's row of the ring, its keys and values of the prompt, by name."""
+
+    block: nn.Module
+    caches: list[dict[str, Tensor]]
+
+    def tensors(self) -> list[Tensor]:
+        return [
+            *(parameter.data for parameter in self.block.parameters()),
+            *(x for cache in self.caches for x in cache.values()),
+        ]
+
+
+def _layers(dit: StagedDiT, held: Sequence[Held]) -> list[_Layer]:
+    return [_Layer(block, [_row(each, index) for each in held]) for index, block in enumerate(dit.dit.blocks)]
+
+
+def _row(held: Held, index: int) -> dict[str, Tensor]:
+    row = {name: tensor[index] for name, tensor in held.ring.state().items()}
+    return row if held.cross is None else row | {"cross_k": held.cross.k[index], "cross_v": held.cross.v[index]}
+
+
+def _sent(dit: StagedDiT, layer: _Layer, taker: int) -> list[Pending]:
+    to, device = dit.lane.ranks[taker], dit.patch_in.weight.device
+    return [dit.lane.send(tensor.to(device).contiguous(), to=to, what="a layer") for tensor in layer.tensors()]
+
+
+def _taken(dit: StagedDiT, template: _Layer, giver: int) -> _Layer:
+    """A layer shaped like one that is here already, filled by another stage."""
+    source, device = dit.lane.ranks[giver], dit.patch_in.weight.device
+    pending = [
+        dit.lane.receive(torch.empty(tensor.shape, dtype=tensor.dtype, device=device), source=source, what="a layer")
+        for tensor in template.tensors()
+    ]
+    arrived = iter([each.wait() for each in pending])
+    block = copy.deepcopy(template.block, {id(dit.stage): dit.stage})  # a process group is not copied
+    for parameter in block.parameters():
+        parameter.data = next(arrived)
+    caches = [{name: next(arrived).to(tensor.device) for name, tensor in cache.items()} for cache in template.caches]
+    return _Layer(block, caches)
+
+
+def _rebuilt(held: Held, rows: list[dict[str, Tensor]]) -> Held:
+    old, stacked = held.ring, {name: torch.stack([row[name] for row in rows]) for name in held.ring.state()}
+    ring = KVRing(replace(old.shape, layers=len(rows)), device=old.k.device, dtype=old.k.dtype)
+    ring.resume(stacked, old.frames, old.written)
+    if held.cross is None:
+        return Held(ring, None)
+    return Held(ring, CrossKV(tuple(row["cross_k"] for row in rows), tuple(row["cross_v"] for row in rows)))
