@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from millstream import __version__
-from millstream.cli_bench import stream
+from millstream.cli_bench import quality, stream
 from millstream.cli_parts import Device, Lora, Overwrite, Quiet, Weights, parse_lora, parse_numbers, parse_size, plain_errors
 from millstream.cli_plan import plan
 from millstream.cli_profile import profile
@@ -33,6 +33,7 @@ app.add_typer(profile)
 app.add_typer(bench)
 app.command()(serve)
 bench.command()(stream)
+bench.command()(quality)
 
 
 class Positions(str, Enum):

@@ -151,6 +151,10 @@ SURFACE = {
         "--connects", "--fps", "--gate", "--json", "--model", "--out", "--script", "--seconds", "--seed", "--sessions", "--url",
         "--weights",
     },
+    "bench quality": {
+        "--chunks", "--device", "--exact", "--fast", "--json", "--model", "--no-exact", "--out", "--precision", "--size",
+        "--steps", "--threads", "--weights", "--window",
+    },
     "bench stream": {
         "--chunks", "--device", "--fast", "--floor", "--json", "--model", "--no-floor", "--out", "--precision", "--size",
         "--steps", "--threads", "--weights", "--window",

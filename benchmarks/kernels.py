@@ -1,0 +1,324 @@
+"""Every hand-written kernel against its plain twin at the sizes of Wan's models: error, milliseconds, bytes a second.
+
+    python -m benchmarks.kernels                    # results/kernels.json
+    python -m benchmarks.kernels --out kernels.json
+
+Needs a CUDA GPU. The twin computes in float32 on the same device. A kernel that fails is written down with its error, and
+the others go on. Errors are relative, of the whole tensor; e4m3 rounds alike on both sides, so there they are of the numbers
+that were meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.report import write_report
+from millstream.commands.report import describe
+from millstream.ops.attention import attend, attend_with_sum
+from millstream.ops.backend import only_twins
+from millstream.ops.conv3 import find_convolution
+from millstream.ops.fp8 import Rows8, quantise
+from millstream.ops.linear import linear_gelu, linear_rows
+from millstream.ops.noise import gaussian
+from millstream.ops.pictures import PAST, TAPS, merge_onto, split_frames, sum_taps
+from millstream.ops.ring_write import write_ring
+from millstream.ops.rope import frame_phases
+from millstream.ops.rows import add_norm, finish_attention, gelu_rows, norm_query
+
+REPEATS = 20
+GPU, BF16 = torch.device("cuda"), torch.bfloat16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """A chunk of one model."""
+
+    name: str
+    width: int
+    heads: int
+    ffn: int
+    grid: tuple[int, int]
+    window: int
+
+    @property
+    def tokens(self) -> int:
+        return 3 * self.grid[0] * self.grid[1]
+
+    @property
+    def keys(self) -> int:
+        return self.window * self.grid[0] * self.grid[1]
+
+
+SIZES = (
+    Size(name="1.3B 480x832 window 9", width=1536, heads=12, ffn=8960, grid=(30, 52), window=9),
+    Size(name="14B 320x576 window 6", width=5120, heads=40, ffn=13824, grid=(20, 36), window=6),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    name: str
+    ours: Callable[[], Any]
+    twin: Callable[[], Any]
+    moved: int
+    """Bytes that must be read and written at least."""
+    flops: int = 0
+
+
+def random(*shape: int, scale: float = 1.0) -> Tensor:
+    return (scale * torch.randn(shape, device=GPU)).to(BF16)
+
+
+def row_cases(size: Size) -> Iterator[Case]:
+    tokens, width, ffn = size.tokens, size.width, size.ffn
+    x, y, levels = random(tokens, width), random(tokens, width), random(3, 6, width)
+    weight, bias = random(width), random(width)
+    hidden, lse = random(tokens, ffn), torch.rand(size.heads, tokens, device=GPU) + 9
+    row = tokens * width * 2
+    for fp8 in (False, True):
+        said = " to e4m3" if fp8 else ""
+        modulated = dict(eps=1e-6, fp8=fp8)
+        yield Case(
+            name=f"norm and modulate{said}",
+            ours=lambda m=modulated: add_norm(x.clone(), None, None, levels[:, 1], levels[:, 0], **m),
+            twin=lambda m=modulated: add_norm(x.clone(), None, None, levels[:, 1], levels[:, 0], **m),
+            moved=2 * row,
+        )
+        yield Case(
+            name=f"gate, add, norm{said}",
+            ours=lambda m=modulated: add_norm(x.clone(), y, levels[:, 2], weight, bias, **m),
+            twin=lambda m=modulated: add_norm(x.clone(), y, levels[:, 2], weight, bias, **m),
+            moved=4 * row,
+        )
+        yield Case(
+            name=f"correct attention{said}",
+            ours=lambda f=fp8: finish_attention(x, lse, 40, fp8=f),
+            twin=lambda f=fp8: finish_attention(x, lse, 40, fp8=f),
+            moved=2 * row,
+        )
+    yield Case(
+        name="norm of queries",
+        ours=lambda: norm_query(x, weight, eps=1e-6),
+        twin=lambda: norm_query(x, weight, eps=1e-6),
+        moved=2 * row,
+    )
+    yield Case(name="gelu to e4m3", ours=lambda: gelu_rows(hidden), twin=lambda: gelu_rows(hidden), moved=3 * tokens * ffn)
+
+
+def ring_case(size: Size) -> Case:
+    head = size.width // size.heads
+    qkv, weight_q, weight_k = random(size.tokens, 3 * size.width), random(size.width), random(size.width)
+    phases = frame_phases(torch.tensor([100, 101, 102], device=GPU), size.grid, head)
+    index = torch.arange(size.tokens, device=GPU) + size.keys - size.tokens
+    rings = [[torch.zeros(size.keys, size.heads, head, device=GPU, dtype=BF16) for _ in range(2)] for _ in range(2)]
+
+    def write(ring: list[Tensor]) -> Tensor:
+        q = write_ring(qkv, weight_q, weight_k, phases, index, *ring, eps=1e-6)
+        return torch.stack([q, ring[0][index], ring[1][index]])
+
+    return Case(
+        name="norm, rotate, write ring",
+        ours=lambda: write(rings[0]),
+        twin=lambda: write(rings[1]),
+        moved=6 * size.tokens * size.width * 2,
+    )
+
+
+def product_cases(size: Size) -> Iterator[Case]:
+    tokens, width, ffn = size.tokens, size.width, size.ffn
+    for name, inner, outer in (("qkv", width, 3 * width), ("out", width, width), ("up", width, ffn), ("down", ffn, width)):
+        x, weight, bias = random(tokens, inner), random(outer, inner, scale=inner**-0.5), random(outer)
+        x8, weight8 = quantise(x), quantise(weight)
+        flops = 2 * tokens * inner * outer
+        yield Case(
+            name=f"e4m3 product, {name}",
+            ours=lambda a=x8, b=weight8, c=bias: linear_rows(a, b, c),
+            twin=lambda a=x8, b=weight8, c=bias: F.linear(a.restored(), b.restored(), c.float()),
+            moved=tokens * inner + inner * outer + 2 * tokens * outer,
+            flops=flops,
+        )
+        yield Case(
+            name=f"bf16 product, {name}",
+            ours=lambda a=x, b=weight, c=bias: F.linear(a, b, c),
+            twin=lambda a=x, b=weight, c=bias: F.linear(a.float(), b.float(), c.float()),
+            moved=2 * (tokens * inner + inner * outer + tokens * outer),
+            flops=flops,
+        )
+    x, weight, bias = random(tokens, width), random(ffn, width, scale=width**-0.5), random(ffn)
+    yield Case(
+        name="product with gelu",
+        ours=lambda: linear_gelu(x, weight, bias),
+        twin=lambda: F.gelu(F.linear(x.float(), weight.float(), bias.float()), approximate="tanh"),
+        moved=2 * (tokens * width + width * ffn + tokens * ffn),
+        flops=2 * tokens * width * ffn,
+    )
+
+
+def attention_cases(size: Size) -> Iterator[Case]:
+    head, rounded = size.width // size.heads, -(-size.keys // 128) * 128
+    q, k, v = (random(1, count, size.heads, head) for count in (size.tokens, rounded, rounded))
+    k[:, size.keys :] = 0
+    v[:, size.keys :] = 0
+    some = slice(0, 256)
+
+    def exact() -> Tensor:
+        """Of some queries only: the scores of all would not fit."""
+        a, b, c = (x.float().transpose(1, 2) for x in (q[:, some], k[:, : size.keys], v[:, : size.keys]))
+        return F.scaled_dot_product_attention(a, b, c).transpose(1, 2)[0].flatten(1)
+
+    def round_keys() -> Tensor:
+        out, lse = attend_with_sum(q, k, v)
+        answer = finish_attention(out[0].flatten(1), lse[0], rounded - size.keys, fp8=False)
+        assert isinstance(answer, Tensor)
+        return answer
+
+    common = dict(moved=4 * (size.tokens + size.keys) * size.width, flops=4 * size.tokens * size.keys * size.width)
+    yield Case(
+        name="attention, keys as they are",
+        ours=lambda: attend(q, k[:, : size.keys], v[:, : size.keys])[0].flatten(1),
+        twin=exact,
+        **common,
+    )
+    yield Case(name="attention, round keys", ours=round_keys, twin=exact, **common)
+
+
+def picture_cases() -> Iterator[Case]:
+    for channels, rows, columns, frames in ((96, 480, 832, 12), (192, 240, 416, 12), (384, 120, 208, 6)):
+        size = (frames, rows, columns, channels)
+        y, residual, bias, weight = random(*size), random(*size), random(channels), random(channels)
+        canvas = torch.zeros(frames + PAST, rows + 2, columns + 2, channels, device=GPU, dtype=BF16)
+
+        def painted(y: Tensor = y, b: Tensor = bias, r: Tensor = residual, w: Tensor = weight, c: Tensor = canvas) -> Tensor:
+            kept = merge_onto(y, b, r, w, c, pad=1, keep=True)
+            assert kept is not None
+            return c
+
+        yield Case(name=f"merge, norm, SiLU, {channels} channels", ours=painted, twin=painted, moved=4 * y.numel() * 2)
+        if channels in (96, 192):
+            yield convolution_case(channels, rows, columns, 4)
+    frames = random(3, 60, 104, 768)
+    bias = random(768)
+    yield Case(
+        name="split frames",
+        ours=lambda: split_frames(frames, bias),
+        twin=lambda: split_frames(frames, bias),
+        moved=4 * frames.numel(),
+    )
+    planes, of_three = random(TAPS * 3 + 7, 14, 480, 832, scale=0.1), random(3, scale=0.1)
+    yield Case(
+        name="sum of taps",
+        ours=lambda: sum_taps(planes, of_three, 12),
+        twin=lambda: sum_taps(planes, of_three, 12),
+        moved=2 * TAPS * 3 * 14 * 480 * 832,
+    )
+
+
+def convolution_case(channels: int, rows: int, columns: int, frames: int) -> Case:
+    """Ours against the library's, which is timed as the twin."""
+    own = find_convolution()
+    weight = random(channels, channels, 3, 3, 3, scale=(27 * channels) ** -0.5)
+    canvas = torch.zeros(frames + PAST, rows + 2, columns + 2, channels, device=GPU, dtype=BF16)
+    canvas[:, 1:-1, 1:-1] = random(frames + PAST, rows, columns, channels)
+    packed = None if own is None else own.pack(weight)
+    x = canvas[:, 1:-1, 1:-1].contiguous().permute(3, 0, 1, 2)[None]
+    lasting = weight.contiguous(memory_format=torch.channels_last_3d)
+
+    def ours() -> Tensor:
+        assert own is not None, "our convolution could not be built here"
+        assert packed is not None
+        return own(canvas, packed)
+
+    return Case(
+        name=f"3x3x3 convolution, {channels} channels",
+        ours=ours,
+        twin=lambda: F.conv3d(x, lasting, padding=(0, 1, 1))[0].permute(1, 2, 3, 0),
+        moved=2 * channels * rows * columns * (2 * frames + PAST),
+        flops=2 * 27 * channels**2 * frames * rows * columns,
+    )
+
+
+def noise_case() -> Case:
+    name = dict(seed=2**40 + 7, epoch=1, chunk=99, step=2)
+    shape = (1, 3, 16, 60, 104)
+    return Case(
+        name="noise",
+        ours=lambda: gaussian(shape, **name, device=GPU),
+        twin=lambda: gaussian(shape, **name, device="cpu").to(GPU),
+        moved=4 * 3 * 16 * 60 * 104,
+    )
+
+
+def plain(value: Tensor | Rows8) -> Tensor:
+    return value.restored() if isinstance(value, Rows8) else value.float()
+
+
+def milliseconds(work: Callable[[], Any]) -> float:
+    for _ in range(3):
+        work()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(REPEATS):
+        work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / REPEATS
+
+
+@torch.inference_mode()
+def judge(case: Case) -> dict[str, Any]:
+    try:
+        found = plain(case.ours())
+        with only_twins():
+            expected = plain(case.twin())
+            twin_ms = milliseconds(case.twin)
+        found = found[: len(expected)]
+        error = float((found - expected).norm() / expected.norm())
+        ms = milliseconds(case.ours)
+    except Exception:  # one kernel that fails must not hide the others
+        return {"failed": traceback.format_exc()[-1500:]}
+    rates = {"gb_s": case.moved / ms / 1e6} | ({"tflop_s": case.flops / ms / 1e9} if case.flops else {})
+    return {"error": error, "largest": float((found - expected).abs().max()), "ms": ms, "twin_ms": twin_ms, **rates}
+
+
+def cases() -> Iterator[tuple[str, Callable[[], Iterator[Case]]]]:
+    for size in SIZES:
+        yield size.name, lambda s=size: row_cases(s)
+        yield size.name, lambda s=size: iter([ring_case(s)])
+        yield size.name, lambda s=size: product_cases(s)
+        yield size.name, lambda s=size: attention_cases(s)
+    yield "480x832", picture_cases
+    yield "480x832", lambda: iter([noise_case()])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="instead of results/kernels.json")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("error: kernels are compared on a CUDA GPU; none is here")
+    measured: dict[str, dict[str, Any]] = {}
+    for place, group in cases():
+        for case in group():
+            measured.setdefault(place, {})[case.name] = found = judge(case)
+            said = found.get("failed") or {name: float(f"{value:.4g}") for name, value in found.items()}
+            print(f"{place}: {case.name}: {said}", flush=True)
+        torch.cuda.empty_cache()
+    configuration = {"sizes": [size.name for size in SIZES], "repeats": REPEATS}
+    if options.out is None:
+        write_report("kernels", configuration, measured)
+    else:
+        options.out.write_text(json.dumps(describe("kernels", configuration, measured), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

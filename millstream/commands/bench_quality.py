@@ -1,0 +1,144 @@
+"""`millstream bench quality`: what a speed-up costs, chunk by chunk, against the plain path in bfloat16 and in float32.
+
+The same prompt, seed and weights stream three times, each feeding on its own past, as a viewer would see it. Latents are
+compared as numbers, frames as pictures. Says nothing about prompts: for a trained Brook `millstream train eval` does.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from millstream.commands.memory import plain_out_of_memory
+from millstream.commands.paths import find_weights
+from millstream.commands.report import describe
+from millstream.core.config import StreamConfig
+from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
+from millstream.core.speed import Speed
+from millstream.runtime.engine import Engine, stream_config
+
+PROMPT = "a red balloon drifts over green hills at dawn"
+INFINITE_DB = 99.0
+"""Stands for the PSNR of equal pictures, which JSON cannot hold."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QualityRequest:
+    model: str = "brook"
+    weights: list[str] = field(default_factory=list)
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of StreamConfig that were given."""
+    speed: Speed
+    chunks: int = 6
+    exact: bool = True
+    """Whether float32 runs too."""
+    device: str = "auto"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chunks <= 1000:
+            raise ConfigError(f"--chunks must be 1 to 1000, got {self.chunks}")
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """What came of one run, on the host."""
+
+    latents: list[Tensor]
+    frames: list[NDArray[np.uint8]]
+
+
+def run_bench_quality(request: QualityRequest, *, as_json: bool, out: Path | None) -> dict[str, Any]:
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    if request.threads:
+        torch.set_num_threads(request.threads)
+    config = stream_config(find_model(request.model).stream, None, **request.changes)
+    with plain_out_of_memory():
+        measured = measure(request, config)
+    report = describe("quality", {**asdict(request), "stream": asdict(config)}, measured)
+    if out is not None:
+        out.write_text(json.dumps(report, indent=2) + "\n")
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        show(measured, Console())
+    return report
+
+
+def measure(request: QualityRequest, config: StreamConfig) -> dict[str, Any]:
+    fast = _stream(request, config, "bfloat16", request.speed)
+    plain = _stream(request, config, "bfloat16", Speed())
+    found = {"fast against bfloat16": compare(fast, plain)}
+    if request.exact:
+        exact = _stream(request, config, "float32", Speed())
+        found["fast against float32"] = compare(fast, exact)
+        found["bfloat16 against float32"] = compare(plain, exact)
+    return found
+
+
+def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Speed) -> Streamed:
+    """In an engine of its own, which is gone afterwards: three would not fit beside each other."""
+    weights = find_weights(request.model, request.weights)
+    rounded = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False  # float32 is to be float32
+    engine = Engine(request.model, weights=weights, device=request.device, dtype=dtype, speed=speed)
+    streamed = Streamed([], [])
+    with engine.session(PROMPT, config=config) as session:
+        for _ in range(request.chunks):
+            parcel = session.plan_chunk()
+            assert parcel is not None, "nothing stops this stream"
+            delivery = engine.transport.submit(parcel)
+            chunk = session.accept(delivery)
+            assert chunk is not None, "no chunk is stale in a stream without cuts"
+            assert delivery.latents_out is not None
+            streamed.latents.append(delivery.latents_out.float().cpu())
+            streamed.frames.append(chunk.frames)
+    del engine, session
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    torch.backends.cudnn.allow_tf32 = rounded
+    return streamed
+
+
+def compare(found: Streamed, wanted: Streamed) -> dict[str, Any]:
+    """Over all chunks, and the relative error of each: whether it grows is worth seeing."""
+    differences = [a - b for a, b in zip(found.latents, wanted.latents, strict=True)]
+    relative = [float(d.norm() / b.norm()) for d, b in zip(differences, wanted.latents, strict=True)]
+    decibels = [psnr(a, b) for a, b in zip(found.frames, wanted.frames, strict=True)]
+    return {
+        "latents_relative": math.sqrt(sum(error**2 for error in relative) / len(relative)),
+        "latents_mean": float(torch.cat([d.abs().flatten() for d in differences]).mean()),
+        "latents_largest": max(float(d.abs().max()) for d in differences),
+        "psnr_db": sum(decibels) / len(decibels),
+        "psnr_db_lowest": min(decibels),
+        "relative_by_chunk": relative,
+        "psnr_db_by_chunk": decibels,
+    }
+
+
+def psnr(found: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> float:
+    error = float(np.mean((found.astype(np.float32) - wanted.astype(np.float32)) ** 2))
+    return INFINITE_DB if error == 0 else min(INFINITE_DB, 10 * math.log10(255.0**2 / error))
+
+
+def show(measured: dict[str, Any], console: Console) -> None:
+    table = Table("", "latents, relative", "mean", "largest", "PSNR dB", "lowest")
+    for name, found in measured.items():
+        figures = (found["latents_relative"], found["latents_mean"], found["latents_largest"])
+        decibels = (found["psnr_db"], found["psnr_db_lowest"])
+        table.add_row(name, *(f"{value:.4f}" for value in figures), *(f"{value:.1f}" for value in decibels))
+    console.print(table)

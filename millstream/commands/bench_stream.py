@@ -1,0 +1,214 @@
+"""`millstream bench stream`: one stream on this device, its window full, and where each chunk's time goes.
+
+End to end: a frame counts when it is bytes on the host. Nothing is left out of the wall time; phases are what was
+measured inside it, and `rest` is what none of them accounts for.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
+from millstream.commands.paths import find_weights
+from millstream.commands.report import describe
+from millstream.commands.stream_floor import Setting, measure_floor
+from millstream.commands.stream_work import chunk_work
+from millstream.core.config import StreamConfig
+from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
+from millstream.core.speed import Speed
+from millstream.models.registry import is_random
+from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
+from millstream.runtime.session import Chunk, Session
+
+PROMPT = "a red balloon drifts over green hills at dawn"
+SETTLE = 3
+"""Chunks after the window is full before anything counts."""
+MODEL_PHASES = ("step", "commit", "decode")
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamRequest:
+    model: str = "brook"
+    weights: list[str] = field(default_factory=list)
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of StreamConfig that were given."""
+    speed: Speed = field(default_factory=Speed)
+    chunks: int = 30
+    floor: bool = True
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chunks <= 100_000:
+            raise ConfigError(f"--chunks must be 1 to 100000, got {self.chunks}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One chunk as it was measured."""
+
+    period_ms: float
+    """Since the chunk before it, frames in hand."""
+    frames: int
+    phases_ms: dict[str, float]
+    calls_ms: tuple[float, ...]
+    """Its steps, one by one."""
+
+
+def run_bench_stream(request: StreamRequest, *, as_json: bool, out: Path | None) -> dict[str, Any]:
+    """Measure, tell, and write down if so asked."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    config = stream_config(find_model(request.model).stream, None, **request.changes)
+    with plain_out_of_memory():
+        measured = measure(request, config)
+    report = describe("stream", {**asdict(request), "stream": asdict(config)}, measured)
+    if out is not None:
+        out.write_text(json.dumps(report, indent=2) + "\n")
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        show(measured, Console())
+    return report
+
+
+def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
+    begun = time.perf_counter()
+    engine = _load(request, config)
+    loaded = time.perf_counter()
+    session = engine.session(PROMPT, config=config)
+    next(session.stream(1))
+    first = time.perf_counter()
+    settle = -(-config.window // config.frames_per_chunk) + SETTLE
+    for _ in session.stream(settle - 1):
+        pass
+    warm = time.perf_counter()
+    steady = _memory(engine.device)
+    samples = _samples(engine, session, request.chunks)
+    ended = time.perf_counter()
+    session.close()
+    frames = sum(sample.frames for sample in samples)
+    floor = _floor(request, engine, config) if request.floor else None
+    return {
+        "speed": engine.speed.names,
+        "fp8": engine.speed.fp8,
+        "dtype": str(engine.dtype).removeprefix("torch."),
+        "fps": frames / (ended - warm),
+        "chunk_ms": _percentiles([sample.period_ms for sample in samples]),
+        "phases": _phases(request, engine, config, samples, floor),
+        "calls_ms": [statistics.median(calls) for calls in zip(*(sample.calls_ms for sample in samples), strict=True)],
+        "first_frame_s": {"cold": first - loaded, "warm": _first_frame(engine, config)},
+        "load_s": loaded - begun,
+        "warm_up_s": warm - loaded,
+        "memory_mib": {"steady": steady / MIB, "end": _memory(engine.device) / MIB, "peak": _peak_memory(engine.device) / MIB},
+    }
+
+
+def _load(request: StreamRequest, config: StreamConfig) -> Engine:
+    if request.threads:
+        torch.set_num_threads(request.threads)
+    weights, device = find_weights(request.model, request.weights), choose_device(request.device)
+    dtype = choose_dtype(request.dtype, device)
+    refuse_if_too_large(find_model(request.model), config, device, dtype, with_text=not is_random(weights))
+    return Engine(request.model, weights=weights, device=request.device, dtype=request.dtype, speed=request.speed)
+
+
+def _samples(engine: Engine, session: Session, count: int) -> list[Sample]:
+    samples, before = [], time.perf_counter()
+    for chunk in session.stream(count):
+        now = time.perf_counter()
+        samples.append(_sample(engine, session, chunk, 1e3 * (now - before)))
+        before = now
+    return samples
+
+
+def _sample(engine: Engine, session: Session, chunk: Chunk, period_ms: float) -> Sample:
+    spans = engine.generator.stopwatch.spans
+    calls = [s.ms for s in spans if s.name == "step" and (s.work.session, s.work.chunk) == (session.id, chunk.index)]
+    return Sample(period_ms=period_ms, frames=len(chunk.frames), phases_ms=dict(chunk.timing.phases_ms), calls_ms=tuple(calls))
+
+
+def _phases(
+    request: StreamRequest, engine: Engine, config: StreamConfig, samples: Sequence[Sample], floor: dict[str, float] | None
+) -> dict[str, dict[str, float]]:
+    """Median milliseconds of each, what that is in operations and bytes, and how near to the floor."""
+    names = [*MODEL_PHASES, *sorted({name for sample in samples for name in sample.phases_ms} - set(MODEL_PHASES))]
+    medians = {name: statistics.median(sample.phases_ms.get(name, 0.0) for sample in samples) for name in names}
+    medians["rest"] = statistics.median(sample.period_ms - sum(sample.phases_ms.values()) for sample in samples)
+    period = statistics.median(sample.period_ms for sample in samples)
+    work = chunk_work(
+        engine.spec, config, value_bytes=engine.dtype.itemsize, weight_bytes=1 if request.speed.fp8 else engine.dtype.itemsize
+    )
+    found: dict[str, dict[str, float]] = {}
+    for name, ms in medians.items():
+        found[name] = {"ms": ms, "share": ms / period}
+        if name in work and ms:
+            found[name] |= work[name].rates(ms)
+        if floor is not None and name in floor:
+            found[name] |= {"floor_ms": floor[name], "of_floor": ms / floor[name]}
+    return found
+
+
+def _floor(request: StreamRequest, engine: Engine, config: StreamConfig) -> dict[str, float]:
+    setting = Setting(device=engine.device, dtype=engine.dtype, fp8=bool(request.speed.fp8) and engine.device.type == "cuda")
+    return measure_floor(engine.spec, config, setting, chunks=min(request.chunks, 10))
+
+
+def _first_frame(engine: Engine, config: StreamConfig) -> float:
+    """From asking for a session to its first frames, in an engine that has streamed before."""
+    begun = time.perf_counter()
+    with engine.session(PROMPT, config=config) as session:
+        next(session.stream(1))
+    return time.perf_counter() - begun
+
+
+def _percentiles(values: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    at = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+    return {name: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for name, share in at.items()} | {
+        "largest": ordered[-1]
+    }
+
+
+def _memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else _peak_memory(device)
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def show(measured: dict[str, Any], console: Console) -> None:
+    table = Table("phase", "ms", "share", "TFLOP/s", "GB/s", "floor ms", "of floor")
+    for name, phase in measured["phases"].items():
+        rates = (f"{phase[key]:.1f}" if key in phase else "" for key in ("tflop_s", "gb_s", "floor_ms"))
+        ratio = f"{phase['of_floor']:.2f}" if "of_floor" in phase else ""
+        table.add_row(name, f"{phase['ms']:.2f}", f"{phase['share']:.1%}", *rates, ratio)
+    console.print(table)
+    chunk, memory, first = measured["chunk_ms"], measured["memory_mib"], measured["first_frame_s"]
+    console.print(f"{measured['fps']:.2f} frames a second", highlight=False)
+    console.print("chunk ms: " + ", ".join(f"{name} {ms:.1f}" for name, ms in chunk.items()), highlight=False)
+    console.print("calls ms: " + ", ".join(f"{ms:.1f}" for ms in measured["calls_ms"]), highlight=False)
+    console.print(f"first frame: {first['cold']:.2f} s cold, {first['warm']:.2f} s warm", highlight=False)
+    console.print("memory MiB: " + ", ".join(f"{name} {size:.0f}" for name, size in memory.items()), highlight=False)

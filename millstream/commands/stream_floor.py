@@ -1,0 +1,129 @@
+"""The hot floor: a chunk's products, attention calls and convolutions back to back and nothing else, in this process.
+
+What a model's times are held against. Kernels timed one by one flatter the floor, because a card that is kept busy is
+held to its power limit; so they run in a CUDA graph, chunk after chunk. On a processor they simply run.
+Weights are random and two sets take turns: what a cache could keep of one is gone when it comes again.
+Shapes: L chunk tokens, W keys, N heads, H head width.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from millstream.core.config import DiTConfig, ModelSpec, StreamConfig
+from millstream.models.kv import KEY_MULTIPLE
+from millstream.ops.attention import attend
+from millstream.ops.fp8 import quantise
+from millstream.ops.linear import linear_rows
+from millstream.planner.flops import block_products
+from millstream.planner.memory import tokens_per_frame
+from millstream.planner.vae_layers import Conv, decoder_convs
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Where and in what the floor is measured."""
+
+    device: torch.device
+    dtype: torch.dtype
+    fp8: bool
+
+
+@torch.inference_mode()
+def measure_floor(spec: ModelSpec, stream: StreamConfig, setting: Setting, *, chunks: int) -> dict[str, float]:
+    """Milliseconds of a chunk's phases, medians over `chunks`: `step` for all steps, `commit`, `decode`."""
+    layers = [_layer(spec.dit, stream, setting) for _ in range(2)]
+    body = [piece for number in range(spec.dit.layers) for piece in layers[number % 2]]
+    without_last = body[: -len(layers[0])]
+    convs = decoder_convs(spec.vae, stream.frames_per_chunk, stream.height, stream.width)
+    phases = {
+        "step": _repeated(_recorded(body, setting.device), len(stream.steps)),
+        "commit": _recorded(without_last, setting.device),
+        "decode": _recorded([_convolution(conv, setting) for conv in convs], setting.device),
+    }
+    timed = [{name: _timed(work, setting.device) for name, work in phases.items()} for _ in range(chunks + 1)][1:]
+    return {name: statistics.median(sample[name] for sample in timed) for name in phases}
+
+
+def _layer(dit: DiTConfig, stream: StreamConfig, setting: Setting) -> list[Work]:
+    tokens = stream.frames_per_chunk * tokens_per_frame(dit, stream)
+    keys = stream.window * tokens_per_frame(dit, stream)
+    if setting.device.type == "cuda":
+        keys = -(-keys // KEY_MULTIPLE) * KEY_MULTIPLE
+    wide, ffn = dit.width, dit.ffn
+    products = [(3 * wide, wide), (wide, wide), (wide, wide), (wide, wide), (ffn, wide), (wide, ffn)]
+    assert sum(2 * tokens * o * i for o, i in products) == sum(p.flops for p in block_products(dit, tokens))
+    qkv, out, ask, tell, up, down = (_product(tokens, inner, outer, setting) for outer, inner in products)
+    window, prompt = _attention(dit, tokens, keys, setting), _attention(dit, tokens, dit.text_tokens, setting)
+    return [qkv, window, out, ask, prompt, tell, up, down]
+
+
+def _product(rows: int, inner: int, outer: int, setting: Setting) -> Work:
+    x, weight, bias = (_random(setting, *shape) for shape in ((rows, inner), (outer, inner), (outer,)))
+    if not setting.fp8:
+        return lambda: F.linear(x, weight, bias)
+    x8, weight8 = quantise(x), quantise(weight)
+    return lambda: linear_rows(x8, weight8, bias)
+
+
+def _attention(dit: DiTConfig, tokens: int, keys: int, setting: Setting) -> Work:
+    q, k, v = (_random(setting, 1, count, dit.heads, dit.head_width) for count in (tokens, keys, keys))
+    return lambda: attend(q, k, v)
+
+
+def _convolution(conv: Conv, setting: Setting) -> Work:
+    """As the library does it fastest: channels last."""
+    sides = {27: (3, 3, 3), 9: (1, 3, 3), 3: (3, 1, 1), 1: (1, 1, 1)}[conv.taps]
+    x = _random(setting, 1, conv.inner, conv.frames + sides[0] - 1, conv.rows, conv.columns)
+    x = x.contiguous(memory_format=torch.channels_last_3d)
+    weight = _random(setting, conv.outer, conv.inner, *sides).contiguous(memory_format=torch.channels_last_3d)
+    return lambda: F.conv3d(x, weight, padding=(0, sides[1] // 2, sides[2] // 2))
+
+
+def _random(setting: Setting, *shape: int) -> Tensor:
+    return torch.randn(shape, device=setting.device, dtype=setting.dtype)
+
+
+def _recorded(pieces: list[Work], device: torch.device) -> Work:
+    def run() -> None:
+        for piece in pieces:
+            piece()
+
+    if device.type != "cuda":
+        return run
+    run()
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def _repeated(work: Work, times: int) -> Work:
+    def run() -> None:
+        for _ in range(times):
+            work()
+
+    return run
+
+
+def _timed(work: Work, device: torch.device) -> float:
+    if device.type != "cuda":
+        begun = time.perf_counter()
+        work()
+        return 1e3 * (time.perf_counter() - begun)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end)

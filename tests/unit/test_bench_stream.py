@@ -1,0 +1,88 @@
+"""What `bench stream` and `bench quality` say is what was measured, and it adds up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from millstream.commands.bench_quality import INFINITE_DB, QualityRequest, Streamed, compare, psnr
+from millstream.commands.bench_quality import measure as measure_quality
+from millstream.commands.bench_stream import StreamRequest, measure
+from millstream.commands.stream_work import chunk_work
+from millstream.core.errors import ConfigError
+from millstream.core.presets import MODELS
+from millstream.core.speed import ALL, FP8_GROUPS, Speed, parse_speed
+from millstream.planner.flops import call_flops
+
+TINY = MODELS["wan-tiny"]
+
+
+def test_a_chunks_phases_and_the_rest_add_up_to_it() -> None:
+    request = StreamRequest(model="wan-tiny", weights=["random"], chunks=3, device="cpu", dtype="float32", speed=ALL)
+    measured = measure(request, TINY.stream)
+    phases = measured["phases"]
+    assert sum(phase["ms"] for phase in phases.values()) == pytest.approx(measured["chunk_ms"]["p50"], rel=0.35)
+    assert sum(measured["calls_ms"]) == pytest.approx(phases["step"]["ms"], rel=0.35)
+    assert len(measured["calls_ms"]) == len(TINY.stream.steps)
+    assert all(phases[name]["floor_ms"] > 0 and phases[name]["tflop_s"] > 0 for name in ("step", "commit", "decode"))
+    assert measured["fps"] > 0
+
+
+def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:
+    spec = MODELS["wan2.1-t2v-1.3b"]
+    work = chunk_work(spec, spec.stream, value_bytes=2, weight_bytes=2)
+    tokens, keys = 3 * 1560, 21 * 1560
+    assert work["step"].flops == 4 * call_flops(spec.dit, tokens, keys)
+    assert work["commit"].flops == pytest.approx(29 / 30 * work["step"].flops / 4)
+    assert work["decode"].flops == pytest.approx(40.5e12, rel=0.03)
+    assert chunk_work(spec, spec.stream, value_bytes=2, weight_bytes=1)["step"].bytes < work["step"].bytes
+
+
+def test_the_plain_path_against_itself_costs_nothing() -> None:
+    request = QualityRequest(model="wan-tiny", weights=["random"], speed=Speed(), chunks=2, exact=False, device="cpu")
+    found = measure_quality(request, TINY.stream)["fast against bfloat16"]
+    assert found["latents_largest"] == 0
+    assert found["psnr_db_lowest"] == INFINITE_DB
+
+
+def test_errors_are_those_of_the_worst_chunk_too() -> None:
+    wanted = Streamed([torch.ones(4), torch.ones(4)], [np.zeros((1, 2, 2, 3), np.uint8)] * 2)
+    found = Streamed([torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 3.0])], [wanted.frames[0], wanted.frames[0] + 255])
+    compared = compare(found, wanted)
+    assert compared["relative_by_chunk"] == [0.0, 1.0]
+    assert compared["latents_largest"] == 2.0
+    assert compared["psnr_db_lowest"] == pytest.approx(psnr(found.frames[1], wanted.frames[1])) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("off", ()),
+        ("on", ("blocks", "round_keys", "decoder", "own_convolution", "graphs")),
+        ("on,-graphs,-own_convolution", ("blocks", "round_keys", "decoder")),
+        ("decoder", ("decoder",)),
+    ],
+)
+def test_speed_ups_are_named_one_by_one(text: str, names: tuple[str, ...]) -> None:
+    assert parse_speed(text).names == names
+
+
+def test_fp8_is_asked_for_by_precision() -> None:
+    assert parse_speed("on", "fp8").fp8 == FP8_GROUPS
+    assert parse_speed("on", "bf16").fp8 == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "precision", "said"),
+    [
+        ("quick", "bf16", "knows no 'quick'"),
+        ("off", "fp8", "switch blocks on"),
+        ("graphs", "bf16", "switch blocks on"),
+        ("own_convolution", "bf16", "switch decoder on"),
+        ("on", "int4", "--precision"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(text: str, precision: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_speed(text, precision)
