@@ -16,8 +16,9 @@ from millstream.core.errors import EnvelopeRefused, MillstreamError
 
 VERSION = 1
 
-Action = Literal["NOOP", "INFER", "RELEASE", "OFFLOAD", "RESTORE", "SHUTDOWN"]
-"""Keep-alive, a chunk, forget a session, hold it in host memory, bring it back, leave. Only INFER has tensors and a result."""
+Action = Literal["NOOP", "INFER", "RELEASE", "OFFLOAD", "RESTORE", "CHECK", "SHUTDOWN"]
+"""Keep-alive, a chunk, forget a session, hold it in host memory, bring it back, compare ranks, leave.
+Only INFER has tensors and a result."""
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):

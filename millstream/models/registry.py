@@ -28,11 +28,13 @@ from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import merge_lora
 
 RANDOM = "random"
+SIDES = ("vae", "text", "tokenizer")
+"""What is around the DiT."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModel:
-    """A model's parts, filled and on one device."""
+    """A model's parts, filled and on one device; the DiT is empty where it was not asked for."""
 
     spec: ModelSpec
     dit: CausalDiT
@@ -52,38 +54,84 @@ def load_model(
     device: torch.device,
     dtype: torch.dtype,
     loras: Sequence[tuple[str, float]] = (),
+    with_dit: bool = True,
 ) -> LoadedModel:
     """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for Brook."""
-    for path, _ in loras:
-        find_shards(Path(path))  # a wrong name is said now, not after billions of weights
-    load = _load_brook if isinstance(spec.vae, BrookVAEConfig) else _load_wan
-    dit, vae, embedder = load(spec, weights, device, dtype)
-    for path, scale in loras:
-        merge_lora(dit, Path(path), scale=scale)
+    _check_loras(loras)
+    if isinstance(spec.vae, BrookVAEConfig):
+        dit, vae, embedder = _load_brook(spec, weights, device, dtype)
+    else:
+        files = _located(weights, ("dit", *SIDES) if with_dit else SIDES)
+        dit = _load_wan_dit(spec, weights, files, device, dtype) if with_dit else _empty_dit(spec)
+        vae, embedder = _load_wan_sides(spec, weights, files, device, dtype)
+    if with_dit:
+        _merge(dit, loras)
     return LoadedModel(spec=spec, dit=dit, vae=vae, text=PromptEncoder(embedder), device=device, dtype=dtype)
 
 
-def _load_wan(
-    spec: ModelSpec, weights: Sequence[str], device: torch.device, dtype: torch.dtype
-) -> tuple[CausalDiT, WanVAE, Embedder]:
+def load_dit(
+    spec: ModelSpec,
+    weights: Sequence[str],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    loras: Sequence[tuple[str, float]] = (),
+) -> CausalDiT:
+    """The same, without the parts around it."""
+    _check_loras(loras)
+    if isinstance(spec.vae, BrookVAEConfig):
+        dit, _, _ = _load_brook(spec, weights, device, dtype)
+    else:
+        dit = _load_wan_dit(spec, weights, _located(weights, ("dit",)), device, dtype)
+    _merge(dit, loras)
+    return dit
+
+
+def _load_wan_dit(
+    spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype
+) -> CausalDiT:
+    dit = _empty_dit(spec)
+    if files is None:
+        fill_random(dit, seed=_random_seed(weights) or 0, device=device, dtype=dtype)
+    else:
+        fill(dit, "dit", files.dit, device=device, dtype=dtype)
+    return dit
+
+
+def _load_wan_sides(
+    spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype
+) -> tuple[WanVAE, Embedder]:
+    """What is around the DiT: the VAE and the text encoder."""
     assert isinstance(spec.vae, VAEConfig)
     assert isinstance(spec.text, TextConfig)
-    seed = _random_seed(weights)
-    files = None if seed is not None else _complete(locate([Path(path) for path in weights]))
     with torch.device("meta"):
-        dit, vae, text = CausalDiT(spec.dit), WanVAE(spec.vae), build_umt5(spec.text if files else _small_text(spec.text))
+        vae, text = WanVAE(spec.vae), build_umt5(spec.text if files else _small_text(spec.text))
     tokenizer: Tokenizer = ByteTokenizer()
     if files is None:
-        assert seed is not None
-        for module in (dit, vae, text):
-            fill_random(module, seed=seed, device=device, dtype=dtype)
+        for module in (vae, text):
+            fill_random(module, seed=_random_seed(weights) or 0, device=device, dtype=dtype)
     else:
         assert files.tokenizer is not None
         tokenizer = UMT5Tokenizer(files.tokenizer)
-        fill(dit, "dit", files.dit, device=device, dtype=dtype)
         fill(vae, "vae", files.vae, device=device, dtype=dtype)
         fill(text, "text", files.text, device=device, dtype=dtype)
-    return dit, vae, UMT5Embedder(text, tokenizer, tokens=spec.dit.text_tokens)
+    return vae, UMT5Embedder(text, tokenizer, tokens=spec.dit.text_tokens)
+
+
+def _empty_dit(spec: ModelSpec) -> CausalDiT:
+    with torch.device("meta"):
+        return CausalDiT(spec.dit)
+
+
+def _check_loras(loras: Sequence[tuple[str, float]]) -> None:
+    """A wrong name is said now, not after billions of weights."""
+    for path, _ in loras:
+        find_shards(Path(path))
+
+
+def _merge(dit: CausalDiT, loras: Sequence[tuple[str, float]]) -> None:
+    for path, scale in loras:
+        merge_lora(dit, Path(path), scale=scale)
 
 
 def _load_brook(
@@ -115,8 +163,12 @@ def _random_seed(weights: Sequence[str]) -> int | None:
     return int(seed or 0)
 
 
-def _complete(files: ModelFiles) -> ModelFiles:
-    missing = [name for name in ("dit", "vae", "text", "tokenizer") if not getattr(files, name)]
+def _located(weights: Sequence[str], parts: Sequence[str]) -> ModelFiles | None:
+    """Where these parts are; None for random weights."""
+    if _random_seed(weights) is not None:
+        return None
+    files = locate([Path(path) for path in weights])
+    missing = [name for name in parts if not getattr(files, name)]
     if missing:
         raise WeightsError(
             f"no weights for {', '.join(missing)}; give more --weights or convert all into one folder (millstream convert)"

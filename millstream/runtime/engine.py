@@ -11,6 +11,7 @@ import itertools
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -18,20 +19,26 @@ import torch
 from millstream import __version__
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt
-from millstream.core.errors import ConfigError, DeviceError
+from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed
+from millstream.core.topology import LOCAL, Topology
 from millstream.models.fast.apply import accelerate
 from millstream.models.registry import load_model
+from millstream.models.weights.fingerprint import fingerprint_of, records
 from millstream.runtime.feed import FrameFeed, Frames
 from millstream.runtime.generator import Generator
 from millstream.runtime.journal import Header, InputVideo
+from millstream.runtime.launch import Launch, launcher
 from millstream.runtime.live_feed import LiveFeed
-from millstream.runtime.session import ChunkLog, Session, SharedParts
+from millstream.runtime.mesh_config import MeshConfig, MeshLimits
+from millstream.runtime.recovery import MeshTransport
+from millstream.runtime.session import ChunkLog, Session, SharedParts, Transport
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.wire.local import LocalTransport
 from millstream.wire.parcel import Delivery, Parcel
 
+WARM_UP_EPOCH = -1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -46,9 +53,10 @@ class Engine:
         dtype: str = "auto",
         speed: Speed | None = None,
         topology: Topology = LOCAL,
-        launch: Launch | None = None,
+        limits: MeshLimits | None = None,
+        launch: Launch = launcher,
     ) -> None:
-        """`launch` starts the mesh of a topology that has one, in another way than on this machine."""
+        """`launch` is how the mesh of a topology that has one is started: by default, on this machine."""
         self.spec = find_model(model)
         self.topology = topology
         self.device = choose_device(device)
@@ -56,8 +64,8 @@ class Engine:
         self.weights = (weights,) if isinstance(weights, str) else tuple(weights)
         self.loras = tuple(loras)
         self.speed = speed or Speed()
-        parts = PARTS if topology.is_local else ("vae", "text")
-        plain = load_model(self.spec, self.weights, device=self.device, dtype=self.dtype, loras=self.loras, parts=parts)
+        place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
+        plain = load_model(self.spec, self.weights, **place, loras=self.loras, with_dit=topology.is_local)
         self.model = accelerate(plain, self.speed)
         stopwatch = Stopwatch(self.device)
         self._generator: Generator | None = None
@@ -65,7 +73,8 @@ class Engine:
         if topology.is_local:
             self._generator = Generator(self.model.dit, stopwatch)
         else:
-            self._mesh = MeshTransport(partial(launch or launcher, self.mesh_config())())
+            refuse_fast_blocks(self.speed)
+            self._mesh = MeshTransport(launch(self._mesh_config(limits or MeshLimits()), self.device))
         self._parts = SharedParts(
             transport=self._mesh or LocalTransport(self.generator),
             vae=self.model.vae,
@@ -77,6 +86,43 @@ class Engine:
             next_call_id=itertools.count(1).__next__,
             calm=self.spec.calm,
         )
+        if self._mesh is not None:
+            self._warm_up(self._mesh)
+
+    @property
+    def generator(self) -> Generator:
+        """Of this process."""
+        if self._generator is None:
+            raise MeshError(f"what sessions hold on {self.topology} stays there; use --topology local for this")
+        return self._generator
+
+    @property
+    def transport(self) -> Transport:
+        return self._parts.transport
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the mesh go, where there is one; no process is left."""
+        if self._mesh is not None:
+            self._mesh.close()
+
+    def fingerprint(self) -> str:
+        """Of all the model's weights, wherever they are."""
+        if self._mesh is None:
+            return self.model.fingerprint()
+        here = {"vae": self.model.vae, "text": self.model.text.embedder.model}
+        return fingerprint_of({part: records(part, module) for part, module in here.items()} | {"dit": self._mesh.weights()})
+
+    def held_bytes(self) -> int:
+        """Keys, values and prompts of all sessions on one device of the generator."""
+        if self._mesh is not None:
+            return self._mesh.held_bytes
+        return sum(cache.num_bytes for cache in list(self.generator.caches.values()))
 
     def stream_config(self, schedule: str | None = None, **changes: Any) -> StreamConfig:
         """The model's own stream, with a published schedule and single settings laid over it."""
@@ -94,7 +140,7 @@ class Engine:
     ) -> Session:
         """A new stream. `changes` are fields of StreamConfig; `frames` are an input video's, [H, W, 3] uint8 RGB each."""
         prompts = (WeightedPrompt(prompt),) if isinstance(prompt, str) else tuple(prompt)
-        return Session(
+        session = Session(
             session_id or secrets.token_hex(8),
             config or self.stream_config(**changes),
             prompts,
@@ -102,6 +148,9 @@ class Engine:
             feed=frames if frames is None or isinstance(frames, LiveFeed) else FrameFeed(frames),
             journal=journal,
         )
+        if self._mesh is not None:
+            self._mesh.watch(session)
+        return session
 
     def submit_together(self, parcels: Sequence[Parcel]) -> tuple[list[Delivery], dict[str, float]]:
         """Chunks of several sessions in the same model calls, and each one's share of the time that took, by phase."""
@@ -111,12 +160,18 @@ class Engine:
     def offload(self, session: Session) -> None:
         """Keep a session that stands still in host memory."""
         host = torch.device("cpu")
-        self.generator.move(session.id, host)
+        if self._mesh is not None:
+            self._mesh.tell("OFFLOAD", session.id)
+        else:
+            self.generator.move(session.id, host)
         session.move(host)
 
     def bring_back(self, session: Session) -> None:
         """The opposite: it goes on to the same bits."""
-        self.generator.move(session.id, self.device)
+        if self._mesh is not None:
+            self._mesh.tell("RESTORE", session.id)
+        else:
+            self.generator.move(session.id, self.device)
         session.move(self.device)
 
     def journal_header(
@@ -127,7 +182,7 @@ class Engine:
             model=self.spec.name,
             weights=self.weights,
             loras=self.loras,
-            fingerprint=self.model.fingerprint(),
+            fingerprint=self.fingerprint(),
             config=config,
             session_id=session_id,
             **self.surroundings(),  # type: ignore[arg-type]
@@ -143,7 +198,37 @@ class Engine:
             "threads": torch.get_num_threads(),
             "torch": str(torch.__version__),
             "millstream": __version__,
+            "topology": str(self.topology),
         }
+
+    def _mesh_config(self, limits: MeshLimits) -> MeshConfig:
+        return MeshConfig(
+            topology=self.topology,
+            model=self.spec.name,
+            weights=self.weights,
+            loras=self.loras,
+            device=self.device.type,
+            dtype=str(self.dtype).removeprefix("torch."),
+            threads=max(1, torch.get_num_threads() // self.topology.mesh_size),
+            limits=limits,
+        )
+
+    def _warm_up(self, mesh: MeshTransport) -> None:
+        """Two chunks through the ordinary way, during which ranks compare every collective; then each compares itself."""
+        try:
+            with self.session("warm up", session_id="warm-up") as session:
+                session.timeline.epoch = WARM_UP_EPOCH
+                for _ in session.stream(chunks=2):
+                    pass
+            mesh.check()
+        except BaseException:
+            mesh.close()
+            raise
+
+
+def refuse_fast_blocks(speed: Speed) -> None:
+    if speed.blocks:
+        raise ConfigError("fast blocks run on one device; leave them off with a --topology of several ranks")
 
 
 def stream_config(base: StreamConfig, schedule: str | None = None, **changes: Any) -> StreamConfig:

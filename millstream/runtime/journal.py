@@ -43,6 +43,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     threads: int
     torch: str
     millstream: str
+    topology: str = "local"
     input: InputVideo | None = None
     num_frames: int | None = None
     """How many pixel frames were to be shown, where the run had an end: the last chunk may hold more."""

@@ -41,7 +41,7 @@ def replay(engine: Engine, journal: Journal, frames: Iterable[Frames] | None = N
 
 
 def check_weights(engine: Engine, header: Header) -> None:
-    found = engine.model.fingerprint()
+    found = engine.fingerprint()
     if found != header.fingerprint:
         raise JournalError(
             f"the journal was made with weights {header.fingerprint}, these are {found}; "

@@ -206,7 +206,7 @@ class Service:
             return ServiceMetrics(
                 scheduler=self._scheduler.metrics(time.monotonic()),
                 admission=self._admission.metrics(),
-                session_bytes=sum(cache.num_bytes for cache in list(self.engine.generator.caches.values())),
+                session_bytes=self.engine.held_bytes(),
                 device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
             )
 

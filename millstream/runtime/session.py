@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,29 +22,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millstream.core.config import TEMPORAL_STRIDE, StreamConfig, pixel_frames
+from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt, spoken
-from millstream.core.envelope import Envelope
+from millstream.core.envelope import Envelope, recompute_calls
 from millstream.core.errors import EnvelopeRefused
 from millstream.core.trace import ChunkTiming
 from millstream.models.sampler import mix
-from millstream.ops.pixels import from_bytes, to_bytes
+from millstream.ops.pixels import from_bytes
+from millstream.runtime.decoding import VAE, Arrived, Outstanding, State, StreamDecoder
 from millstream.runtime.generator import chunk_noise
 from millstream.runtime.history import History
 from millstream.runtime.motion import MotionNoise
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.runtime.timeline import Timeline, TimelineState
 from millstream.wire.parcel import Delivery, Parcel
-
-State = tuple[Tensor, ...]
-
-
-class VAE(Protocol):
-    """What a session needs of a VAE: streaming both ways, with the state in the caller's hands."""
-
-    def encode(self, pixels_BTCYX: Tensor, state: State = ()) -> tuple[Tensor, State]: ...
-
-    def decode(self, latents_BFCYX: Tensor, state: State = ()) -> tuple[Tensor, State]: ...
 
 
 class Feed(Protocol):
@@ -54,7 +45,18 @@ class Feed(Protocol):
         """[count, H, W, 3] and how many of them are real, or None at the end."""
 
 
+class Posted(Protocol):
+    """Chunks on their way."""
+
+    def done(self) -> bool: ...
+
+    def result(self) -> list[Delivery]:
+        """Waits. Asked for in the order of posts."""
+
+
 class Transport(Protocol):
+    def post(self, parcels: Sequence[Parcel]) -> Posted: ...
+
     def submit(self, parcel: Parcel) -> Delivery: ...
 
     def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]: ...
@@ -121,14 +123,6 @@ class SessionState:
     motion: float | None
 
 
-@dataclass(slots=True)
-class _Outstanding:
-    envelope: Envelope
-    receipts: tuple[Receipt, ...]
-    real_frames: int
-    begun: float
-
-
 class Session:
     def __init__(
         self,
@@ -148,9 +142,9 @@ class Session:
         self._journal = journal
         self._history = History()
         self._motion = MotionNoise(config.motion_gain)
-        self._decoder: State = ()
+        self._decoder = StreamDecoder(parts.vae, parts.stopwatch, keeps_anchors=config.anchor == "decoded")
         self._encoder: State = ()
-        self._outstanding: deque[_Outstanding] = deque()
+        self._outstanding: deque[Outstanding] = deque()
         self._exhausted = False
         self._release = weakref.finalize(self, parts.transport.release, session_id)  # also when it is merely dropped
 
@@ -203,7 +197,7 @@ class Session:
         context = self._history.context_indices(window=timeline.window, sink=timeline.sink, frames_per_chunk=frames)
         scale = None if video is None else self._motion.scale(video, timeline.noise_scale)
         envelope = timeline.plan(call_id=self._parts.next_call_id(), context_indices=context, noise_scale=scale)
-        self._outstanding.append(_Outstanding(envelope, timeline.take_receipts(), real, begun))
+        self._outstanding.append(Outstanding(envelope, timeline.take_receipts(), real, begun))
         return Decision(envelope=envelope, video=video)
 
     def prepare(self, decision: Decision) -> Parcel:
@@ -217,14 +211,39 @@ class Session:
         if self._exhausted:
             raise EnvelopeRefused(f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from")
         parcel = self._fill(envelope, video)
-        self._outstanding.append(_Outstanding(envelope, (), real, begun))
+        self._outstanding.append(Outstanding(envelope, (), real, begun))
         return parcel
+
+    def mend(self, parcel: Parcel) -> Parcel:
+        """A planned chunk for a generator that has lost all it knew of the session: prompt and window come along."""
+        envelope = parcel.envelope
+        context = envelope.context_indices or self._window_before(envelope)
+        whole = msgspec.structs.replace(
+            envelope,
+            init_cache=True,
+            reset_kv=True,
+            reset_cross=True,
+            recompute=bool(context),
+            context_indices=context,
+            expected_calls=recompute_calls(len(context), envelope.frames) + len(envelope.steps) + envelope.commit,
+        )
+        for planned in self._outstanding:
+            if planned.envelope.call_id == envelope.call_id:
+                planned.envelope = whole
+        frames = self._context(context) if context and parcel.context_frames is None else parcel.context_frames
+        conditioning = self._parts.read_prompts(envelope.prompts)
+        return Parcel(envelope=whole, latents_in=parcel.latents_in, conditioning=conditioning, context_frames=frames)
 
     def accept(self, delivery: Delivery, *, shared_ms: Mapping[str, float] | None = None) -> Chunk | None:
         """Decode a delivery. None for a duplicate, or a chunk from before a cut: never shown.
 
         `shared_ms` is its part of phases that several sessions went through together.
         """
+        arrived = self.receive(delivery)
+        return None if arrived is None else self.finish(arrived, shared_ms=shared_ms)
+
+    def receive(self, delivery: Delivery) -> Arrived | None:
+        """Check a delivery and keep its latents, which the next chunk may be built on; its pictures are made later."""
         result = delivery.result
         if not self._outstanding or result.call_id < self._outstanding[0].envelope.call_id:
             return None
@@ -236,27 +255,38 @@ class Session:
             raise EnvelopeRefused(result.error)
         if any(later.envelope.cache_epoch > envelope.cache_epoch for later in self._outstanding):
             return None
-        self._parts.stopwatch.attend_to(envelope)
         latents = self._checked(delivery.latents_out, envelope)
         self._history.push(envelope.start_frame, latents, window=envelope.window, sink=envelope.sink)
-        frames = self._decode(envelope, latents)[: planned.real_frames]
+        return Arrived(planned, result, latents, delivery.phases_ms)
+
+    def decode_anchor(self, arrived: Arrived) -> None:
+        """Only the pictures that the next chunk is built on: none, unless its window begins in this one."""
+        self._parts.stopwatch.attend_to(arrived.envelope)
+        self._decoder.decode(arrived, self._anchor_frames(arrived.envelope), self._history)
+
+    def finish(self, arrived: Arrived, *, shared_ms: Mapping[str, float] | None = None) -> Chunk:
+        """Make the pictures. Whether the anchor's came earlier changes no bit of them."""
+        planned, envelope, digest = arrived.planned, arrived.envelope, arrived.result.digest
+        self.decode_anchor(arrived)
+        self._decoder.decode(arrived, envelope.frames, self._history)
         if self._journal is not None:
-            self._journal.write(envelope, result.digest, planned.receipts)
-        phases = self._parts.stopwatch.lap() | dict(shared_ms or {})
+            self._journal.write(envelope, digest, planned.receipts)
+        phases = Counter(self._parts.stopwatch.lap() | dict(shared_ms or {}))
+        phases.update(arrived.phases_ms)
         return Chunk(
             index=envelope.chunk_index,
             epoch=envelope.cache_epoch,
-            frames=frames,
+            frames=np.concatenate(arrived.pictures)[: planned.real_frames],
             prompts=envelope.prompts,
             receipts=planned.receipts,
-            timing=ChunkTiming(total_ms=1000.0 * (time.perf_counter() - planned.begun), phases_ms=phases),
-            digest=result.digest,
+            timing=ChunkTiming(total_ms=1000.0 * (time.perf_counter() - planned.begun), phases_ms=dict(phases)),
+            digest=digest,
         )
 
     def move(self, device: torch.device) -> None:
         """Hold what it needs between chunks elsewhere."""
         self._history.move(device)
-        self._decoder = tuple(tensor.to(device) for tensor in self._decoder)
+        self._decoder.state = tuple(tensor.to(device) for tensor in self._decoder.state)
         self._encoder = tuple(tensor.to(device) for tensor in self._encoder)
 
     def state(self) -> SessionState:
@@ -266,7 +296,7 @@ class Session:
         return SessionState(
             timeline=self.timeline.state(),
             history=self._history.state(),
-            decoder=self._decoder,
+            decoder=self._decoder.state,
             encoder=self._encoder,
             last_input=last,
             motion=motion,
@@ -276,7 +306,7 @@ class Session:
         """Go on where another session was."""
         self.timeline = Timeline.from_state(self.id, self.config, state.timeline)
         self._history = History.from_state(state.history)
-        self._decoder, self._encoder = state.decoder, state.encoder
+        self._decoder.state, self._encoder = state.decoder, state.encoder
         self._motion.resume(state.last_input, state.motion)
 
     def close(self) -> None:
@@ -290,7 +320,7 @@ class Session:
         """A new epoch starts from nothing."""
         self._history.clear()
         self._motion.reset()
-        self._decoder = self._encoder = ()
+        self._decoder.state = self._encoder = ()
 
     def _enter(self, start_frame: int) -> tuple[NDArray[np.uint8] | None, int]:
         """Begin a chunk: from nothing where an epoch starts, with its share of the input and how much of that is real."""
@@ -357,20 +387,16 @@ class Session:
             raise EnvelopeRefused(f"chunk {envelope.chunk_index} brought latents that are not finite; try --dtype float32")
         return latents
 
-    @torch.inference_mode()
-    def _decode(self, envelope: Envelope, latents: Tensor) -> NDArray[np.uint8]:
-        stopwatch = self._parts.stopwatch
-        with stopwatch.span("decode"):
-            pixels_BTCYX, self._decoder = self._parts.vae.decode(latents, self._decoder)
-        if self.config.anchor == "decoded":
-            self._keep_anchors(envelope, pixels_BTCYX)
-        with stopwatch.span("convert"):
-            planes = to_bytes(pixels_BTCYX[0]).unbind(1)  # stacking planes is quicker on a CPU than permuting
-            frames: NDArray[np.uint8] = torch.stack(planes, dim=-1).cpu().numpy()
-        return frames
+    def _window_before(self, envelope: Envelope) -> tuple[int, ...]:
+        """The frames that a chunk's window holds before it; none where its epoch starts."""
+        if envelope.start_frame == 0:
+            return ()
+        frames = envelope.frames
+        return self._history.context_indices(window=envelope.window, sink=envelope.sink, frames_per_chunk=frames)
 
-    def _keep_anchors(self, envelope: Envelope, pixels_BTCYX: Tensor) -> None:
-        lead = pixel_frames(envelope.start_frame, 1)
-        for offset in range(envelope.frames):
-            last = lead - 1 + TEMPORAL_STRIDE * offset
-            self._history.keep_pixels(envelope.start_frame + offset, pixels_BTCYX[:, last].clone())
+    def _anchor_frames(self, envelope: Envelope) -> int:
+        """How many of a chunk's latent frames must be decoded before the next chunk's anchor is there."""
+        if self.config.anchor != "decoded":
+            return 0
+        window = self._history.context_indices(window=envelope.window, sink=envelope.sink, frames_per_chunk=envelope.frames)
+        return max(0, window[0] - envelope.start_frame + 1) if window[0] > 0 else 0

@@ -25,10 +25,11 @@ from millstream.core.errors import MillstreamError, SnapshotError
 from millstream.core.files import Staging
 from millstream.models.dit import CrossKV
 from millstream.models.kv import KVRing
+from millstream.runtime.decoding import State
 from millstream.runtime.engine import Engine
 from millstream.runtime.generator import SessionCache
 from millstream.runtime.live_feed import LiveFeed
-from millstream.runtime.session import ChunkLog, Session, SessionState, State
+from millstream.runtime.session import ChunkLog, Session, SessionState
 from millstream.runtime.snapshot_parts import Look, check_parts
 from millstream.runtime.timeline import TimelineState
 

@@ -1,4 +1,4 @@
-"""Memory for tensors that keep coming in the same shapes."""
+"""Host memory for tensors that keep coming in the same shapes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Buffers:
     """At most `capacity` shapes; the one used longest ago goes. Two of each, taken in turn: what was received is
     overwritten by the next but one of its name and shape, so whoever keeps a tensor copies it."""
 
-    def __init__(self, device: torch.device, *, pinned: bool = False, capacity: int = 32) -> None:
-        self._device, self._pinned, self._capacity = device, pinned, capacity
+    def __init__(self, *, pinned: bool = False, capacity: int = 32) -> None:
+        self._pinned, self._capacity = pinned, capacity
         self._held: dict[tuple[str, str, tuple[int, ...]], list[Tensor]] = {}
 
     def __len__(self) -> int:
@@ -29,4 +29,4 @@ class Buffers:
         return buffer
 
     def _new(self, entry: TensorEntry) -> Tensor:
-        return torch.empty(entry.shape, dtype=DTYPES[entry.dtype], device=self._device, pin_memory=self._pinned)
+        return torch.empty(entry.shape, dtype=DTYPES[entry.dtype], pin_memory=self._pinned)

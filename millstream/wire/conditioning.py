@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from millstream.core.errors import EnvelopeRefused
 from millstream.wire.parcel import Parcel
 
 CAPACITY = 32
@@ -25,6 +24,12 @@ class KnownConditionings:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._capacity = capacity
+
+    def copy(self) -> KnownConditionings:
+        """For trying what may be refused."""
+        other = KnownConditionings(self._capacity)
+        other._ids = self._ids.copy()
+        return other
 
     def strip(self, parcels: Sequence[Parcel]) -> list[Parcel]:
         """The parcels without the conditionings that need not travel."""
@@ -50,7 +55,7 @@ class HeldConditionings:
         self._capacity = capacity
 
     def restore(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """The parcels with the conditionings they name."""
+        """The parcels with the conditionings they name; without, where one is not held: `validate` refuses that."""
         return [self._restore(parcel) for parcel in parcels]
 
     def _restore(self, parcel: Parcel) -> Parcel:
@@ -60,7 +65,7 @@ class HeldConditionings:
         if parcel.conditioning is not None:
             self._tensors[name] = parcel.conditioning.clone()  # what it arrived in is used again
         elif name not in self._tensors:
-            raise EnvelopeRefused(f"chunk {parcel.envelope.chunk_index} names conditioning {name}, which is not held here")
+            return parcel
         self._tensors.move_to_end(name)
         while len(self._tensors) > self._capacity:
             self._tensors.popitem(last=False)

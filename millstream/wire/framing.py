@@ -46,13 +46,19 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """From the front: chunks that may share their model calls, or one instruction."""
 
+    sequence: int
+    """Counts everything a front sends to one mesh, from 1; the leader takes nothing out of order."""
     envelopes: tuple[Envelope, ...]
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
     """From the leader: one result for each chunk, in the order they were asked for."""
 
+    sequence: int
+    """Of the orders they answer."""
     results: tuple[Result, ...]
+    fatal: str = ""
+    """Why the mesh cannot go on, where it cannot."""
     held_bytes: int = 0
     """Keys, values and prompts that sessions hold on the leader."""
     phases_ms: dict[str, float] = {}
@@ -156,7 +162,7 @@ def check_tensor(entry: TensorEntry, tensor: Tensor) -> Tensor:
 
 def checksum_of(tensor: Tensor) -> int:
     """Of a contiguous tensor in host memory."""
-    return zlib.crc32(memoryview(as_bytes(tensor).numpy()))
+    return zlib.crc32(as_bytes(tensor).numpy().data)
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from millstream.wire.parcel import Delivery, Parcel
@@ -16,6 +17,19 @@ class Worker(Protocol):
     def run_together(self, parcels: Sequence[Parcel]) -> list[Delivery]: ...
 
     def release(self, session_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Chunks that were done as soon as they were posted."""
+
+    deliveries: list[Delivery]
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> list[Delivery]:
+        return self.deliveries
 
 
 class LocalTransport:
@@ -32,6 +46,10 @@ class LocalTransport:
         for parcel in parcels:
             parcel.validate()
         return self._worker.run_together(parcels)
+
+    def post(self, parcels: Sequence[Parcel]) -> Landed:
+        """As over a wire: ask for the result when it is needed."""
+        return Landed(self.submit_together(parcels))
 
     def release(self, session_id: str) -> None:
         self._worker.release(session_id)

@@ -14,18 +14,18 @@ from millstream.wire.parcel import Delivery, Parcel
 PARTS = ("latents_in", "conditioning", "context_frames")
 
 
-def pack_parcels(parcels: Sequence[Parcel]) -> Frame:
+def pack_parcels(parcels: Sequence[Parcel], *, sequence: int) -> Frame:
     tensors = {
         f"{place}.{part}": tensor
         for place, parcel in enumerate(parcels)
         for part in PARTS
         if (tensor := getattr(parcel, part)) is not None
     }
-    return pack(Orders(envelopes=tuple(parcel.envelope for parcel in parcels)), tensors)
+    return pack(Orders(sequence=sequence, envelopes=tuple(parcel.envelope for parcel in parcels)), tensors)
 
 
-def pack_instruction(envelope: Envelope) -> Frame:
-    return pack(Orders(envelopes=(envelope,)), {})
+def pack_instruction(envelope: Envelope, *, sequence: int) -> Frame:
+    return pack(Orders(sequence=sequence, envelopes=(envelope,)), {})
 
 
 def unpack_parcels(orders: Orders, tensors: Mapping[str, Tensor]) -> list[Parcel]:
@@ -35,19 +35,25 @@ def unpack_parcels(orders: Orders, tensors: Mapping[str, Tensor]) -> list[Parcel
     return [_parcel(envelope, f"{place}.", tensors) for place, envelope in enumerate(orders.envelopes)]
 
 
-def pack_deliveries(deliveries: Sequence[Delivery], *, held_bytes: int, phases_ms: Mapping[str, float]) -> Frame:
+def pack_deliveries(
+    deliveries: Sequence[Delivery], *, sequence: int, held_bytes: int = 0, phases_ms: Mapping[str, float] | None = None
+) -> Frame:
     tensors = {
         f"{place}.latents_out": delivery.latents_out
         for place, delivery in enumerate(deliveries)
         if delivery.latents_out is not None
     }
     results = tuple(delivery.result for delivery in deliveries)
-    return pack(Answers(results=results, held_bytes=held_bytes, phases_ms=dict(phases_ms)), tensors)
+    answers = Answers(sequence=sequence, results=results, held_bytes=held_bytes, phases_ms=dict(phases_ms or {}))
+    return pack(answers, tensors)
 
 
 def unpack_deliveries(answers: Answers, tensors: Mapping[str, Tensor]) -> list[Delivery]:
+    """Each with an equal share of the time that they took together."""
+    share = {name: ms / len(answers.results) for name, ms in answers.phases_ms.items()} if answers.results else {}
     return [
-        Delivery(result=result, latents_out=tensors.get(f"{place}.latents_out")) for place, result in enumerate(answers.results)
+        Delivery(result=result, latents_out=tensors.get(f"{place}.latents_out"), phases_ms=share)
+        for place, result in enumerate(answers.results)
     ]
 
 

@@ -6,11 +6,13 @@ Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns, S
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from millstream.core.config import SPATIAL_STRIDE
 from millstream.core.envelope import Envelope, Result
 from millstream.core.errors import EnvelopeRefused
 
@@ -38,8 +40,21 @@ class Parcel:
                 f"chunk {envelope.chunk_index} names {len(envelope.context_indices)} context frames "
                 f"and carries {self.context_frames.shape[1]}"
             )
-        if self.latents_in.shape[1] != envelope.frames:
-            raise EnvelopeRefused(f"chunk of {envelope.frames} frames carries {self.latents_in.shape[1]}")
+        self._check_shapes()
+
+    def _check_shapes(self) -> None:
+        """All that can be known of them without a model."""
+        envelope, shape = self.envelope, tuple(self.latents_in.shape)
+        rows, columns = envelope.height // SPATIAL_STRIDE, envelope.width // SPATIAL_STRIDE
+        if len(shape) != 5:
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} carries latents {shape}, which have no frames")
+        if shape[1] != envelope.frames:
+            raise EnvelopeRefused(f"chunk of {envelope.frames} frames carries {shape[1]}")
+        if (shape[0], *shape[3:]) != (1, rows, columns):
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} of {rows}x{columns} latents carries {shape}")
+        context = self.context_frames
+        if context is not None and (context.dim() != 5 or tuple(context.shape[2:]) != shape[2:]):
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index}: context {tuple(context.shape)} does not fit latents {shape}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +62,8 @@ class Delivery:
     result: Result
     latents_out: Tensor | None = None
     """[B, F, C, Y, X] clean latents, there when the result is ok."""
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
+    """Its part of where the generator's time went, where that is another process's."""
 
 
 def digest(latents: Tensor) -> str:

@@ -1,8 +1,8 @@
 """Frames between two processes, over a group of ranks: header, then metadata, then tensors in manifest order.
 
 One thread of a process calls this, and nobody else touches the group. A failure after the header leaves the group unusable:
-the caller leaves it, it does not repair it. Where the group speaks through host memory (gloo), tensors of a device are
-copied there first and arrive in pinned memory; where it is NCCL's, they stay on the device.
+the caller leaves it, it does not repair it. Frames travel through host memory: tensors of a device are copied there first,
+and arrive in pinned memory where there is a device to go on to.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ class Received:
 class Wire:
     """Both directions between this process and one peer."""
 
-    def __init__(self, channel: Channel, peer: int, device: torch.device) -> None:
-        """`device` is where tensors are while they travel."""
-        self._channel, self._peer, self._device = channel, peer, device
-        self._buffers = Buffers(device, pinned=device.type == "cpu" and torch.cuda.is_available())
+    def __init__(self, channel: Channel, peer: int) -> None:
+        self._channel, self._peer = channel, peer
+        self._buffers = Buffers(pinned=torch.cuda.is_available())
 
     def send(self, frame: Frame) -> None:
         """Everything that can be refused has been by now."""
@@ -75,14 +74,14 @@ class Wire:
         return Received(frame=Frame(head, meta, tuple(tensors.values())), message=message, tensors=tensors)
 
     def _send(self, raw: Tensor, what: str) -> None:
-        self._channel.send(raw.to(self._device), to=self._peer, what=what).wait()
+        self._channel.send(raw.cpu(), to=self._peer, what=what).wait()
 
     def _receive(self, count: int, what: str) -> bytes:
         if count == 0:
             raise WireError("a message without metadata")
-        raw = torch.empty(count, dtype=torch.uint8, device=self._device)
+        raw = torch.empty(count, dtype=torch.uint8)
         self._channel.receive(raw, source=self._peer, what=what).wait()
-        return raw.cpu().numpy().tobytes()
+        return raw.numpy().tobytes()
 
     def _receive_tensor(self, entry: TensorEntry) -> Tensor:
         buffer = self._buffers.take(entry)

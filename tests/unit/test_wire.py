@@ -36,7 +36,7 @@ def envelope(**changes: object) -> Envelope:
 
 
 def orders(**changes: object) -> Orders:
-    return Orders(envelopes=(envelope(**changes),))
+    return Orders(sequence=1, envelopes=(envelope(**changes),))
 
 
 def wire(frame: Frame) -> bytes:
@@ -50,7 +50,7 @@ def unwire(data: bytes) -> tuple[object, dict[str, torch.Tensor]]:
     rest = data[framing.HEADER_BYTES :]
     message, manifest = read_meta(header, rest[: header.meta_bytes])
     rest, tensors = rest[header.meta_bytes :], {}
-    buffers = Buffers(torch.device("cpu"))
+    buffers = Buffers()
     for entry in manifest:
         raw, rest = rest[: entry.num_bytes], rest[entry.num_bytes :]
         if len(raw) != entry.num_bytes:
@@ -126,7 +126,7 @@ def test_an_unknown_field_is_ignored_and_an_unknown_version_is_refused(monkeypat
         mood: str = "hopeful"
 
     monkeypatch.setitem(framing._NUMBERS, Tomorrow, 1)
-    found, _ = unwire(wire(pack(Tomorrow(envelopes=(envelope(),)), {})))
+    found, _ = unwire(wire(pack(Tomorrow(sequence=1, envelopes=(envelope(),)), {})))
     assert found == orders()
     monkeypatch.setattr(framing, "VERSION", 2)
     later = wire(pack(orders(), {}))
@@ -138,7 +138,7 @@ def test_an_unknown_field_is_ignored_and_an_unknown_version_is_refused(monkeypat
 def test_an_unknown_action_is_refused() -> None:
     odd = msgspec.structs.replace(envelope(), action="DANCE")
     with pytest.raises(WireError, match="DANCE"):
-        unwire(wire(pack(Orders(envelopes=(odd,)), {})))
+        unwire(wire(pack(Orders(sequence=1, envelopes=(odd,)), {})))
 
 
 def test_what_cannot_be_sent_is_refused_before_the_first_byte() -> None:
@@ -159,7 +159,7 @@ def test_a_header_that_asks_for_too_much_is_refused_before_anything_is_allocated
 
 
 def test_buffers_are_used_again_and_bounded() -> None:
-    buffers = Buffers(torch.device("cpu"), capacity=2)
+    buffers = Buffers(capacity=2)
     entry = TensorEntry(name="t", dtype="float32", shape=(2, 2))
     one, two, three = (buffers.take(entry) for _ in range(3))
     assert one is three
@@ -177,7 +177,7 @@ def parcel(name: str = "c", *, resets: bool = True, conditioning: torch.Tensor |
 
 def test_parcels_and_deliveries_arrive_together_and_in_order() -> None:
     sent = [parcel("a", conditioning=torch.ones(1, 2)), replace(parcel("b", resets=False), context_frames=torch.zeros(1, 2))]
-    message, tensors = unwire(wire(pack_parcels(sent)))
+    message, tensors = unwire(wire(pack_parcels(sent, sequence=4)))
     one, other = unpack_parcels(message, tensors)
     assert [one.envelope, other.envelope] == [each.envelope for each in sent]
     assert torch.equal(one.conditioning, torch.ones(1, 2))
@@ -186,7 +186,7 @@ def test_parcels_and_deliveries_arrive_together_and_in_order() -> None:
     assert torch.equal(other.context_frames, torch.zeros(1, 2))
     bad = Delivery(result=Result(call_id=1, session_id="s", chunk_index=0, cache_epoch=0, ok=False, error="no"))
     good = Delivery(result=msgspec.structs.replace(bad.result, ok=True), latents_out=torch.ones(2))
-    message, tensors = unwire(wire(pack_deliveries([bad, good], held_bytes=7, phases_ms={"step": 2.0})))
+    message, tensors = unwire(wire(pack_deliveries([bad, good], sequence=4, held_bytes=7, phases_ms={"step": 2.0})))
     assert isinstance(message, Answers)
     assert (message.held_bytes, message.phases_ms) == (7, {"step": 2.0})
     first, second = unpack_deliveries(message, tensors)
@@ -201,9 +201,9 @@ def test_a_chunk_without_latents_or_with_strange_tensors_is_refused() -> None:
         unpack_parcels(orders(), {"0.latents_in": torch.ones(1), "0.surprise": torch.ones(1)})
 
 
-@pytest.mark.parametrize("action", ["NOOP", "RELEASE", "OFFLOAD", "RESTORE", "SHUTDOWN"])
+@pytest.mark.parametrize("action", ["NOOP", "RELEASE", "OFFLOAD", "RESTORE", "CHECK", "SHUTDOWN"])
 def test_instructions_travel_without_tensors(action: str) -> None:
-    message, tensors = unwire(wire(pack_instruction(instruction(action, 9, "s"))))
+    message, tensors = unwire(wire(pack_instruction(instruction(action, 9, "s"), sequence=5)))
     (found,) = message.envelopes
     assert (found.action, found.call_id, found.session_id, tensors) == (action, 9, "s", {})
     found.validate()
@@ -226,5 +226,6 @@ def test_a_conditioning_travels_once_and_both_sides_forget_alike(uses: list[tupl
 
 
 def test_a_conditioning_that_is_not_held_is_refused() -> None:
-    with pytest.raises(EnvelopeRefused, match="not held"):
-        HeldConditionings().restore([parcel("gone")])
+    (arrived,) = HeldConditionings().restore([parcel("gone")])
+    with pytest.raises(EnvelopeRefused, match="without a conditioning"):
+        arrived.validate()

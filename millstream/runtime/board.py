@@ -1,0 +1,103 @@
+"""The board: what ranks tell each other outside of collectives, so that it arrives when collectives do not.
+
+A key-value store that lives in the front's process: when the front dies, the board is gone and everybody notices. Under
+torchrun it lives with the agent of the first machine. Nothing here waits inside the store: whoever wants a key asks for it
+again and again, so that a missing rank is a message and not a hang.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed import DistError, DistNetworkError
+from torch.distributed.distributed_c10d import PrefixStore
+
+from millstream.core.errors import MeshError
+
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """Where ranks meet. Each start of a mesh has a number of its own, so that nothing of an earlier one is read."""
+
+    host: str
+    port: int
+    incarnation: int = 0
+
+
+class Board:
+    def __init__(self, store: TCPStore, meeting: Meeting) -> None:
+        self.meeting = meeting
+        self._server = store  # an outer store does not keep its inner one alive
+        self.store = PrefixStore(f"mesh{meeting.incarnation}", store)
+
+    @classmethod
+    def host(cls, address: str = "127.0.0.1", port: int = 0) -> Board:
+        try:
+            store = TCPStore(address, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
+        except DistNetworkError:
+            raise MeshError(f"cannot listen on {address}:{port}; it is in use or not an address of this machine") from None
+        return cls(store, Meeting(host=address, port=store.port))
+
+    @classmethod
+    def join(cls, meeting: Meeting, *, timeout_s: float) -> Board:
+        try:
+            timeout = timedelta(seconds=timeout_s)
+            store = TCPStore(meeting.host, meeting.port, is_master=False, wait_for_workers=False, timeout=timeout)
+        except DistError:
+            raise MeshError(
+                f"nobody answers at {meeting.host}:{meeting.port} within {timeout_s:g} s; is the front running and reachable?"
+            ) from None
+        return cls(store, meeting)
+
+    def another(self, timeout_s: float) -> Board:
+        """A connection of its own to the same board, for whoever may wait inside the store."""
+        return Board.join(self.meeting, timeout_s=timeout_s)
+
+    def next_incarnation(self) -> Board:
+        """The same store, a blank board."""
+        here = self.meeting
+        return Board(self._server, Meeting(host=here.host, port=here.port, incarnation=here.incarnation + 1))
+
+    def claim(self, rank: int) -> None:
+        if self.store.add(f"claim/{rank}", 1) > 1:
+            raise MeshError(f"rank {rank} is taken: it was started twice; start each rank once")
+
+    def post(self, key: str, value: Any) -> None:
+        """Anything that JSON can say."""
+        self.store.set(key, json.dumps(value))
+
+    def read(self, key: str) -> Any:
+        """None if nobody has posted it."""
+        return json.loads(self.store.get(key)) if self.store.check([key]) else None
+
+    def fail(self, rank: int, reason: str) -> None:
+        """The first word of a rank on why it leaves is kept."""
+        if not self.store.check([f"failed/{rank}"]):
+            self.post(f"failed/{rank}", reason)
+
+    def failures(self, ranks: Iterable[int]) -> dict[int, str]:
+        found = {rank: self.read(f"failed/{rank}") for rank in ranks}
+        return {rank: reason for rank, reason in found.items() if reason is not None}
+
+    def collect(self, key: str, ranks: Sequence[int], *, timeout_s: float) -> dict[int, Any]:
+        """What these ranks posted under `key/RANK`. Ends when one has failed or does not come in time."""
+        deadline, pause_s = time.monotonic() + timeout_s, POLL_S / 64
+        while True:
+            found = {rank: self.read(f"{key}/{rank}") for rank in ranks}
+            missing = [rank for rank, value in found.items() if value is None]
+            if not missing:
+                return found
+            for rank, reason in self.failures(ranks).items():
+                raise MeshError(f"rank {rank}: {reason}")
+            if time.monotonic() > deadline:
+                raise MeshError(f"rank {', '.join(map(str, missing))} did not come within {timeout_s:g} s ({key})")
+            time.sleep(pause_s)
+            pause_s = min(POLL_S, 2 * pause_s)

@@ -1,0 +1,153 @@
+"""One start of a mesh, from the front: its processes, the eye on them, and the link to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from millstream.core.errors import ConfigError, MeshError
+from millstream.core.topology import FRONT, Topology
+from millstream.parallel.groups import Groups
+from millstream.runtime.board import Board, Meeting
+from millstream.runtime.crew import Crew, Run
+from millstream.runtime.front_watch import FrontWatch
+from millstream.runtime.link import MeshLink
+from millstream.runtime.mesh_config import MeshConfig
+from millstream.runtime.rank import WEIGHTS, join_groups, rank_device, run_rank
+from millstream.runtime.startup import agree, facts_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Where torchrun has put this process."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    meeting: Meeting
+    agent_hosts: bool
+    """Whether torchrun has set up the meeting already; otherwise rank 0 does."""
+
+    def check(self, topology: Topology) -> None:
+        if topology.is_local:
+            raise ConfigError(
+                f"{self.world_size} ranks were started for local; give --topology front+tp2 or another of its size"
+            )
+        if self.world_size != topology.world_size:
+            raise ConfigError(
+                f"{topology} needs {topology.world_size} ranks, the front among them; {self.world_size} were started"
+            )
+
+
+def placement() -> Placement | None:
+    """None where this process was not started as one of several."""
+    environment = os.environ
+    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+        return None
+    try:
+        return Placement(
+            rank=int(environment["RANK"]),
+            world_size=int(environment["WORLD_SIZE"]),
+            local_rank=int(environment.get("LOCAL_RANK", environment["RANK"])),
+            meeting=Meeting(
+                host=environment["MASTER_ADDR"],
+                port=int(environment["MASTER_PORT"]),
+                incarnation=int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
+            ),
+            agent_hosts=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"RANK is set but the rest of what torchrun sets is not: {error}; start with torchrun") from None
+
+
+class LaunchedMesh:
+    """A mesh that is ready, or an error that says why it is not."""
+
+    def __init__(
+        self,
+        config: MeshConfig,
+        board: Board,
+        *,
+        device: torch.device,
+        run: Run | None = run_rank,
+        local_rank: int | None = None,
+    ) -> None:
+        """`run` is what a process of the mesh does; None where somebody else starts them."""
+        self._config, self._board = config, board
+        self._local_rank = local_rank
+        board.claim(FRONT)
+        self.crew = Crew(run, config, board.meeting) if run is not None else None
+        self._watch = FrontWatch(config, board, self.crew)
+        self.link = MeshLink(self._join, device=device, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
+        self._watch.waiting_since = lambda: self.link.waiting_since
+        if not self.link.ready.wait(config.limits.start_s + config.limits.hang_s) or self.link.lost:
+            reason = str(self.link.lost or f"the mesh was not ready within {config.limits.start_s:g} s")
+            self.close()
+            raise MeshError(reason)
+
+    def weights(self) -> bytes:
+        """What the DiT adds to the model's fingerprint."""
+        return bytes.fromhex(self._board.read(WEIGHTS))
+
+    def close(self) -> None:
+        """Nobody is left afterwards: those who do not leave when asked to are killed."""
+        self._watch.stop()
+        limits, was_lost = self._config.limits, self.link.lost is not None
+        left = self.link.close(limits.stop_s) and not was_lost
+        if self.crew is not None:
+            self.crew.wait(limits.stop_s if left else 0.0)
+            self.crew.kill()
+        if not self.link.close(limits.stop_s):
+            raise MeshError("a thread hangs in the process group; stop this program and start it again")
+
+    def _join(self) -> Groups:
+        """On the link's thread."""
+        config, limits = self._config, self._config.limits
+        everybody = range(config.topology.world_size)
+        agree(self._board, FRONT, everybody, facts_of(config, None), stage="start", timeout_s=limits.start_s)
+        _, own_gpu = rank_device(config, FRONT, self._local_rank)
+        return join_groups(self._board, config.topology, FRONT, limits, own_gpu=own_gpu)
+
+
+Launch = Callable[[MeshConfig, torch.device], Callable[[], LaunchedMesh]]
+"""How meshes of a configuration are started, for a front that works on a device."""
+
+
+def launcher(config: MeshConfig, device: torch.device, *, run: Run = run_rank) -> Callable[[], LaunchedMesh]:
+    """On this machine, and every time it is called again another one."""
+    board = Board.host()
+
+    def launch() -> LaunchedMesh:
+        nonlocal board
+        board = board.next_incarnation()
+        return LaunchedMesh(config, board, device=device, run=run)
+
+    return launch
+
+
+def joiner(place: Placement) -> Launch:
+    """With the ranks that torchrun has started. Once: only torchrun can start them again."""
+
+    def join(config: MeshConfig, device: torch.device) -> Callable[[], LaunchedMesh]:
+        joined: list[LaunchedMesh] = []
+
+        def launch() -> LaunchedMesh:
+            if joined:
+                raise MeshError(f"{joined[0].link.lost}; only torchrun can start these ranks again")
+            board = meet(place, config.limits.start_s)
+            joined.append(LaunchedMesh(config, board, device=device, run=None, local_rank=place.local_rank))
+            return joined[0]
+
+        return launch
+
+    return join
+
+
+def meet(place: Placement, timeout_s: float) -> Board:
+    """The board of ranks that torchrun has started."""
+    if place.rank == FRONT and not place.agent_hosts:
+        return Board.host(place.meeting.host, place.meeting.port)
+    return Board.join(place.meeting, timeout_s=timeout_s)

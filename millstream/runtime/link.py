@@ -1,0 +1,186 @@
+"""The front's end of a mesh: a thread that owns the process group, and the only one that ever calls it.
+
+    post ─► waiting (bounded) ─► send, receive ─► futures
+    tell ─►
+
+Message by message: what is sent is answered before the next leaves, so order needs no proof. Meanwhile whoever posted does
+something else; that is where overlap comes from. When nothing is to do, the mesh hears that the front still wants it. A
+failure ends the thread: everything that waits then fails with `MeshLost`, and the group is not touched again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from millstream.core.envelope import Action, instruction
+from millstream.core.errors import MeshLost, MillstreamError, WireError
+from millstream.core.topology import LEADER
+from millstream.parallel.groups import Groups
+from millstream.wire.conditioning import KnownConditionings
+from millstream.wire.framing import Answers, Frame
+from millstream.wire.packing import pack_instruction, pack_parcels, unpack_deliveries
+from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.process import Received, Wire
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 8
+"""Parcels posted and not yet sent; whoever posts one more waits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What came back for one post."""
+
+    deliveries: list[Delivery]
+    held_bytes: int
+    sent_s: float
+    """When it left, and when it was back, by `time.perf_counter`."""
+    back_s: float
+
+
+@dataclass(slots=True)
+class _Job:
+    frame: Frame
+    sequence: int
+    heard: bool
+    """Whether the leader answers."""
+    future: Future[Answer] = field(default_factory=Future)
+
+
+class MeshLink:
+    def __init__(
+        self,
+        join: Callable[[], Groups],
+        *,
+        device: torch.device,
+        heartbeat_s: float,
+        why_lost: Callable[[str], str] = lambda reason: reason,
+    ) -> None:
+        """`join` makes the groups, on the thread that will use them; `why_lost` may know better why they failed."""
+        self.ready = threading.Event()
+        """The groups are made, or cannot be."""
+        self.lost: MeshLost | None = None
+        """Why nothing more can be asked of this mesh."""
+        self.waiting_since: float | None = None
+        """Since when, by `time.monotonic`, the leader owes an answer."""
+        self._join, self._device, self._heartbeat_s, self._why_lost = join, device, heartbeat_s, why_lost
+        self._changed = threading.Condition()
+        self._waiting: deque[_Job] = deque()
+        self._closing = self._said_goodbye = False
+        self._sequence = 0
+        self._known = KnownConditionings()
+        self._thread = threading.Thread(target=self._run, name="millstream-link", daemon=True)
+        self._thread.start()
+
+    def post(self, parcels: Sequence[Parcel]) -> Future[Answer]:
+        """Chunks that share their model calls. What cannot be sent is refused here; where too many wait, this waits too."""
+        for parcel in parcels:
+            parcel.validate()
+        with self._changed:
+            self._changed.wait_for(lambda: self.lost is not None or len(self._waiting) < MAX_WAITING)
+            known = self._known.copy()
+            frame = pack_parcels(known.strip(parcels), sequence=self._sequence + 1)
+            self._known = known
+            return self._put(frame, heard=True)
+
+    def tell(self, action: Action, session_id: str = "", *, heard: bool = False) -> Future[Answer]:
+        """An instruction. Never waits: there are no more of them than sessions."""
+        with self._changed:
+            envelope = instruction(action, self._sequence + 1, session_id)
+            return self._put(pack_instruction(envelope, sequence=self._sequence + 1), heard=heard)
+
+    def close(self, timeout_s: float) -> bool:
+        """Ask the mesh to leave. Whether the thread ended: one that did not holds the group, which nobody may touch then."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _put(self, frame: Frame, *, heard: bool) -> Future[Answer]:
+        self._sequence += 1
+        job = _Job(frame, self._sequence, heard)
+        if self.lost is not None:
+            job.future.set_exception(self.lost)
+        else:
+            self._waiting.append(job)
+            self._changed.notify_all()
+        return job.future
+
+    # Below: the thread.
+
+    def _run(self) -> None:
+        job: _Job | None = None
+        try:
+            wire = Wire(self._join().pair, LEADER)
+            self.ready.set()
+            while (job := self._next()) is not None:
+                self._exchange(wire, job)
+            self._end("the mesh was closed", None)
+        except BaseException as error:
+            self._end(self._why_lost(_plain(error)), job)
+        finally:
+            self.ready.set()
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+    def _next(self) -> _Job | None:
+        """What to send now: what waits longest, a sign of life when nothing does, None after the last."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing, timeout=self._heartbeat_s)
+            if not self._waiting:
+                if self._said_goodbye:
+                    return None
+                self._said_goodbye = self._closing
+                self.tell("SHUTDOWN" if self._closing else "NOOP")
+            self._changed.notify_all()
+            return self._waiting.popleft()
+
+    def _exchange(self, wire: Wire, job: _Job) -> None:
+        log.debug("message %s: header leaves", job.sequence)
+        sent_s = time.perf_counter()
+        self.waiting_since = time.monotonic()
+        wire.send(job.frame)
+        if job.heard:
+            job.future.set_result(self._answer(wire.receive(), job.sequence, sent_s))
+        self.waiting_since = None
+
+    def _answer(self, received: Received, sequence: int, sent_s: float) -> Answer:
+        answers = received.message
+        if not isinstance(answers, Answers) or answers.sequence != sequence:
+            raise WireError(f"message {sequence} was answered by {answers!r:.80}")
+        if answers.fatal:
+            raise WireError(f"the mesh could not go on: {answers.fatal}")
+        kept = {name: tensor.to(self._device, copy=True) for name, tensor in received.tensors.items()}
+        return Answer(
+            deliveries=unpack_deliveries(answers, kept),
+            held_bytes=answers.held_bytes,
+            sent_s=sent_s,
+            back_s=time.perf_counter(),
+        )
+
+    def _end(self, reason: str, job: _Job | None) -> None:
+        with self._changed:
+            self.lost = MeshLost(reason)
+            for each in [*([job] if job else []), *self._waiting]:
+                if not each.future.done():
+                    each.future.set_exception(self.lost)
+            self._waiting.clear()
+            self._changed.notify_all()
+
+
+def _plain(error: BaseException) -> str:
+    if isinstance(error, MillstreamError):
+        return str(error)
+    first = (str(error) or type(error).__name__).splitlines()[0]
+    return f"the connection failed: {first:.120}"

@@ -1,0 +1,237 @@
+"""One rank of the mesh: takes envelopes, runs them as the generator does anywhere, and answers if it is the leader.
+
+The leader receives whole, validates again, and only then tells the others; a worker believes what it is told. An envelope that
+is refused ends its session: the front gets an error result, every rank forgets the session, nothing else happens. A message
+that cannot be believed ends the mesh: what follows it could not be believed either.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from millstream.core.envelope import Action, Envelope, Result, instruction
+from millstream.core.errors import MeshError, WireError
+from millstream.core.topology import FRONT, LEADER
+from millstream.parallel.collectives import RankGroup
+from millstream.parallel.groups import Groups
+from millstream.runtime.generator import Generator
+from millstream.runtime.watchdog import Watchdog
+from millstream.wire.conditioning import HeldConditionings
+from millstream.wire.framing import Answers, Orders, checksum_of, pack
+from millstream.wire.packing import pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
+from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.process import Received, Wire
+
+log = logging.getLogger(__name__)
+
+HOST = torch.device("cpu")
+HEARD: tuple[Action, ...] = ("CHECK",)
+"""Instructions that the front waits to be done."""
+
+
+class Spoken:
+    """A broadcast is over when it returns."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+
+    def wait(self) -> Tensor:
+        return self._x
+
+
+class Broadcast:
+    """The leader's broadcasts as a channel: what it sends, everybody else receives."""
+
+    def __init__(self, mesh: RankGroup) -> None:
+        self._mesh = mesh
+
+    def send(self, x: Tensor, *, to: int, what: str) -> Spoken:
+        return Spoken(self._mesh.broadcast(x, source=LEADER, what=what))
+
+    def receive(self, x: Tensor, *, source: int, what: str) -> Spoken:
+        return Spoken(self._mesh.broadcast(x, source=source, what=what))
+
+
+class MeshRank:
+    def __init__(self, generator: Generator, groups: Groups, watchdog: Watchdog, *, check: Callable[[], None]) -> None:
+        """`check` compares this rank with the others and raises where they differ."""
+        self.generator = generator
+        self.mesh = groups.mesh
+        self._watchdog, self._check = watchdog, check
+        self._everybody = Wire(Broadcast(groups.mesh), LEADER)
+
+    def follow(self) -> None:
+        """As a worker: do what the leader says until it says to leave."""
+        while True:
+            received = self._everybody.receive()
+            orders = received.message
+            assert isinstance(orders, Orders), f"the leader broadcast {type(orders).__name__}"
+            with self._watchdog.busy(_spelled(orders)):
+                first = orders.envelopes[0]
+                if first.action == "INFER":
+                    self.run(unpack_parcels(orders, received.tensors))
+                elif not self.obey(first):
+                    return
+
+    def run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
+        """Chunks that every rank has been given."""
+        self._compare(parcels)
+        return self.generator.run_together(parcels)
+
+    def obey(self, envelope: Envelope) -> bool:
+        """An instruction. Whether to go on."""
+        match envelope.action:
+            case "RELEASE":
+                self.generator.release(envelope.session_id)
+            case "OFFLOAD":
+                self.generator.move(envelope.session_id, HOST)
+            case "RESTORE":
+                self.generator.move(envelope.session_id, self.generator.device)
+            case "CHECK":
+                self._check()
+        return envelope.action != "SHUTDOWN"
+
+    def _compare(self, parcels: Sequence[Parcel]) -> None:
+        """Nobody computes on other inputs than the rest."""
+        if self.mesh.size == 1:
+            return
+        mine = torch.tensor([inputs_digest(parcels)])
+        found = self.mesh.collect(mine, "digests of inputs").flatten().tolist()
+        if len(set(found)) > 1:
+            said = "; ".join(f"rank {rank} has {value:08x}" for rank, value in zip(self.mesh.ranks, found, strict=True))
+            raise MeshError(f"inputs of call {parcels[0].envelope.call_id} differ: {said}")
+
+
+class Leader:
+    def __init__(self, rank: MeshRank, groups: Groups, watchdog: Watchdog) -> None:
+        self._rank, self._watchdog = rank, watchdog
+        self._front = Wire(groups.pair, FRONT)
+        self._everybody = Wire(Broadcast(groups.mesh), LEADER) if groups.mesh.size > 1 else None
+        self._conditionings = HeldConditionings()
+        self._sequence = 0
+        self._answered: dict[str, Delivery] = {}
+        """The last of each session, for an envelope that comes twice."""
+
+    def lead(self) -> None:
+        """Until told to leave."""
+        try:
+            while self._take(self._front.receive()):
+                pass
+        except WireError as error:
+            self._tell_all(instruction("SHUTDOWN", 0))
+            self._front.send(pack(Answers(sequence=self._sequence, results=(), fatal=str(error)), {}))
+            raise
+
+    def _take(self, received: Received) -> bool:
+        orders = received.message
+        if not isinstance(orders, Orders) or not orders.envelopes:
+            raise WireError(f"the front sent {type(orders).__name__} without envelopes")
+        if orders.sequence != self._sequence + 1:
+            raise WireError(f"message {orders.sequence} came after message {self._sequence}")
+        self._sequence = orders.sequence
+        first = orders.envelopes[0]
+        with self._watchdog.busy(_spelled(orders)):
+            if first.action == "INFER":
+                self._infer(unpack_parcels(orders, received.tensors))
+                return True
+            self._tell_all(first)
+            if first.action == "RELEASE":
+                self._answered.pop(first.session_id, None)
+            stays = self._rank.obey(first)
+            if first.action in HEARD:
+                self._answer([])
+            return stays
+
+    def _infer(self, parcels: Sequence[Parcel]) -> None:
+        whole = self._conditionings.restore(parcels)
+        ready = {place: self._without_running(parcel) for place, parcel in enumerate(whole)}
+        sound = [parcel for place, parcel in enumerate(whole) if ready[place] is None]
+        if sound and self._everybody is not None:
+            log.debug("call %s: mesh broadcast begins", sound[0].envelope.call_id)
+            self._everybody.send(pack_parcels(sound, sequence=self._sequence))
+        made = iter(self._rank.run(sound) if sound else ())
+        deliveries = [found or next(made) for found in ready.values()]
+        for delivery in deliveries:
+            self._remember(delivery)
+        self._answer(deliveries)
+
+    def _without_running(self, parcel: Parcel) -> Delivery | None:
+        """The delivery of a parcel that was answered before or is refused; None if it has to be run."""
+        envelope, generator = parcel.envelope, self._rank.generator
+        before = self._answered.get(envelope.session_id)
+        if before is not None and before.result.call_id == envelope.call_id:
+            return before
+        refusal = generator.refusal(parcel) or misfit(parcel, generator)
+        return refused(envelope, refusal) if refusal else None
+
+    def _remember(self, delivery: Delivery) -> None:
+        result = delivery.result
+        if result.ok:
+            self._answered[result.session_id] = delivery
+            return
+        self._answered.pop(result.session_id, None)
+        release = instruction("RELEASE", result.call_id, result.session_id)
+        self._tell_all(release)
+        self._rank.obey(release)
+
+    def _tell_all(self, envelope: Envelope) -> None:
+        if self._everybody is not None:
+            self._everybody.send(pack_instruction(envelope, sequence=self._sequence))
+
+    def _answer(self, deliveries: Sequence[Delivery]) -> None:
+        generator = self._rank.generator
+        held = sum(cache.num_bytes for cache in generator.caches.values())
+        frame = pack_deliveries(
+            [_on_host(delivery) for delivery in deliveries],
+            sequence=self._sequence,
+            held_bytes=held,
+            phases_ms=generator.stopwatch.lap(),
+        )
+        self._front.send(frame)
+
+
+def refused(envelope: Envelope, reason: str) -> Delivery:
+    result = Result(
+        call_id=envelope.call_id,
+        session_id=envelope.session_id,
+        chunk_index=envelope.chunk_index,
+        cache_epoch=envelope.cache_epoch,
+        ok=False,
+        error=reason,
+    )
+    return Delivery(result=result)
+
+
+def inputs_digest(parcels: Sequence[Parcel]) -> int:
+    """Of every tensor, as it is about to be used."""
+    found = 0
+    for parcel in parcels:
+        for tensor in (parcel.latents_in, parcel.conditioning, parcel.context_frames):
+            found = zlib.crc32(b"" if tensor is None else checksum_of(tensor.contiguous()).to_bytes(4, "little"), found)
+    return found
+
+
+def misfit(parcel: Parcel, generator: Generator) -> str:
+    """What of a parcel's tensors is not of the model's kind; empty if all is."""
+    config, envelope = generator.dit.config, parcel.envelope
+    text = (1, config.text_tokens, config.text_width)
+    if parcel.latents_in.shape[2] != config.channels:
+        return f"chunk {envelope.chunk_index} has {parcel.latents_in.shape[2]} channels, the model {config.channels}"
+    if parcel.conditioning is not None and tuple(parcel.conditioning.shape) != text:
+        return f"chunk {envelope.chunk_index} has a conditioning of {tuple(parcel.conditioning.shape)}, the model reads {text}"
+    return ""
+
+
+def _on_host(delivery: Delivery) -> Delivery:
+    latents = delivery.latents_out
+    return delivery if latents is None else Delivery(result=delivery.result, latents_out=latents.cpu())
+
+
+def _spelled(orders: Orders) -> str:
+    """What is under way, for the report of a hang."""
+    return "; ".join(f"{e.action} call {e.call_id} session {e.session_id} chunk {e.chunk_index}" for e in orders.envelopes)

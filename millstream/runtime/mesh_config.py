@@ -1,0 +1,48 @@
+"""What all ranks of one mesh are told, and how long they wait for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millstream.core.errors import ConfigError
+from millstream.core.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeshLimits:
+    """Nobody waits for ever: every wait between ranks ends by one of these, in seconds."""
+
+    heartbeat_s: float = 1.0
+    """How often each rank says that it lives, and the front that it still wants a mesh."""
+    window_s: float = 10.0
+    """Silent for this long is dead."""
+    start_s: float = 300.0
+    """From the first rank's start until all are ready: weights are read in between."""
+    hang_s: float = 120.0
+    """For one chunk, or one collective. After it a report is written and the mesh started again."""
+    stop_s: float = 5.0
+    """To leave when asked to; then it is killed."""
+
+    def __post_init__(self) -> None:
+        if not 0 < 2 * self.heartbeat_s <= self.window_s:
+            raise ConfigError(f"a window of {self.window_s:g} s must hold two heartbeats of {self.heartbeat_s:g} s or more")
+        if min(self.start_s, self.hang_s, self.stop_s) <= 0:
+            raise ConfigError("start_s, hang_s and stop_s must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeshConfig:
+    topology: Topology
+    model: str
+    weights: tuple[str, ...]
+    loras: tuple[tuple[str, float], ...] = ()
+    device: str
+    """Its type: each rank takes the one of its own that the topology gives it."""
+    dtype: str
+    threads: int
+    """CPU threads of one rank of the mesh."""
+    compile_blocks: bool = False
+    limits: MeshLimits = field(default_factory=MeshLimits)
+    reports: Path = Path("out/hangs")
+    """Folder for what is written down before a mesh that hangs is killed."""

@@ -1,0 +1,136 @@
+"""A process of the mesh, from its start to its end. The front starts it, or torchrun does.
+
+In this order, so that nobody waits for somebody who cannot come: join the board, begin to say that one lives, load the weights,
+compare with everybody else, make the groups, and only then the first collective. Whatever fails ends the process, with one
+line that says why; the others learn it from the board, or from a connection that is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from millstream.core.errors import DeviceError, MillstreamError
+from millstream.core.presets import find_model
+from millstream.core.topology import LEADER, Topology
+from millstream.models.registry import load_dit
+from millstream.models.weights.fingerprint import fingerprint_of, records
+from millstream.parallel.apply import parallelise
+from millstream.parallel.groups import Groups, create_groups
+from millstream.runtime.board import Board, Meeting
+from millstream.runtime.generator import Generator
+from millstream.runtime.mesh import Leader, MeshRank
+from millstream.runtime.mesh_config import MeshConfig, MeshLimits
+from millstream.runtime.parity import compared
+from millstream.runtime.standing import Standing
+from millstream.runtime.startup import agree, facts_of
+from millstream.runtime.stopwatch import Stopwatch
+from millstream.runtime.watchdog import GAVE_UP, Watchdog
+
+log = logging.getLogger(__name__)
+
+WEIGHTS = "weights"
+"""What the leader's weights add to the model's fingerprint: the front, which has the rest, asks for it."""
+PEER_GONE = "a peer is gone"
+LOST_SIGNS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Timed out waiting", "Application timeout")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def run_rank(config: MeshConfig, rank: int, meeting: Meeting, *, local_rank: int | None = None) -> None:
+    """Never returns: a rank that has left takes nothing with it that could wait for a peer. `local_rank` counts the ranks
+    of this machine, where there are several machines."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front is told to stop, and tells the mesh
+    board: Board | None = None
+    code = 0
+    try:
+        board = Board.join(meeting, timeout_s=config.limits.window_s)
+        board.claim(rank)
+        _live(config, rank, board, local_rank)
+    except BaseException as error:
+        code, reason = GAVE_UP, plain_reason(error)
+        _say(board, rank, reason, error)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def join_groups(board: Board, topology: Topology, rank: int, limits: MeshLimits, *, own_gpu: bool) -> Groups:
+    """Every rank of the world calls this, the front too, after all have been found to agree."""
+    if board.meeting.host == "127.0.0.1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = PrefixStore("groups", board.another(limits.window_s).store)
+    timeout = timedelta(seconds=limits.hang_s)
+    backend = "cpu:gloo,cuda:nccl" if own_gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=topology.world_size, timeout=timeout)
+    return create_groups(topology, rank, timeout_s=limits.hang_s)
+
+
+def rank_device(config: MeshConfig, rank: int, local_rank: int | None = None) -> tuple[torch.device, bool]:
+    """Which device a rank works on, and whether it is nobody else's. Where there are fewer GPUs than a topology asks for,
+    ranks share them, and speak through host memory."""
+    if config.device == "cpu":
+        return torch.device("cpu"), False
+    here, wanted = torch.cuda.device_count(), config.topology.device_of(rank) if local_rank is None else local_rank
+    if here == 0:
+        raise DeviceError("no GPU is here; use --device cpu")
+    own = config.topology.num_devices <= here if local_rank is None else local_rank < here
+    return torch.device("cuda", wanted % here), own
+
+
+def plain_reason(error: BaseException) -> str:
+    if isinstance(error, MillstreamError):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the device ran out of memory; choose a smaller size or window, or more ranks"
+    first = (str(error) or type(error).__name__).splitlines()[0]
+    if isinstance(error, RuntimeError) and any(sign in first for sign in LOST_SIGNS):
+        return PEER_GONE
+    return f"{type(error).__name__}: {first}"
+
+
+def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None) -> None:
+    topology, limits = config.topology, config.limits
+    torch.set_num_threads(config.threads)
+    watchdog = Watchdog(board, rank, limits)
+    watchdog.start()
+    device, own_gpu = rank_device(config, rank, local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    spec = find_model(config.model)
+    topology.check(spec.dit)
+    dit = load_dit(spec, config.weights, device=device, dtype=DTYPES[config.dtype], loras=config.loras)
+    weights = records("dit", dit)
+    if rank == LEADER:
+        board.post(WEIGHTS, weights.hex())
+    facts = facts_of(config, fingerprint_of({"dit": weights}))
+    agree(board, rank, range(topology.world_size), facts, stage="start", timeout_s=limits.start_s)
+    groups = join_groups(board, topology, rank, limits, own_gpu=own_gpu)
+    groups, record = compared(groups, board, limits.window_s)
+    watchdog.record = record
+    generator = Generator(parallelise(dit, topology, groups), Stopwatch(device, rank=rank))
+    standing = Standing(generator.dit, board, rank, topology, record, limits)
+    member = MeshRank(generator, groups, watchdog, check=standing.check)
+    if rank == LEADER:
+        Leader(member, groups, watchdog).lead()
+    else:
+        member.follow()
+    watchdog.stop()
+
+
+def _say(board: Board | None, rank: int, reason: str, error: BaseException) -> None:
+    """On the board for the others, and as one line for a person; a traceback where the mistake is ours."""
+    print(f"millstream: rank {rank}: {reason}", file=sys.stderr, flush=True)
+    if not isinstance(error, (MillstreamError, dist.DistError, torch.OutOfMemoryError)) and log.isEnabledFor(logging.DEBUG):
+        traceback.print_exc()
+    if board is not None:
+        telling = threading.Thread(target=lambda: board.fail(rank, reason), daemon=True)
+        telling.start()
+        telling.join(1.0)  # a board that is gone must not hold anybody

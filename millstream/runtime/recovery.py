@@ -1,0 +1,171 @@
+"""A transport over a mesh that is started again when it is lost, and goes on as if nothing had happened.
+
+The front holds the clean latents of every session's window, so nothing a person was told is lost with a mesh: chunks under
+way are sent again, and the first chunk that a session sends to a new mesh brings its window along, to be rebuilt there.
+Exact while the window still holds all of the epoch; afterwards equal to a recompute at that chunk, since keys made when older
+frames were still there cannot be made again without them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from millstream.core.envelope import Action
+from millstream.core.errors import EnvelopeRefused, MeshError, MeshLost
+from millstream.runtime.link import Answer, MeshLink
+from millstream.wire.parcel import Delivery, Parcel
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 2
+"""Meshes that one chunk may bring down; then it is the chunk."""
+MAX_LOSSES, WITHIN_S = 4, 60.0
+"""So many meshes lost within this time are not bad luck."""
+
+
+class Recoverable(Protocol):
+    """What a session must be able to do."""
+
+    id: str
+
+    def mend(self, parcel: Parcel) -> Parcel:
+        """A planned chunk of it, for a mesh that knows nothing of the session."""
+
+
+class Mesh(Protocol):
+    """One start of a mesh."""
+
+    link: MeshLink
+
+    def weights(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """Chunks that were posted together. `result` waits for them, over as many meshes as it takes."""
+
+    transport: MeshTransport
+    parcels: list[Parcel]
+    future: Future[Answer]
+    attempts: int = 1
+
+    def done(self) -> bool:
+        return self.future.done()
+
+    def result(self) -> list[Delivery]:
+        return self.transport.land(self).deliveries
+
+    def answer(self) -> Answer:
+        """The same, with where the time went."""
+        return self.transport.land(self)
+
+
+class MeshTransport:
+    def __init__(self, launch: Callable[[], Mesh]) -> None:
+        """Recovers nothing until the ranks have been checked once: what fails before that fails again."""
+        self._launch = launch
+        self._checked = False
+        self._mesh = launch()
+        self._flights: deque[Flight] = deque()
+        self._sessions: weakref.WeakValueDictionary[str, Recoverable] = weakref.WeakValueDictionary()
+        self._cold: set[str] = set()
+        """Sessions that were on an earlier mesh and have sent nothing to this one."""
+        self._losses: deque[float] = deque(maxlen=MAX_LOSSES)
+        self.held_bytes = 0
+        """What sessions hold on the leader, as it last said."""
+        self.recoveries = 0
+
+    def watch(self, session: Recoverable) -> None:
+        """Recover this one too when the mesh is lost, for as long as it lives."""
+        self._sessions[session.id] = session
+
+    def post(self, parcels: Sequence[Parcel]) -> Flight:
+        """Begin; results must be asked for in the order of posts."""
+        warm = [self._warmed(parcel) for parcel in parcels]
+        flight = Flight(self, warm, self._mesh.link.post(warm))
+        self._flights.append(flight)
+        return flight
+
+    def submit(self, parcel: Parcel) -> Delivery:
+        return self.submit_together([parcel])[0]
+
+    def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
+        return self.post(parcels).result()
+
+    def release(self, session_id: str) -> None:
+        self._cold.discard(session_id)
+        self._mesh.link.tell("RELEASE", session_id)
+
+    def tell(self, action: Action, session_id: str = "") -> None:
+        self._mesh.link.tell(action, session_id)
+
+    def check(self) -> None:
+        """Have all ranks compare themselves; raises if one is not like the others."""
+        self._mesh.link.tell("CHECK", heard=True).result()
+        self._checked = True
+
+    def weights(self) -> bytes:
+        """What the mesh's weights add to the model's fingerprint."""
+        return self._mesh.weights()
+
+    def close(self) -> None:
+        self._mesh.close()
+
+    def land(self, flight: Flight) -> Answer:
+        """The answer to the oldest post that was not asked for yet."""
+        assert self._flights[0] is flight, "results are asked for in the order of posts"
+        try:
+            while True:
+                try:
+                    answer = flight.future.result()
+                    self.held_bytes = answer.held_bytes
+                    return answer
+                except MeshLost as lost:
+                    self._recover(lost, flight)
+        finally:
+            self._flights.popleft()
+
+    def _recover(self, lost: MeshLost, oldest: Flight) -> None:
+        """Start a mesh again and send it everything that was under way, oldest first. A chunk that brings down one mesh after
+        the other is left out."""
+        begun = time.monotonic()
+        self._refuse_hopeless(lost, begun)
+        self._mesh.close()
+        self._mesh = self._launch()
+        self.check()
+        self.recoveries += 1
+        guilty = oldest if oldest.attempts >= MAX_ATTEMPTS else None
+        self._cold = set(self._sessions)
+        for flight in self._flights:
+            if flight is not guilty:
+                flight.parcels = [self._warmed(parcel) for parcel in flight.parcels]
+                flight.attempts += 1
+                flight.future = self._mesh.link.post(flight.parcels)
+        log.warning("%s; the mesh is back after %.1f s, %d sessions go on", lost, time.monotonic() - begun, len(self._sessions))
+        if guilty is not None:
+            envelope = guilty.parcels[0].envelope
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} of {envelope.session_id} brought the mesh down twice: {lost}")
+
+    def _warmed(self, parcel: Parcel) -> Parcel:
+        """A session's first chunk on this mesh rebuilds its window, the ones after it find it there."""
+        name = parcel.envelope.session_id
+        if name not in self._cold:
+            return parcel
+        self._cold.remove(name)
+        return self._sessions[name].mend(parcel)
+
+    def _refuse_hopeless(self, lost: MeshLost, now: float) -> None:
+        if not self._checked:
+            raise MeshError(str(lost))
+        self._losses.append(now)
+        if len(self._losses) == MAX_LOSSES and now - self._losses[0] < WITHIN_S:
+            raise MeshError(f"the mesh was lost {MAX_LOSSES} times within {WITHIN_S:g} s, the last time because: {lost}")
