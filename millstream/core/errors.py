@@ -86,3 +86,7 @@ class MeshLost(MeshError):
 
 class TraceError(MillstreamError):
     """A trace that is not one, is cut off, or cannot be compared."""
+
+
+class CompileRefused(MillstreamError):
+    """A model that compiled with graph breaks, differently on different ranks, or after warm-up."""

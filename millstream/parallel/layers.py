@@ -37,6 +37,8 @@ class StagedDiT(MeshDiT):
         assert len(bounds) == self.lane.size + 1, f"bounds {bounds} for {self.lane.size} stages"
         self.busy = BusyTime(dit.patch_in.weight.device)
         """With its blocks, whatever it waited for."""
+        self.may_move = True
+        """Whether blocks may change stages."""
         dit.blocks = BlockStack(list(dit.blocks)[bounds[self.lane.place] : bounds[self.lane.place + 1]])
         self._sent: deque[Pending] = deque()
 

@@ -35,8 +35,10 @@ class Held(NamedTuple):
 def better_bounds(dit: StagedDiT, *, gain: float = GAIN) -> Bounds | None:
     """The split that suits what was measured since the last time, the same on every rank; None if the present one does.
 
-    A collective of the whole mesh.
+    A collective of the whole mesh, unless blocks must stay where they are.
     """
+    if not dit.may_move:
+        return None
     mine = torch.tensor([dit.busy.lap()], dtype=torch.float64, device=dit.patch_in.weight.device)
     seconds = dit.mesh.collect(mine, "busy times").view(dit.lane.size, dit.stage.size).amax(dim=1).tolist()
     counts = [stop - start for start, stop in zip(dit.bounds, dit.bounds[1:], strict=False)]

@@ -1,0 +1,89 @@
+"""The block stack compiled, the same way on every rank, and the proof of it after warm-up.
+
+A collective that the compiler does not see splits the graph where it stands, on every block of every call; one rank that
+compiles otherwise than its peers runs other graphs, and sooner or later other collectives. So after warm-up there must be no
+graph break, ranks that share blocks must have compiled alike, and nothing may compile any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from millstream.core.errors import CompileRefused
+from millstream.models.dit import CausalDiT
+from millstream.parallel.collectives import RankGroup
+from millstream.parallel.layers import StagedDiT
+from millstream.parallel.mesh_dit import MeshDiT
+
+
+def compile_blocks(dit: CausalDiT | MeshDiT, *, backend: str = "inductor") -> None:
+    """Compile the blocks of a model in place; of a pipeline's stage, they stay where they are from now on."""
+    blocks = dit.dit.blocks if isinstance(dit, MeshDiT) else dit.blocks
+    blocks.compile(backend=backend)
+    blocks.remember = torch.compile(blocks.remember, backend=backend)
+    if isinstance(dit, StagedDiT):
+        dit.may_move = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompileCounters:
+    """What this process has compiled so far."""
+
+    graphs: int
+    breaks: int
+    reasons: tuple[str, ...]
+    """Of the breaks, one line each, sorted."""
+
+    def since(self, earlier: CompileCounters) -> CompileCounters:
+        reasons = tuple(reason for reason in self.reasons if reason not in earlier.reasons)
+        return CompileCounters(graphs=self.graphs - earlier.graphs, breaks=self.breaks - earlier.breaks, reasons=reasons)
+
+    def __str__(self) -> str:
+        return f"{self.graphs} graphs and {self.breaks} breaks"
+
+
+def read_counters() -> CompileCounters:
+    breaks = counters["graph_break"]
+    return CompileCounters(
+        graphs=counters["stats"]["unique_graphs"],
+        breaks=sum(breaks.values()),
+        reasons=tuple(sorted(map(_in_short, breaks))),
+    )
+
+
+def check_after_warm_up(group: RankGroup, compiled: CompileCounters) -> None:
+    """Refuse graph breaks, and ranks of a stage that compiled differently. A collective of `group`."""
+    found: list[CompileCounters] = group.gather(compiled, "compile counters")
+    for rank, theirs in zip(group.ranks, found, strict=True):
+        if theirs.breaks:
+            raise CompileRefused(
+                f"rank {rank} compiled with {theirs.breaks} graph breaks, {theirs.reasons[0]}; see `millstream doctor`"
+            )
+    if len({theirs.graphs for theirs in found}) > 1:
+        each = ", ".join(f"rank {rank}: {theirs}" for rank, theirs in zip(group.ranks, found, strict=True))
+        raise CompileRefused(f"ranks of {group.name} compiled differently ({each}); start all with the same flags and versions")
+
+
+def check_nothing_compiled_since(warm: CompileCounters) -> None:
+    """Refuse what was compiled after warm-up: it stalls every viewer, and on one rank alone it splits the mesh."""
+    late = read_counters().since(warm)
+    if late.graphs:
+        raise CompileRefused(f"{late} compiled after warm-up; warm up with the shapes that are streamed")
+
+
+def explain_breaks(module: nn.Module, *args: Any) -> Iterator[str]:
+    """Where and why the compiler gives up in a call of `module`: one line a break, with the line of source it stands at."""
+    for found in torch._dynamo.explain(module)(*args).break_reasons:
+        where = found.user_stack[-1]
+        yield f"{where.filename}:{where.lineno}: {_in_short(found.reason)}"
+
+
+def _in_short(reason: str) -> str:
+    """The compiler's own words in one line, without its advice."""
+    return " ".join(reason.split()).partition(" Hint:")[0]
