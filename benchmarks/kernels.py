@@ -230,7 +230,7 @@ def convolution_case(channels: int, rows: int, columns: int, frames: int) -> Cas
     canvas = torch.zeros(frames + PAST, rows + 2, columns + 2, channels, device=GPU, dtype=BF16)
     canvas[:, 1:-1, 1:-1] = random(frames + PAST, rows, columns, channels)
     packed = None if own is None else own.pack(weight)
-    x = canvas[:, 1:-1, 1:-1].contiguous().permute(3, 0, 1, 2)[None]
+    x = canvas[:, 1:-1, 1:-1].contiguous()[None].permute(0, 4, 1, 2, 3)
     lasting = weight.contiguous(memory_format=torch.channels_last_3d)
 
     def ours() -> Tensor:

@@ -161,7 +161,8 @@ class FastDecoder(nn.Module):
             assert self._own is not None, "a canvas has a rim only where our own convolution can"
             return Parted(self._own(canvas, self._packed[conv]), conv.bias)
         _, rows, columns = conv.padding
-        y = F.conv3d(canvas.permute(3, 0, 1, 2)[None], conv.weight, padding=(0, rows, columns))
+        x_1CTYX = canvas[None].permute(0, 4, 1, 2, 3)  # in this order the strides say channels-last
+        y = F.conv3d(x_1CTYX, conv.weight, padding=(0, rows, columns))
         return Parted(y[0].permute(1, 2, 3, 0).contiguous(), conv.bias)
 
     def _show(self, parted: Parted, tails: Tails) -> Tensor:

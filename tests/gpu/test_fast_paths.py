@@ -1,0 +1,211 @@
+"""Every fast path against the plain one, compiled and on the card. Skipped elsewhere, with the reason."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from millstream.core.config import DiTConfig, VAEConfig
+from millstream.core.speed import ALL, FP8_GROUPS, Speed
+from millstream.models.dit import CausalDiT
+from millstream.models.fast.stack import quicken
+from millstream.models.joint import JointMemory, join_prompts
+from millstream.models.kv import KVRing, RingShape
+from millstream.models.wan.decoder import FastDecoder
+from millstream.ops.backend import only_twins
+from millstream.ops.conv3 import SLICES, find_convolution
+from millstream.ops.fp8 import Rows8
+from millstream.ops.noise import gaussian
+from millstream.ops.pictures import PAST, TAPS, merge_onto, split_frames, sum_taps
+from millstream.ops.ring_write import write_ring
+from millstream.ops.rope import frame_phases
+from millstream.ops.rows import add_norm, finish_attention, gelu_rows, norm_query
+from millstream.runtime.engine import Engine
+from tests.unit.models_for_tests import dit, relative_error, vae
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the libraries that compile kernels
+]
+
+GPU, BF16 = torch.device("cuda"), torch.bfloat16
+DIT = DiTConfig(layers=3, width=256, heads=2, ffn=512, channels=16, text_width=64, text_tokens=128)
+GRID = (6, 10)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(shape, device=GPU).to(BF16)
+
+
+def restored(found: Tensor | Rows8) -> Tensor:
+    return found.restored() if isinstance(found, Rows8) else found.float()
+
+
+@pytest.mark.parametrize("width", [1536, 5120])
+@pytest.mark.parametrize("fp8", [False, True])
+def test_rows_equal_their_twins(width: int, fp8: bool) -> None:
+    x, y, levels, weight, bias = random(96, width), random(96, width), random(3, 6, width), random(width), random(width)
+    lse, tolerance = torch.rand(width // 128, 96, device=GPU) + 6, 0.02 if fp8 else 4e-3
+
+    def everything() -> list[Tensor]:
+        kept = x.clone()
+        return [
+            restored(add_norm(kept, None, None, levels[:, 1], levels[:, 0], eps=1e-6, fp8=fp8)),
+            restored(add_norm(kept, y, levels[:, 2], weight, bias, eps=1e-6, fp8=fp8)),
+            restored(add_norm(kept, y, None, levels[:, 4], levels[:, 3], eps=1e-6, fp8=fp8)),
+            kept.float(),
+            restored(finish_attention(x, lse, 40, fp8=fp8)),
+            norm_query(x, weight, eps=1e-6).float(),
+            gelu_rows(y).restored(),
+        ]
+
+    found = everything()
+    with only_twins():
+        expected = everything()
+    assert all(relative_error(a, b) <= tolerance for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("heads", [12, 40])
+def test_a_written_ring_equals_its_twin(heads: int) -> None:
+    qkv, weight_q, weight_k = random(180, 3 * 128 * heads), random(128 * heads), random(128 * heads)
+    phases = frame_phases(torch.tensor([900, 901, 902], device=GPU), GRID, 128)
+    index = torch.randperm(400, device=GPU)[:180]
+
+    def written() -> Tensor:
+        k, v = (torch.zeros(400, heads, 128, device=GPU, dtype=BF16) for _ in range(2))
+        q = write_ring(qkv, weight_q, weight_k, phases, index, k, v, eps=1e-6)
+        return torch.cat([q, k, v]).float()
+
+    found = written()
+    with only_twins():
+        assert relative_error(found, written()) <= 4e-3
+
+
+@pytest.mark.parametrize("channels", [96, 192, 384])
+def test_pictures_equal_their_twins(channels: int) -> None:
+    whole, phases = random(4, 6, 10, channels), random(4, 4, 6, 4, channels)
+    residual, bias, weight = random(4, 6, 10, channels), random(channels), random(channels)
+    double, planes, of_three = random(4, 6, 10, 2 * channels), 0.1 * random(TAPS * 3 + 7, 6, 6, 10), random(3)
+
+    def everything() -> list[Tensor]:
+        canvases = [torch.zeros(4 + PAST, 6 + 2 * pad, 10 + 2 * pad, channels, device=GPU, dtype=BF16) for pad in (0, 1)]
+        kept = merge_onto(whole, bias, residual, weight, canvases[0], keep=True)
+        merge_onto(phases, bias, None, weight, canvases[1], pad=1)
+        assert kept is not None
+        split = split_frames(double, torch.cat([bias, bias]))
+        return [x.float() for x in (kept, *canvases, split, sum_taps(planes, of_three, 4))]
+
+    found = everything()
+    with only_twins():
+        expected = everything()
+    assert all(relative_error(a, b) <= 5e-3 for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("channels", SLICES)
+@pytest.mark.parametrize("size", [(3, 60, 104), (1, 7, 65), (2, 33, 130)])
+def test_our_convolution_equals_the_librarys(channels: int, size: tuple[int, int, int]) -> None:
+    own = find_convolution()
+    if own is None:
+        pytest.skip("our convolution cannot be built here")
+    frames, rows, columns = size
+    weight = random(channels, channels, 3, 3, 3) * (27 * channels) ** -0.5
+    canvas = torch.zeros(frames + PAST, rows + 2, columns + 2, channels, device=GPU, dtype=BF16)
+    canvas[:, 1:-1, 1:-1] = random(frames + PAST, rows, columns, channels)
+    packed = own.pack(weight)
+    assert packed is not None
+    expected = F.conv3d(canvas[None].permute(0, 4, 1, 2, 3).float(), weight.float())[0].permute(1, 2, 3, 0)
+    assert relative_error(own(canvas, packed).float(), expected) <= 5e-3
+
+
+def test_noise_in_one_kernel_is_the_same_noise() -> None:
+    name = dict(seed=2**40 + 3, epoch=2, chunk=70_000, step=1)
+    found = gaussian((1, 3, 16, 60, 104), **name, device=GPU).cpu()
+    assert torch.allclose(found, gaussian((1, 3, 16, 60, 104), **name), atol=1e-5)
+
+
+def ring(*, sink: int = 0, positions: str = "absolute") -> KVRing:
+    shape = RingShape(
+        layers=DIT.layers, heads=DIT.heads, head_width=DIT.head_width, grid=GRID, window=7, sink=sink, positions=positions
+    )
+    return KVRing(shape, device=GPU, dtype=BF16)
+
+
+@torch.inference_mode()
+def chunks(model: CausalDiT, memory: KVRing) -> Tensor:
+    generator = torch.Generator().manual_seed(5)
+    cross = model.read_prompt(torch.randn(1, 128, 64, generator=generator).to(GPU, BF16))
+    found = []
+    for number in range(6):
+        memory.place(list(range(3 * number, 3 * number + 3)))
+        latents = torch.randn(1, 3, 16, 12, 20, generator=generator).to(GPU, BF16)
+        found.append(model(latents, torch.full((1, 3), 700.0, device=GPU), memory, cross))
+        model.commit(latents, torch.zeros(1, 3, device=GPU), memory, cross)
+    return torch.cat(found).float()
+
+
+@pytest.mark.parametrize(
+    ("speed", "tolerance"),
+    [
+        (Speed(blocks=True), 0.02),
+        (Speed(blocks=True, round_keys=True), 0.02),
+        (Speed(blocks=True, round_keys=True, fp8=FP8_GROUPS), 0.08),
+    ],
+    ids=["blocks", "round keys", "fp8"],
+)
+@pytest.mark.parametrize("kind", [{}, dict(sink=2, positions="windowed")], ids=["ring", "sink"])
+def test_fast_blocks_equal_plain_ones(speed: Speed, tolerance: float, kind: dict[str, object]) -> None:
+    model = dit(DIT).to(GPU, BF16)
+    expected = chunks(deepcopy(model), ring(**kind))
+    assert relative_error(chunks(quicken(model, speed), ring(**kind)), expected) <= tolerance
+
+
+@torch.inference_mode()
+def test_sessions_that_share_calls_stay_apart() -> None:
+    fast = quicken(dit(DIT).to(GPU, BF16), Speed(blocks=True, round_keys=True))
+    rings, prompts = [ring(), ring()], [fast.read_prompt(random(1, 128, 64)) for _ in range(2)]
+    for each in rings:
+        each.place([0, 1, 2])
+    rings[1].place([3, 4, 5])
+    latents, level = random(2, 3, 16, 12, 20), torch.full((2, 3), 700.0, device=GPU)
+    alone = [fast(latents[i : i + 1], level[:1], rings[i], prompts[i]) for i in range(2)]
+    together = fast(latents, level, JointMemory(rings), join_prompts(prompts))
+    assert relative_error(together.float(), torch.cat(alone).float()) <= 0.02
+
+
+@pytest.mark.parametrize("own", [False, True])
+@torch.inference_mode()
+def test_the_fast_decoder_equals_the_plain_one(own: bool) -> None:
+    model = vae(VAEConfig()).to(GPU, BF16)
+    latents = random(1, 6, 16, 8, 12)
+    first, state = model.decode(latents[:, :3])
+    second, _ = model.decode(latents[:, 3:], state)
+    fast = FastDecoder(model, find_convolution() if own else None)
+    found_first, state = fast.decode(latents[:, :3])
+    found_second, _ = fast.decode(latents[:, 3:], state)
+    assert relative_error(found_first.float(), first.float()) <= 0.03
+    assert relative_error(found_second.float(), second.float()) <= 0.03
+
+
+def test_the_same_seed_gives_the_same_bits_with_everything_on() -> None:
+    engine = Engine("wan-mini", weights="random", device="cuda", dtype="bfloat16", speed=ALL)
+    runs = [[chunk.digest for chunk in engine.session("sea", seed=4).stream(6)] for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@torch.inference_mode()
+def test_fast_calls_never_wait_for_the_device() -> None:
+    model, memory = quicken(dit(DIT).to(GPU, BF16), Speed(blocks=True, round_keys=True, fp8=FP8_GROUPS)), ring()
+    cross, latents, level = model.read_prompt(random(1, 128, 64)), random(1, 3, 16, 12, 20), torch.zeros(1, 3, device=GPU)
+    memory.place([0, 1, 2])
+    model(latents, level, memory, cross)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        model(latents, level, memory, cross)
+        model.commit(latents, level, memory, cross)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
