@@ -37,6 +37,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Whether to stand in line if there is no room."""
     unattended: Literal["pause", "run"] = "pause"
     """What it does while nobody watches."""
+    weight: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 1.0
+    """Below 1 it gives way to others: in line, and where there is not enough for all. Nobody can ask for more than anybody."""
 
 
 def open_asked(hub: Hub, ask: Ask) -> Station:
@@ -48,6 +50,7 @@ def open_asked(hub: Hub, ask: Ask) -> Station:
         lead_s=ask.lead_s,
         may_wait=ask.wait,
         unattended=ask.unattended,
+        weight=ask.weight,
         takes_input=ask.input,
     )
 

@@ -47,6 +47,12 @@ class HubLimits:
     """One that waits in line and has nobody at it loses its place after so long."""
     threads: int = 2
     """That encode pictures."""
+    idle_s: float = 60.0
+    """A session that stands still for so long is moved to host memory."""
+    max_life_s: float | None = None
+    """How long any session may live; None: for ever."""
+    max_chunks: int | None = None
+    """How much it may make."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +121,7 @@ class Hub:
         may_wait: bool = False,
         unattended: Literal["pause", "run"] = "pause",
         takes_input: bool = False,
-        max_chunks: int | None = None,
+        weight: float = 1.0,
     ) -> Station:
         """A new session. Raises `Overloaded` when it cannot be, and what is wrong with what was asked."""
         check_prompts(prompts)
@@ -128,7 +134,8 @@ class Hub:
             lead_s=self.card.lead_s if lead_s is None else lead_s,
             may_wait=may_wait,
             unattended=unattended,
-            max_chunks=max_chunks,
+            weight=weight,
+            **self._bounds,
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
             journal=self.archive.journal(session_id, config) if keeps_journal else None,
         )
@@ -145,6 +152,7 @@ class Hub:
             prompts=header.timeline.prompts,
             config=config,
             may_wait=True,
+            **self._bounds,
             feed=feed,
             start=lambda engine: snapshot.revive(held.pop(), engine, session_id, feed=feed),
         )
@@ -190,6 +198,12 @@ class Hub:
     def find_view(self, view_id: str) -> Station:
         """By the name that only shows it."""
         return _found(self._views.get(view_id))
+
+    @property
+    def _bounds(self) -> dict[str, Any]:
+        """Of every session of this server."""
+        limits = self.limits
+        return dict(idle_s=limits.idle_s, max_life_s=limits.max_life_s, max_chunks=limits.max_chunks)
 
     def _opened(self, request: OpenRequest) -> Station:
         if len(self.stations) >= self.limits.max_sessions:

@@ -379,8 +379,9 @@ def test_scope_the_servers_one_pipeline_loads_and_no_other(server: Serving) -> N
         refused = await client.request("POST", "/pipeline/load", {"pipeline_id": "longlive"})
         assert (refused.status_code, "wan-tiny" in refused.json()["detail"]) == (404, True)
         params = {"height": 64, "width": 48, "seed": 5, "vae_type": "tae"}
-        loaded = await client.request("POST", "/pipeline/load", {"pipeline_id": "wan-tiny", "load_params": params})
-        assert loaded.json()["left_out"] == ["vae_type"]
+        asked = {"pipeline_id": "wan-tiny", "load_params": params, "quantization": "fp8", "user_id": None}
+        loaded = await client.request("POST", "/pipeline/load", asked)
+        assert loaded.json()["left_out"] == ["vae_type", "quantization"]
         status = (await client.request("GET", "/pipeline/status")).json()
         assert (status["status"], status["load_params"]) == ("loaded", {"height": 64, "width": 48, "seed": 5})
         await client.connect(prompts=[{"text": "sea", "weight": 1.0}])
@@ -463,6 +464,8 @@ def test_scope_nonsense_on_the_channel_is_answered_and_the_stream_goes_on(server
             "{",
             "[]",
             '{"prompts": "sea"}',
+            '{"prompts": [{"text": "sea", "wieght": 2}]}',
+            '{"transition": {"target_prompts": [{"text": "sea"}], "speed": 2}}',
             '{"denoising_step_list": [1, 2]}',
             '{"noise_scale": 0.5}',
             '{"x": 1e999}',

@@ -15,6 +15,7 @@ from millstream.core.errors import Overloaded, UnknownSession
 from millstream.runtime.notices import Applied, Ended, Live, Waiting
 from millstream.server import hub as hubs
 from millstream.server import station as stations
+from millstream.server.asking import Ask, open_asked
 from millstream.server.hub import Hub
 from millstream.server.outbox import Outbox, Picture
 from millstream.server.station import OpeningBytes, Standing, Station
@@ -277,6 +278,59 @@ def test_how_a_session_does_is_told_every_tick_and_only_the_newest_waits(monkeyp
         assert waiting[0].continuity == 1.0
 
     with_hub(play)
+
+
+def test_the_last_receipt_of_each_control_can_be_asked_for_and_there_is_an_end_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stations, "MAX_RECEIPTS", 3)
+
+    async def play(hub: Hub, service: FakeService) -> None:
+        station = hub.open(SEA, TINY)
+        for number in range(4):
+            station.control(Cut(id=f"c{number}"))
+        assert [each.control_id for each in station.receipts] == ["c1", "c2", "c3"]
+        service.picture(station.session_id)
+        await until(lambda: all(each.state == "applied" for each in station.receipts))
+
+    with_hub(play)
+
+
+def test_one_that_waits_to_come_back_is_kept_as_long_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has been live, so its owner may come back to it; only who never began loses a place in line soon."""
+    monkeypatch.setattr(hubs, "TICK_S", 0.01)
+
+    async def play(hub: Hub, service: FakeService) -> None:
+        returning, newcomer = (hub.open(SEA, TINY) for _ in range(2))
+        service.picture(returning.session_id)
+        for station in (returning, newcomer):
+            service.sessions[station.session_id].tell(Waiting(position=1, expected_wait_s=None, reason="full"))
+        await until(lambda: newcomer.session_id not in hub.stations)
+        assert returning.session_id in hub.stations
+
+    with_hub(play, abandon_s=1000.0, leave_line_s=0.1)
+
+
+def test_only_controls_that_were_to_show_at_once_count_as_latency() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        station = hub.open(SEA, TINY)
+        station.control(Cut(id="now"))
+        station.control(Cut(id="then"), at_chunk=1)
+        service.picture(station.session_id)
+        await until(lambda: len(station.receipts) == 2 and station.receipts[-1].state == "applied")
+        text = hub.metrics.text(service.metrics(), [], backlog=0).decode()
+        assert "millstream_control_seconds_count 1.0" in text
+
+    with_hub(play)
+
+
+def test_a_session_may_give_way_and_the_servers_limits_hold_for_all() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        station = open_asked(hub, Ask(prompt="sea", weight=0.25))
+        request = service.sessions[station.session_id].request
+        assert (request.weight, request.idle_s, request.max_life_s, request.max_chunks) == (0.25, 5, 60, 100)
+
+    with_hub(play, idle_s=5, max_life_s=60, max_chunks=100)
 
 
 def test_there_is_an_end_to_sessions_and_to_viewers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +28,50 @@ FPS = 60.0
 """A chunk plays a fifth of a second, so that a short run has many."""
 
 
-def load(server_options: dict[str, Any] | None = None, **options: Any) -> tuple[LoadResult, SmallServer]:
-    async def run() -> tuple[LoadResult, SmallServer]:
-        async with small_server(**(server_options or {})) as server:
-            request = LoadRequest(**{"url": server.url, "fps": FPS, "sessions": 1, "seconds": 2.0, "script": "busy", **options})
-            return await run_load(request), server
-
-    return asyncio.run(run())
+@dataclass(frozen=True)
+class Run:
+    result: LoadResult
+    server: SmallServer
 
 
-@pytest.fixture(autouse=True)
-def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "behaves": ({}, dict(sessions=3, seconds=4.0)),
+    "rude people": ({}, dict(sessions=4, seconds=6.0, script="rude")),
+    "full": ({"places": 2}, dict(sessions=3)),
+    "stalls": ({"stall_at": 5, "stall_s": 0.5}, {}),
+    "forgets controls": ({"forgetful": True}, dict(seconds=3.0)),
+    "skips a chunk": ({"skipped": 4}, dict(script="calm")),
+    "short visits": ({}, dict(connects=12)),
+}
+"""How the small server is, and who comes to it."""
+
+
+async def load(server_options: dict[str, Any], options: dict[str, Any]) -> Run:
+    async with small_server(**server_options) as server:
+        request = LoadRequest(**{"url": server.url, "fps": FPS, "sessions": 1, "seconds": 2.0, "script": "busy", **options})
+        return Run(await run_load(request), server)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_settling() -> Iterator[None]:
     """The small server has nothing to tidy up."""
-    monkeypatch.setattr("millstream.load.run.SETTLE_S", 0.05)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("millstream.load.run.SETTLE_S", 0.05)
+        yield
 
 
-def test_everybody_plays_and_every_control_shows_at_a_server_that_behaves() -> None:
-    result, server = load(sessions=3, seconds=4.0)
+@pytest.fixture(scope="module")
+def runs(_no_settling: None) -> dict[str, Run]:
+    """Every scenario, side by side, each with a server of its own: they wait far more than they work."""
+
+    async def all_of_them() -> list[Run]:
+        return await asyncio.gather(*(load(*scenario) for scenario in SCENARIOS.values()))
+
+    return dict(zip(SCENARIOS, asyncio.run(all_of_them()), strict=True))
+
+
+def test_everybody_plays_and_every_control_shows_at_a_server_that_behaves(runs: dict[str, Run]) -> None:
+    result = runs["behaves"].result
     assert [person.outcome for person in result.people] == ["played"] * 3
     assert all(person.num_errors == person.unanswered == 0 for person in result.people)
     assert all((person.continuity or 0) > 0.8 for person in result.people)
@@ -51,19 +79,19 @@ def test_everybody_plays_and_every_control_shows_at_a_server_that_behaves() -> N
     shown = result.everybody["control_shown_s"]
     assert shown is not None
     assert 0 < shown.p50 <= result.people[0].promise_s + 0.1
-    assert server.stations == {}, "everybody said goodbye"
+    assert runs["behaves"].server.stations == {}, "everybody said goodbye"
 
 
-def test_rude_people_come_back_and_their_nonsense_is_answered() -> None:
-    result, server = load(script="rude", sessions=4, seconds=6.0)
+def test_rude_people_come_back_and_their_nonsense_is_answered(runs: dict[str, Run]) -> None:
+    result, server = runs["rude people"].result, runs["rude people"].server
     assert [person.errors for person in result.people] == [()] * 4
     assert server.opened == 4 + sum(person.reconnects for person in result.people)
     assert sum(person.reconnects for person in result.people) > 0
     assert result.everybody["resume_s"] is not None
 
 
-def test_who_finds_no_place_is_refused_and_the_refusal_is_timed() -> None:
-    result, _ = load({"places": 2}, sessions=3)
+def test_who_finds_no_place_is_refused_and_the_refusal_is_timed(runs: dict[str, Run]) -> None:
+    result = runs["full"].result
     outcomes = sorted(person.outcome for person in result.people)
     (refused,) = (person for person in result.people if person.outcome == "refused")
     assert outcomes == ["played", "played", "refused"]
@@ -72,38 +100,36 @@ def test_who_finds_no_place_is_refused_and_the_refusal_is_timed() -> None:
     assert result.everybody["refusal_s"].count == 1
 
 
-def test_a_server_that_stalls_is_seen_to_stall() -> None:
-    result, _ = load({"stall_at": 5, "stall_s": 0.5})
+def test_a_server_that_stalls_is_seen_to_stall(runs: dict[str, Run]) -> None:
+    result = runs["stalls"].result
     (person,) = result.people
     assert person.misses >= 1
     assert person.stalled_s == pytest.approx(0.5, abs=0.3)
     assert any("continuity" in line for line in missed(result))
 
 
-def test_controls_that_never_apply_are_missed() -> None:
-    result, _ = load({"forgetful": True}, script="busy", seconds=3.0)
-    (person,) = result.people
+def test_controls_that_never_apply_are_missed(runs: dict[str, Run]) -> None:
+    (person,) = runs["forgets controls"].result.people
     assert person.unanswered + person.interrupted == person.controls > 0
     assert person.seen["control_shown_s"] is None
 
 
-def test_a_chunk_that_is_never_sent_is_an_error() -> None:
-    result, _ = load({"skipped": 4}, script="calm")
-    (person,) = result.people
+def test_a_chunk_that_is_never_sent_is_an_error(runs: dict[str, Run]) -> None:
+    (person,) = runs["skips a chunk"].result.people
     assert person.num_errors == 1
     assert "was due" in person.errors[0]
 
 
-def test_short_visits_leave_nothing_behind() -> None:
-    result, server = load(connects=12)
+def test_short_visits_leave_nothing_behind(runs: dict[str, Run]) -> None:
+    result, server = runs["short visits"].result, runs["short visits"].server
     assert result.connects is not None
     assert (result.connects.num_errors, result.connects.connects >= 12) == (0, True)
     assert server.stations == {}
     assert server.opened >= 12
 
 
-def test_memory_of_somebody_elses_server_is_read_from_its_metrics() -> None:
-    result, _ = load()
+def test_memory_of_somebody_elses_server_is_read_from_its_metrics(runs: dict[str, Run]) -> None:
+    result = runs["behaves"].result
     assert result.server is not None
     assert result.server.peak_bytes == 150_000_000
     assert result.server.growth == 0
@@ -144,7 +170,7 @@ def test_the_rate_that_is_found_is_the_highest_that_lets_everybody_in() -> None:
 
 def test_the_real_server_keeps_up_with_rude_people() -> None:
     options = ("--model", "wan-tiny", "--weights", "random", "--dtype", "float32", "--threads", "1")
-    request = LoadRequest(sessions=2, seconds=8.0, script="rude", connects=4, server_options=options)
+    request = LoadRequest(sessions=2, seconds=5.0, script="rude", connects=4, server_options=options)
     result = asyncio.run(run_load(request))
     assert [(person.outcome, person.errors) for person in result.people] == [("played", ())] * 2
     assert all(person.chunks > 0 for person in result.people)

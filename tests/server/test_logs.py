@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 
 import pytest
 
-from millstream.core.controls import WeightedPrompt
+from millstream.core.controls import Cut, WeightedPrompt
+from millstream.runtime.admission import AdmissionConfig
+from millstream.runtime.engine import Engine
+from millstream.runtime.notices import Ended
+from millstream.runtime.seats import OpenRequest
+from millstream.runtime.service import Service
 from millstream.server.logs import JSONFormatter, PlainFormatter
 from millstream.server.outbox import Outbox
 from tests.server.fakes import TINY, FakeService, fake_hub, until
@@ -39,6 +45,45 @@ def test_a_session_is_logged_from_live_to_ended_with_its_chunks(caplog: pytest.L
     assert lines[1]["chunk"] == 0
     assert {line["session"] for line in lines} == {session_id[:8]}
     assert not any(session_id in json.dumps(line) for line in lines), "the whole id would steer it"
+
+
+def test_a_control_is_logged_with_the_chunk_it_shows_in_and_a_late_chunk_with_how_late(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="millstream")
+
+    async def live() -> None:
+        service = FakeService()
+        hub = fake_hub(service)
+        station = hub.open((WeightedPrompt("sea"),), TINY)
+        station.control(Cut(id="mine\nERROR forged"))
+        service.picture(station.session_id, late_s=0.5)
+        service.end(station.session_id, "enough")
+        await until(lambda: not hub.stations)
+        await hub.close()
+
+    asyncio.run(live())
+    lines = [PlainFormatter().format(record).partition("INFO ")[2] for record in caplog.records if hasattr(record, "session")]
+    label = caplog.records[0].session  # type: ignore[attr-defined]
+    assert f"applied 'mine\\nERROR forged' (session {label}, chunk 0)" in lines
+    assert f"chunk in 5 ms, 0.50 s late (session {label}, chunk 0)" in lines
+    assert not any("\n" in line for line in lines)
+
+
+def test_a_session_that_fails_is_logged_with_its_chunk_and_no_name_to_steer_it_by(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
+    service = Service(engine, admission=AdmissionConfig(memory_bytes=1), session_bytes=lambda config: 1)
+    name, ended = "a-name-that-steers-it", threading.Event()
+    request = OpenRequest(session_id=name, prompts=(WeightedPrompt("sea"),), config=TINY)
+    service.open(request, lambda notice: ended.set() if isinstance(notice, Ended) else None)
+    service.watch(name)
+    service._seats[name].session.prepare = None  # type: ignore[union-attr, assignment]
+    service.start()
+    assert ended.wait(30)
+    service.close()
+    (line,) = (json.loads(JSONFormatter().format(record)) for record in caplog.records if record.levelname == "ERROR")
+    assert (line["session"], line["chunk"], line["message"]) == (name[:8], 0, "the session has failed")
+    assert name not in json.dumps(line)
 
 
 def test_an_error_brings_its_trace_and_stays_one_line() -> None:

@@ -245,7 +245,7 @@ def test_rubbish_over_real_sockets_disturbs_nobody_and_leaves_nothing(server: Se
 def talk_rubbish(server: Serving, spared: str) -> None:
     dice = random.Random(11)
     for _ in range(8):
-        with server.client(close_timeout=1) as rude:
+        with server.client(close_timeout=0.1) as rude:
             for _ in range(40):
                 names = ["nobody", *(set(server.hub.stations) - {spared})]
                 try:

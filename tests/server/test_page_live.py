@@ -13,8 +13,11 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
+from millstream.server.app import AppConfig
+from millstream.server.auth import access_for
 from tests.server import browser as screen
 from tests.server.serve_process import serving
+from tests.server.serving import serving as serving_here
 
 pytestmark = pytest.mark.skipif(screen.CHROMIUM is None, reason="no chromium on PATH: apt install chromium")
 
@@ -108,7 +111,9 @@ def test_a_recording_can_be_downloaded_and_played(page: Page, tmp_path: Path) ->
     screen.start(page, "a kite over the sea")
     screen.wait_until_moving(page)
     page.get_by_role("button", name="Record").click()
-    page.wait_for_timeout(2000)
+    expect(page.locator("#recording-mark")).to_be_visible()
+    shown = page.locator(".cell").count()
+    page.wait_for_function("shown => document.querySelectorAll('.cell').length >= shown + 2", arg=shown)
     page.get_by_role("button", name="Stop").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
@@ -149,22 +154,11 @@ def test_video_and_camera_work_together(page: Page) -> None:
     page.wait_for_function("document.getElementById('video').currentTime > 1")
 
 
-def test_a_key_is_asked_for_and_then_lets_in(chrome: Browser, tmp_path: Path) -> None:
-    options = (
-        "--threads",
-        "1",
-        "--model",
-        "wan-tiny",
-        "--weights",
-        "random",
-        "--data",
-        str(tmp_path),
-        "--api-key",
-        "open-sesame",
-    )
-    with serving(*options) as url, chrome.new_context() as context:
+def test_a_key_is_asked_for_and_then_lets_in(chrome: Browser) -> None:
+    access = access_for("127.0.0.1", api_key="open-sesame", insecure=False, origins=())
+    with serving_here(config=AppConfig(access=access)) as locked, chrome.new_context() as context:
         page = context.new_page()
-        page.goto(url)
+        page.goto(locked.url())
         expect(page.get_by_role("alert")).to_contain_text("This server asks for an access key")
         page.get_by_label("Access key").fill("open-sesame")
         page.get_by_label("Access key").press("Enter")

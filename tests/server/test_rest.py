@@ -11,10 +11,13 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save
 from starlette.routing import Route
 
+from millstream.runtime import snapshot
 from millstream.runtime.journal import read_journal
 from millstream.server import dialects, openapi, rest, webrtc
 from millstream.server.app import AppConfig, create_app
@@ -42,7 +45,7 @@ FUZZED = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *dialects.endpoints()]
 
 
 def opened(http: httpx2.Client, **ask: Any) -> dict[str, Any]:
-    answer = http.post("/v1/sessions", json={"prompt": "sea", "fps": 8.0} | ask)
+    answer = http.post("/v1/sessions", json={"prompt": "sea", "fps": 24.0} | ask)
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
@@ -125,12 +128,45 @@ def test_recordings_journals_and_snapshots_are_kept_and_fetched(server: Serving,
         assert client.hear("chunk")["index"] >= 3
 
 
+def test_a_session_goes_on_at_another_server_with_the_very_pictures_it_would_have_had(
+    server: Serving, http: httpx2.Client, tmp_path: Path
+) -> None:
+    with server.client() as client, serving(tmp_path) as elsewhere:
+        session = client.start(formats=["raw"], seed=9)["session"]
+        client.hear("chunk", index=1)
+        saved = http.post(f"/v1/sessions/{session}/snapshots").json()
+        with httpx2.Client(base_url=elsewhere.url(), timeout=30) as there, elsewhere.client() as visitor:
+            brought = there.post("/v1/snapshots", content=http.get(saved["url"]).content).json()
+            visitor.say({"type": "restore", "version": 1, "snapshot": brought["name"], "formats": ["raw"]})
+            moved = visitor.hear("chunk")
+            stayed = next((each for each in client.heard if each.get("index") == moved["index"]), None)
+            assert moved["index"] >= 2
+            assert (stayed or client.hear("chunk", index=moved["index"]))["parts"] == moved["parts"]
+
+
 def test_an_upload_that_is_no_snapshot_is_refused_and_not_kept(server: Serving, http: httpx2.Client) -> None:
     shelf = server.hub.archive.shelf
     before = set(shelf._kept["snapshots"]), sorted((shelf._folder / "snapshots").iterdir())
-    for data in (b"", b"rubbish", b"\xff" * 8 + b"{}", json.dumps({"__metadata__": {}}).encode()):
-        assert code(http.post("/v1/snapshots", content=data)) == (400, "bad_message")
+    for data in (b"", b"rubbish", b"\xff" * 8 + b"{}", json.dumps({"__metadata__": {}}).encode(), forged_snapshot(server)):
+        answer = http.post("/v1/snapshots", content=data)
+        assert code(answer) == (400, "bad_message")
+        assert "\n" not in answer.json()["error"]["message"]
     assert before == (set(shelf._kept["snapshots"]), sorted((shelf._folder / "snapshots").iterdir()))
+
+
+def forged_snapshot(server: Serving) -> bytes:
+    """A real one, but for a tensor of the VAE's state that is larger than the VAE's."""
+    with server.client() as client:
+        session = client.start()["session"]
+        client.hear("chunk")
+        archive = server.hub.archive
+        job = server.hub.service.on_engine(
+            session, lambda live: snapshot.take(archive._engine, live, archive._header.fingerprint)
+        )
+        taken = job.result(30)
+        client.say({"type": "stop"})
+    larger = {**taken.tensors, "decoder.0": torch.zeros(1, 4, 2, 80, 80)}
+    return save(larger, metadata={snapshot.KEY: msgspec.json.encode(taken.header).decode()})
 
 
 @pytest.mark.parametrize("name", ["..%2f..%2fetc%2fpasswd", "a" * 22, "%00", "..", ".jsonl"])

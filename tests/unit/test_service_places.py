@@ -158,6 +158,29 @@ def test_out_of_memory_in_one_sessions_chunk_ends_that_session(engine: Engine, m
         wait_for_places(service, 1)
 
 
+@pytest.mark.parametrize(("terms", "said"), [(dict(max_chunks=2), "2 chunks"), (dict(max_life_s=0.2), "0.2 s")])
+def test_a_session_ends_at_its_own_limit_and_gives_up_its_place(engine: Engine, terms: dict[str, float], said: str) -> None:
+    with running(engine, memory=BYTES) as service:
+        owner = Owner()
+        service.open(request(engine, "a", **terms), owner)
+        service.watch("a")
+        ended = owner.wait_for(Ended)[-1]
+        assert (ended.cause, said in ended.reason) == ("limit", True)
+        wait_for_places(service, 0)
+
+
+def test_of_those_in_line_the_heavier_goes_first_and_one_that_gives_way_waits(engine: Engine) -> None:
+    with running(engine, memory=BYTES) as service:
+        service.open(request(engine, "here"), Owner())
+        modest, plain = Owner(), Owner()
+        service.open(request(engine, "modest", weight=0.5), modest)
+        service.open(request(engine, "plain"), plain)
+        assert modest.wait_for(Waiting, lambda found: len(found) == 2)[-1].position == 2
+        service.end("here")
+        assert plain.wait_for(Live)
+        assert modest.wait_for(Waiting)[-1].position == 1
+
+
 def saved(engine: Engine, chunks: int = 2, **changes: object) -> snapshot.Snapshot:
     with engine.session("sea", config=config(engine)) as session:
         list(session.stream(chunks))
