@@ -10,18 +10,23 @@ from millstream.parallel.balance import balance
 from millstream.parallel.groups import Groups
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.overlapped import overlap_exchange
 from millstream.parallel.sequence import SequenceDiT
 from millstream.parallel.tensor import split_tensors
 
 
-def parallelise(dit: CausalDiT, topology: Topology, groups: Groups, *, other_work: Sequence[float] = ()) -> CausalDiT | MeshDiT:
+def parallelise(
+    dit: CausalDiT, topology: Topology, groups: Groups, *, other_work: Sequence[float] = (), head_groups: int = 1
+) -> CausalDiT | MeshDiT:
     """What to call instead of `dit`, which is taken apart. Every rank of the mesh then makes the same calls in the same order,
     and every one gets the whole flow. `other_work` is what each stage has to do besides its layers, such as decoding, in
-    units of one layer's time."""
+    units of one layer's time. Sequence parallel exchanges heads in `head_groups`, one while the next is projected."""
     topology.check(dit.config)
     if topology.mesh_size == 1:
         return dit
     if topology.sp > 1:
+        if head_groups > 1:
+            overlap_exchange(dit, groups.stage, head_groups)
         return SequenceDiT(dit, groups.stage)
     if topology.tp > 1:
         split_tensors(dit, groups.stage)

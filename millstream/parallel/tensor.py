@@ -78,12 +78,12 @@ def split_tensors(dit: CausalDiT, group: RankGroup) -> CausalDiT:
 
 def _columns(layer: nn.Linear, group: RankGroup) -> nn.Linear:
     """This rank's share of a layer's outputs."""
-    return _linear(_share(layer.weight, 0, group), _share(layer.bias, 0, group))
+    return linear_of(_share(layer.weight, 0, group), _share(layer.bias, 0, group))
 
 
 def _rows(layer: nn.Linear, group: RankGroup) -> nn.Linear:
     """This rank's share of a layer's inputs; the bias is whole, and added once, after the sum."""
-    return _linear(_share(layer.weight, 1, group), layer.bias.detach())
+    return linear_of(_share(layer.weight, 1, group), layer.bias.detach())
 
 
 def _share_of_norm(norm: RMSNorm, group: RankGroup) -> RMSNorm:
@@ -97,7 +97,8 @@ def _share(x: Tensor, dim: int, group: RankGroup) -> Tensor:
     return x.detach().chunk(group.size, dim)[group.place].clone()
 
 
-def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """A frozen layer with these parameters."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     layer.weight, layer.bias = (nn.Parameter(x, requires_grad=False) for x in (weight, bias))
     return layer
