@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+TOPOLOGY ?= local
 
 .PHONY: serve generate test check format clean
 
-serve: $(INSTALLED)  ## live streams on http://127.0.0.1:8000
-	$(BIN)/millstream serve
+serve: $(INSTALLED)  ## live streams on http://127.0.0.1:8000; TOPOLOGY=front+tp2 for several processes
+	$(BIN)/millstream serve --topology $(TOPOLOGY)
 
 generate: $(INSTALLED)  ## write out/clip.mp4
 	$(BIN)/millstream generate --out out/clip.mp4 --overwrite

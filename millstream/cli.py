@@ -12,7 +12,18 @@ import typer
 
 from millstream import __version__
 from millstream.cli_bench import quality, stream
-from millstream.cli_parts import Device, Lora, Overwrite, Quiet, Weights, parse_lora, parse_numbers, parse_size, plain_errors
+from millstream.cli_parts import (
+    Device,
+    Lora,
+    Overwrite,
+    Quiet,
+    TopologyName,
+    Weights,
+    parse_lora,
+    parse_numbers,
+    parse_size,
+    plain_errors,
+)
 from millstream.cli_plan import plan
 from millstream.cli_profile import profile
 from millstream.cli_serve import bench, serve
@@ -95,6 +106,7 @@ def generate(
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
+    topology: TopologyName = "local",
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
@@ -146,6 +158,7 @@ def generate(
             device=device,
             dtype=dtype,
             threads=threads,
+            topology=topology,
             overwrite=overwrite,
             quiet=quiet,
         )
@@ -165,6 +178,7 @@ def replay(
         Path | None, typer.Option("--input", "-i", help="The input video, if it has moved.", show_default=False)
     ] = None,
     device: Annotated[str | None, typer.Option(help="Another device than the journal's.", show_default=False)] = None,
+    topology: TopologyName = "local",
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
@@ -176,7 +190,15 @@ def replay(
 
     with plain_errors():
         differing = run_replay(
-            journal, check=check, out=out, weights=weights or [], video=video, device=device, overwrite=overwrite, quiet=quiet
+            journal,
+            check=check,
+            out=out,
+            weights=weights or [],
+            video=video,
+            device=device,
+            topology=topology,
+            overwrite=overwrite,
+            quiet=quiet,
         )
         if check:
             typer.echo(f"{differing} chunks differ" if differing else "identical")

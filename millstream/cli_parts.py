@@ -22,6 +22,9 @@ Weights = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")]
+TopologyName = Annotated[
+    str, typer.Option("--topology", help="Who works where: local, front+1, front+tp2, front+sp2, front+pp2, front+pp2xtp2.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
 Lora = Annotated[
     list[str] | None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli_parts import Device, Lora, Weights, parse_lora, plain_errors
+from millstream.cli_parts import Device, Lora, TopologyName, Weights, parse_lora, plain_errors
 from millstream.core.errors import ConfigError
 
 bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode="rich", help="Measure a server from outside.")
@@ -49,6 +49,7 @@ def serve(
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
+    topology: TopologyName = "local",
 ) -> None:
     """Serve live streams to browsers and programs, each person with a session of their own.
 
@@ -79,6 +80,7 @@ def serve(
             device=device,
             dtype=dtype,
             threads=threads,
+            topology=topology,
         )
         run(request)
 

@@ -16,12 +16,14 @@ import torch
 from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
 from millstream.commands.paths import find_weights
 from millstream.commands.progress import ChunkProgress
+from millstream.commands.ranks import Wanted, open_engine, take_place
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts, spoken
 from millstream.core.errors import ConfigError
 from millstream.core.events import Event, place_events, read_events
 from millstream.core.files import file_digest
 from millstream.core.presets import find_model
+from millstream.core.topology import Topology
 from millstream.models.registry import is_random
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
 from millstream.runtime.journal import InputVideo, JournalWriter, refuse_existing
@@ -50,6 +52,7 @@ class GenerateRequest:
     device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None
+    topology: str = "local"
     overwrite: bool = False
     quiet: bool = False
 
@@ -58,6 +61,17 @@ def generate(request: GenerateRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; nothing appears unless it is whole."""
     spec = find_model(request.model)
     weights = find_weights(request.model, request.weights)
+    if request.threads:
+        torch.set_num_threads(request.threads)
+    wanted = Wanted(
+        model=request.model,
+        weights=weights,
+        loras=request.loras,
+        device=request.device,
+        dtype=request.dtype,
+        topology=Topology.parse(request.topology),
+    )
+    take_place(wanted)
     config = stream_config(spec.stream, request.schedule, **request.changes)
     check_prompts(spoken((WeightedPrompt(request.prompt),), spec.calm))
     events = read_events(request.events) if request.events else ()
@@ -70,7 +84,7 @@ def generate(request: GenerateRequest) -> None:
         num_frames = _num_frames(request, config, has_input=reader is not None)
         placed = _place(events, config, num_frames)
         writer = stack.enter_context(VideoWriter(request.out, fps=config.fps, overwrite=request.overwrite))
-        engine = _load_engine(request, weights, config)
+        engine = stack.enter_context(_load_engine(wanted, config))
         session_id, journal = secrets.token_hex(8), None
         if request.journal:
             header = engine.journal_header(config, session_id, video=_describe(request.video), num_frames=num_frames)
@@ -114,14 +128,13 @@ def _say_unknown(progress: ChunkProgress, engine: Engine, prompt: str, placed: l
         progress.warn(f"not understood by {engine.spec.name}: {', '.join(unknown)}")
 
 
-def _load_engine(request: GenerateRequest, weights: list[str], config: StreamConfig) -> Engine:
+def _load_engine(wanted: Wanted, config: StreamConfig) -> Engine:
     """The engine, unless what it must hold cannot fit."""
-    if request.threads:
-        torch.set_num_threads(request.threads)
-    device = choose_device(request.device)
-    dtype = choose_dtype(request.dtype, device)
-    refuse_if_too_large(find_model(request.model), config, device, dtype, with_text=not is_random(weights))
-    return Engine(request.model, weights=weights, loras=request.loras, device=request.device, dtype=request.dtype)
+    if wanted.topology.is_local:
+        device = choose_device(wanted.device)
+        dtype = choose_dtype(wanted.dtype, device)
+        refuse_if_too_large(find_model(wanted.model), config, device, dtype, with_text=not is_random(wanted.weights))
+    return open_engine(wanted)
 
 
 def _num_frames(request: GenerateRequest, config: StreamConfig, *, has_input: bool) -> int | None:

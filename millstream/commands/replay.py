@@ -9,9 +9,11 @@ import torch
 
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.progress import ChunkProgress
+from millstream.commands.ranks import Wanted, open_engine, take_place
 from millstream.core.config import pixel_frames
 from millstream.core.errors import JournalError
 from millstream.core.files import file_digest
+from millstream.core.topology import Topology
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, Journal, read_journal
 from millstream.runtime.replay import differences, replay
@@ -27,6 +29,7 @@ def run_replay(
     weights: list[str],
     video: Path | None,
     device: str | None,
+    topology: str,
     overwrite: bool,
     quiet: bool,
 ) -> int:
@@ -36,16 +39,19 @@ def run_replay(
     journal = read_journal(path)
     header = journal.header
     torch.set_num_threads(header.threads)
+    wanted = Wanted(
+        model=header.model,
+        weights=weights or header.weights,
+        loras=header.loras,
+        device=device or header.device,
+        dtype=header.dtype,
+        topology=Topology.parse(topology),
+    )
+    take_place(wanted)
     with ExitStack() as stack, plain_out_of_memory():
         reader = stack.enter_context(_open_input(header, video)) if header.input else None
         writer = stack.enter_context(VideoWriter(out, fps=header.config.fps, overwrite=overwrite)) if out else None
-        engine = Engine(
-            header.model,
-            weights=weights or header.weights,
-            loras=header.loras,
-            device=device or header.device,
-            dtype=header.dtype,
-        )
+        engine = stack.enter_context(open_engine(wanted))
         num_frames = _num_frames(journal)
         progress = stack.enter_context(ChunkProgress(f"replay {path.name}", total_frames=num_frames, quiet=quiet))
         _warn(progress, engine, journal)

@@ -14,9 +14,11 @@ import typer
 
 from millstream.commands.memory import free_bytes, plain_out_of_memory, refuse_if_too_large
 from millstream.commands.paths import find_weights
+from millstream.commands.ranks import Wanted, open_engine, take_place
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
+from millstream.core.topology import Topology
 from millstream.models.registry import is_random
 from millstream.planner.memory import memory_need
 from millstream.runtime.admission import AdmissionConfig
@@ -63,6 +65,7 @@ class ServeRequest:
     device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None
+    topology: str = "local"
     memory_gib: float | None = None
     """For all sessions together; None: half of what is free."""
     share: float = 0.9
@@ -84,15 +87,24 @@ def serve(request: ServeRequest) -> None:
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
     spec = find_model(request.model)
     weights = find_weights(request.model, request.weights)
-    shelf = Shelf(request.data)
     if request.threads:
         torch.set_num_threads(request.threads)
+    wanted = Wanted(
+        model=request.model,
+        weights=weights,
+        loras=request.loras,
+        device=request.device,
+        dtype=request.dtype,
+        topology=Topology.parse(request.topology),
+    )
+    take_place(wanted)
+    shelf = Shelf(request.data)
     listener = listen(request.host, request.port)
     set_up_logging(as_json=request.log_json)
-    device = choose_device(request.device)
-    refuse_if_too_large(spec, spec.stream, device, choose_dtype(request.dtype, device), with_text=not is_random(weights))
-    with listener, plain_out_of_memory():
-        engine = Engine(request.model, weights=weights, loras=request.loras, device=request.device, dtype=request.dtype)
+    if wanted.topology.is_local:
+        device = choose_device(request.device)
+        refuse_if_too_large(spec, spec.stream, device, choose_dtype(request.dtype, device), with_text=not is_random(weights))
+    with listener, plain_out_of_memory(), open_engine(wanted) as engine:
         service = _service(request, engine)
         card, limits = model_card(engine, request.lead_s), HubLimits(abandon_s=request.abandon_s)
         make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=limits)

@@ -31,7 +31,7 @@ from millstream.runtime.generator import Generator
 from millstream.runtime.journal import Header, InputVideo
 from millstream.runtime.launch import Launch, launcher
 from millstream.runtime.live_feed import LiveFeed
-from millstream.runtime.mesh_config import MeshConfig, MeshLimits
+from millstream.runtime.mesh_config import MeshLimits, mesh_config
 from millstream.runtime.recovery import MeshTransport
 from millstream.runtime.session import ChunkLog, Session, SharedParts, Transport
 from millstream.runtime.stopwatch import Stopwatch
@@ -74,7 +74,8 @@ class Engine:
             self._generator = Generator(self.model.dit, stopwatch)
         else:
             refuse_fast_blocks(self.speed)
-            self._mesh = MeshTransport(launch(self._mesh_config(limits or MeshLimits()), self.device))
+            config = mesh_config(topology, model, self.weights, self.loras, self.device, self.dtype, limits)
+            self._mesh = MeshTransport(launch(config, self.device))
         self._parts = SharedParts(
             transport=self._mesh or LocalTransport(self.generator),
             vae=self.model.vae,
@@ -200,18 +201,6 @@ class Engine:
             "millstream": __version__,
             "topology": str(self.topology),
         }
-
-    def _mesh_config(self, limits: MeshLimits) -> MeshConfig:
-        return MeshConfig(
-            topology=self.topology,
-            model=self.spec.name,
-            weights=self.weights,
-            loras=self.loras,
-            device=self.device.type,
-            dtype=str(self.dtype).removeprefix("torch."),
-            threads=max(1, torch.get_num_threads() // self.topology.mesh_size),
-            limits=limits,
-        )
 
     def _warm_up(self, mesh: MeshTransport) -> None:
         """Two chunks through the ordinary way, during which ranks compare every collective; then each compares itself."""

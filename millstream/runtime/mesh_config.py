@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from millstream.core.errors import ConfigError
 from millstream.core.topology import Topology
@@ -46,3 +49,25 @@ class MeshConfig:
     limits: MeshLimits = field(default_factory=MeshLimits)
     reports: Path = Path("out/hangs")
     """Folder for what is written down before a mesh that hangs is killed."""
+
+
+def mesh_config(
+    topology: Topology,
+    model: str,
+    weights: Sequence[str],
+    loras: Sequence[tuple[str, float]],
+    device: torch.device,
+    dtype: torch.dtype,
+    limits: MeshLimits | None = None,
+) -> MeshConfig:
+    """For this machine: the ranks of a mesh share its threads."""
+    return MeshConfig(
+        topology=topology,
+        model=model,
+        weights=tuple(weights),
+        loras=tuple(loras),
+        device=device.type,
+        dtype=str(dtype).removeprefix("torch."),
+        threads=max(1, torch.get_num_threads() // topology.mesh_size),
+        limits=limits or MeshLimits(),
+    )

@@ -114,14 +114,14 @@ SURFACE = {
     "generate": {
         "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--fps", "--input", "--journal",
         "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale", "--out", "--overwrite", "--positions", "--quiet",
-        "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--weights", "--window",
+        "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--topology", "--weights", "--window",
     },
     "serve": {
         "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--host", "--ice-server",
         "--insecure", "--lead", "--log-json", "--lora", "--max-waiting", "--memory", "--model", "--port", "--share",
-        "--threads", "--weights",
+        "--threads", "--topology", "--weights",
     },
-    "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--weights"},
+    "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--topology", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--json"},
     "plan": {
