@@ -156,6 +156,11 @@ class KVRing:
         """What is added to the scores of the keys that the placed frames see."""
         return self._bias
 
+    @property
+    def fills_sink(self) -> bool:
+        """Whether sink frames are among the placed ones, whose keys are kept twice."""
+        return self.sink_k is not None and self._sink_tokens is not None
+
     def span(self, layer: int, *, rounded: bool) -> Span:
         """All that the placed frames attend to, and zeros up to a round number if so asked."""
         end = self._rounded(self._valid) if rounded else self._valid
@@ -164,7 +169,7 @@ class KVRing:
 
     def written_in_place(self, layer: int) -> None:
         """A kernel has filled the placed slots of `span` itself: do what `write` does besides."""
-        if self.sink_k is not None and self._sink_tokens is not None:
+        if self.fills_sink:
             self._keep_sink(layer, self.k[layer].index_select(1, self._sink_tokens))
 
     def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> Attended:
@@ -172,7 +177,7 @@ class KVRing:
         k, v = self.k[layer], self.v[layer]
         k.index_copy_(1, self._index, k_BLNH)
         v.index_copy_(1, self._index, v_BLNH)
-        if self.sink_k is not None and self._sink_tokens is not None:
+        if self.fills_sink:
             self._keep_sink(layer, k_BLNH[:, : len(self._sink_tokens)])
         return Attended(k[:, : self._valid], v[:, : self._valid], self._bias)
 

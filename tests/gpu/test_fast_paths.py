@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from millstream.core.config import DiTConfig, VAEConfig
 from millstream.core.speed import ALL, FP8_GROUPS, Speed
 from millstream.models.dit import CausalDiT
-from millstream.models.fast.stack import quicken
+from millstream.models.fast.apply import quicken
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.wan.decoder import FastDecoder
@@ -135,11 +136,12 @@ def ring(*, sink: int = 0, positions: str = "absolute") -> KVRing:
 
 
 @torch.inference_mode()
-def chunks(model: CausalDiT, memory: KVRing) -> Tensor:
+def chunks(model: CausalDiT, memory: KVRing, count: int = 6) -> Tensor:
     generator = torch.Generator().manual_seed(5)
-    cross = model.read_prompt(torch.randn(1, 128, 64, generator=generator).to(GPU, BF16))
     found = []
-    for number in range(6):
+    for number in range(count):
+        if number % 9 == 0:
+            cross = model.read_prompt(torch.randn(1, 128, 64, generator=generator).to(GPU, BF16))
         memory.place(list(range(3 * number, 3 * number + 3)))
         latents = torch.randn(1, 3, 16, 12, 20, generator=generator).to(GPU, BF16)
         found.append(model(latents, torch.full((1, 3), 700.0, device=GPU), memory, cross))
@@ -161,6 +163,16 @@ def test_fast_blocks_equal_plain_ones(speed: Speed, tolerance: float, kind: dict
     model = dit(DIT).to(GPU, BF16)
     expected = chunks(deepcopy(model), ring(**kind))
     assert relative_error(chunks(quicken(model, speed), ring(**kind)), expected) <= tolerance
+
+
+@pytest.mark.parametrize("fp8", [(), FP8_GROUPS], ids=["bf16", "fp8"])
+def test_recorded_calls_give_the_same_bits(fp8: tuple[str, ...]) -> None:
+    model = dit(DIT).to(GPU, BF16)
+    speed = Speed(blocks=True, round_keys=True, fp8=fp8)
+    expected = chunks(quicken(deepcopy(model), speed), ring(), 24)
+    fast = quicken(model, replace(speed, graphs=True))
+    assert torch.equal(chunks(fast, ring(), 24), expected)
+    assert len(fast.blocks._recordings) == 2
 
 
 @torch.inference_mode()

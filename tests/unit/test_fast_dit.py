@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
@@ -11,7 +12,9 @@ from torch import Tensor
 from millstream.core.config import DiTConfig
 from millstream.core.speed import FP8_GROUPS, Speed
 from millstream.models.dit import CausalDiT
-from millstream.models.fast.stack import quicken
+from millstream.models.fast import recorded as fast_recorded
+from millstream.models.fast.apply import quicken
+from millstream.models.fast.recorded import RecordedStack
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, RingShape
 from tests.unit.models_for_tests import DIT, dit, relative_error
@@ -106,3 +109,65 @@ def test_weights_are_held_once() -> None:
     before = sum(parameter.numel() for parameter in model.parameters())
     fast = quicken(model, Speed(blocks=True))
     assert sum(parameter.numel() for parameter in fast.parameters()) == before
+
+
+class Tape:
+    """Stands for a CUDA graph: replays what it was given, and counts."""
+
+    def __init__(self) -> None:
+        self.recorded, self.replayed = 0, 0
+
+    def __call__(self, run: Callable[[], object]) -> Callable[[], object]:
+        self.recorded += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            run()
+
+        return replay
+
+
+def recorded(model: CausalDiT, tape: Tape) -> CausalDiT:
+    model.blocks = RecordedStack(model.blocks, Speed(blocks=True, round_keys=True, graphs=True), tape)
+    return model
+
+
+@torch.inference_mode()
+def stream(model: CausalDiT, memory: KVRing, count: int) -> Tensor:
+    """Four steps and a commit a chunk; the prompt changes on the way."""
+    generator = torch.Generator().manual_seed(7)
+    found = []
+    for number in range(count):
+        if number % 7 == 0:
+            cross = model.read_prompt(torch.randn(1, 7, 24, generator=generator))
+        memory.place([3 * number, 3 * number + 1, 3 * number + 2])
+        for level in (1000.0, 750.0, 500.0, 250.0):
+            latents = torch.randn(1, 3, 4, 8, 12, generator=generator)
+            found.append(model(latents, torch.full((1, 3), level), memory, cross))
+        model.commit(latents, torch.zeros(1, 3), memory, cross)
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("kind", [{}, dict(sink=2, positions="windowed")], ids=["ring", "sink"])
+def test_recorded_calls_compute_what_they_did_before(kind: dict[str, object]) -> None:
+    model, tape = dit(), Tape()
+    expected = stream(deepcopy(model), ring(DIT, multiple=40, **kind), 16)
+    assert relative_error(stream(recorded(model, tape), ring(DIT, multiple=40, **kind), 16), expected) <= 2e-6
+    assert tape.recorded == 2, "one of steps and one of commits, once the window is full"
+    assert tape.replayed > 40
+
+
+def test_a_window_that_fills_is_not_recorded() -> None:
+    tape = Tape()
+    stream(recorded(dit(), tape), ring(DIT), 2)
+    assert tape.recorded == 0
+
+
+def test_recordings_do_not_grow_with_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_recorded, "MAX_RECORDINGS", 3)
+    tape, rings = Tape(), [ring(DIT) for _ in range(4)]
+    model = recorded(dit(), tape)
+    for each in rings:
+        stream(model, each, 12)
+    assert tape.recorded == 2 * len(rings)
+    assert len(model.blocks._recordings) == 3

@@ -11,7 +11,9 @@ import torch
 
 from millstream.core.errors import DeviceError
 from millstream.core.speed import Speed
-from millstream.models.fast.stack import quicken
+from millstream.models.dit import CausalDiT
+from millstream.models.fast.recorded import GraphRecorder, RecordedStack
+from millstream.models.fast.stack import FastStack
 from millstream.models.registry import LoadedModel
 from millstream.models.wan.decoder import FastDecoder
 from millstream.models.wan.vae import WanVAE
@@ -32,6 +34,15 @@ def accelerate(model: LoadedModel, speed: Speed) -> LoadedModel:
         own = find_convolution() if speed.own_convolution and model.device.type == "cuda" else None
         vae = FastDecoder(vae, own if model.dtype == torch.bfloat16 else None)
     return replace(model, dit=dit, vae=vae)
+
+
+def quicken(dit: CausalDiT, speed: Speed) -> CausalDiT:
+    """The same model with its blocks on the fast path."""
+    if speed.graphs and dit.patch_in.weight.is_cuda:
+        dit.blocks = RecordedStack(dit.blocks, speed, GraphRecorder())
+    else:
+        dit.blocks = FastStack(dit.blocks, speed)
+    return dit
 
 
 def _refuse_without_fp8(device: torch.device, dtype: torch.dtype) -> None:

@@ -7,6 +7,7 @@ Shapes: L tokens of all rows, D width, N heads, H head width, S text tokens, B r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,29 @@ from torch import Tensor, nn
 from millstream.core.speed import Speed
 from millstream.models.dit import CrossAttention, SelfAttention
 from millstream.models.fast.linear import Dense
-from millstream.models.kv import KVRing
+from millstream.models.kv import Span
 from millstream.ops.attention import attend, attend_with_sum
 from millstream.ops.fp8 import Rows8
 from millstream.ops.ring_write import write_ring
+from millstream.ops.rope import Phases
 from millstream.ops.rows import finish_attention, norm_query
+
+
+class Ring(Protocol):
+    """What is needed of a row's `KVRing`, whose slots are written here."""
+
+    @property
+    def index(self) -> Tensor: ...
+
+    @property
+    def phases(self) -> Phases: ...
+
+    @property
+    def bias(self) -> Tensor | None: ...
+
+    def span(self, layer: int, *, rounded: bool) -> Span: ...
+
+    def written_in_place(self, layer: int) -> None: ...
 
 
 class FastSelfAttention(nn.Module):
@@ -34,11 +53,11 @@ class FastSelfAttention(nn.Module):
         """How it wants its input."""
         return self.qkv.is_fp8
 
-    def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[KVRing]) -> Tensor:
+    def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> Tensor:
         queries = self.remember(x, layer, rings)
         return self.out(_joined([self._attend(q, layer, ring) for q, ring in zip(queries, rings, strict=True)]))
 
-    def remember(self, x: Tensor | Rows8, layer: int, rings: Sequence[KVRing]) -> list[Tensor]:
+    def remember(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> list[Tensor]:
         """Leave each row's keys and values in its ring; its queries [L, N, H] are the answer."""
         queries = []
         for ring, qkv in zip(rings, self.qkv(x).chunk(len(rings)), strict=True):
@@ -47,7 +66,7 @@ class FastSelfAttention(nn.Module):
             ring.written_in_place(layer)
         return queries
 
-    def _attend(self, q_LNH: Tensor, layer: int, ring: KVRing) -> Tensor | Rows8:
+    def _attend(self, q_LNH: Tensor, layer: int, ring: Ring) -> Tensor | Rows8:
         k, v, num_zeros = ring.span(layer, rounded=self.round_keys and ring.bias is None)
         if num_zeros:
             out, lse = attend_with_sum(q_LNH[None], k, v)

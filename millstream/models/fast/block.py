@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from millstream.core.speed import Speed
 from millstream.models.dit import Block
-from millstream.models.fast.attention import FastCrossAttention, FastSelfAttention
+from millstream.models.fast.attention import FastCrossAttention, FastSelfAttention, Ring
 from millstream.models.fast.linear import Dense
-from millstream.models.kv import KVRing
 from millstream.ops.fp8 import Rows8
 from millstream.ops.rows import add_norm, gelu_rows
 
@@ -43,7 +42,7 @@ class FastBlock(nn.Module):
         pending: Pending,
         levels_F6D: Tensor,
         layer: int,
-        rings: Sequence[KVRing],
+        rings: Sequence[Ring],
         k_BSNH: Tensor,
         v_BSNH: Tensor,
     ) -> Pending:
@@ -55,7 +54,7 @@ class FastBlock(nn.Module):
         thought = add_norm(x_LD, y, None, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8)
         return Pending(self.down(self._activated(thought)), gate2)
 
-    def remember(self, x_LD: Tensor, pending: Pending, levels_F6D: Tensor, layer: int, rings: Sequence[KVRing]) -> None:
+    def remember(self, x_LD: Tensor, pending: Pending, levels_F6D: Tensor, layer: int, rings: Sequence[Ring]) -> None:
         """Only leave keys and values."""
         self.self_attn.remember(self._entered(x_LD, pending, levels_F6D), layer, rings)
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.speed import Speed
-from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.dit import CrossKV
+from millstream.models.fast.attention import Ring
 from millstream.models.fast.block import FastBlock, Pending
 from millstream.models.joint import JointMemory
 from millstream.models.kv import KVRing, Memory
@@ -32,37 +33,32 @@ class FastStack(nn.ModuleList):
 
     def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
         """Changes `x` in place and returns it."""
-        x_LD, levels = x_BFTD.flatten(0, 2), self._levels(levels_BF6D)
-        pending = self._walk(list(self), x_LD, levels, rings_of(memory), cross)
-        assert pending.y_LD is not None
-        add_gated(x_LD, pending.y_LD, pending.gate_FD)
+        self.walk(x_BFTD, levels_BF6D, rings_of(memory), cross)
         return x_BFTD
 
     def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
         """Leave keys and values; the last layer stops at its own."""
-        x_LD, levels, rings = x_BFTD.flatten(0, 2), self._levels(levels_BF6D), rings_of(memory)
-        *body, last = self
-        pending = self._walk(body, x_LD, levels, rings, cross)
-        last.remember(x_LD, pending, levels[-1], len(body), rings)
+        self.walk_to_keys(x_BFTD, levels_BF6D, rings_of(memory), cross)
 
-    @staticmethod
-    def _walk(
-        blocks: Sequence[nn.Module], x_LD: Tensor, levels_NF6D: Tensor, rings: Sequence[KVRing], cross: CrossKV
-    ) -> Pending:
-        pending = Pending()
-        for layer, block in enumerate(blocks):
-            pending = block(x_LD, pending, levels_NF6D[layer], layer, rings, cross.k[layer], cross.v[layer])
-        return pending
+    def walk(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
+        """All blocks, on `x` in place."""
+        x_LD, levels, pending = x_BFTD.flatten(0, 2), self._levels(levels_BF6D), Pending()
+        for layer, block in enumerate(self):
+            pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
+        assert pending.y_LD is not None
+        add_gated(x_LD, pending.y_LD, pending.gate_FD)
+
+    def walk_to_keys(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
+        """All blocks as far as the last one's keys and values; what is in `x` then means nothing."""
+        x_LD, levels, pending = x_BFTD.flatten(0, 2), self._levels(levels_BF6D), Pending()
+        *body, last = self
+        for layer, block in enumerate(body):
+            pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
+        last.remember(x_LD, pending, levels[-1], len(body), rings)
 
     def _levels(self, levels_BF6D: Tensor) -> Tensor:
         """Every block's modulations at once: [blocks, B*F, 6, D]."""
         return self.modulations_N16D + levels_BF6D.flatten(0, 1)
-
-
-def quicken(dit: CausalDiT, speed: Speed) -> CausalDiT:
-    """The same model with its blocks on the fast path."""
-    dit.blocks = FastStack(dit.blocks, speed)
-    return dit
 
 
 def rings_of(memory: Memory) -> Sequence[KVRing]:

@@ -1,0 +1,154 @@
+"""Blocks whose calls are recorded once and then replayed as CUDA graphs: the host launches one thing instead of hundreds.
+
+A recording holds addresses and lengths, so there is one for each ring, each level it is filled to, and each kind of call;
+numbers that change (residual, modulations, places, phases, prompt) are copied to where the recording reads them. What is
+called seldom, as while a window fills, is not worth recording and simply runs. All recordings share one pool of memory:
+one runs at a time, and what it leaves behind is read before the next.
+Shapes: B rows (sessions), F frames, T tokens a frame, L chunk tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from millstream.core.speed import Speed
+from millstream.models.dit import CrossKV
+from millstream.models.fast.stack import FastStack, rings_of
+from millstream.models.kv import KVRing, Memory, Span
+from millstream.ops.rope import Phases
+
+CALLS_BEFORE = 8
+"""So often a call is seen before it is recorded: more than the steps of one chunk, so a window that fills is not."""
+MAX_RECORDINGS = 64
+"""The one that was not used for longest goes."""
+MAX_COUNTED = 1024
+"""Calls that are counted; beyond it, counting starts over."""
+
+Run = Callable[[], object]
+Record = Callable[[Run], Run]
+
+
+class RingView:
+    """A ring as a recording sees it: where it is, with places and phases in memory that stays."""
+
+    def __init__(self, ring: KVRing) -> None:
+        self._ring = ring
+        self.index = ring.index.clone()
+        self.phases = Phases(ring.phases.cos.clone(), ring.phases.sin.clone())
+        self.bias = None
+
+    def span(self, layer: int, *, rounded: bool) -> Span:
+        return self._ring.span(layer, rounded=rounded)
+
+    def written_in_place(self, layer: int) -> None:
+        """Nothing: a ring that fills its sink is not recorded."""
+
+    def follow(self, ring: KVRing) -> None:
+        self.index.copy_(ring.index)
+        self.phases.cos.copy_(ring.phases.cos)
+        self.phases.sin.copy_(ring.phases.sin)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    x_BFTD: Tensor
+    levels_BF6D: Tensor
+    views: Sequence[RingView]
+    run: Run
+
+    def replay(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing]) -> Tensor:
+        """The residual as it leaves the blocks; good until the next call."""
+        self.x_BFTD.copy_(x_BFTD)
+        self.levels_BF6D.copy_(levels_BF6D)
+        for view, ring in zip(self.views, rings, strict=True):
+            view.follow(ring)
+        self.run()
+        return self.x_BFTD
+
+
+class GraphRecorder:
+    """Records on the current CUDA device, into one pool."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, run: Run) -> Run:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            run()
+        return graph.replay
+
+
+class RecordedStack(FastStack):
+    def __init__(self, plain: nn.ModuleList, speed: Speed, record: Record) -> None:
+        super().__init__(plain, speed)
+        self._record = record
+        self._recordings: OrderedDict[Hashable, Recording] = OrderedDict()
+        self._seen: Counter[Hashable] = Counter()
+        self._prompt: CrossKV | None = None
+        self._told: dict[torch.Size, CrossKV] = {}
+
+    def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+        recording = self._recording("step", x_BFTD, levels_BF6D, rings_of(memory), cross)
+        if recording is None:
+            return super().forward(x_BFTD, levels_BF6D, memory, cross)
+        return recording.replay(x_BFTD, levels_BF6D, rings_of(memory))
+
+    def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
+        recording = self._recording("commit", x_BFTD, levels_BF6D, rings_of(memory), cross)
+        if recording is None:
+            super().remember(x_BFTD, levels_BF6D, memory, cross)
+        else:
+            recording.replay(x_BFTD, levels_BF6D, rings_of(memory))
+
+    def _recording(
+        self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], cross: CrossKV
+    ) -> Recording | None:
+        """Of this call, made if it comes often; None where it is to run as it is. The prompt is told to it."""
+        if any(ring.fills_sink or ring.bias is not None for ring in rings):
+            return None
+        key = (kind, x_BFTD.shape, *(_address(ring) for ring in rings))
+        if key not in self._recordings:
+            if not self._comes_often(key):
+                return None
+            self._tell(cross)
+            self._recordings[key] = self._made(kind, x_BFTD, levels_BF6D, rings, self._told[cross.k[0].shape])
+            if len(self._recordings) > MAX_RECORDINGS:
+                self._recordings.popitem(last=False)
+        self._tell(cross)
+        self._recordings.move_to_end(key)
+        return self._recordings[key]
+
+    def _made(self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], told: CrossKV) -> Recording:
+        x, levels, views = x_BFTD.clone(), levels_BF6D.clone(), [RingView(ring) for ring in rings]
+        body = self.walk if kind == "step" else self.walk_to_keys
+        return Recording(x, levels, views, self._record(lambda: body(x, levels, views, told)))
+
+    def _comes_often(self, key: Hashable) -> bool:
+        if len(self._seen) >= MAX_COUNTED:
+            self._seen.clear()
+        self._seen[key] += 1
+        return self._seen[key] > CALLS_BEFORE
+
+    def _tell(self, cross: CrossKV) -> None:
+        """A prompt's keys and values to where recordings read them. Kept from call to call: a prompt stays for a while."""
+        if cross is self._prompt:
+            return
+        shape = cross.k[0].shape
+        if shape not in self._told:
+            self._told[shape] = CrossKV(tuple(k.clone() for k in cross.k), tuple(v.clone() for v in cross.v))
+        told = self._told[shape]
+        for to, source in zip((*told.k, *told.v), (*cross.k, *cross.v), strict=True):
+            to.copy_(source)
+        self._prompt = cross
+
+
+def _address(ring: KVRing) -> Hashable:
+    """All that a recording depends on: a new ring of this shape in this place may use it as the old one did."""
+    k, _, num_zeros = ring.span(0, rounded=True)
+    return ring.shape, k.data_ptr(), k.shape[1], num_zeros
