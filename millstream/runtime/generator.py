@@ -22,6 +22,7 @@ from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, Memory, RingShape
+from millstream.models.paired import OwedCommit, carrying
 from millstream.models.sampler import Asking
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
 from millstream.parallel.layers import StagedDiT
@@ -41,6 +42,8 @@ class SessionCache:
 
     ring: KVRing
     cross: CrossKV | None = None
+    owed: OwedCommit | None = None
+    """The commit of its last chunk, if that goes with the next one's first call."""
 
     @property
     def num_bytes(self) -> int:
@@ -48,8 +51,10 @@ class SessionCache:
 
 
 class Generator:
-    def __init__(self, dit: CausalDiT | MeshDiT, stopwatch: Stopwatch) -> None:
+    def __init__(self, dit: CausalDiT | MeshDiT, stopwatch: Stopwatch, *, defers_commits: bool = False) -> None:
         self.dit = dit
+        self.defers_commits = defers_commits
+        """Whether a chunk's commit goes with the next chunk's first call, where that gives the same."""
         self.stopwatch = stopwatch
         self.caches: dict[str, SessionCache] = {}
         weight = dit.patch_in.weight
@@ -80,6 +85,17 @@ class Generator:
             for parcel, error, (latents, calls), fingerprint in zip(parcels, errors, outcomes, digests, strict=True)
         ]
 
+    @torch.inference_mode()
+    def settle_commits(self) -> None:
+        """Make the commits that sessions owe, so that their caches are all there is of them. On every rank of a mesh alike."""
+        for cache in self.caches.values():
+            if cache.owed is not None:
+                assert cache.cross is not None, "a chunk was made without a prompt"
+                cache.owed.alone(cache.cross).answered_by(self.dit)
+                cache.owed = None
+        if isinstance(self.dit, StagedDiT):
+            self.dit.drain()
+
     def rebalance(self) -> bool:
         """Whether blocks changed stages, because the stages of a pipeline had drifted apart.
 
@@ -88,12 +104,14 @@ class Generator:
         dit = self.dit
         if not isinstance(dit, StagedDiT) or (bounds := better_bounds(dit)) is None:
             return False
+        self.settle_commits()
         moved = move_layers(dit, bounds, [Held(cache.ring, cache.cross) for cache in self.caches.values()])
         self.caches = {name: SessionCache(*each) for name, each in zip(self.caches, moved, strict=True)}
         return True
 
     def move(self, session_id: str, device: torch.device) -> None:
         """Hold what a session has elsewhere: host memory while it stands still, and back before it runs."""
+        self.settle_commits()
         cache = self.caches.get(session_id)
         if cache is not None:
             self.caches[session_id] = SessionCache(cache.ring.to(device), cache.cross and cache.cross.to(device))
@@ -116,7 +134,7 @@ class Generator:
         assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
         caches, before = [], []
         for parcel in parcels:
-            cache, calls = yield from self._ready(parcel)
+            cache, calls = yield from self._ready(parcel, alone=len(parcels) == 1)
             caches.append(cache)
             before.append(calls)
         (memory, cross), kind, tally = _joined(caches), envelopes[0], Tally()
@@ -126,24 +144,45 @@ class Generator:
         def noise(step: int) -> Tensor:
             return torch.cat([self._noise(envelope, latents[:1].shape, step) for envelope in envelopes])
 
-        clean = yield from tally.count(sampler.denoising(latents, kind.steps, memory, cross, noise))
+        denoising = sampler.denoising(latents, kind.steps, memory, cross, noise)
+        owed, caches[0].owed = caches[0].owed, None
+        clean = yield from tally.count(denoising if owed is None else carrying(owed, denoising))
         if kind.commit:
             settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
-            yield from tally.count(sampler.committing("commit", settled, kind.context_noise, memory, cross))
+            if self.defers_commits and len(parcels) == 1:
+                caches[0].owed = OwedCommit.of(settled, kind.context_noise, caches[0].ring)
+                tally.calls += 1  # made with the next chunk's first call, which is counted there
+            else:
+                yield from tally.count(sampler.committing("commit", settled, kind.context_noise, memory, cross))
         total = [calls + tally.calls for calls in before]
         for envelope, calls in zip(envelopes, total, strict=True):
             assert calls == envelope.expected_calls, f"{calls} model calls, {envelope.expected_calls} expected"
         return list(zip(clean.split(1), total, strict=True))
 
-    def _ready(self, parcel: Parcel) -> Asking[tuple[SessionCache, int]]:
+    def _ready(self, parcel: Parcel, *, alone: bool) -> Asking[tuple[SessionCache, int]]:
         """A session's cache with its chunk placed, its window rebuilt if so asked, and the calls that took."""
         envelope, tally = parcel.envelope, Tally()
         self.stopwatch.attend_to(envelope)
+        yield from self._settle_up(envelope, alone)
         cache = self._prepare(envelope, parcel.conditioning)
         if parcel.context_frames is not None:
             yield from tally.count(self._recompute(cache, envelope, parcel.context_frames))
         cache.ring.place(list(range(envelope.start_frame, envelope.end_frame)), kv_bias=envelope.kv_bias)
         return cache, tally.calls
+
+    def _settle_up(self, envelope: Envelope, alone: bool) -> Asking[None]:
+        """Make the commit that a session owes, unless this chunk's first call can carry it or nobody will ever see it."""
+        cache = self.caches.get(envelope.session_id)
+        if cache is None or cache.owed is None:
+            return
+        forgotten = envelope.init_cache or envelope.reset_kv
+        changes = envelope.reset_cross or envelope.recompute
+        if alone and cache.owed.can_be_carried and not (forgotten or changes):
+            return
+        owed, cache.owed = cache.owed, None
+        if not forgotten:
+            assert cache.cross is not None, "a chunk was made without a prompt"
+            yield owed.alone(cache.cross)
 
     def refusal(self, parcel: Parcel) -> str:
         """Why a parcel cannot run here; empty if it can."""

@@ -63,10 +63,12 @@ def steered_locally() -> Tensor:
     return steered(engine())
 
 
-def steered_on(rank: int, name: str) -> Tensor | None:
+def steered_on(rank: int, name: str, defers_commits: bool = False) -> Tensor | None:
     """To be run on every rank of a topology."""
     topology = Topology.parse(name)
     if rank == FRONT:
         create_groups(topology, rank, timeout_s=30)
         return None
-    return steered(spread_engine(topology, rank)[0])
+    here, _ = spread_engine(topology, rank)
+    here.generator.defers_commits = defers_commits
+    return steered(here)

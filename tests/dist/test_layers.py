@@ -40,8 +40,8 @@ def test_each_stage_has_its_layers_and_all_get_the_flows_of_the_whole_model() ->
         assert (layers, heads) == (1, 4)
 
 
-def test_fifty_chunks_over_stages_of_two_stay_with_the_local_stream() -> None:
-    _, *ranks = run_ranks(steered_on, 5, "front+pp2xtp2", timeout_s=90)
+def test_fifty_chunks_over_stages_of_two_with_carried_commits_stay_with_the_local_stream() -> None:
+    _, *ranks = run_ranks(steered_on, 5, "front+pp2xtp2", True, timeout_s=90)
     for found in ranks:
         assert relative_error(found[:1], steered_locally()[:1]) < 1e-5
         assert relative_error(found, steered_locally()) < 1e-3

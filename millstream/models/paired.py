@@ -1,0 +1,87 @@
+"""The commit of a chunk in one call with the first step of the next: one pass less over the weights and through a pipeline.
+
+Block-causal over both, hence exact: in every layer the finished chunk leaves its keys and values and attends to its own
+window; then the next chunk takes its slots and attends to what is there, the fresh keys among them. The finished chunk never
+sees the next one's.
+Shapes: B batch, F frames, L tokens of one chunk, N heads, H head width, C channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from millstream.models.dit import CrossKV
+from millstream.models.kv import KVRing
+from millstream.models.sampler import Asking, Call, T, per_frame
+from millstream.ops.rope import Phases
+
+
+class PairedMemory:
+    """One ring as two chunks see it: `first` as it was placed for the finished one, `second` for the next."""
+
+    def __init__(self, first: KVRing, second: KVRing) -> None:
+        self._first, self._second = first, second
+        self._length = first.phases.cos.shape[0]
+        one, two = first.phases, second.phases
+        self._phases = Phases(torch.cat([one.cos, two.cos]), torch.cat([one.sin, two.sin]))
+
+    @property
+    def phases(self) -> Phases:
+        return self._phases
+
+    def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> None:
+        for ring, k, v in zip((self._first, self._second), self._halves(k_BLNH), self._halves(v_BLNH), strict=True):
+            ring.write(layer, k, v)
+
+    def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
+        halves = zip((self._first, self._second), *map(self._halves, (q_BLNH, k_BLNH, v_BLNH)), strict=True)
+        return torch.cat([ring.attend(layer, q, k, v) for ring, q, k, v in halves], dim=1)
+
+    def _halves(self, x_BLNH: Tensor) -> tuple[Tensor, Tensor]:
+        return x_BLNH[:, : self._length], x_BLNH[:, self._length :]
+
+
+@dataclass(frozen=True, slots=True)
+class OwedCommit:
+    """A finished chunk whose keys and values are not in the window yet."""
+
+    settled_BFCYX: Tensor
+    level: float
+    placed: KVRing
+    """The session's ring as it was placed for this chunk; its tensors are the session's own."""
+
+    @classmethod
+    def of(cls, settled_BFCYX: Tensor, level: float, ring: KVRing) -> OwedCommit:
+        return cls(settled_BFCYX, level, copy.copy(ring))
+
+    @property
+    def can_be_carried(self) -> bool:
+        """A sink that is turned for the next chunk is not the one this chunk must see."""
+        return self.placed.sink_k is None
+
+    def alone(self, cross: CrossKV) -> Call:
+        """The commit as a call of its own."""
+        return Call("commit", self.settled_BFCYX, per_frame(self.level, self.settled_BFCYX), self.placed, cross)
+
+    def carried_by(self, call: Call) -> Call:
+        """Both in one call; the flow of the finished chunk's frames comes first and means nothing."""
+        assert isinstance(call.memory, KVRing), f"a commit is carried by one session's chunk, not by {type(call.memory)}"
+        levels = torch.cat([per_frame(self.level, self.settled_BFCYX), call.level_BF], dim=1)
+        latents = torch.cat([self.settled_BFCYX, call.latents_BFCYX], dim=1)
+        return Call(call.phase, latents, levels, PairedMemory(self.placed, call.memory), call.cross)
+
+
+def carrying(owed: OwedCommit, asking: Asking[T]) -> Asking[T]:
+    """The same work, its first call carrying a commit."""
+    flow = yield owed.carried_by(next(asking))
+    given = flow[:, owed.settled_BFCYX.shape[1] :]
+    while True:
+        try:
+            call = asking.send(given)
+        except StopIteration as done:
+            return done.value
+        given = yield call
