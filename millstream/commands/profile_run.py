@@ -6,6 +6,7 @@ profiler made it.
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ def run_profile(request: ProfileRequest) -> Path:
         engine = Engine(request.model, weights=weights, device=request.device, dtype=request.dtype)
         session = stack.enter_context(engine.session(request.prompt, config=config))
         writer = stack.enter_context(VideoWriter(request.clip, fps=config.fps, overwrite=True)) if request.clip else None
-        compiler = stack.enter_context(_listening())
+        compiler = stack.enter_context(hear_the_compiler())
         warm = _stream(session, engine, writer, _warm_up(config))
         # Neither the first chunk, which reads the prompt, nor those over a window that is not full
         plain = _stream(session, engine, writer, request.chunks)
@@ -150,7 +151,7 @@ def _about(engine: Engine, config: StreamConfig, *, plain: list[float], warm_up:
 
 
 @contextmanager
-def _listening() -> Iterator[CompilerLog]:
+def hear_the_compiler() -> Iterator[CompilerLog]:
     """Hears of graph breaks and recompilations, and gives the compiler's log back as it was."""
     heard, handler = CompilerLog(), _Ear()
     handler.heard = heard
@@ -178,8 +179,6 @@ class _Ear(logging.Handler):
 
 
 def _write_packed(path: Path, data: bytes, *, packed: bool) -> None:
-    import gzip
-
     path.write_bytes(gzip.compress(data, compresslevel=6) if packed else data)
 
 

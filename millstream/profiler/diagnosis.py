@@ -75,8 +75,9 @@ def diagnose(group: Group, roofs: Sequence[Roofline], *, bubble: float | None = 
     less_sure = tuple(doubts(group))
     verdict = found[0] if found and _outweighs(found[0], work) else work
     others = tuple(finding for finding in (*found, work) if finding is not verdict and finding.gain >= 0.01)
-    sure = _confidence(verdict, found, work) if verdict is not work else work.confidence
-    if less_sure and sure == "high":
+    sure = _confidence(verdict, found) if verdict is not work else _work_confidence(work, found)
+    nobody_in_particular = verdict.name == "straggler" and group.skew.straggler is None
+    if (less_sure or nobody_in_particular) and sure == "high":
         sure = "medium"
     return Diagnosis(verdict=replace(verdict, confidence=sure), others=others, doubts=less_sure)
 
@@ -85,7 +86,15 @@ def _outweighs(overhead: Finding, work: Finding) -> bool:
     return overhead.gain >= CLEAR or (overhead.gain >= WORTH and (overhead.gain >= work.gain or work.name == UNEXPLAINED))
 
 
-def _confidence(verdict: Finding, found: Sequence[Finding], work: Finding) -> str:
+def _work_confidence(work: Finding, found: Sequence[Finding]) -> str:
+    """Less, the more there is beside the work."""
+    beside = max((overhead.gain for overhead in found), default=0.0)
+    if beside >= WORTH and work.confidence == "high":
+        return "medium"
+    return "low" if beside >= 2 * WORTH else work.confidence
+
+
+def _confidence(verdict: Finding, found: Sequence[Finding]) -> str:
     runner_up = max((other.gain for other in found if other is not verdict), default=0.0)
     if verdict.gain >= 0.3 and verdict.gain >= 1.5 * runner_up:
         return "high"

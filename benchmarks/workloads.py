@@ -1,0 +1,312 @@
+"""Simulated workloads whose bottleneck is known because it was put there, with other costs beside it that are not it.
+
+Sizes, lengths, devices and distractors come from a seed. What is drawn follows from how such programs behave, not from what
+a judge of traces looks for: ranges are wide, and some draws are hard to tell apart.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.simulated_traces import COMPUTE, SimulatedRank, collective, hand_over
+from millstream.planner.hardware import DEVICES
+
+Build = Callable[[random.Random], list[SimulatedRank]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    expected: str
+    build: Build
+
+    def write(self, folder: Path, seed: int) -> list[Path]:
+        """One trace a rank."""
+        ranks = self.build(random.Random(f"{self.name}-{seed}"))
+        return [rank.write(folder, len(ranks)) for rank in ranks]
+
+
+def new_ranks(rng: random.Random, count: int = 1) -> list[SimulatedRank]:
+    device = DEVICES[rng.choice(("h200", "h100", "a100", "b200"))]
+    noise, start, habit = rng.uniform(0.02, 0.15), rng.uniform(1e9, 4e12), rng.choice(HABITS)
+    return [
+        SimulatedRank(rank, device, random.Random(rng.random()), noise, habit, now=start + rng.uniform(0, 20))
+        for rank in range(count)
+    ]
+
+
+def block(rank: SimulatedRank, tokens: int, width: int, *, reach: float = 0.75, dispatch: float = 9.0) -> float:
+    """What a transformer's block does, roughly: four products, and walks over activations. How long the device takes."""
+    begin = max(rank.now, rank.free.get(COMPUTE, 0.0))
+    for outer in (3 * width, width, 4 * width):
+        rank.product(tokens, width, outer, reach=reach, dispatch=dispatch)
+        rank.walk(tokens * width, reach=0.75, dispatch=dispatch)
+    rank.product(tokens, 4 * width, width, reach=reach, dispatch=dispatch)
+    return rank.free[COMPUTE] - begin
+
+
+def seldom(rank: SimulatedRank, rng: random.Random) -> None:
+    """What every program has a little of: hiccups, and one bad habit that is not its bottleneck."""
+    if rng.random() < 0.04:
+        rank.python(rng.uniform(30, 150))
+    if rng.random() > 0.08:
+        return
+    match rank.habit:
+        case "item":
+            rank.item()
+        case "allocation":
+            rank.allocate(rng.uniform(50, 300))
+        case "loader":
+            with rank.note("dataloader next_batch"):
+                rank.python(rng.uniform(50, 300))
+        case "tiny kernels":
+            for _ in range(rng.randrange(5, 20)):
+                rank.op("aten::mul", "vectorized_elementwise_kernel", 2.0)
+        case "copies":
+            rank.upload(rng.uniform(20, 120))
+
+
+HABITS = ("none", "item", "allocation", "loader", "tiny kernels", "copies")
+
+
+def compute_bound(rng: random.Random) -> list[SimulatedRank]:
+    (rank,) = new_ranks(rng)
+    tokens, width, reach = rng.randrange(2000, 12000), rng.choice((2048, 3072, 5120)), rng.uniform(0.68, 0.95)
+    for _ in range(rng.randrange(8, 24)):
+        block(rank, tokens, width, reach=reach)
+        seldom(rank, rng)
+    return [rank]
+
+
+def compute_over_covered_talk(rng: random.Random) -> list[SimulatedRank]:
+    """As much communication as compute, by sums; next to none by the wall."""
+    ranks = new_ranks(rng, rng.choice((2, 4)))
+    tokens, width, reach = rng.randrange(6000, 12000), rng.choice((3072, 5120)), rng.uniform(0.7, 0.92)
+    for _ in range(rng.randrange(8, 16)):
+        for rank in ranks:
+            rank.product(tokens, width, width, reach=reach)
+        collective(ranks, rng.uniform(250, 450), tokens * width, covered=True)
+        for rank in ranks:
+            block(rank, tokens, width, reach=reach)
+    return ranks
+
+
+def memory_bound(rng: random.Random) -> list[SimulatedRank]:
+    (rank,) = new_ranks(rng)
+    values = rng.randrange(30, 300) * 10**6
+    reach = rng.uniform(0.68, 0.98)
+    for _ in range(rng.randrange(20, 60)):
+        rank.walk(values, reach=reach)
+        if rng.random() < 0.25:
+            rank.product(rng.randrange(256, 1024), 2048, 2048, reach=rng.uniform(0.3, 0.7))
+        seldom(rank, rng)
+    return [rank]
+
+
+def launch_bound(rng: random.Random) -> list[SimulatedRank]:
+    (rank,) = new_ranks(rng)
+    longest, dispatch = rng.uniform(4, 9), rng.uniform(11, 28)
+    for number in range(rng.randrange(800, 2500)):
+        rank.op("aten::mul", "vectorized_elementwise_kernel<4, MulFunctor>", rng.uniform(1.5, longest), dispatch=dispatch)
+        if number % 200 == 0:
+            rank.product(2048, 2048, 2048, reach=0.6)
+        seldom(rank, rng) if number % 20 == 0 else None
+    return [rank]
+
+
+def cpu_bound(rng: random.Random) -> list[SimulatedRank]:
+    (rank,) = new_ranks(rng)
+    work, kernels, longer = rng.uniform(40, 250), rng.randrange(1, 4), rng.uniform(1.2, 6.0)
+    for _ in range(rng.randrange(60, 200)):
+        rank.python(work * longer)
+        for _ in range(kernels):
+            rank.op("aten::mm", "nvjet_tst_gemm", work / kernels)
+        seldom(rank, rng)
+    return [rank]
+
+
+def synchronisation(rng: random.Random) -> list[SimulatedRank]:
+    """Short bursts of work, a number brought to the host after each, and a little to do there before it goes on."""
+    (rank,) = new_ranks(rng)
+    burst, after = rng.randrange(3, 10), rng.uniform(40, 160)
+    for _ in range(rng.randrange(60, 150)):
+        for _ in range(burst):
+            rank.op("aten::mm", "nvjet_tst_gemm", rng.uniform(20, 60), dispatch=rng.uniform(5, 9))
+        rank.item()
+        rank.python(after)
+        seldom(rank, rng)
+    return [rank]
+
+
+def communication(rng: random.Random) -> list[SimulatedRank]:
+    ranks = new_ranks(rng, rng.choice((2, 4, 8)))
+    tokens, width, longer = rng.randrange(1500, 6000), rng.choice((2048, 5120)), rng.uniform(0.6, 3.0)
+    for _ in range(rng.randrange(15, 40)):
+        took = 0.0
+        for rank in ranks:
+            took = max(took, block(rank, tokens // len(ranks) + 64, width))
+            seldom(rank, rng)
+        collective(ranks, longer * took, tokens * width)
+    return ranks
+
+
+def straggler(rng: random.Random) -> list[SimulatedRank]:
+    ranks = new_ranks(rng, rng.choice((2, 4, 8)))
+    slow, by = rng.randrange(len(ranks)), rng.uniform(1.6, 2.6)
+    tokens, width = rng.randrange(2000, 6000), rng.choice((2048, 3072))
+    for _ in range(rng.randrange(15, 40)):
+        for rank in ranks:
+            block(rank, int(tokens * (by if rank.rank == slow else 1.0)), width)
+            seldom(rank, rng)
+        collective(ranks, rng.uniform(20, 60), tokens * width)
+    return ranks
+
+
+def bubble(rng: random.Random) -> list[SimulatedRank]:
+    """A pipeline with too few micro-batches, filled and drained again and again."""
+    stages, micro_batches = rng.choice((3, 4, 8)), rng.randrange(1, 4)
+    ranks = new_ranks(rng, stages)
+    tokens, width = rng.randrange(2000, 6000), rng.choice((2048, 3072))
+    for _ in range(rng.randrange(6, 12)):
+        for _ in range(micro_batches):
+            for stage, rank in enumerate(ranks):
+                if stage:
+                    hand_over(ranks[stage - 1], rank, rng.uniform(15, 40), tokens * width)
+                block(rank, tokens, width)
+                seldom(rank, rng)
+        hand_over(ranks[-1], ranks[0], rng.uniform(15, 40), tokens * width)
+    return ranks
+
+
+def decode_apart(rng: random.Random) -> list[SimulatedRank]:
+    """A front that decodes longer than the mesh works: the mesh waits for the next envelope."""
+    front, leader = new_ranks(rng, 2)
+    tokens, width = rng.randrange(1500, 3000), rng.choice((2048, 3072))
+    convolutions, longer = rng.randrange(30, 60), rng.uniform(1.4, 4.0)
+    for chunk in range(rng.randrange(5, 10)):
+        hand_over(front, leader, rng.uniform(10, 30), tokens * width)
+        took = 0.0
+        for _ in range(rng.randrange(3, 6)):
+            took += block(leader, tokens, width)
+            seldom(leader, rng)
+        with front.note(f"millstream.decode session=a chunk={chunk} call={chunk}", on_device=True):
+            for _ in range(convolutions):
+                front.op("aten::cudnn_convolution", "sm90_xmma_fprop_implicit_gemm_bf16", longer * took / convolutions)
+        front.synchronise()
+    return [front, leader]
+
+
+def decode_here(rng: random.Random) -> list[SimulatedRank]:
+    """One device that spends most of a chunk in the VAE."""
+    (rank,) = new_ranks(rng)
+    tokens, width = rng.randrange(800, 1500), 1536
+    for chunk in range(rng.randrange(5, 9)):
+        for _ in range(rng.randrange(4, 8)):
+            block(rank, tokens, width)
+            seldom(rank, rng)
+        with rank.note("vae.decode" if chunk % 2 else "VAE decode", on_device=True):
+            for _ in range(rng.randrange(40, 70)):
+                rank.op("aten::cudnn_convolution", "sm90_xmma_fprop_implicit_gemm_bf16", rng.uniform(100, 400))
+    return [rank]
+
+
+def input_bound(rng: random.Random) -> list[SimulatedRank]:
+    (rank,) = new_ranks(rng)
+    tokens, width, wait = rng.randrange(1000, 4000), 2048, rng.uniform(3000, 12000)
+    for _ in range(rng.randrange(10, 25)):
+        with rank.note("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+            rank.python(wait)
+        for _ in range(rng.randrange(1, 4)):
+            block(rank, tokens, width)
+        seldom(rank, rng)
+    return [rank]
+
+
+def encode_bound(rng: random.Random) -> list[SimulatedRank]:
+    (rank,) = new_ranks(rng)
+    tokens, width, wait = rng.randrange(1000, 4000), 2048, rng.uniform(4000, 15000)
+    for _ in range(rng.randrange(8, 20)):
+        for _ in range(rng.randrange(1, 4)):
+            block(rank, tokens, width)
+        rank.item()
+        with rank.note("encode_video h264"):
+            rank.python(wait)
+    return [rank]
+
+
+def allocator(rng: random.Random) -> list[SimulatedRank]:
+    (rank,) = new_ranks(rng)
+    tokens, width = rng.randrange(1000, 4000), 2048
+    for _ in range(rng.randrange(20, 50)):
+        block(rank, tokens, width)
+        seldom(rank, rng)
+        for _ in range(rng.randrange(1, 4)):
+            rank.allocate(rng.uniform(400, 1500))
+    return [rank]
+
+
+def graphs_without_kernels(rng: random.Random) -> list[SimulatedRank]:
+    (rank,) = new_ranks(rng)
+    for _ in range(rng.randrange(10, 40)):
+        rank.graph(rng.randrange(100, 400), rng.uniform(5, 40), lost=True)
+        rank.python(rng.uniform(50, 500))
+        rank.op("aten::add", "vectorized_elementwise_kernel", 10.0)
+    return [rank]
+
+
+def graphs_with_kernels(rng: random.Random) -> list[SimulatedRank]:
+    """The same, seen: the host comes too late with the next graph."""
+    (rank,) = new_ranks(rng)
+    kernels, length = rng.randrange(40, 120), rng.uniform(5, 20)
+    for _ in range(rng.randrange(10, 30)):
+        rank.graph(kernels, length, lost=False)
+        rank.python(kernels * length * rng.uniform(1.8, 3.0))
+    return [rank]
+
+
+def lost_events(rng: random.Random) -> list[SimulatedRank]:
+    (rank,) = new_ranks(rng)
+    for _ in range(rng.randrange(10, 20)):
+        block(rank, rng.randrange(500, 3000), 2048)
+    share = rng.uniform(0.4, 0.9)
+    rank.events = [e for e in rank.events if e["cat"] != "kernel" or rng.random() > share]
+    return [rank]
+
+
+def clocks_apart(rng: random.Random) -> list[SimulatedRank]:
+    """The device's clock is behind the host's."""
+    (rank,) = new_ranks(rng)
+    for _ in range(rng.randrange(10, 20)):
+        block(rank, rng.randrange(500, 1500), 1536)
+        rank.item()
+    behind = rng.uniform(300, 5000)
+    for event in rank.events:
+        if event["pid"] == 0:
+            event["ts"] -= behind
+    return [rank]
+
+
+UNTRUSTED = "trace not to be trusted"
+WORKLOADS = (
+    Workload("large products", "compute-bound", compute_bound),
+    Workload("products over covered communication", "compute-bound", compute_over_covered_talk),
+    Workload("walks over large tensors", "memory-bound", memory_bound),
+    Workload("thousands of tiny kernels", "launch-bound", launch_bound),
+    Workload("Python between launches", "CPU-bound", cpu_bound),
+    Workload("graphs, and Python between them", "CPU-bound", graphs_with_kernels),
+    Workload("a number brought back after each burst", "synchronisation", synchronisation),
+    Workload("all-reduces that nothing covers", "communication-bound", communication),
+    Workload("one slow rank", "straggler", straggler),
+    Workload("a pipeline with few micro-batches", "bubble-bound", bubble),
+    Workload("a front that decodes longest", "decode-bound", decode_apart),
+    Workload("one device, mostly VAE", "decode-bound", decode_here),
+    Workload("a slow loader", "data- or encode-bound", input_bound),
+    Workload("a slow encoder", "data- or encode-bound", encode_bound),
+    Workload("memory asked of the driver in every step", "allocator", allocator),
+    Workload("graphs whose kernels are not seen", UNTRUSTED, graphs_without_kernels),
+    Workload("kernels lost", UNTRUSTED, lost_events),
+    Workload("clocks apart", UNTRUSTED, clocks_apart),
+)
