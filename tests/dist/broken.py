@@ -1,0 +1,142 @@
+"""Ranks that are broken in one way each: what a process of the mesh does instead of what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from millstream.core.topology import Topology
+from millstream.runtime import mesh, rank
+from millstream.runtime.board import Meeting
+from millstream.runtime.mesh_config import MeshConfig
+from millstream.wire.parcel import Delivery, Parcel
+
+GUILTY = 2
+"""The worker that is different, where only one is."""
+
+
+def other_topology(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    other = replace(config, topology=Topology.parse("front+sp2"))
+    rank.run_rank(other if number == GUILTY else config, number, meeting)
+
+
+def other_dtype(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    rank.run_rank(replace(config, dtype="bfloat16") if number == GUILTY else config, number, meeting)
+
+
+def compiles_alone(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    rank.run_rank(replace(config, compile_blocks=True) if number == GUILTY else config, number, meeting)
+
+
+def other_attention(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    if number == GUILTY:
+        torch.backends.cuda.enable_flash_sdp(False)
+    rank.run_rank(config, number, meeting)
+
+
+def other_weights(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    if number == GUILTY:
+        load = rank.load_dit
+
+        def load_other(*args: Any, **options: Any) -> Any:
+            dit = load(*args, **options)
+            dit.blocks[0].ffn.up.weight.data[0, 0] += 1e-3
+            return dit
+
+        rank.load_dit = load_other
+    rank.run_rank(config, number, meeting)
+
+
+def started_twice(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    rank.run_rank(config, 1, meeting)
+
+
+def out_of_memory(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    def load_none(*args: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
+
+    if number == GUILTY:
+        rank.load_dit = load_none
+    rank.run_rank(config, number, meeting)
+
+
+def debug_collective(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    """One rank sums something for somebody to look at."""
+
+    def look_first(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> None:
+        if number == GUILTY:
+            self.mesh.sum(torch.zeros(1), "debug")
+        compare(self, parcels)
+
+    compare = mesh.MeshRank._compare
+    mesh.MeshRank._compare = look_first
+    rank.run_rank(config, number, meeting)
+
+
+def broadcast_in_a_block(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    split = rank.parallelise
+
+    def parallelise(dit: Any, topology: Topology, groups: Any) -> Any:
+        here = split(dit, topology, groups)
+        here.dit.blocks[0].register_forward_pre_hook(
+            lambda *_: groups.stage.broadcast(torch.zeros(1), source=1, what="debug") and None
+        )
+        return here
+
+    rank.parallelise = parallelise
+    rank.run_rank(config, number, meeting)
+
+
+def sum_on_the_world(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    join = rank.join_groups
+
+    def join_and_sum(*args: Any, **options: Any) -> Any:
+        groups = join(*args, **options)
+        groups.world.sum(torch.zeros(1), "attention")
+        return groups
+
+    rank.join_groups = join_and_sum
+    rank.run_rank(config, number, meeting)
+
+
+def perturbed_input(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    unpack = mesh.unpack_parcels
+
+    def perturb(*args: Any) -> list[Parcel]:
+        parcels = unpack(*args)
+        parcels[0].latents_in.view(-1)[0] += 1e-4
+        return parcels
+
+    if number == GUILTY:
+        mesh.unpack_parcels = perturb
+    rank.run_rank(config, number, meeting)
+
+
+def rotting_weights(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    """A share that changes after it was loaded."""
+
+    def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
+        if number == GUILTY:
+            next(iter(self.generator.dit.parameters())).data.view(-1)[0] += 1e-3
+        return honest(self, parcels)
+
+    honest = mesh.MeshRank.run
+    mesh.MeshRank.run = run
+    rank.run_rank(config, number, meeting)
+
+
+def hangs(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    """One rank that never comes to chunk 1 of a session."""
+    import time
+
+    def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
+        if number == GUILTY and parcels[0].envelope.session_id == "stuck" and parcels[0].envelope.chunk_index == 1:
+            time.sleep(3600)
+        return honest(self, parcels)
+
+    honest = mesh.MeshRank.run
+    mesh.MeshRank.run = run
+    rank.run_rank(config, number, meeting)

@@ -1,0 +1,69 @@
+"""Engines over real meshes of small processes, and the stream they are compared by."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from millstream.core.topology import Topology
+from millstream.runtime.crew import Run
+from millstream.runtime.engine import Engine
+from millstream.runtime.launch import LaunchedMesh, launcher
+from millstream.runtime.mesh_config import MeshLimits
+from millstream.runtime.rank import run_rank
+from millstream.runtime.recovery import MeshTransport
+
+MODEL: dict[str, Any] = dict(weights="random:3", device="cpu", dtype="float32")
+SMALL: dict[str, Any] = dict(height=32, width=48, window=6)
+LIMITS = MeshLimits(heartbeat_s=0.25, window_s=3.0, start_s=30.0, hang_s=20.0, stop_s=3.0)
+
+
+@contextmanager
+def mesh_engine(topology: str = "front+tp2", *, run: Run = run_rank, limits: MeshLimits = LIMITS) -> Iterator[Engine]:
+    """wan-tiny over a mesh; `run` is what its processes do. No process is left afterwards."""
+    place = Topology.parse(topology)
+    engine = Engine("wan-tiny", **MODEL, topology=place, limits=limits, launch=partial(launcher, run=run))
+    pids = pids_of(engine)
+    try:
+        yield engine
+        pids |= pids_of(engine)
+    finally:
+        engine.close()
+    assert not alive(list(pids)), "ranks are left"
+
+
+def mesh_of(engine: Engine) -> LaunchedMesh:
+    transport = engine.transport
+    assert isinstance(transport, MeshTransport)
+    mesh = transport._mesh
+    assert isinstance(mesh, LaunchedMesh)
+    return mesh
+
+
+def pids_of(engine: Engine) -> set[int]:
+    crew = mesh_of(engine).crew
+    assert crew is not None
+    return set(crew.pids.values())
+
+
+def alive(pids: Sequence[int]) -> list[int]:
+    """Those that are there; one that has ended and was not fetched yet is not."""
+    return [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not _is_zombie(pid)]
+
+
+def seconds_until_gone(pids: Sequence[int], timeout_s: float) -> float:
+    begun = time.monotonic()
+    while alive(pids):
+        assert time.monotonic() - begun < timeout_s, f"{alive(pids)} are still there after {timeout_s:g} s"
+        time.sleep(0.02)
+    return time.monotonic() - begun
+
+
+def _is_zombie(pid: int) -> bool:
+    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "Z"
+    return False

@@ -1,0 +1,72 @@
+"""The contract between front and mesh, where ranks are not alike: each is told in one line by the rank that knows, and no process
+is left. Every test breaks real processes in one way; ids as in the contract's table."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from millstream.core.errors import MeshError
+from millstream.runtime.crew import Run
+from tests.dist import broken
+from tests.dist.meshes import mesh_engine
+
+
+def refusal(run: Run, topology: str = "front+tp2") -> str:
+    """What the front says of a mesh whose processes do this."""
+    begun = time.monotonic()
+    with pytest.raises(MeshError) as told, mesh_engine(topology, run=run):
+        pass
+    assert time.monotonic() - begun < 20, "that was close to a hang"
+    (line,) = str(told.value).splitlines()
+    return line
+
+
+def test_om_04_ranks_of_different_topology_or_configuration_print_the_difference_and_exit() -> None:
+    line = refusal(broken.other_topology)
+    assert "topology: rank 0 has front+tp2; rank 1 has front+tp2; rank 2 has front+sp2" in line
+    line = refusal(broken.other_dtype)
+    assert "dtype: rank 0 has float32; rank 1 has float32; rank 2 has bfloat16" in line
+
+
+def test_om_05_a_collective_that_one_rank_alone_calls_is_noticed_before_anybody_waits() -> None:
+    line = refusal(broken.debug_collective)
+    assert "part ways" in line
+    assert "rank 2 calls sum (debug) of [1]" in line
+    assert "rank 1 calls collect (digests of inputs) of [1]" in line
+
+
+def test_om_06_a_broadcast_inside_a_block_is_refused_by_the_wrapper() -> None:
+    assert "debug: no broadcast inside a block" in refusal(broken.broadcast_in_a_block)
+
+
+def test_om_08_a_collective_of_the_mesh_on_the_world_is_refused_before_the_backend() -> None:
+    assert "attention: no sum on group world, which is for start-up" in refusal(broken.sum_on_the_world)
+
+
+def test_om_11_an_input_that_differs_on_one_rank_is_found_by_its_digest() -> None:
+    line = refusal(broken.perturbed_input)
+    assert "inputs of call 1 differ: rank 1 has" in line
+
+
+def test_om_12_a_share_of_the_weights_that_was_changed_is_found_by_its_fingerprint() -> None:
+    line = refusal(broken.other_weights)
+    assert "weights: rank 1 has" in line
+    assert "the weights of rank 2 have changed" in refusal(broken.rotting_weights)
+
+
+def test_c_01_a_rank_that_compiles_alone_is_found_at_the_start() -> None:
+    assert "compile: rank 0 has off; rank 1 has off; rank 2 has on" in refusal(broken.compiles_alone)
+
+
+def test_c_04_attention_that_resolves_differently_is_found_at_the_start() -> None:
+    assert "attention: rank 1 has flash" in refusal(broken.other_attention)
+
+
+def test_a_rank_that_runs_out_of_memory_is_the_one_that_is_named() -> None:
+    assert "rank 2: the device ran out of memory" in refusal(broken.out_of_memory)
+
+
+def test_a_rank_that_is_started_twice_is_told_so() -> None:
+    assert "rank 1 is taken: it was started twice" in refusal(broken.started_twice)
