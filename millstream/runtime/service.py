@@ -1,12 +1,12 @@
 """One engine at work for many people: a thread that owns the model and gives each session its turns.
 
 Everything that touches the model happens on that thread. Others may open, steer, watch and close sessions from any
-thread; those calls answer at once, because they touch only policy (admission, scheduler, timelines), under one lock
+thread; those calls answer at once, because they touch only policy (`runtime/places.py`, timelines), under one lock
 that is never held while the model works. A session that fails ends alone and gives back what it held.
 
-    open ─► Admission ─► Scheduler ─► turn ─► Session.decide ─► model ─► Session.accept ─► notices
-                 ▲                                                          │
-                 └──────────────── a place is free ◄────────────────────────┘
+    open ─► Places ─► turn ─► Session.decide ─► model ─► Session.accept ─► notices
+              ▲                                                  │
+              └──────────────── a place is free ◄────────────────┘
 
 Knows no sockets. What a session's owner hears is in `runtime/notices.py`.
 """
@@ -19,29 +19,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.controls import AnyControl, Receipt, Resume, SetSteps, SetWindow, Stop
-from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
+from millstream.core.config import StreamConfig
+from millstream.core.controls import AnyControl, Receipt, Resume, Stop
+from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
 from millstream.runtime.admission import (
     Admission,
     AdmissionConfig,
     AdmissionMetrics,
-    Admitted,
     Answer,
-    Queued,
-    Refused,
-    Request,
 )
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.engine import Engine
-from millstream.runtime.heap import trim_heap
-from millstream.runtime.notices import Applied, Ended, Live, Pictured, Tell, Waiting
+from millstream.runtime.notices import Applied, Ended, Pictured, Tell
+from millstream.runtime.places import Places
 from millstream.runtime.scheduler import Scheduler
 from millstream.runtime.seats import OpenRequest, Ready, Seat, Work, alike, batch_key, geometry
 from millstream.runtime.session import Chunk, Session
@@ -79,10 +75,14 @@ class Service:
         self.ready = threading.Event()
         self.failure: BaseException | None = None
         """What ended the thread, if anything but `close` did."""
-        self._admission = Admission(admission)
-        self._scheduler = Scheduler(batching=BatchPolicy(max_size=batch))
-        self._session_bytes = session_bytes
-        self._seats: dict[str, Seat] = {}
+        self.places = Places(
+            engine,
+            admission=Admission(admission),
+            scheduler=Scheduler(batching=BatchPolicy(max_size=batch)),
+            session_bytes=session_bytes,
+            revive=self._revive_soon,
+        )
+        """Touched under the lock only."""
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._over = False
@@ -106,30 +106,17 @@ class Service:
     def open(self, request: OpenRequest, tell: Tell) -> Answer:
         """Ask for a session; it starts by itself when it is let in. Raises `Overloaded` when it cannot be."""
         request.terms  # noqa: B018 - raises what is wrong with them
-        asked = self._ask_for(request)
         with self._changed:
             self._refuse_when_over()
-            answer = self._admission.ask(asked, time.monotonic())
-            if isinstance(answer, Refused):
-                raise Overloaded(answer.reason)
-            seat = self._seats[request.session_id] = Seat(request, asked, request.config, tell)
-            self._seat_answer(seat, answer)
+            answer = self.places.ask(request, tell)
+            self._changed.notify_all()
             return answer
 
     def control(self, session_id: str, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         """Queue a change for the next chunk that has not been planned."""
         with self._changed:
-            seat = self._find(session_id)
-            if seat.session is None:
-                raise ControlError("the session is not live yet; steer it when it is")
-            before = seat.asked, seat.config
-            self._check_cost(seat, control)
-            try:
-                receipt = seat.session.control(control, at_chunk=at_chunk)
-            except MillstreamError:
-                seat.asked, seat.config = before  # what was not taken is not paid for
-                self._admission.revise(seat.asked)
-                raise
+            seat = self.places.find(session_id)
+            receipt = self.places.control(seat, control, at_chunk)
             if isinstance(control, Resume):
                 self._lift(seat, "paused")
             elif isinstance(control, Stop):
@@ -139,7 +126,7 @@ class Service:
     def watch(self, session_id: str) -> None:
         """One more viewer; the first sets an unattended session going."""
         with self._changed:
-            seat = self._find(session_id)
+            seat = self.places.find(session_id)
             seat.viewers += 1
             if seat.session is not None:
                 self._lift(seat, "unwatched")
@@ -147,36 +134,37 @@ class Service:
     def unwatch(self, session_id: str) -> None:
         """One viewer less. Of a session that has ended: nothing."""
         with self._changed:
-            seat = self._seats.get(session_id)
+            seat = self.places.seats.get(session_id)
             if seat is None:
                 return
             seat.viewers -= 1
             assert seat.viewers >= 0, f"{session_id} lost a viewer it did not have"
             if seat.viewers == 0 and seat.session is not None:
-                self._stand_still(seat)
+                self.places.stand_still(seat)
+                self._changed.notify_all()
 
     def is_paused(self, session_id: str) -> bool:
         """Whether its owner has paused it."""
         with self._changed:
-            seat = self._seats.get(session_id)
+            seat = self.places.seats.get(session_id)
             return seat is not None and seat.session is not None and seat.session.timeline.paused
 
     def fed(self, session_id: str) -> None:
         """Its feed has new frames, or has ended."""
         with self._changed:
-            seat = self._seats.get(session_id)
-            if seat is not None and seat.session is not None and self._has_input(seat):
+            seat = self.places.seats.get(session_id)
+            if seat is not None and seat.session is not None and self.places.has_input(seat):
                 self._lift(seat, "starved")
 
     def end(self, session_id: str, reason: str = "closed by its owner") -> None:
         """End a session once its turn is over. Of one that has ended: nothing."""
         with self._changed:
-            seat = self._seats.get(session_id)
+            seat = self.places.seats.get(session_id)
             if seat is None:
                 return
             seat.closing = Ended(cause="closed", reason=reason)
             if seat.session is None:
-                self._finish(seat, seat.closing)
+                self.places.finish(seat, seat.closing)
             self._changed.notify_all()
 
     def on_engine(self, session_id: str, job: Callable[[Session], Any]) -> Future[Any]:
@@ -186,7 +174,7 @@ class Service:
         def run() -> None:
             if not future.set_running_or_notify_cancel():
                 return  # whoever asked does not wait any more
-            seat = self._seats.get(session_id)
+            seat = self.places.seats.get(session_id)
             try:
                 if seat is None or seat.session is None:
                     raise UnknownSession(f"there is no live session {session_id}; it may have ended")
@@ -204,8 +192,8 @@ class Service:
         device = self.engine.device
         with self._changed:
             return ServiceMetrics(
-                scheduler=self._scheduler.metrics(time.monotonic()),
-                admission=self._admission.metrics(),
+                scheduler=self.places.scheduler.metrics(time.monotonic()),
+                admission=self.places.admission.metrics(),
                 session_bytes=self.engine.held_bytes(),
                 device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
             )
@@ -227,8 +215,8 @@ class Service:
             with self._changed:
                 self._over = True
                 why = "the server is shutting down" if self.failure is None else f"the engine failed: {self.failure}"
-                for seat in list(self._seats.values()):
-                    self._finish(seat, Ended(cause="closed" if self.failure is None else "failed", reason=why))
+                for seat in list(self.places.seats.values()):
+                    self.places.finish(seat, Ended(cause="closed" if self.failure is None else "failed", reason=why))
                 while self._jobs:
                     self._jobs.popleft()()  # tells who waits that the session is gone
 
@@ -239,7 +227,7 @@ class Service:
                 begun = time.monotonic()
                 next(session.stream(chunks=1))
                 if number:
-                    self._admission.times.add(geometry(self.engine.spec, config), time.monotonic() - begun)
+                    self.places.admission.times.add(geometry(self.engine.spec, config), time.monotonic() - begun)
 
     def _next(self) -> Turn | Callable[[], None] | None:
         """What to do now; waits until there is something. None when it is all over."""
@@ -247,10 +235,10 @@ class Service:
             while not self._over:
                 if self._jobs:
                     return self._jobs.popleft()
-                for seat in list(self._seats.values()):
+                for seat in list(self.places.seats.values()):
                     if seat.closing is not None:
-                        self._finish(seat, seat.closing)
-                turn = self._scheduler.next(time.monotonic())
+                        self.places.finish(seat, seat.closing)
+                turn = self.places.scheduler.next(time.monotonic())
                 if not isinstance(turn, Sleep):
                     return turn
                 self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))
@@ -259,14 +247,15 @@ class Service:
     def _take(self, turn: Turn | Callable[[], None]) -> None:
         match turn:
             case Run(session_ids=names):
-                self._chunks([self._seats[name] for name in names])
+                self._chunks([self.places.seats[name] for name in names])
             case End(session_id=name, reason=reason):
                 with self._changed:
-                    self._finish(self._seats[name], Ended(cause="limit", reason=reason))
+                    if name in self.places.seats:  # in line, it may have been refused in the meantime
+                        self.places.finish(self.places.seats[name], Ended(cause="limit", reason=reason))
             case Offload(session_id=name):
-                self._offload(self._seats[name])
+                self._offload(self.places.seats[name])
             case Restore(session_id=name):
-                self._restore(self._seats[name])
+                self._restore(self.places.seats[name])
             case Sleep():
                 raise AssertionError("a sleep is waited for, not taken")
             case _:
@@ -279,9 +268,9 @@ class Service:
             for seat in seats:
                 session = seat.session
                 assert session is not None, f"{seat.session_id} had a turn before it was let in"
-                decision = session.decide() if self._has_input(seat) else None
+                decision = session.decide() if self.places.has_input(seat) else None
                 if decision is None:
-                    self._scheduler.finished(seat.session_id, begun, frames=0, seconds=0.0)
+                    self.places.scheduler.finished(seat.session_id, begun, frames=0, seconds=0.0)
                     self._rest(seat, session)
                 else:
                     work.append(Work(seat, session, decision))
@@ -321,13 +310,13 @@ class Service:
 
     def _land(self, seat: Seat, session: Session, chunk: Chunk | None, begun: float, *, together: int) -> None:
         now, frames = time.monotonic(), 0 if chunk is None else len(chunk.frames)
-        dry = self._scheduler.dry_s(seat.session_id, now)
-        self._scheduler.finished(seat.session_id, now, frames=frames, seconds=now - begun)
-        self._scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, session.timeline))
+        dry = self.places.scheduler.dry_s(seat.session_id, now)
+        self.places.scheduler.finished(seat.session_id, now, frames=frames, seconds=now - begun)
+        self.places.scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, session.timeline))
         if chunk is None:
             return
         if chunk.index > 0:
-            self._admission.times.add(
+            self.places.admission.times.add(
                 geometry(self.engine.spec, seat.request.config, session.timeline), (now - begun) / together
             )
         seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, lateness_s=dry))
@@ -339,13 +328,13 @@ class Service:
         if applied:
             seat.tell(Applied(receipts=applied))
         if session.timeline.stopped:
-            self._finish(seat, Ended(cause="stopped", reason="stopped by its owner"))
+            self.places.finish(seat, Ended(cause="stopped", reason="stopped by its owner"))
         elif session.ended:
-            self._finish(seat, Ended(cause="input over", reason="its input has ended"))
+            self.places.finish(seat, Ended(cause="input over", reason="its input has ended"))
         elif session.timeline.paused:
-            self._scheduler.halt(seat.session_id, "paused", now)
+            self.places.scheduler.halt(seat.session_id, "paused", now)
         else:
-            self._scheduler.halt(seat.session_id, "starved", now)
+            self.places.scheduler.halt(seat.session_id, "starved", now)
 
     def _fail(self, seat: Seat, error: Exception, **about: object) -> None:
         log.error("the session has failed", exc_info=error, extra={"session": seat.label, **about})
@@ -353,127 +342,10 @@ class Service:
         if isinstance(error, torch.OutOfMemoryError):
             reason = "the device ran out of memory; choose a smaller size or window"
         with self._changed:
-            if self._seats.get(seat.session_id) is seat:  # it may have been given up while it was revived
-                self._finish(seat, Ended(cause="failed", reason=reason))
+            if self.places.holds(seat):  # it may have been given up while it was revived
+                self.places.finish(seat, Ended(cause="failed", reason=reason))
         if self.engine.device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _finish(self, seat: Seat, ended: Ended) -> None:
-        """Give back everything, tell the owner, let in who waits."""
-        now, name = time.monotonic(), seat.session_id
-        del self._seats[name]
-        if seat.session is not None:
-            self._scheduler.remove(name, now)
-            seat.session.close()
-            trim_heap()
-        if seat.placed or seat.position:
-            self._admission.leave(name, now)
-        seat.tell(ended)
-        self._admit_waiting()
-
-    def _admit_waiting(self) -> None:
-        now = time.monotonic()
-        for answer in self._admission.admit_waiting(now):
-            seat = self._seats[answer.session_id]
-            if isinstance(answer, Refused):
-                self._finish(seat, Ended(cause="refused", reason=answer.reason))
-            else:
-                self._seat_answer(seat, answer)
-        for queued in self._admission.waiting(now):
-            self._seat_answer(self._seats[queued.session_id], queued)
-
-    def _seat_answer(self, seat: Seat, answer: Admitted | Queued) -> None:
-        if isinstance(answer, Queued):
-            if answer.position != seat.position:
-                seat.position = answer.position
-                seat.tell(Waiting(position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason))
-            return
-        seat.position, seat.placed = 0, True
-        if seat.session is not None:
-            self._welcome(seat, answer.note)
-        elif seat.request.start is not None:
-            self._jobs.append(partial(self._revive, seat, seat.request.start, answer.note))
-            self._changed.notify_all()
-        else:
-            self._begin(seat, answer.note)
-
-    def _begin(self, seat: Seat, note: str) -> None:
-        """A new session, at once: it takes no memory before its first chunk."""
-        request = seat.request
-        try:
-            session = self.engine.session(
-                request.prompts,
-                config=request.config,
-                frames=request.feed,
-                journal=request.journal,
-                session_id=request.session_id,
-            )
-        except Exception as error:
-            self._fail(seat, error)
-        else:
-            self._schedule(seat, session, note)
-
-    def _revive(self, seat: Seat, start: Callable[[Engine], Session], note: str) -> None:
-        """A saved session, on the engine's thread and without the lock: all that it holds is copied."""
-        if self._seats.get(seat.session_id) is not seat:
-            return  # it was given up while it waited for this
-        session: Session | None = None
-        try:
-            session = start(self.engine)
-            with self._changed:
-                if self._seats.get(seat.session_id) is seat:
-                    for waiting in session.timeline.state().waiting:
-                        self._check_cost(seat, waiting.control)
-                    self._schedule(seat, session, note)
-                else:
-                    session.close()
-        except Exception as error:
-            if session is not None:
-                session.close()
-            self._fail(seat, error)
-
-    def _schedule(self, seat: Seat, session: Session, note: str) -> None:
-        now, request = time.monotonic(), seat.request
-        seat.session = session
-        self._scheduler.add(request.session_id, request.terms, now, batch_key=batch_key(request.config, session.timeline))
-        if seat.viewers == 0:
-            self._scheduler.halt(request.session_id, "unwatched", now)
-        self._welcome(seat, note)
-
-    def _welcome(self, seat: Seat, note: str) -> None:
-        """It has its place, for the first time or again."""
-        for why in seat.lifted:
-            self._scheduler.proceed(seat.session_id, why, time.monotonic())
-        seat.lifted.clear()
-        seat.tell(Live(note=note))
-        self._changed.notify_all()
-
-    def _lift(self, seat: Seat, *whys: Halt) -> None:
-        """These reasons to stand still are gone; one in host memory asks for its place first, once none is left."""
-        if seat.placed:
-            for why in whys:
-                self._scheduler.proceed(seat.session_id, why, time.monotonic())
-            self._changed.notify_all()
-            return
-        seat.lifted.update(whys)
-        if seat.position or not self._scheduler.halts(seat.session_id) <= seat.lifted:
-            return
-        answer = self._admission.ask(replace(seat.asked, returning=True, may_wait=True), time.monotonic())
-        if isinstance(answer, Refused):
-            self._finish(seat, Ended(cause="refused", reason=answer.reason))
-        else:
-            self._seat_answer(seat, answer)
-
-    def _stand_still(self, seat: Seat) -> None:
-        """Nobody watches: it halts, and if it stands in line to come back from host memory, it need not."""
-        now = time.monotonic()
-        self._scheduler.halt(seat.session_id, "unwatched", now)
-        seat.lifted.discard("unwatched")
-        if seat.position and not self._scheduler.halts(seat.session_id) <= seat.lifted:
-            seat.position = 0
-            self._admission.leave(seat.session_id, now)
-            self._admit_waiting()
-        self._changed.notify_all()
 
     def _offload(self, seat: Seat) -> None:
         assert seat.session is not None
@@ -483,9 +355,7 @@ class Service:
             self._fail(seat, error)
             return
         with self._changed:
-            seat.placed = False
-            self._admission.leave(seat.session_id, time.monotonic())
-            self._admit_waiting()
+            self.places.vacate(seat)
 
     def _restore(self, seat: Seat) -> None:
         assert seat.session is not None
@@ -494,42 +364,30 @@ class Service:
         except Exception as error:
             self._fail(seat, error)
 
-    def _has_input(self, seat: Seat) -> bool:
-        feed, session = seat.request.feed, seat.session
-        if feed is None or session is None:
-            return True
-        return feed.can_give(pixel_frames(session.timeline.start_frame, seat.request.config.frames_per_chunk))
+    def _revive_soon(self, seat: Seat, note: str) -> None:
+        assert seat.request.start is not None, f"{seat.label} was not saved"
+        self._jobs.append(partial(self._revive, seat, seat.request.start, note))
 
-    def _check_cost(self, seat: Seat, control: AnyControl) -> None:
-        """More steps or a larger window must fit beside the promises given to others."""
-        if not isinstance(control, (SetSteps, SetWindow)):
-            return
-        control.check()
-        changes = (
-            {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
-        )
-        config = replace(seat.config, **changes)
-        asked = replace(seat.asked, geometry=geometry(self.engine.spec, config), memory_bytes=self._session_bytes(config))
-        refusal = self._admission.revise(asked)
-        if refusal is not None:
-            raise Overloaded(refusal)
-        seat.asked, seat.config = asked, config
+    def _revive(self, seat: Seat, start: Callable[[Engine], Session], note: str) -> None:
+        """A saved session, without the lock: all that it holds is copied."""
+        if not self.places.holds(seat):
+            return  # it was given up while it waited for this
+        session: Session | None = None
+        try:
+            session = start(self.engine)
+            with self._changed:
+                if self.places.holds(seat):
+                    self.places.schedule(seat, session, note)
+                else:
+                    session.close()
+        except Exception as error:
+            if session is not None:
+                session.close()
+            self._fail(seat, error)
 
-    def _ask_for(self, request: OpenRequest) -> Request:
-        return Request(
-            session_id=request.session_id,
-            geometry=geometry(self.engine.spec, request.config),
-            pace=request.pace,
-            memory_bytes=self._session_bytes(request.config),
-            weight=request.weight,
-            max_life_s=request.max_life_s,
-            may_wait=request.may_wait,
-        )
-
-    def _find(self, session_id: str) -> Seat:
-        if session_id not in self._seats:
-            raise UnknownSession(f"there is no session {session_id}; it may have ended")
-        return self._seats[session_id]
+    def _lift(self, seat: Seat, *whys: Halt) -> None:
+        self.places.lift(seat, *whys)
+        self._changed.notify_all()
 
     def _refuse_when_over(self) -> None:
         if self._over:

@@ -147,7 +147,7 @@ def serving(
     engine = Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
     admission = AdmissionConfig(memory_bytes=places * SESSION_BYTES, max_waiting=max_waiting, share=1.0)
     service = Service(engine, admission=admission, session_bytes=lambda config: SESSION_BYTES)
-    service._admission.times = SteadyTimes()
+    service.places.admission.times = SteadyTimes()
     service.start(warm_up=[engine.spec.stream])
     archive = None if data is None else Archive(engine, Shelf(data, ShelfLimits(max_files=8)))
     app = create_app(

@@ -77,7 +77,7 @@ def test_a_session_that_fails_is_logged_with_its_chunk_and_no_name_to_steer_it_b
     request = OpenRequest(session_id=name, prompts=(WeightedPrompt("sea"),), config=TINY)
     service.open(request, lambda notice: ended.set() if isinstance(notice, Ended) else None)
     service.watch(name)
-    service._seats[name].session.prepare = None  # type: ignore[union-attr, assignment]
+    service.places.seats[name].session.prepare = None  # type: ignore[union-attr, assignment]
     service.start()
     assert ended.wait(30)
     service.close()

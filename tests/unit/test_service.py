@@ -237,9 +237,9 @@ def test_sessions_that_are_batched_are_told_the_same_stream(engine: Engine, monk
     shown = {}
     for batch in (1, 4):
         with running(engine, batch=batch, share=1.0) as service:
-            service._admission.times = ChunkTimes()
+            service.places.admission.times = ChunkTimes()
             for _ in range(3):
-                service._admission.times.add(geometry(engine.spec, config(engine)), 1e-3)  # or it would admit one only
+                service.places.admission.times.add(geometry(engine.spec, config(engine)), 1e-3)  # or it would admit one only
             owners = {seed: Owner() for seed in range(3)}
             for seed, owner in owners.items():
                 service.open(request(engine, f"s{seed}", seed=seed, fps=240.0), owner)  # more than it can: all are always ready
@@ -263,7 +263,7 @@ def test_stop_ends_a_session_even_while_nobody_watches(engine: Engine) -> None:
 def test_more_steps_than_the_promise_carries_are_refused(engine: Engine) -> None:
     with running(engine, share=0.5) as service:
         owner = Owner()
-        load = service._admission.times.estimate(geometry(engine.spec, config(engine))).seconds
+        load = service.places.admission.times.estimate(geometry(engine.spec, config(engine))).seconds
         fps = 0.4 * 12 / load
         service.open(request(engine, "a", fps=min(fps, 240.0)), owner)
         with pytest.raises(Overloaded, match=r"of the device|could wait"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -93,6 +94,28 @@ def test_one_who_leaves_while_waiting_to_come_back_leaves_the_line(engine: Engin
         assert first.digests(1) == alone(engine, "sea", 1)
 
 
+def test_one_who_comes_back_while_it_is_moved_away_keeps_the_place(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, move = alone(engine, "sea", 3), engine.offload
+    with running(engine, memory=BYTES) as service:
+        owner = Owner()
+        service.open(request(engine, "a", idle_s=0.05), owner)
+        service.watch("a")
+        found = owner.digests(1)
+        moved = threading.Event()
+
+        def slowly(session: Session) -> None:
+            move(session)
+            service.watch("a")
+            moved.set()
+
+        monkeypatch.setattr(engine, "offload", slowly)
+        service.unwatch("a")
+        assert moved.wait(PATIENCE_S)
+        rest = owner.wait_for(Pictured, lambda each: len(found) + len(each) >= 3)
+        assert (found + [notice.chunk.digest for notice in rest])[:3] == expected
+        assert service.metrics().admission.admitted == 1
+
+
 def test_steps_asked_of_a_session_in_host_memory_hold_when_it_is_back(engine: Engine) -> None:
     with running(engine, memory=BYTES) as service:
         owner, _ = paused_and_gone(service, engine)
@@ -109,13 +132,13 @@ def test_terms_add_up_over_several_controls(engine: Engine) -> None:
         service.open(request(engine, "a"), Owner())
         service.control("a", SetSteps(steps=tuple(range(1000, 200, -100))))
         service.control("a", SetWindow(window=12))
-        asked = service._seats["a"].asked.geometry
+        asked = service.places.seats["a"].asked.geometry
         assert (asked.calls, asked.window) == (9, 12)
         with pytest.raises(ConfigError):
             service.control("a", SetWindow(window=1))
         with pytest.raises(ControlError, match="past"):
             service.control("a", SetWindow(window=15), at_chunk=-1)
-        assert service._seats["a"].asked.geometry == asked
+        assert service.places.seats["a"].asked.geometry == asked
 
 
 def test_a_session_that_cannot_come_back_for_want_of_memory_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,10 +266,10 @@ def test_reviving_holds_up_nobody_who_asks(engine: Engine) -> None:
 def test_a_control_that_waits_in_a_snapshot_must_fit_the_promise_too(engine: Engine) -> None:
     taken = saved(engine, controls=[SetSteps(steps=tuple(range(1000, 0, -10)))])
     with running(engine, share=0.5) as service:
-        load = service._admission.times.estimate(geometry(engine.spec, config(engine))).seconds
-        service._admission.times = ChunkTimes()
+        load = service.places.admission.times.estimate(geometry(engine.spec, config(engine))).seconds
+        service.places.admission.times = ChunkTimes()
         for _ in range(3):
-            service._admission.times.add(geometry(engine.spec, config(engine)), load)
+            service.places.admission.times.add(geometry(engine.spec, config(engine)), load)
         owner = Owner()
         fps = min(0.4 * 12 / load, 240.0)
         opening = request(engine, "a", fps=fps, start=lambda engine: snapshot.revive(taken, engine, "a"))
@@ -259,7 +282,7 @@ def test_a_control_that_waits_in_a_snapshot_must_fit_the_promise_too(engine: Eng
 
 def test_a_session_without_a_place_may_not_ask_for_what_never_fits(engine: Engine) -> None:
     with running(engine, share=0.5) as service:
-        load = service._admission.times.estimate(geometry(engine.spec, config(engine))).seconds
+        load = service.places.admission.times.estimate(geometry(engine.spec, config(engine))).seconds
         paused_and_gone(service, engine, fps=min(0.3 * 12 / load, 60.0))
         with pytest.raises(Overloaded, match=r"of the device|could wait"):
             service.control("a", SetSteps(steps=tuple(range(1000, 0, -10))))
