@@ -66,4 +66,4 @@ def parse_speed(text: str, precision: str = "bf16") -> Speed:
     if precision not in ("bf16", "fp8", "fp32"):
         raise ConfigError(f"--precision must be bf16, fp8 or fp32, got {precision!r}")
     groups = FP8_GROUPS if precision == "fp8" else ()
-    return replace(chosen, **changes, fp8=groups)  # type: ignore[arg-type]
+    return replace(chosen, **changes, fp8=groups)

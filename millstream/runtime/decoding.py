@@ -18,7 +18,7 @@ from torch import Tensor
 from millstream.core.config import TEMPORAL_STRIDE, pixel_frames
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope, Result
-from millstream.ops.pixels import to_bytes
+from millstream.ops.pixels import to_bytes, to_host
 from millstream.runtime.history import History
 from millstream.runtime.stopwatch import Stopwatch
 
@@ -60,6 +60,11 @@ class Arrived:
     def envelope(self) -> Envelope:
         return self.planned.envelope
 
+    @property
+    def frames(self) -> NDArray[np.uint8]:
+        """Its pictures in one run, copied only if they came in several."""
+        return self.pictures[0] if len(self.pictures) == 1 else np.concatenate(self.pictures)
+
 
 class StreamDecoder:
     def __init__(self, vae: VAE, stopwatch: Stopwatch, *, keeps_anchors: bool) -> None:
@@ -78,7 +83,7 @@ class StreamDecoder:
             self._keep(history, first, until - chunk.decoded, pixels_BTCYX)
         with self._stopwatch.span("convert"):
             planes = to_bytes(pixels_BTCYX[0]).unbind(1)  # stacking planes is quicker on a CPU than permuting
-            chunk.pictures.append(torch.stack(planes, dim=-1).cpu().numpy())
+            chunk.pictures.append(to_host(torch.stack(planes, dim=-1)).numpy())
         chunk.decoded = until
 
     def _keep(self, history: History, first: int, count: int, pixels_BTCYX: Tensor) -> None:

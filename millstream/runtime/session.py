@@ -276,7 +276,7 @@ class Session:
         return Chunk(
             index=envelope.chunk_index,
             epoch=envelope.cache_epoch,
-            frames=np.concatenate(arrived.pictures)[: planned.real_frames],
+            frames=arrived.frames[: planned.real_frames],
             prompts=envelope.prompts,
             receipts=planned.receipts,
             timing=ChunkTiming(total_ms=1000.0 * (time.perf_counter() - planned.begun), phases_ms=dict(phases)),

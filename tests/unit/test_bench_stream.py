@@ -19,11 +19,12 @@ TINY = MODELS["wan-tiny"]
 
 
 def test_a_chunks_phases_and_the_rest_add_up_to_it() -> None:
-    request = StreamRequest(model="wan-tiny", weights=["random"], chunks=3, device="cpu", dtype="float32", speed=ALL)
+    request = StreamRequest(model="wan-tiny", weights=["random"], chunks=1, device="cpu", dtype="float32", speed=ALL)
     measured = measure(request, TINY.stream)
     phases = measured["phases"]
-    assert sum(phase["ms"] for phase in phases.values()) == pytest.approx(measured["chunk_ms"]["p50"], rel=0.35)
-    assert sum(measured["calls_ms"]) == pytest.approx(phases["step"]["ms"], rel=0.35)
+    assert sum(phase["ms"] for phase in phases.values()) == pytest.approx(measured["chunk_ms"]["p50"])
+    assert sum(measured["calls_ms"]) == pytest.approx(phases["step"]["ms"])
+    assert phases["rest"]["ms"] >= 0
     assert len(measured["calls_ms"]) == len(TINY.stream.steps)
     assert all(phases[name]["floor_ms"] > 0 and phases[name]["tflop_s"] > 0 for name in ("step", "commit", "decode"))
     assert measured["fps"] > 0
