@@ -16,7 +16,7 @@ def from_bytes(pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def to_host(frames: Tensor) -> Tensor:
-    """The same numbers in host memory. A GPU writes them itself, into pinned memory: no second copy, and no waiting for pages."""
+    """The same numbers in host memory. A GPU writes them itself, into pinned memory: no second copy."""
     if not frames.is_cuda:
         return frames
     there = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
