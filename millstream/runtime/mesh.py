@@ -149,35 +149,37 @@ class Leader:
 
     def _infer(self, parcels: Sequence[Parcel]) -> None:
         whole = self._conditionings.restore(parcels)
-        ready = {place: self._without_running(parcel) for place, parcel in enumerate(whole)}
-        sound = [parcel for place, parcel in enumerate(whole) if ready[place] is None]
+        settled = [self._again(parcel) or self._refused(parcel) for parcel in whole]
+        sound = [parcel for parcel, delivery in zip(whole, settled, strict=True) if delivery is None]
         if sound and self._everybody is not None:
             log.debug("call %s: mesh broadcast begins", sound[0].envelope.call_id)
             self._everybody.send(pack_parcels(sound, sequence=self._sequence))
-        made = iter(self._rank.run(sound) if sound else ())
-        deliveries = [found or next(made) for found in ready.values()]
-        for delivery in deliveries:
-            self._remember(delivery)
-        self._answer(deliveries)
+        made = self._rank.run(sound) if sound else []
+        self._answered |= {delivery.result.session_id: delivery for delivery in made}
+        fresh = iter(made)
+        self._answer([delivery or next(fresh) for delivery in settled])
 
-    def _without_running(self, parcel: Parcel) -> Delivery | None:
-        """The delivery of a parcel that was answered before or is refused; None if it has to be run."""
+    def _again(self, parcel: Parcel) -> Delivery | None:
+        """The answer to an envelope that has come before: as it was, if it was the session's last, else that it is past."""
+        envelope = parcel.envelope
+        last = self._answered.get(envelope.session_id)
+        if last is None or envelope.call_id > last.result.call_id:
+            return None
+        if envelope.call_id == last.result.call_id:
+            return last
+        return refused(envelope, f"call {envelope.call_id} is past; call {last.result.call_id} was answered")
+
+    def _refused(self, parcel: Parcel) -> Delivery | None:
+        """The end of a session whose envelope cannot be run, on every rank."""
         envelope, generator = parcel.envelope, self._rank.generator
-        before = self._answered.get(envelope.session_id)
-        if before is not None and before.result.call_id == envelope.call_id:
-            return before
-        refusal = generator.refusal(parcel) or misfit(parcel, generator)
-        return refused(envelope, refusal) if refusal else None
-
-    def _remember(self, delivery: Delivery) -> None:
-        result = delivery.result
-        if result.ok:
-            self._answered[result.session_id] = delivery
-            return
-        self._answered.pop(result.session_id, None)
-        release = instruction("RELEASE", result.call_id, result.session_id)
+        reason = generator.refusal(parcel) or misfit(parcel, generator)
+        if not reason:
+            return None
+        self._answered.pop(envelope.session_id, None)
+        release = instruction("RELEASE", envelope.call_id, envelope.session_id)
         self._tell_all(release)
         self._rank.obey(release)
+        return refused(envelope, reason)
 
     def _tell_all(self, envelope: Envelope) -> None:
         if self._everybody is not None:
