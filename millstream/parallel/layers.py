@@ -28,18 +28,18 @@ SENDS = 2
 
 
 class StagedDiT(MeshDiT):
-    """This stage's blocks of a DiT, called as the whole one is."""
+    """A DiT that has this stage's blocks only, called as the whole one is."""
 
     def __init__(self, dit: CausalDiT, groups: Groups, bounds: Bounds) -> None:
         super().__init__(dit, groups.stage)
         self.mesh, self.lane, self.back, self.bounds = groups.mesh, groups.lane, groups.back, bounds
-        assert bounds[-1] == len(dit.blocks), f"bounds {bounds} for {len(dit.blocks)} layers"
         assert len(bounds) == self.lane.size + 1, f"bounds {bounds} for {self.lane.size} stages"
+        layers = bounds[self.lane.place + 1] - bounds[self.lane.place]
+        assert len(dit.blocks) == layers, f"{len(dit.blocks)} blocks on stage {self.lane.place} of {bounds}"
         self.busy = BusyTime(dit.patch_in.weight.device)
         """With its blocks, whatever it waited for."""
         self.may_move = True
         """Whether blocks may change stages."""
-        dit.blocks = BlockStack(list(dit.blocks)[bounds[self.lane.place] : bounds[self.lane.place + 1]])
         self._sent: deque[Pending] = deque()
 
     @property
@@ -102,3 +102,9 @@ class StagedDiT(MeshDiT):
         receivers = self.back.place if self.is_last else 1
         while len(self._sent) > SENDS * receivers:
             self._sent.popleft().wait()
+
+
+def stage_blocks(blocks: BlockStack, bounds: Bounds, stage: int) -> BlockStack:
+    """Those of one stage."""
+    assert bounds[-1] == len(blocks), f"bounds {bounds} for {len(blocks)} layers"
+    return BlockStack(list(blocks)[bounds[stage] : bounds[stage + 1]])

@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "pytest", "hypothesis", "tests.unit.models_for_tests"])
+_CONTEXT.set_forkserver_preload(
+    [
+        "torch",
+        "torch.distributed",
+        "pytest",
+        "hypothesis",
+        "tests.unit.models_for_tests",
+        "transformers.models.umt5.modeling_umt5",
+    ]
+)
 
 
 class RankFailed(AssertionError):

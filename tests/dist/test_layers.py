@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import torch
@@ -90,6 +91,35 @@ def test_sessions_of_any_kind_take_turns_in_a_pipeline_and_none_changes() -> Non
         assert relative_error(found, expected) < 1e-5
         assert halves[:6] == ["begin", "begin", "begin", "finish", "begin", "finish"], "three calls are under way at a time"
         assert waiting == []
+
+
+SLOW_S = 0.02
+
+
+def pipeline_with_slow_blocks(rank: int, name: str) -> tuple | None:
+    """Seconds that three chunks take for one session alone and for two in turn, on blocks that only take time."""
+    topology = Topology.parse(name)
+    if rank == FRONT:
+        create_groups(topology, rank, timeout_s=30)
+        return None
+    here, _ = spread_engine(topology, rank)
+    for block in here.generator.dit.dit.blocks:
+        block.register_forward_hook(lambda *_: time.sleep(SLOW_S))
+    taken = []
+    for count in (1, 2):
+        sessions = [here.session(prompt, **SMALL) for prompt in PROMPTS[:count]]
+        begun = time.perf_counter()
+        for _ in range(3):
+            deliveries, _ = here.submit_together([session.prepare(session.decide()) for session in sessions])
+            for session, delivery in zip(sessions, deliveries, strict=True):
+                session.accept(delivery)
+        taken.append(time.perf_counter() - begun)
+    return tuple(taken)
+
+
+def test_a_second_session_fills_the_pipeline() -> None:
+    _, (alone, together), _ = run_ranks(pipeline_with_slow_blocks, 3, "front+pp2")
+    assert together < 1.6 * alone, f"two sessions took {together:.2f} s, one {alone:.2f} s; one after the other would be twice"
 
 
 def stream_while_blocks_move(rank: int, name: str) -> tuple | None:
