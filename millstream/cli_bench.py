@@ -70,6 +70,7 @@ def quality(
     fast: Fast = "on",
     chunks: Annotated[int, typer.Option(help="Chunks that are compared, from the first.")] = 6,
     exact: Annotated[bool, typer.Option(help="Compare with float32 too.")] = True,
+    prompts: Annotated[int, typer.Option(help="For Brook: prompts whose adherence is judged, plain and fast.")] = 0,
     device: Device = "auto",
     threads: Threads = None,
     as_json: Json = False,
@@ -86,6 +87,7 @@ def quality(
             speed=parse_speed(fast, precision),
             chunks=chunks,
             exact=exact,
+            prompts=prompts,
             device=device,
             threads=threads,
         )

@@ -1,7 +1,7 @@
 """`millstream bench quality`: what a speed-up costs, chunk by chunk, against the plain path in bfloat16 and in float32.
 
 The same prompt, seed and weights stream three times, each feeding on its own past, as a viewer would see it. Latents are
-compared as numbers, frames as pictures. Says nothing about prompts: for a trained Brook `millstream train eval` does.
+compared as numbers, frames as pictures; a trained Brook is also judged for how well it keeps to prompts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.paths import find_weights
+from millstream.commands.quality_adherence import compare_adherence
 from millstream.commands.report import describe
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
@@ -44,12 +45,16 @@ class QualityRequest:
     chunks: int = 6
     exact: bool = True
     """Whether float32 runs too."""
+    prompts: int = 0
+    """For Brook: prompts whose adherence is judged, plain and fast."""
     device: str = "auto"
     threads: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunks <= 1000:
             raise ConfigError(f"--chunks must be 1 to 1000, got {self.chunks}")
+        if self.prompts and self.model != "brook":
+            raise ConfigError(f"--prompts are judged by what knows Brook's world alone, not {self.model}; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ def run_bench_quality(request: QualityRequest, *, as_json: bool, out: Path | Non
         torch.set_num_threads(request.threads)
     config = stream_config(find_model(request.model).stream, None, **request.changes)
     with plain_out_of_memory():
-        measured = measure(request, config)
+        measured = {"streams": measure(request, config), **judged(request)}
     report = describe("quality", {**asdict(request), "stream": asdict(config)}, measured)
     if out is not None:
         out.write_text(json.dumps(report, indent=2) + "\n")
@@ -87,6 +92,14 @@ def measure(request: QualityRequest, config: StreamConfig) -> dict[str, Any]:
         found["fast against float32"] = compare(fast, exact)
         found["bfloat16 against float32"] = compare(plain, exact)
     return found
+
+
+def judged(request: QualityRequest) -> dict[str, Any]:
+    """Empty where nobody asked."""
+    if not request.prompts:
+        return {}
+    weights = find_weights(request.model, request.weights)
+    return {"adherence": compare_adherence(weights, request.speed, device=request.device, count=request.prompts)}
 
 
 def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Speed) -> Streamed:
@@ -137,8 +150,14 @@ def psnr(found: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> float:
 
 def show(measured: dict[str, Any], console: Console) -> None:
     table = Table("", "latents, relative", "mean", "largest", "PSNR dB", "lowest")
-    for name, found in measured.items():
+    for name, found in measured["streams"].items():
         figures = (found["latents_relative"], found["latents_mean"], found["latents_largest"])
         decibels = (found["psnr_db"], found["psnr_db_lowest"])
         table.add_row(name, *(f"{value:.4f}" for value in figures), *(f"{value:.1f}" for value in decibels))
     console.print(table)
+    if "adherence" in measured:
+        found = measured["adherence"]
+        pairs = zip(found["seconds"], found["plain"], found["fast"], strict=True)
+        shown = ", ".join(f"{second:g} s {plain:.3f} and {fast:.3f}" for second, plain, fast in pairs)
+        console.print(f"adherence, plain and fast: {shown}", highlight=False)
+        console.print(f"lost {found['lost_points']:.2f} points, drift {found['drift_points']:.2f}", highlight=False)

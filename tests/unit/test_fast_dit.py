@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -88,6 +89,20 @@ def test_sessions_that_share_calls_get_what_they_get_alone() -> None:
     alone = [fast(latents[i : i + 1], level[:1], rings[i], prompts[i]) for i in range(2)]
     together = fast(latents, level, JointMemory(rings), join_prompts(prompts))
     assert relative_error(together, torch.cat(alone)) <= 1e-6
+
+
+@pytest.mark.parametrize("multiple", [1, 40])
+@torch.inference_mode()
+def test_a_ring_of_several_rows_is_several_rings(multiple: int) -> None:
+    fast = quicken(dit(), Speed(blocks=True, round_keys=True))
+    shape = replace(ring(DIT).shape, batch=3)
+    wide = KVRing(shape, device=torch.device("cpu"), dtype=torch.float32, key_multiple=multiple)
+    rings = [ring(DIT, multiple=multiple) for _ in range(3)]
+    text, latents, level = torch.randn(3, 7, 24), torch.randn(3, 3, 4, 8, 12), torch.full((3, 3), 700.0)
+    for each in (wide, *rings):
+        each.place([0, 1, 2])
+    alone = [fast(latents[i : i + 1], level[:1], rings[i], fast.read_prompt(text[i : i + 1])) for i in range(3)]
+    assert relative_error(fast(latents, level, wide, fast.read_prompt(text)), torch.cat(alone)) <= 2e-6
 
 
 @pytest.mark.parametrize("group", [*FP8_GROUPS, "all"])

@@ -152,8 +152,8 @@ SURFACE = {
         "--weights",
     },
     "bench quality": {
-        "--chunks", "--device", "--exact", "--fast", "--json", "--model", "--no-exact", "--out", "--precision", "--size",
-        "--steps", "--threads", "--weights", "--window",
+        "--chunks", "--device", "--exact", "--fast", "--json", "--model", "--no-exact", "--out", "--precision",
+        "--prompts", "--size", "--steps", "--threads", "--weights", "--window",
     },
     "bench stream": {
         "--chunks", "--device", "--fast", "--floor", "--json", "--model", "--no-floor", "--out", "--precision", "--size",

@@ -58,21 +58,27 @@ class FastSelfAttention(nn.Module):
         return self.out(_joined([self._attend(q, layer, ring) for q, ring in zip(queries, rings, strict=True)]))
 
     def remember(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> list[Tensor]:
-        """Leave each row's keys and values in its ring; its queries [L, N, H] are the answer."""
+        """Leave all rows' keys and values in their rings; the answer is their queries [B, L, N, H], ring by ring."""
+        spans = [ring.span(layer, rounded=False) for ring in rings]
+        rows = iter(self.qkv(x).chunk(sum(len(span.k_BWNH) for span in spans)))
         queries = []
-        for ring, qkv in zip(rings, self.qkv(x).chunk(len(rings)), strict=True):
-            (k_WNH,), (v_WNH,), _ = ring.span(layer, rounded=False)
-            queries.append(write_ring(qkv, self.norm_q, self.norm_k, ring.phases, ring.index, k_WNH, v_WNH, eps=self.eps))
+        for ring, (k_BWNH, v_BWNH, _) in zip(rings, spans, strict=True):
+            written = [self._write(next(rows), ring, k, v) for k, v in zip(k_BWNH, v_BWNH, strict=True)]
+            queries.append(written[0][None] if len(written) == 1 else torch.stack(written))
             ring.written_in_place(layer)
         return queries
 
-    def _attend(self, q_LNH: Tensor, layer: int, ring: Ring) -> Tensor | Rows8:
+    def _write(self, qkv_LX: Tensor, ring: Ring, k_WNH: Tensor, v_WNH: Tensor) -> Tensor:
+        return write_ring(qkv_LX, self.norm_q, self.norm_k, ring.phases, ring.index, k_WNH, v_WNH, eps=self.eps)
+
+    def _attend(self, q_BLNH: Tensor, layer: int, ring: Ring) -> Tensor | Rows8:
         k, v, num_zeros = ring.span(layer, rounded=self.round_keys and ring.bias is None)
-        if num_zeros:
-            out, lse = attend_with_sum(q_LNH[None], k, v)
-            return finish_attention(out[0].flatten(1), lse[0], num_zeros, fp8=self.out.is_fp8)
-        out = attend(q_LNH[None], k, v, ring.bias)
-        return finish_attention(out[0].flatten(1), None, 0, fp8=self.out.is_fp8)
+        fp8 = self.out.is_fp8
+        if not num_zeros:
+            return finish_attention(attend(q_BLNH, k, v, ring.bias).flatten(2).flatten(0, 1), None, 0, fp8=fp8)
+        out, lse = attend_with_sum(q_BLNH, k, v)
+        rows = zip(out.flatten(2), lse, strict=True)
+        return _joined([finish_attention(out_LD, lse_NL, num_zeros, fp8=fp8) for out_LD, lse_NL in rows])
 
 
 class FastCrossAttention(nn.Module):
