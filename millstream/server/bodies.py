@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from millstream.server.messages import ProtocolError
 
 T = TypeVar("T")
 
+PATIENCE_S = 30.0
+"""For the next piece of a body."""
+
 
 async def limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body in pieces, as long as it is short enough."""
-    total = 0
-    async for piece in request.stream():
+    """The body in pieces, as long as it is short enough and goes on coming."""
+    total, pieces = 0, request.stream()
+    while True:
+        try:
+            piece = await asyncio.wait_for(anext(pieces), PATIENCE_S)
+        except StopAsyncIteration:
+            return
+        except asyncio.TimeoutError:
+            raise ProtocolError("bad_message", f"nothing more of the body came for {PATIENCE_S:g} s") from None
+        except ClientDisconnect:
+            raise ProtocolError("bad_message", "the connection was lost before the end of the body") from None
         total += len(piece)
         if total > max_bytes:
             raise ProtocolError("too_large", f"a body may have {max_bytes} bytes")

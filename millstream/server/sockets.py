@@ -1,20 +1,45 @@
 """Listening, and letting go of connections that do not let go of us.
 
 A peer that stopped reading keeps a closing connection open for as long as something waits to be sent to it. Here such a
-connection is cut a moment after it should have closed.
+connection is cut a moment after it should have closed. One that connects and says nothing, or never comes to the end of a
+request's head, is cut too: connections are counted, and it would take somebody's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import ExitStack
 
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from millstream.core.errors import ConfigError
 
 LINGER_S = 5.0
+REQUEST_S = 30.0
+"""For the head of the next request on a connection."""
 BACKLOG = 128
+
+
+class ImpatientHTTP(H11Protocol):
+    """uvicorn's own, with an end to waiting for a request."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_request()
+
+    def _expect_request(self) -> None:
+        self.loop.call_later(REQUEST_S, self._hang_up_unless_past, self.cycle)
+
+    def _hang_up_unless_past(self, last: RequestResponseCycle | None) -> None:
+        upgraded = self.transport.get_protocol() is not self
+        if self.cycle is last and not upgraded:
+            self.transport.abort()
 
 
 class ImpatientWebSocket(WebSocketsSansIOProtocol):

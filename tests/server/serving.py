@@ -28,7 +28,7 @@ from millstream.server.archive import Archive
 from millstream.server.hub import Hub, HubLimits
 from millstream.server.peers import Peers
 from millstream.server.shelf import Shelf, ShelfLimits
-from millstream.server.sockets import ImpatientWebSocket
+from millstream.server.sockets import ImpatientHTTP, ImpatientWebSocket
 
 PATIENCE_S = 30.0
 SESSION_BYTES = 1000
@@ -158,6 +158,7 @@ def serving(
     threads = set(threading.enumerate())
     options = uvicorn.Config(
         app,
+        http=ImpatientHTTP,
         ws=ImpatientWebSocket,
         ws_max_size=8 * 2**20,
         ws_ping_interval=ping_s,

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import httpx2
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 from websockets.exceptions import InvalidStatus
 
 from millstream.core.errors import ConfigError
 from millstream.server.app import AppConfig
-from millstream.server.auth import access_for, is_local
+from millstream.server.auth import Access, Gate, access_for, is_local
 from millstream.server.limits import ClientBuckets
 from tests.server.serving import Serving, serving
 
@@ -128,6 +130,16 @@ def test_an_address_that_asks_too_often_waits_and_others_do_not() -> None:
     assert buckets.take("b")
     buckets.take("c")  # the one that asked longest ago is forgotten: no more than two are remembered
     assert len(buckets._buckets) == 2
+
+
+def test_requests_beyond_the_rate_are_refused_in_words_and_health_is_not_counted() -> None:
+    buckets = ClientBuckets(rate=0.001, burst=3)
+    gate = Gate(PlainTextResponse("in"), access=Access(), open_paths=["/healthz"], buckets=buckets)
+    client = TestClient(gate, base_url="http://127.0.0.1")
+    answers = [client.get("/v1/models") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert answers[-1].json() == {"error": {"code": "refused", "message": "too many requests; wait a moment"}}
+    assert client.get("/healthz").status_code == 200
 
 
 def test_a_page_elsewhere_that_was_named_may_ask_first(locked: Serving) -> None:

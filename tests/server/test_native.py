@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import av
 import httpx2
@@ -19,7 +20,7 @@ from PIL import Image
 from websockets.exceptions import ConnectionClosed
 
 from millstream.runtime.journal import read_journal
-from millstream.server import sockets
+from millstream.server import bodies, rest, sockets
 from millstream.server.app import AppConfig
 from millstream.server.limits import ClientLimits
 from tests.server.serving import START, Client, Serving, serving, wait_until
@@ -386,6 +387,49 @@ def test_a_peer_that_went_silent_is_let_go(monkeypatch: pytest.MonkeyPatch, ping
                 pass
         with quiet.client() as other:
             assert other.start()["session"]
+
+
+def sends(server: Serving, data: bytes) -> socket.socket:
+    host, port = server.address.split(":")
+    peer = socket.create_connection((host, int(port)), timeout=30)
+    peer.sendall(data)
+    return peer
+
+
+def test_a_connection_that_never_comes_to_a_request_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "REQUEST_S", 0.2)
+    asked = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    with serving() as server, server.client() as client:
+        with sends(server, b"") as silent, sends(server, asked) as half, sends(server, asked + b"\r\n" + asked) as second:
+            for peer in (silent, half, second):
+                with suppress(ConnectionResetError):
+                    while peer.recv(65536):
+                        pass
+        client.start()
+        client.hear("chunk", index=2)
+
+
+def test_a_body_that_stops_coming_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bodies, "PATIENCE_S", 0.2)
+    with serving(tmp_path) as server:
+        for path in ("/v1/sessions", "/v1/snapshots"):
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n".encode()
+            with sends(server, head + b'{"prompt"') as peer:
+                answer = peer.recv(65536)
+                assert answer.startswith(b"HTTP/1.1 400"), answer
+        assert list((tmp_path / "snapshots").iterdir()) == []
+
+
+def test_an_upload_that_is_too_large_or_breaks_off_is_not_kept(monkeypatch: pytest.MonkeyPatch, server: Serving) -> None:
+    monkeypatch.setattr(rest, "MAX_UPLOAD_BYTES", 1000)
+    folder = server.hub.archive.shelf._folder / "snapshots"
+    before = sorted(folder.iterdir())
+    answer = httpx2.post(server.url("/v1/snapshots"), content=b"x" * 2000)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+    with sends(server, b"POST /v1/snapshots HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900\r\n\r\nxyz") as peer:
+        server.until(lambda: len(list(folder.iterdir())) > len(before), "the upload has begun")
+        peer.close()
+    server.until(lambda: sorted(folder.iterdir()) == before, "nothing of it is left")
 
 
 def test_a_client_that_never_says_what_it_wants_is_told_so_and_closed() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,6 +203,37 @@ def test_a_server_that_is_full_says_why(tmp_path: Path) -> None:
         assert list((tmp_path / "journals").iterdir()) == [], "a session that was refused leaves no journal"
 
 
+NAMED = {
+    "millstream_sessions", "millstream_sessions_waiting", "millstream_sessions_refused_total", "millstream_sessions_halted",
+    "millstream_chunk_seconds_bucket", "millstream_phase_seconds_bucket", "millstream_deadline_misses_total",
+    "millstream_late_seconds_total", "millstream_continuity_min", "millstream_first_frame_seconds_bucket",
+    "millstream_control_seconds_bucket", "millstream_outbox_items", "millstream_outbox_items_max",
+    "millstream_encode_backlog", "millstream_sessions_ready", "millstream_session_memory_bytes",
+    "millstream_reserved_memory_bytes", "millstream_device_memory_bytes", "process_resident_memory_bytes",
+    "millstream_utilisation", "millstream_promised_share", "millstream_tasks", "millstream_threads",
+}  # fmt: skip
+
+
+def test_while_the_model_works_everybody_else_is_answered_at_once(server: Serving, http: httpx2.Client) -> None:
+    """The engine has a thread of its own; here it is held up in the middle of its work."""
+    session = opened(http)["session"]
+    held, go_on = threading.Event(), threading.Event()
+    job = server.hub.service.on_engine(session, lambda live: (held.set(), go_on.wait(30)))
+    assert held.wait(30)
+    begun = time.monotonic()
+    assert http.get("/healthz").text == "ok"
+    assert http.get("/metrics").status_code == 200
+    other = opened(http)["session"]
+    assert http.post(f"/v1/sessions/{other}/controls", json={"control": {"type": "cut"}}).status_code == 202
+    with server.client() as client:
+        client.say({"type": "ping", "t": 1})
+        assert client.hear("pong")["t"] == 1
+    assert time.monotonic() - begun < 5, "nobody waited for the engine"
+    assert not job.done()
+    go_on.set()
+    job.result(30)
+
+
 def test_health_readiness_metrics(server: Serving, http: httpx2.Client) -> None:
     assert http.get("/healthz").text == "ok"
     assert http.get("/readyz").status_code == 200
@@ -215,6 +248,7 @@ def test_health_readiness_metrics(server: Serving, http: httpx2.Client) -> None:
         text = http.get("/metrics").text
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     samples = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+    assert {name.partition("{")[0] for name in samples} >= NAMED, "every figure that was promised"
     assert samples["millstream_sessions"] == 1
     assert samples["millstream_viewers"] == 1
     assert samples["millstream_chunks_total"] >= 3

@@ -7,6 +7,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +16,10 @@ import torch
 from millstream.core.controls import Cut, Pause, Resume, SetSteps, SetWindow
 from millstream.core.errors import ConfigError, ControlError, Overloaded, UnknownSession
 from millstream.runtime import snapshot
-from millstream.runtime.admission import Admitted
+from millstream.runtime.admission import AdmissionConfig, Admitted
 from millstream.runtime.chunk_times import ChunkTimes
 from millstream.runtime.engine import Engine
+from millstream.runtime.journal import JournalWriter, read_journal
 from millstream.runtime.notices import Applied, Ended, Live, Pictured, Waiting
 from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
@@ -202,6 +205,36 @@ def test_of_those_in_line_the_heavier_goes_first_and_one_that_gives_way_waits(en
         service.end("here")
         assert plain.wait_for(Live)
         assert modest.wait_for(Waiting)[-1].position == 1
+
+
+def test_journals_of_interleaved_sessions_hold_their_own_chunks_and_no_others(engine: Engine, tmp_path: Path) -> None:
+    expected = {name: alone(engine, name, 3, seed=seed) for seed, name in enumerate(("sea", "hills"))}
+    with running(engine) as service, ExitStack() as journals:
+        owners = {}
+        for seed, name in enumerate(expected):
+            header = engine.journal_header(config(engine, seed=seed), name)
+            journal = journals.enter_context(closing(JournalWriter(tmp_path / f"{name}.jsonl", header)))
+            owners[name] = Owner()
+            service.open(request(engine, name, name, seed=seed, journal=journal, max_chunks=3), owners[name])
+            service.watch(name)
+        for owner in owners.values():
+            owner.wait_for(Ended)
+    for name, digests in expected.items():
+        journal = read_journal(tmp_path / f"{name}.jsonl")
+        assert [chunk.digest for chunk in journal.chunks] == digests
+        assert {chunk.envelope.session_id for chunk in journal.chunks} == {name}
+
+
+def test_it_is_ready_only_when_it_is_warm(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(Service, "_measure", lambda service, config: (begun.set(), go_on.wait(PATIENCE_S)))
+    service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
+    service.start(warm_up=[config(engine)])
+    assert begun.wait(PATIENCE_S)
+    assert not service.ready.is_set()
+    go_on.set()
+    assert service.ready.wait(PATIENCE_S)
+    service.close()
 
 
 def saved(engine: Engine, chunks: int = 2, **changes: object) -> snapshot.Snapshot:
