@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 from millstream.runtime.board import Meeting
 from millstream.runtime.mesh_config import MeshConfig
@@ -21,11 +21,17 @@ PRELOADED = ["millstream.runtime.rank", "torch._dynamo"]
 Run = Callable[[MeshConfig, int, Meeting], None]
 
 
+def quick_start() -> ForkServerContext:
+    """Processes that begin with everything imported, from the second one on."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
 class Crew:
     def __init__(self, run: Run, config: MeshConfig, meeting: Meeting) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what goes wrong is said once, in our words
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context = quick_start()
         self._processes: dict[int, ForkServerProcess] = {
             rank: context.Process(target=run, args=(config, rank, meeting), name=f"millstream-rank-{rank}")
             for rank in config.topology.mesh_ranks

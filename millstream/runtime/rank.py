@@ -67,10 +67,12 @@ def join_groups(board: Board, topology: Topology, rank: int, limits: MeshLimits,
     if board.meeting.host == "127.0.0.1":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = PrefixStore("groups", board.another(limits.window_s).store)
-    timeout = timedelta(seconds=limits.hang_s)
+    timeout_s = limits.hang_s + limits.window_s  # the watches act first: they know more
     backend = "cpu:gloo,cuda:nccl" if own_gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=topology.world_size, timeout=timeout)
-    return create_groups(topology, rank, timeout_s=limits.hang_s)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=topology.world_size, timeout=timedelta(seconds=timeout_s)
+    )
+    return create_groups(topology, rank, timeout_s=timeout_s)
 
 
 def rank_device(config: MeshConfig, rank: int, local_rank: int | None = None) -> tuple[torch.device, bool]:

@@ -140,3 +140,16 @@ def hangs(config: MeshConfig, number: int, meeting: Meeting) -> None:
     honest = mesh.MeshRank.run
     mesh.MeshRank.run = run
     rank.run_rank(config, number, meeting)
+
+
+def falls_over(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    """A mesh that one session's chunks are too much for."""
+
+    def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
+        if parcels[0].envelope.session_id == "poison":
+            raise ValueError("poison")
+        return honest(self, parcels)
+
+    honest = mesh.MeshRank.run
+    mesh.MeshRank.run = run
+    rank.run_rank(config, number, meeting)

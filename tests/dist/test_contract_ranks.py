@@ -1,5 +1,5 @@
-"""The contract between front and mesh, where ranks are not alike: each is told in one line by the rank that knows, and no process
-is left. Every test breaks real processes in one way; ids as in the contract's table."""
+"""The contract between front and mesh, where ranks are not alike: told in one line by the rank that knows, and no process is
+left. Every test breaks real processes in one way; ids as in the contract's table."""
 
 from __future__ import annotations
 
