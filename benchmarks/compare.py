@@ -1,0 +1,106 @@
+"""Ours beside what others ship, in one process on one device: milliseconds of a chunk, and how many times ours is faster.
+
+    python -m benchmarks.compare --model wan2.1-t2v-1.3b --size 480x832 --window 9       # results/compare.json
+    python -m benchmarks.compare --precision fp8 --out compare.json
+
+A chunk is all steps, the commit and the decoding, the window full; weights are random on every side. A peer that cannot
+run says why. Ours is timed by `bench stream`, everything from plan to bytes included, as plain and with every speed-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.peers import PEERS, Peer, Stage
+from benchmarks.report import write_report
+from millstream.cli_parts import parse_size
+from millstream.commands.bench_stream import StreamRequest, measure
+from millstream.commands.report import describe
+from millstream.core.config import StreamConfig
+from millstream.core.presets import find_model
+from millstream.core.speed import parse_speed
+from millstream.runtime.engine import choose_device, stream_config
+
+
+def ours(options: argparse.Namespace, config: StreamConfig, fast: str, precision: str) -> dict[str, float]:
+    request = StreamRequest(
+        model=options.model,
+        weights=["random"],
+        speed=parse_speed(fast, precision),
+        chunks=options.chunks,
+        floor=False,
+        device=options.device,
+        dtype="bfloat16",
+    )
+    measured = measure(request, config)
+    phases = measured["phases"]
+    tidy()
+    return {
+        "calls_ms": phases["step"]["ms"] + phases["commit"]["ms"],
+        "decode_ms": phases["decode"]["ms"],
+        "chunk_ms": measured["chunk_ms"]["p50"],
+    }
+
+
+def theirs(peer: Peer, stage: Stage) -> dict[str, Any]:
+    reason = peer.why_not()
+    if reason:
+        return {"cannot_run": reason}
+    try:
+        found = peer.measure(stage)
+    except Exception as error:  # somebody else's code: what it says is the result
+        return {"cannot_run": f"{type(error).__name__}: {error}"[:500]}
+    finally:
+        tidy()
+    return found | {"chunk_ms": found["calls_ms"] + found["decode_ms"]}
+
+
+def tidy() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def ratios(fast: dict[str, float], peers: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """How many times ours is faster."""
+    names = ("calls_ms", "decode_ms", "chunk_ms")
+    return {
+        peer: {name.removesuffix("_ms"): round(found[name] / fast[name], 3) for name in names}
+        for peer, found in peers.items()
+        if "cannot_run" not in found
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="wan2.1-t2v-1.3b")
+    parser.add_argument("--size", default="480x832")
+    parser.add_argument("--window", type=int, default=9)
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--chunks", type=int, default=10)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, help="instead of results/compare.json")
+    options = parser.parse_args()
+    spec, (height, width) = find_model(options.model), parse_size(options.size)
+    config = stream_config(spec.stream, None, height=height, width=width, window=options.window)
+    stage = Stage(spec=spec, stream=config, device=choose_device(options.device), dtype=torch.bfloat16, chunks=options.chunks)
+    peers = {peer.name: theirs(peer, stage) for peer in PEERS}
+    plain, fast = ours(options, config, "off", "bf16"), ours(options, config, "on", options.precision)
+    measured = {"peers": peers, "plain": plain, "fast": fast, "times_faster": ratios(fast, peers | {"plain": plain})}
+    configuration = {name: value for name, value in vars(options).items() if name != "out"} | {"stream": asdict(config)}
+    if options.out is None:
+        write_report("compare", configuration, measured)
+    else:
+        options.out.write_text(json.dumps(describe("compare", configuration, measured), indent=2) + "\n")
+        print(json.dumps(measured, indent=2))
+
+
+if __name__ == "__main__":
+    main()
