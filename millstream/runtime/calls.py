@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from millstream.core.envelope import Envelope
 from millstream.models.dit import CausalDiT
-from millstream.models.sampler import Asking, Call, answer
+from millstream.models.sampler import Asking, Call
 from millstream.parallel.collectives import Pending
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
@@ -49,9 +50,10 @@ class Work(Generic[T]):
 
     envelope: Envelope
     asking: Asking[T]
-    call: Call | None = None
-    """The one it waits for."""
     begun: Pending | None = None
+    """The answer it waits for; None before the first call, and for one that only leaves keys and values."""
+    result: T | None = None
+    """There when it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +70,41 @@ class Answering:
 
     def answer(self, works: Sequence[Work[T]]) -> list[T]:
         """The results of all."""
-        if isinstance(self.dit, StagedDiT):
-            return self._in_turn(self.dit, works)
-        return [answer(work.asking, self._at_once) for work in works]
-
-    def _at_once(self, call: Call) -> Tensor | None:
-        with self.stopwatch.span(call.phase):
-            return call.answered_by(self.dit)
-
-    def _in_turn(self, dit: StagedDiT, works: Sequence[Work[T]]) -> list[T]:
-        results: dict[int, T] = {}
-        waiting = deque(enumerate(works))
+        waiting = deque(works)
         while waiting:
-            place, work = waiting.popleft()
-            self.stopwatch.attend_to(work.envelope)
-            try:
-                work.call = work.asking.send(self._finished(dit, work))
-            except StopIteration as done:
-                results[place] = done.value
-                continue
-            with self.stopwatch.span(work.call.phase):
-                work.begun = dit.begin(work.call)
-            waiting.append((place, work))
-        dit.drain()
-        return [results[place] for place in range(len(works))]
+            work = waiting.popleft()
+            if len(works) > 1:
+                self.stopwatch.attend_to(work.envelope)
+            if self.proceed(work):
+                waiting.append(work)
+        self.drain()
+        return [_ended(work) for work in works]
 
-    def _finished(self, dit: StagedDiT, work: Work[T]) -> Tensor | None:
-        if work.call is None:
-            return None
-        with self.stopwatch.span(work.call.phase):
-            return dit.finish(work.begun)
+    def proceed(self, work: Work[T]) -> bool:
+        """Take the answer to the last call and begin the next; False if there is none, and the work has ended."""
+        with self.stopwatch.span("step") if work.begun is not None else nullcontext():
+            given = None if work.begun is None else work.begun.wait()
+        try:
+            call = work.asking.send(given)
+        except StopIteration as done:
+            work.result = done.value
+            return False
+        with self.stopwatch.span(call.phase):
+            work.begun = self._begun(call)
+        return True
+
+    def drain(self) -> None:
+        """Nothing of these calls is under way any more."""
+        if isinstance(self.dit, StagedDiT):
+            self.dit.drain()
+
+    def _begun(self, call: Call) -> Pending | None:
+        if isinstance(self.dit, StagedDiT):
+            return self.dit.begin(call)
+        flow = call.answered_by(self.dit)
+        return None if flow is None else Pending(flow)
+
+
+def _ended(work: Work[T]) -> T:
+    assert work.result is not None, f"a chunk of {work.envelope.session_id} has not ended"
+    return work.result

@@ -24,6 +24,7 @@ from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, Memory, RingShape
 from millstream.models.paired import OwedCommit, carrying
 from millstream.models.sampler import Asking
+from millstream.models.staggered import StaggeredMemory
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
@@ -81,7 +82,7 @@ class Generator:
         self._idle_since = time.perf_counter()
         stage1_ms = 1000.0 * (self._idle_since - begun)
         return [
-            Delivery(result=_result(parcel.envelope, error, calls, stage1_ms, idle_ms, fingerprint), latents_out=latents)
+            Delivery(result=result_of(parcel.envelope, error, calls, stage1_ms, idle_ms, fingerprint), latents_out=latents)
             for parcel, error, (latents, calls), fingerprint in zip(parcels, errors, outcomes, digests, strict=True)
         ]
 
@@ -128,7 +129,11 @@ class Generator:
         made = answering.answer([Work(group[0].envelope, self._chunk(group)) for group in groups])
         return [each for group in made for each in group]
 
-    def _chunk(self, parcels: Sequence[Parcel]) -> Asking[list[tuple[Tensor, int]]]:
+    def staggered(self, parcel: Parcel) -> Work[list[tuple[Tensor, int]]]:
+        """A chunk whose calls may be made among those of later chunks of its session."""
+        return Work(parcel.envelope, self._chunk([parcel], staggered=True))
+
+    def _chunk(self, parcels: Sequence[Parcel], *, staggered: bool = False) -> Asking[list[tuple[Tensor, int]]]:
         """One chunk, or several that share their calls: clean latents and model calls of each."""
         envelopes = [parcel.envelope for parcel in parcels]
         assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
@@ -138,6 +143,7 @@ class Generator:
             caches.append(cache)
             before.append(calls)
         (memory, cross), kind, tally = _joined(caches), envelopes[0], Tally()
+        memory = StaggeredMemory(caches[0].ring) if staggered else memory
         self.stopwatch.attend_to(kind)
         latents = torch.cat([parcel.latents_in for parcel in parcels]).to(self.device, self.dtype)
 
@@ -149,7 +155,7 @@ class Generator:
         clean = yield from tally.count(denoising if owed is None else carrying(owed, denoising))
         if kind.commit:
             settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
-            if self.defers_commits and len(parcels) == 1:
+            if self.defers_commits and len(parcels) == 1 and not staggered:
                 caches[0].owed = OwedCommit.of(settled, kind.context_noise, caches[0].ring)
                 tally.calls += 1  # made with the next chunk's first call, which is counted there
             else:
@@ -265,7 +271,8 @@ def _joined(caches: Sequence[SessionCache]) -> tuple[Memory, CrossKV]:
     return JointMemory([cache.ring for cache in caches]), join_prompts(prompts)
 
 
-def _result(envelope: Envelope, error: str, calls: int, stage1_ms: float, idle_ms: float, fingerprint: str) -> Result:
+def result_of(envelope: Envelope, error: str, calls: int, stage1_ms: float, idle_ms: float, fingerprint: str) -> Result:
+    """What a chunk is answered with, beside its latents."""
     return Result(
         call_id=envelope.call_id,
         session_id=envelope.session_id,
