@@ -1,4 +1,4 @@
-"""`millstream bench stream` and `bench quality`: how their options are spelled. Loads no torch."""
+"""`millstream bench stream`, `bench quality` and `bench overlap`: how their options are spelled. Loads no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.cli_parts import Device, Weights, parse_numbers, parse_size, plain_errors
+from millstream.cli_parts import Device, TopologyName, Weights, parse_numbers, parse_size, plain_errors
+from millstream.core.errors import ConfigError
 from millstream.core.speed import parse_speed
 
 Model = Annotated[str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")]
@@ -16,7 +17,10 @@ Window = Annotated[int | None, typer.Option(help="Latent frames a chunk sees, it
 Steps = Annotated[str | None, typer.Option(help="Noise levels, high to low: 1000,750,500,250.", show_default=False)]
 Precision = Annotated[str, typer.Option(help="bf16, fp8 or fp32; fp8 is of the products in fast blocks.")]
 Fast = Annotated[
-    str, typer.Option(help="off, on, or names: blocks, round_keys, decoder, own_convolution, graphs; on,-graphs is all but.")
+    str,
+    typer.Option(
+        help="off, on, or names: blocks, round_keys, decoder, own_convolution, graphs, paired_commits; on,-graphs is all but."
+    ),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
@@ -92,6 +96,32 @@ def quality(
             threads=threads,
         )
         run_bench_quality(request, as_json=as_json, out=out)
+
+
+def overlap(
+    stages: Annotated[str, typer.Option(help="Milliseconds of front and mesh for a chunk: FRONT,MESH.")] = "185,805",
+    scale: Annotated[float, typer.Option(help="Of those times.")] = 0.1,
+    chunks: Annotated[int, typer.Option(help="For each line of the table; the first 10 do not count.")] = 40,
+    topology: TopologyName = "front+1",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw timelines to this file, PNG or SVG.", show_default=False)] = None,
+) -> None:
+    """Show how front and mesh overlap, over queue depths and anchors, with stages that sleep to a set length.
+
+    [bold]Try[/]: millstream bench overlap --plot overlap.png
+    """
+    with plain_errors():
+        from millstream.commands.bench_overlap import OverlapRequest, run_bench_overlap
+        from millstream.core.topology import Topology
+
+        times = parse_numbers(stages)
+        if len(times) != 2:
+            raise ConfigError(f"--stages takes two times, FRONT,MESH, got {stages!r}")
+        request = OverlapRequest(
+            stage0_ms=times[0], stage1_ms=times[1], scale=scale, chunks=chunks, topology=Topology.parse(topology)
+        )
+        run_bench_overlap(request, as_json=as_json, out=out, plot=plot)
 
 
 def _changes(size: str | None, window: int | None, steps: str | None) -> dict[str, Any]:

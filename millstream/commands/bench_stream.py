@@ -24,7 +24,7 @@ from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
 from millstream.commands.paths import find_weights
 from millstream.commands.report import describe
 from millstream.commands.stream_floor import Setting, measure_floor
-from millstream.commands.stream_work import chunk_work
+from millstream.commands.stream_work import PhaseWork, chunk_work
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
@@ -138,9 +138,16 @@ def _samples(engine: Engine, session: Session, count: int) -> list[Sample]:
 
 
 def _sample(engine: Engine, session: Session, chunk: Chunk, period_ms: float) -> Sample:
-    spans = engine.generator.stopwatch.spans
-    calls = [s.ms for s in spans if s.name == "step" and (s.work.session, s.work.chunk) == (session.id, chunk.index)]
-    return Sample(period_ms=period_ms, frames=len(chunk.frames), phases_ms=dict(chunk.timing.phases_ms), calls_ms=tuple(calls))
+    mine = (session.id, chunk.index)
+    spans = [s.ms for s in engine.generator.stopwatch.spans if s.name == "step" and (s.work.session, s.work.chunk) == mine]
+    each, left = divmod(len(spans), len(session.config.steps))  # a call has a beginning and an end, timed apart
+    assert left == 0, f"{len(spans)} spans of {len(session.config.steps)} steps"
+    return Sample(
+        period_ms=period_ms,
+        frames=len(chunk.frames),
+        phases_ms=dict(chunk.timing.phases_ms),
+        calls_ms=tuple(sum(spans[i : i + each]) for i in range(0, len(spans), each)),
+    )
 
 
 def _phases(
@@ -154,14 +161,26 @@ def _phases(
     work = chunk_work(
         engine.spec, config, value_bytes=engine.dtype.itemsize, weight_bytes=1 if request.speed.fp8 else engine.dtype.itemsize
     )
+    if request.speed.paired_commits:  # they are in the steps' time
+        work, floor = _paired(work), floor and _paired_ms(floor)
     found: dict[str, dict[str, float]] = {}
     for name, ms in medians.items():
         found[name] = {"ms": ms, "share": ms / period}
         if name in work and ms:
             found[name] |= work[name].rates(ms)
-        if floor is not None and name in floor:
+        if floor is not None and name in floor and ms:
             found[name] |= {"floor_ms": floor[name], "of_floor": ms / floor[name]}
     return found
+
+
+def _paired(work: dict[str, PhaseWork]) -> dict[str, PhaseWork]:
+    step, commit = work["step"], work["commit"]
+    both = PhaseWork(flops=step.flops + commit.flops, bytes=step.bytes + commit.bytes)
+    return {"step": both, "decode": work["decode"]}
+
+
+def _paired_ms(floor: dict[str, float]) -> dict[str, float]:
+    return {"step": floor["step"] + floor["commit"], "decode": floor["decode"]}
 
 
 def _floor(request: StreamRequest, engine: Engine, config: StreamConfig) -> dict[str, float]:

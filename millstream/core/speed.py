@@ -25,6 +25,8 @@ class Speed:
     """Wan's decoder in channels-last, fused between convolutions."""
     own_convolution: bool = False
     """The 3x3x3 convolution of our own where it can be built; needs `decoder`."""
+    paired_commits: bool = False
+    """A chunk's commit in one call with the next chunk's first step; block-causal, hence exact."""
     graphs: bool = False
     """Model calls as CUDA graphs, one for each level the window is filled to; needs `blocks`."""
 
@@ -47,7 +49,7 @@ class Speed:
 
 
 ALL = Speed(blocks=True, round_keys=True, decoder=True, own_convolution=True, graphs=True)
-"""Everything but fp8, which costs quality and is asked for by name."""
+"""Everything but fp8, which costs quality, and paired commits, which do not always pay: these are asked for by name."""
 
 
 def parse_speed(text: str, precision: str = "bf16") -> Speed:

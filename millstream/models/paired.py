@@ -24,7 +24,7 @@ class PairedMemory:
     """One ring as two chunks see it: `first` as it was placed for the finished one, `second` for the next."""
 
     def __init__(self, first: KVRing, second: KVRing) -> None:
-        self._first, self._second = first, second
+        self.rings = (first, second)
         self._length = first.phases.cos.shape[0]
         one, two = first.phases, second.phases
         self._phases = Phases(torch.cat([one.cos, two.cos]), torch.cat([one.sin, two.sin]))
@@ -34,11 +34,11 @@ class PairedMemory:
         return self._phases
 
     def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> None:
-        for ring, k, v in zip((self._first, self._second), self._halves(k_BLNH), self._halves(v_BLNH), strict=True):
+        for ring, k, v in zip(self.rings, self._halves(k_BLNH), self._halves(v_BLNH), strict=True):
             ring.write(layer, k, v)
 
     def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
-        halves = zip((self._first, self._second), *map(self._halves, (q_BLNH, k_BLNH, v_BLNH)), strict=True)
+        halves = zip(self.rings, *map(self._halves, (q_BLNH, k_BLNH, v_BLNH)), strict=True)
         return torch.cat([ring.attend(layer, q, k, v) for ring, q, k, v in halves], dim=1)
 
     def _halves(self, x_BLNH: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,7 +71,7 @@ class Engine:
         self._generator: Generator | None = None
         self._mesh: MeshTransport | None = None
         if topology.is_local:
-            self._generator = Generator(self.model.dit, stopwatch)
+            self._generator = Generator(self.model.dit, stopwatch, defers_commits=self.speed.paired_commits)
         else:
             refuse_fast_blocks(self.speed)
             config = mesh_config(topology, model, self.weights, self.loras, self.device, self.dtype, limits)
@@ -96,6 +96,11 @@ class Engine:
         if self._generator is None:
             raise MeshError(f"what sessions hold on {self.topology} stays there; use --topology local for this")
         return self._generator
+
+    @property
+    def parts(self) -> SharedParts:
+        """What its sessions use."""
+        return self._parts
 
     @property
     def transport(self) -> Transport:

@@ -18,6 +18,8 @@ from millstream.models.fast.apply import quicken
 from millstream.models.fast.recorded import RecordedStack
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, RingShape
+from millstream.models.paired import OwedCommit
+from millstream.models.sampler import Call
 from tests.unit.models_for_tests import DIT, dit, relative_error
 
 GRID = (4, 6)
@@ -103,6 +105,30 @@ def test_a_ring_of_several_rows_is_several_rings(multiple: int) -> None:
         each.place([0, 1, 2])
     alone = [fast(latents[i : i + 1], level[:1], rings[i], fast.read_prompt(text[i : i + 1])) for i in range(3)]
     assert relative_error(fast(latents, level, wide, fast.read_prompt(text)), torch.cat(alone)) <= 2e-6
+
+
+@torch.inference_mode()
+def test_a_commit_in_one_call_with_the_next_chunk_is_the_same() -> None:
+    fast = quicken(dit(), Speed(blocks=True, round_keys=True))
+    apart, paired = ring(DIT, multiple=40), ring(DIT, multiple=40)
+    cross, latents = fast.read_prompt(torch.randn(1, 7, 24)), torch.randn(5, 1, 3, 4, 8, 12)
+    for number in range(4):
+        for memory in (apart, paired):
+            memory.place([3 * number, 3 * number + 1, 3 * number + 2])
+        if number < 3:
+            for memory in (apart, paired):
+                fast.commit(latents[number], torch.zeros(1, 3), memory, cross)
+    owed = OwedCommit.of(latents[3], 0.0, paired)
+    fast.commit(latents[3], torch.zeros(1, 3), apart, cross)
+    for memory in (apart, paired):
+        memory.place([12, 13, 14])
+    level = torch.full((1, 3), 800.0)
+    expected = fast(latents[4], level, apart, cross)
+    call = owed.carried_by(Call("step", latents[4], level, paired, cross))
+    found = call.answered_by(fast)
+    assert found is not None
+    assert relative_error(found[:, 3:], expected) <= 2e-6
+    assert relative_error(paired.k, apart.k) <= 2e-6
 
 
 @pytest.mark.parametrize("group", [*FP8_GROUPS, "all"])

@@ -54,22 +54,30 @@ class FastSelfAttention(nn.Module):
         return self.qkv.is_fp8
 
     def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> Tensor:
-        queries = self.remember(x, layer, rings)
-        return self.out(_joined([self._attend(q, layer, ring) for q, ring in zip(queries, rings, strict=True)]))
+        parts = zip(
+            rings, self._rows(x, layer, rings), strict=True
+        )  # one after the other: two may be the same ring at two times
+        return self.out(_joined([self._attend(self._write(qkv_BLX, layer, ring), layer, ring) for ring, qkv_BLX in parts]))
 
-    def remember(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> list[Tensor]:
-        """Leave all rows' keys and values in their rings; the answer is their queries [B, L, N, H], ring by ring."""
-        spans = [ring.span(layer, rounded=False) for ring in rings]
-        rows = iter(self.qkv(x).chunk(sum(len(span.k_BWNH) for span in spans)))
-        queries = []
-        for ring, (k_BWNH, v_BWNH, _) in zip(rings, spans, strict=True):
-            written = [self._write(next(rows), ring, k, v) for k, v in zip(k_BWNH, v_BWNH, strict=True)]
-            queries.append(written[0][None] if len(written) == 1 else torch.stack(written))
-            ring.written_in_place(layer)
-        return queries
+    def remember(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> None:
+        """Only leave keys and values."""
+        for ring, qkv_BLX in zip(rings, self._rows(x, layer, rings), strict=True):
+            self._write(qkv_BLX, layer, ring)
 
-    def _write(self, qkv_LX: Tensor, ring: Ring, k_WNH: Tensor, v_WNH: Tensor) -> Tensor:
-        return write_ring(qkv_LX, self.norm_q, self.norm_k, ring.phases, ring.index, k_WNH, v_WNH, eps=self.eps)
+    def _rows(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> tuple[Tensor, ...]:
+        """q, k and v of each ring's rows."""
+        batches = [len(ring.span(layer, rounded=False).k_BWNH) for ring in rings]
+        return self.qkv(x).unflatten(0, (sum(batches), -1)).split(batches)
+
+    def _write(self, qkv_BLX: Tensor, layer: int, ring: Ring) -> Tensor:
+        """Keys and values into the ring; the answer is the queries [B, L, N, H]."""
+        k_BWNH, v_BWNH, _ = ring.span(layer, rounded=False)
+        queries = [
+            write_ring(qkv, self.norm_q, self.norm_k, ring.phases, ring.index, k, v, eps=self.eps)
+            for qkv, k, v in zip(qkv_BLX, k_BWNH, v_BWNH, strict=True)
+        ]
+        ring.written_in_place(layer)
+        return queries[0][None] if len(queries) == 1 else torch.stack(queries)
 
     def _attend(self, q_BLNH: Tensor, layer: int, ring: Ring) -> Tensor | Rows8:
         k, v, num_zeros = ring.span(layer, rounded=self.round_keys and ring.bias is None)

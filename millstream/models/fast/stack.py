@@ -17,6 +17,7 @@ from millstream.models.fast.attention import Ring
 from millstream.models.fast.block import FastBlock, Pending
 from millstream.models.joint import JointMemory
 from millstream.models.kv import KVRing, Memory
+from millstream.models.paired import PairedMemory
 from millstream.ops.rows import add_gated
 
 
@@ -62,8 +63,8 @@ class FastStack(nn.ModuleList):
 
 
 def rings_of(memory: Memory) -> Sequence[KVRing]:
-    """One for each row. The fast path writes rings itself, so it needs to know them."""
-    if isinstance(memory, JointMemory):
+    """One for each row, or for each of two chunks in one call. The fast path writes rings itself, so it needs to know them."""
+    if isinstance(memory, (JointMemory, PairedMemory)):
         return memory.rings
     assert isinstance(memory, KVRing), f"the fast path streams over rings, got {type(memory).__name__}"
     return [memory]
