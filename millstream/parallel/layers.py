@@ -2,8 +2,8 @@
 
 Every rank runs the same sampler, so each stage knows the latents and levels of a call and embeds them itself; what travels is
 activations forwards and flows from the last stage back to all others, of `SENDS` calls at a time. A call has two
-halves: `begin` does this stage's part and hands it on, `finish` waits for the flow. Between them other sessions' calls
-may begin, which is what keeps the stages busy. All ranks must begin and finish the same calls in the same order.
+halves: `begin` does this stage's part and hands it on, and what it returns is waited for. Between them other sessions' calls
+may begin, which is what keeps the stages busy. All ranks must begin the same calls in the same order.
 Shapes: B batch, F frames, T tokens a frame, D width, C latent channels, Y and X latent rows and columns.
 """
 
@@ -51,15 +51,15 @@ class StagedDiT(MeshDiT):
         return self.lane.place == self.lane.size - 1
 
     def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        flow = self.finish(self.begin(Call("step", latents_BFCYX, level_BF, memory, cross)))
-        assert flow is not None, "a step has a flow"
-        return flow
+        begun = self.begin(Call("step", latents_BFCYX, level_BF, memory, cross))
+        assert begun is not None, "a step has a flow"
+        return begun.wait()
 
     def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
-        self.finish(self.begin(Call("commit", latents_BFCYX, level_BF, memory, cross)))
+        self.begin(Call("commit", latents_BFCYX, level_BF, memory, cross))
 
     def begin(self, call: Call) -> Pending | None:
-        """Do this stage's part of a call. What it returns is for `finish`."""
+        """Do this stage's part of a call. Returns its flow, which every stage gets; None of one that predicts nothing."""
         embedded = self.dit.embed(call.latents_BFCYX, call.level_BF)
         x_BFTD = embedded.x_BFTD if self.is_first else self._received(embedded.x_BFTD)
         if self.is_last:
@@ -71,10 +71,6 @@ class StagedDiT(MeshDiT):
             return None
         # Posted before anybody can want to send: the last stage never waits for a receiver.
         return self.back.receive(torch.empty_like(call.latents_BFCYX), source=self.back.ranks[-1], what="flow")
-
-    def finish(self, begun: Pending | None) -> Tensor | None:
-        """The flow of a call, on every stage; None of a call that predicts nothing."""
-        return None if begun is None else begun.wait()
 
     def drain(self) -> None:
         """Wait until all that was sent has been taken. Whoever stops calling must, or the next stage waits for ever."""

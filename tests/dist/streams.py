@@ -18,6 +18,7 @@ from millstream.parallel.apply import parallelise
 from millstream.parallel.groups import Groups, create_groups
 from millstream.runtime.engine import Engine
 from millstream.runtime.session import Session
+from tests.unit.models_for_tests import relative_error
 
 SMALL = dict(height=32, width=48, window=6)
 CHUNKS = 50
@@ -58,12 +59,34 @@ def steered(here: Engine, chunks: int = CHUNKS) -> Tensor:
     return torch.cat([newest(session) for _ in session.stream(chunks)])
 
 
+def together(here: Engine, chunks: int = 3) -> Tensor:
+    """The newest latents of two sessions that advance together, after every chunk."""
+    sessions = [here.session(prompt, seed=seed, **SMALL) for seed, prompt in enumerate(("sea", "hills"))]
+    next(sessions[1].stream(1))  # one is a chunk ahead: other frames, a fuller ring
+    found = []
+    for _ in range(chunks):
+        deliveries, _ = here.submit_together([session.prepare(session.decide()) for session in sessions])
+        for session, delivery in zip(sessions, deliveries, strict=True):
+            session.accept(delivery)
+            found.append(newest(session))
+    return torch.cat(found)
+
+
 @cache
-def steered_locally() -> Tensor:
-    return steered(engine())
+def steered_locally() -> tuple[Tensor, Tensor]:
+    here = engine()
+    return steered(here), together(here)
 
 
-def steered_on(rank: int, name: str, defers_commits: bool = False) -> Tensor | None:
+def stays_with_local(found: tuple[Tensor, Tensor]) -> None:
+    """Assert what every topology promises: one chunk within 1e-5, a long stream within 1e-3, sessions together likewise."""
+    (stream, pair), (expected, expected_pair) = found, steered_locally()
+    assert relative_error(stream[:1], expected[:1]) < 1e-5
+    assert relative_error(stream, expected) < 1e-3
+    assert relative_error(pair, expected_pair) < 1e-5
+
+
+def steered_on(rank: int, name: str, defers_commits: bool = False) -> tuple[Tensor, Tensor] | None:
     """To be run on every rank of a topology."""
     topology = Topology.parse(name)
     if rank == FRONT:
@@ -71,4 +94,4 @@ def steered_on(rank: int, name: str, defers_commits: bool = False) -> Tensor | N
         return None
     here, _ = spread_engine(topology, rank)
     here.generator.defers_commits = defers_commits
-    return steered(here)
+    return steered(here), together(here)
