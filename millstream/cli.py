@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from millstream import __version__
-from millstream.cli_bench import quality, stream
+from millstream.cli_bench import overlap, quality, stream
 from millstream.cli_parts import (
     Device,
     Lora,
@@ -45,6 +45,7 @@ app.add_typer(bench)
 app.command()(serve)
 bench.command()(stream)
 bench.command()(quality)
+bench.command()(overlap)
 
 
 class Positions(str, Enum):

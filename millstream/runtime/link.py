@@ -3,9 +3,10 @@
     post ─► waiting (bounded) ─► send, receive ─► futures
     tell ─►
 
-Message by message: what is sent is answered before the next leaves, so order needs no proof. Meanwhile whoever posted does
-something else; that is where overlap comes from. When nothing is to do, the mesh hears that the front still wants it. A
-failure ends the thread: everything that waits then fails with `MeshLost`, and the group is not touched again.
+Answers come in the order of what was sent. One message may leave while the one before it is not answered, so that the mesh
+finds it there when it is done. Meanwhile whoever posted does something else; that is where overlap comes from. When nothing is
+to do, the mesh hears that the front still wants it. A failure ends the thread: everything that waits then fails with
+`MeshLost`, and the group is not touched again.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ from millstream.wire.conditioning import KnownConditionings
 from millstream.wire.framing import Answers, Frame
 from millstream.wire.packing import pack_instruction, pack_parcels, unpack_deliveries
 from millstream.wire.parcel import Delivery, Parcel
-from millstream.wire.process import Received, Wire
+from millstream.wire.process import Received, Waiting, Wire
 
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 8
 """Parcels posted and not yet sent; whoever posts one more waits."""
+MAX_SENT = 2
+"""Messages that the leader has or will have next, unanswered."""
+MOMENT_S = 0.004
+"""For whoever got an answer to post the next chunk, before the thread waits for another answer and cannot send."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +60,9 @@ class _Job:
     heard: bool
     """Whether the leader answers."""
     future: Future[Answer] = field(default_factory=Future)
+    sent_s: float = 0.0
+    leaving: list[Waiting] = field(default_factory=list)
+    """Its parts, until they have left."""
 
 
 class MeshLink:
@@ -76,6 +84,7 @@ class MeshLink:
         self._join, self._device, self._heartbeat_s, self._why_lost = join, device, heartbeat_s, why_lost
         self._changed = threading.Condition()
         self._waiting: deque[_Job] = deque()
+        self._sent: deque[_Job] = deque()
         self._closing = self._said_goodbye = False
         self._sequence = 0
         self._known = KnownConditionings()
@@ -120,61 +129,70 @@ class MeshLink:
     # Below: the thread.
 
     def _run(self) -> None:
-        job: _Job | None = None
         try:
             wire = Wire(self._join().pair, LEADER)
             self.ready.set()
-            while (job := self._next()) is not None:
-                self._exchange(wire, job)
-            self._end("the mesh was closed", None)
+            while not self._said_goodbye:
+                self._send(wire)
+                self._hear(wire)
+            self._end("the mesh was closed")
         except BaseException as error:
-            self._end(self._why_lost(_plain(error)), job)
+            self._end(self._why_lost(_plain(error)))
         finally:
             self.ready.set()
             if dist.is_initialized():
                 dist.destroy_process_group()
 
-    def _next(self) -> _Job | None:
-        """What to send now: what waits longest, a sign of life when nothing does, None after the last."""
+    def _send(self, wire: Wire) -> None:
+        """What waits, as far as the leader takes it; a sign of life, or a goodbye, when nothing does."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closing, timeout=self._heartbeat_s)
-            if not self._waiting:
-                if self._said_goodbye:
-                    return None
+            pause_s = MOMENT_S if self._sent else self._heartbeat_s
+            self._changed.wait_for(lambda: self._waiting or (self._closing and not self._sent), timeout=pause_s)
+            if not self._waiting and not self._sent:
                 self._said_goodbye = self._closing
                 self.tell("SHUTDOWN" if self._closing else "NOOP")
+            while self._waiting and len(self._sent) < MAX_SENT:
+                self._sent.append(self._waiting.popleft())
             self._changed.notify_all()
-            return self._waiting.popleft()
+        for job in self._sent:
+            if not job.leaving:
+                log.debug("message %s: header leaves", job.sequence)
+                job.sent_s, job.leaving = time.perf_counter(), wire.begin(job.frame)
+                self.waiting_since = self.waiting_since or time.monotonic()
 
-    def _exchange(self, wire: Wire, job: _Job) -> None:
-        log.debug("message %s: header leaves", job.sequence)
-        sent_s = time.perf_counter()
-        self.waiting_since = time.monotonic()
-        wire.send(job.frame)
-        if job.heard:
-            job.future.set_result(self._answer(wire.receive(), job.sequence, sent_s))
-        self.waiting_since = None
+    def _hear(self, wire: Wire) -> None:
+        """Wait until the oldest message is answered, or has left where no answer comes."""
+        if not self._sent:
+            return
+        job = self._sent[0]
+        answer = self._answer(wire.receive(), job) if job.heard else None
+        for part in job.leaving:
+            part.wait()
+        self._sent.popleft()
+        self.waiting_since = time.monotonic() if self._sent else None
+        if answer is not None:
+            job.future.set_result(answer)
 
-    def _answer(self, received: Received, sequence: int, sent_s: float) -> Answer:
+    def _answer(self, received: Received, job: _Job) -> Answer:
         answers = received.message
-        if not isinstance(answers, Answers) or answers.sequence != sequence:
-            raise WireError(f"message {sequence} was answered by {answers!r:.80}")
+        if not isinstance(answers, Answers) or answers.sequence != job.sequence:
+            raise WireError(f"message {job.sequence} was answered by {answers!r:.80}")
         if answers.fatal:
             raise WireError(f"the mesh could not go on: {answers.fatal}")
         kept = {name: tensor.to(self._device, copy=True) for name, tensor in received.tensors.items()}
         return Answer(
             deliveries=unpack_deliveries(answers, kept),
             held_bytes=answers.held_bytes,
-            sent_s=sent_s,
+            sent_s=job.sent_s,
             back_s=time.perf_counter(),
         )
 
-    def _end(self, reason: str, job: _Job | None) -> None:
+    def _end(self, reason: str) -> None:
         with self._changed:
             self.lost = MeshLost(reason)
-            for each in [*([job] if job else []), *self._waiting]:
-                if not each.future.done():
-                    each.future.set_exception(self.lost)
+            for job in (*self._sent, *self._waiting):
+                job.future.set_exception(self.lost)
+            self._sent.clear()
             self._waiting.clear()
             self._changed.notify_all()
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -22,10 +23,12 @@ from torch.distributed.distributed_c10d import PrefixStore
 from millstream.core.errors import DeviceError, MillstreamError
 from millstream.core.presets import find_model
 from millstream.core.topology import LEADER, Topology
+from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.models.weights.fingerprint import fingerprint_of, records
 from millstream.parallel.apply import parallelise
 from millstream.parallel.groups import Groups, create_groups
+from millstream.parallel.mesh_dit import MeshDiT
 from millstream.runtime.board import Board, Meeting
 from millstream.runtime.generator import Generator
 from millstream.runtime.mesh import Leader, MeshRank
@@ -38,6 +41,8 @@ from millstream.runtime.watchdog import GAVE_UP, Watchdog
 
 log = logging.getLogger(__name__)
 
+MakeGenerator = Callable[[CausalDiT | MeshDiT, Stopwatch], Generator]
+
 WEIGHTS = "weights"
 """What the leader's weights add to the model's fingerprint: the front, which has the rest, asks for it."""
 PEER_GONE = "a peer is gone"
@@ -45,7 +50,14 @@ LOST_SIGNS = ("Connection closed by peer", "Connection reset", "Broken pipe", "T
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def run_rank(config: MeshConfig, rank: int, meeting: Meeting, *, local_rank: int | None = None) -> None:
+def run_rank(
+    config: MeshConfig,
+    rank: int,
+    meeting: Meeting,
+    *,
+    local_rank: int | None = None,
+    make_generator: MakeGenerator = Generator,
+) -> None:
     """Never returns: a rank that has left takes nothing with it that could wait for a peer. `local_rank` counts the ranks
     of this machine, where there are several machines."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front is told to stop, and tells the mesh
@@ -54,7 +66,7 @@ def run_rank(config: MeshConfig, rank: int, meeting: Meeting, *, local_rank: int
     try:
         board = Board.join(meeting, timeout_s=config.limits.window_s)
         board.claim(rank)
-        _live(config, rank, board, local_rank)
+        _live(config, rank, board, local_rank, make_generator)
     except BaseException as error:
         code, reason = GAVE_UP, plain_reason(error)
         _say(board, rank, reason, error)
@@ -98,7 +110,7 @@ def plain_reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"
 
 
-def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None) -> None:
+def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, make_generator: MakeGenerator) -> None:
     topology, limits = config.topology, config.limits
     torch.set_num_threads(config.threads)
     watchdog = Watchdog(board, rank, limits)
@@ -117,7 +129,7 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None) -
     groups = join_groups(board, topology, rank, limits, own_gpu=own_gpu)
     groups, record = compared(groups, board, limits.window_s)
     watchdog.record = record
-    generator = Generator(parallelise(dit, topology, groups), Stopwatch(device, rank=rank))
+    generator = make_generator(parallelise(dit, topology, groups), Stopwatch(device, rank=rank))
     standing = Standing(generator.dit, board, rank, topology, record, limits)
     member = MeshRank(generator, groups, watchdog, check=standing.check)
     if rank == LEADER:

@@ -208,6 +208,11 @@ class Timeline:
             self._receipts.append(Receipt(control_id=waiting.control_id, state="applied", chunk_index=self.chunk_index))
         return not (self.paused or self.stopped)
 
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the next chunk simply goes on: no control is due, nothing has to be rebuilt."""
+        return not self._pending.recompute and all(waiting.at_chunk > self.chunk_index for waiting in self._waiting)
+
     def take_receipts(self) -> tuple[Receipt, ...]:
         """Receipts of controls applied since the last call."""
         taken, self._receipts = tuple(self._receipts), []

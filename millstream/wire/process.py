@@ -56,13 +56,16 @@ class Wire:
         self._channel, self._peer = channel, peer
         self._buffers = Buffers(pinned=torch.cuda.is_available())
 
+    def begin(self, frame: Frame) -> list[Waiting]:
+        """Everything that can be refused has been by now. What is sent must not change before each part has been waited for."""
+        parts = [(_as_tensor(frame.header), "header"), (_as_tensor(frame.meta), "metadata")]
+        parts += [(as_bytes(tensor.cpu()), "tensor") for tensor in frame.tensors if tensor.numel()]
+        return [self._channel.send(raw, to=self._peer, what=what) for raw, what in parts]
+
     def send(self, frame: Frame) -> None:
-        """Everything that can be refused has been by now."""
-        self._send(torch.frombuffer(bytearray(frame.header), dtype=torch.uint8), "header")
-        self._send(torch.frombuffer(bytearray(frame.meta), dtype=torch.uint8), "metadata")
-        for tensor in frame.tensors:
-            if tensor.numel():
-                self._send(as_bytes(tensor), "tensor")
+        """The same, and it has left."""
+        for part in self.begin(frame):
+            part.wait()
 
     def receive(self) -> Received:
         """Waits for a message. What is not believable ends the connection: its sizes cannot be trusted either."""
@@ -72,9 +75,6 @@ class Wire:
         message, manifest = read_meta(header, meta)
         tensors = {entry.name: self._receive_tensor(entry) for entry in manifest}
         return Received(frame=Frame(head, meta, tuple(tensors.values())), message=message, tensors=tensors)
-
-    def _send(self, raw: Tensor, what: str) -> None:
-        self._channel.send(raw.cpu(), to=self._peer, what=what).wait()
 
     def _receive(self, count: int, what: str) -> bytes:
         if count == 0:
@@ -88,3 +88,7 @@ class Wire:
         if buffer.numel():
             self._channel.receive(as_bytes(buffer), source=self._peer, what="tensor").wait()
         return check_tensor(entry, buffer)
+
+
+def _as_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

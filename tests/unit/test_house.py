@@ -151,6 +151,7 @@ SURFACE = {
         "--connects", "--fps", "--gate", "--json", "--model", "--out", "--script", "--seconds", "--seed", "--sessions", "--url",
         "--weights",
     },
+    "bench overlap": {"--chunks", "--json", "--out", "--plot", "--scale", "--stages", "--topology"},
     "bench quality": {
         "--chunks", "--device", "--exact", "--fast", "--json", "--model", "--no-exact", "--out", "--precision",
         "--prompts", "--size", "--steps", "--threads", "--weights", "--window",
