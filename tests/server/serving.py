@@ -1,4 +1,4 @@
-"""The real application over real sockets, with wan-tiny, and a client that speaks docs/protocol.md."""
+"""The real application over real sockets, with a small model, and a client that speaks docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -141,10 +141,12 @@ def serving(
     places: int = 32,
     max_waiting: int = 4,
     ping_s: float = 20.0,
+    model: tuple[str, str] = ("wan-tiny", "random"),
     **limits: Any,
 ) -> Iterator[Serving]:
+    """`model` is a name and where its weights are."""
     torch.set_num_threads(1)
-    engine = Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
+    engine = Engine(model[0], weights=model[1], device="cpu", dtype="float32")
     admission = AdmissionConfig(memory_bytes=places * SESSION_BYTES, max_waiting=max_waiting, share=1.0)
     service = Service(engine, admission=admission, session_bytes=lambda config: SESSION_BYTES)
     service.places.admission.times = SteadyTimes()

@@ -24,7 +24,7 @@ from tests.server.clients.vllm_omni_client import vllm_omni_client
 from tests.server.serving import Serving, serving
 
 KEY = "a-key-for-tests"
-FPS = 16.0
+FPS = 48.0
 """A chunk plays three quarters of a second: a busy machine can promise that."""
 FIRST, LATER = 9, 12
 """Frames of a stream's first chunk and of all others."""

@@ -170,7 +170,7 @@ def test_the_rate_that_is_found_is_the_highest_that_lets_everybody_in() -> None:
 
 def test_the_real_server_keeps_up_with_rude_people() -> None:
     options = ("--model", "wan-tiny", "--weights", "random", "--dtype", "float32", "--threads", "1")
-    request = LoadRequest(sessions=2, seconds=5.0, script="rude", connects=4, server_options=options)
+    request = LoadRequest(sessions=2, seconds=4.0, fps=6.0, script="rude", connects=2, server_options=options)
     result = asyncio.run(run_load(request))
     assert [(person.outcome, person.errors) for person in result.people] == [("played", ())] * 2
     assert all(person.chunks > 0 for person in result.people)

@@ -53,6 +53,14 @@ def controls(server: FakeStream) -> list[object]:
     return [asked.control for asked in server.heard if isinstance(asked, Steer)]
 
 
+def wait_for_frames(page: Page, server: FakeStream, count: int) -> None:
+    """Until the camera or file has sent so many."""
+    give_up = time.monotonic() + screen.PATIENCE_MS / 1000
+    while server.frames_in < count:
+        assert time.monotonic() < give_up, f"{server.frames_in} frames came, not {count}"
+        page.wait_for_timeout(5)  # milliseconds in which the page goes on
+
+
 def chunks_on_strip(page: Page) -> list[int]:
     labels = page.get_by_role("region", name="Timeline").locator(".cell > span:first-of-type")
     return [int(text) for text in labels.all_inner_texts()]
@@ -258,8 +266,7 @@ def test_camera_frames_reach_the_server_at_the_streams_rate(page: Page, server: 
     expect(page.get_by_label("Your input")).to_be_visible()
     expect(screen.phase(page)).to_have_text("live")
     rate, already, begun = 16, server.frames_in, time.monotonic()
-    while server.frames_in < already + rate:
-        page.wait_for_timeout(5)  # milliseconds in which the page goes on
+    wait_for_frames(page, server, already + rate)
     assert 1 / 1.2 <= time.monotonic() - begun < 2, "a second's worth of frames in about a second"
     assert [asked.input for asked in server.heard if isinstance(asked, Start)] == [False, True]
 
@@ -278,7 +285,7 @@ def test_a_file_becomes_the_input(page: Page, server: FakeStream, tmp_path: Path
     chooser.value.set_files(path)
     screen.wait_until_moving(page)
     assert [asked.input for asked in server.heard if isinstance(asked, Start)] == [True]
-    assert server.frames_in > 0
+    wait_for_frames(page, server, 2)
 
 
 def test_a_file_that_is_no_picture_is_told_in_words(page: Page, tmp_path: Path) -> None:

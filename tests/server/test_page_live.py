@@ -16,8 +16,7 @@ from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 from millstream.server.app import AppConfig
 from millstream.server.auth import access_for
 from tests.server import browser as screen
-from tests.server.serve_process import serving
-from tests.server.serving import serving as serving_here
+from tests.server.serving import serving
 
 pytestmark = pytest.mark.skipif(screen.CHROMIUM is None, reason="no chromium on PATH: apt install chromium")
 
@@ -30,9 +29,8 @@ def chrome() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = str(tmp_path_factory.mktemp("serve"))
-    with serving("--threads", "1", "--model", "wan-tiny", "--weights", "random", "--data", folder, "--abandon", "2") as url:
-        yield url
+    with serving(tmp_path_factory.mktemp("serve"), abandon_s=2.0) as running:
+        yield running.url()
 
 
 @pytest.fixture
@@ -59,9 +57,9 @@ def test_the_picture_follows_the_prompt_after_two_receipts(page: Page) -> None:
 
 
 def test_day_becomes_night_when_the_prompt_says_so(chrome: Browser, tmp_path: Path) -> None:
-    with serving("--model", "brook", "--data", str(tmp_path)) as url, chrome.new_context() as context:
+    with serving(tmp_path, model=("brook", "bundled")) as running, chrome.new_context() as context:
         page = context.new_page()
-        page.goto(url)
+        page.goto(running.url())
         page.get_by_text("New stream", exact=True).click()
         page.get_by_label("Frame rate").fill("4")  # so slow that any machine can promise it
         screen.start(page, "a large white boat on the sea at noon in clear weather")
@@ -156,7 +154,7 @@ def test_video_and_camera_work_together(page: Page) -> None:
 
 def test_a_key_is_asked_for_and_then_lets_in(chrome: Browser) -> None:
     access = access_for("127.0.0.1", api_key="open-sesame", insecure=False, origins=())
-    with serving_here(config=AppConfig(access=access)) as locked, chrome.new_context() as context:
+    with serving(config=AppConfig(access=access)) as locked, chrome.new_context() as context:
         page = context.new_page()
         page.goto(locked.url())
         expect(page.get_by_role("alert")).to_contain_text("This server asks for an access key")
