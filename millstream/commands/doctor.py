@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 
 import torch
@@ -16,7 +16,9 @@ from millstream.commands.paths import models_folder
 from millstream.core.config import VAEConfig
 from millstream.core.errors import WeightsError
 from millstream.core.presets import MODELS
+from millstream.models.dit import CausalDiT
 from millstream.models.weights.locate import locate
+from millstream.parallel.compiled import explain_blocks
 from millstream.runtime.engine import cpu_has_bfloat16
 from millstream.server.video_writer import available_codecs
 
@@ -33,7 +35,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    return [*_software(), *_cpu(), *_gpus(), *_codecs(), *_weights()]
+    return [*_software(), *_cpu(), *_gpus(), *_compiler(), *_codecs(), *_weights()]
 
 
 def as_json(findings: list[Finding]) -> list[dict[str, object]]:
@@ -94,6 +96,16 @@ def _gpus() -> list[Finding]:
         fix="" if cudnn else "install a torch build with cuDNN: attention is up to 1.6 times faster",
     )
     return [*devices, attention]
+
+
+def _compiler() -> list[Finding]:
+    """Whether this build of torch compiles the blocks whole; a graph break is named with the line it stands at."""
+    breaks = explain_blocks(CausalDiT(replace(MODELS["wan-tiny"].dit, layers=1)))
+    found = [
+        Finding(area="compiler", name="graph break", found=line, ok=False, fix="let the compiler see what that line does")
+        for line in breaks
+    ]
+    return found or [Finding(area="compiler", name="blocks", found="compile whole")]
 
 
 def _codecs() -> list[Finding]:

@@ -17,6 +17,7 @@ from torch._dynamo.utils import counters
 
 from millstream.core.errors import CompileRefused
 from millstream.models.dit import CausalDiT
+from millstream.models.kv import KVRing, RingShape
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
@@ -82,6 +83,22 @@ def explain_breaks(module: nn.Module, *args: Any) -> Iterator[str]:
     for found in torch._dynamo.explain(module)(*args).break_reasons:
         where = found.user_stack[-1]
         yield f"{where.filename}:{where.lineno}: {_in_short(found.reason)}"
+
+
+def explain_blocks(dit: CausalDiT) -> Iterator[str]:
+    """The same for the block stack of a model, in one call over a ring that holds nothing yet."""
+    config = dit.config
+    side = 2 * config.patch
+    latents = torch.zeros(1, 1, config.channels, side, side)
+    shape = RingShape(
+        layers=dit.cached_layers, heads=dit.cached_heads, head_width=config.head_width, grid=(2, 2), window=1, sink=0
+    )
+    ring = KVRing(shape, device=latents.device, dtype=latents.dtype)
+    ring.place([0])
+    with torch.inference_mode():
+        embedded = dit.embed(latents, torch.zeros(1, 1))
+        cross = dit.read_prompt(torch.zeros(1, config.text_tokens, config.text_width))
+        yield from explain_breaks(dit.blocks, embedded.x_BFTD, embedded.levels_BF6D, ring, cross)
 
 
 def _in_short(reason: str) -> str:

@@ -17,6 +17,7 @@ from millstream.parallel.compiled import (
     check_after_warm_up,
     check_nothing_compiled_since,
     compile_blocks,
+    explain_blocks,
     explain_breaks,
     read_counters,
 )
@@ -122,6 +123,10 @@ def test_a_break_is_explained_by_its_line() -> None:
     (line,) = explain_breaks(Breaks(), torch.ones(2))
     assert line.startswith(f"{__file__}:")
     assert "graph_break" in line
+
+
+def test_the_block_stack_has_nothing_to_explain() -> None:
+    assert list(explain_blocks(dit(ONE_LAYER))) == []
 
 
 def test_counters_tell_what_came_since() -> None:

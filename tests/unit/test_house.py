@@ -30,7 +30,7 @@ ARROWS = {
     "server": {"runtime", "core"},
     "load": {"core"},
     "trainer": {"parallel", "models", "ops", "core"},
-    "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "profiler", "models", "core"},
+    "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "profiler", "parallel", "models", "core"},
     "cli": {"cli_bench", "cli_parts", "cli_plan", "cli_profile", "cli_serve", "cli_train", "commands", "models", "core"},
     "cli_bench": {"cli_parts", "commands", "core"},
     "cli_serve": {"cli_parts", "commands", "load", "core"},
