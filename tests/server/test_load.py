@@ -22,6 +22,7 @@ from millstream.load.host import metrics
 from millstream.load.record import Samples
 from millstream.load.run import LoadRequest, LoadResult, run_load
 from millstream.load.saturate import SLOWER, Overhead, count_admitted, find_rate, measure_overhead
+from tests.server.serving import serving
 from tests.server.small_server import SmallServer, small_server
 
 FPS = 60.0
@@ -169,14 +170,23 @@ def test_the_rate_that_is_found_is_the_highest_that_lets_everybody_in() -> None:
 
 
 def test_the_real_server_keeps_up_with_rude_people() -> None:
-    options = ("--model", "wan-tiny", "--weights", "random", "--dtype", "float32", "--threads", "1")
-    request = LoadRequest(sessions=2, seconds=4.0, fps=6.0, script="rude", connects=2, server_options=options)
-    result = asyncio.run(run_load(request))
+    with serving() as real:
+        request = LoadRequest(sessions=2, seconds=4.0, fps=24.0, script="rude", connects=4, url=f"ws://{real.address}")
+        result = asyncio.run(run_load(request))
+        real.until_empty()
     assert [(person.outcome, person.errors) for person in result.people] == [("played", ())] * 2
     assert all(person.chunks > 0 for person in result.people)
     assert sum(person.controls for person in result.people) > 0
     assert result.connects is not None
     assert result.connects.errors == ()
+
+
+def test_a_server_of_its_own_is_started_watched_and_stopped() -> None:
+    """At a rate so low that any machine can promise it."""
+    options = ("--model", "wan-tiny", "--weights", "random", "--dtype", "float32", "--threads", "1")
+    result = asyncio.run(run_load(LoadRequest(sessions=1, seconds=1.0, fps=1.0, script="calm", server_options=options)))
+    (person,) = result.people
+    assert (person.outcome, person.errors) == ("played", ())
     assert result.server is not None
     assert result.server.end.resident_bytes > 0
     assert result.server.end.threads is not None
