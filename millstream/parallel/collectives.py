@@ -2,7 +2,8 @@
 
 Ranks must call the same collectives in the same order or they wait for each other for ever, so there is one way to call one,
 a method of `RankGroup`. Inside a compiled region the functional form is used, which the compiler sees; in eager the in-place
-one, which copies nothing. What a rank called last is kept for the report that is written when a mesh hangs.
+one, which copies nothing. Where the backend knows no GPU (gloo: ranks that share one), tensors on it pass through pinned host
+memory. What a rank called last is kept for the report that is written when a mesh hangs.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class Pending:
     called: Called | None = None
     sent: Tensor | None = None
     """Held until it has left."""
+    onto: Tensor | None = None
+    """Where the value goes from host memory."""
     traced: bool = False
     """Begun while compiling: the wait becomes a node of the graph."""
 
@@ -93,7 +96,7 @@ class Pending:
             self.work.wait()
         if self.called is not None:
             self.called.done = True
-        return self.value
+        return self.value if self.onto is None else self.onto.copy_(self.value)
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +112,8 @@ class RankGroup:
     handle: dist.ProcessGroup | None
     """None for a group of one, where every collective is nothing, and for one that this rank is not in."""
     record: Record = field(default_factory=Record)
+    through_host: bool = False
+    """Whether its backend takes tensors in host memory only."""
     _inside: bool = False
 
     @property
@@ -136,9 +141,10 @@ class RankGroup:
             return x
         if torch.compiler.is_compiling():
             return _waited(functional.all_reduce(x, "sum", self._backend))
+        wire = self._on_wire(x)
         with self._called("sum", what, x):
-            dist.all_reduce(x, group=self._backend)
-        return x
+            dist.all_reduce(wire, group=self._backend)
+        return self._back(wire, x)
 
     def exchange(self, parts: Tensor, what: str) -> Tensor:
         """Part i of the first dimension goes to place i; what comes back lies in the order of places."""
@@ -154,9 +160,10 @@ class RankGroup:
         if torch.compiler.is_compiling():
             each = [1] * self.size
             return Pending(functional.all_to_all_single(parts, each, each, self._backend), traced=True)
-        called, received = self._begin("exchange", what, parts), torch.empty_like(parts)
-        work = dist.all_to_all_single(received, parts, group=self._backend, async_op=True)
-        return Pending(received, work, called, sent=parts)
+        called, wire = self._begin("exchange", what, parts), self._on_wire(parts)
+        received = torch.empty_like(wire)
+        work = dist.all_to_all_single(received, wire, group=self._backend, async_op=True)
+        return Pending(received, work, called, sent=wire, onto=None if wire is parts else torch.empty_like(parts))
 
     def collect(self, x: Tensor, what: str) -> Tensor:
         """Everybody's `x`, stacked in the order of places, [size, ...]."""
@@ -166,18 +173,21 @@ class RankGroup:
         x = x.contiguous()
         if torch.compiler.is_compiling():
             return _waited(functional.all_gather_tensor(x.unsqueeze(0), 0, self._backend))
-        found = x.new_empty((self.size, *x.shape))
+        wire = self._on_wire(x)
+        found = wire.new_empty((self.size, *x.shape))
         with self._called("collect", what, x):
-            dist.all_gather(list(found.unbind(0)), x, group=self._backend)
-        return found
+            dist.all_gather(list(found.unbind(0)), wire, group=self._backend)
+        return found.to(x.device)
 
     def broadcast(self, x: Tensor, *, source: int, what: str) -> Tensor:
         """`x` of the rank numbered `source` in the world, written over everybody's."""
         self._refuse("broadcast", what)
-        if self.size > 1:
-            with self._called("broadcast", what, x):
-                dist.broadcast(x, src=source, group=self._backend)
-        return x
+        if self.size == 1:
+            return x
+        wire = self._on_wire(x)
+        with self._called("broadcast", what, x):
+            dist.broadcast(wire, src=source, group=self._backend)
+        return self._back(wire, x)
 
     def gather(self, item: Any, what: str) -> list[Any]:
         """Everybody's item, in the order of places; any plain object, for start-up and checks."""
@@ -192,14 +202,15 @@ class RankGroup:
     def send(self, x: Tensor, *, to: int, what: str) -> Pending:
         """Begin to send to the rank numbered `to` in the world."""
         self._refuse("send", what, to)
-        called = self._begin("send", what, x)
-        return Pending(x, dist.isend(x, dst=to, group=self._backend), called, sent=x)
+        called, wire = self._begin("send", what, x), self._on_wire(x)
+        return Pending(x, dist.isend(wire, dst=to, group=self._backend), called, sent=wire)
 
     def receive(self, x: Tensor, *, source: int, what: str) -> Pending:
         """Begin to receive into `x` from the rank numbered `source` in the world."""
         self._refuse("receive", what, source)
-        called = self._begin("receive", what, x)
-        return Pending(x, dist.irecv(x, src=source, group=self._backend), called)
+        called, wire = self._begin("receive", what, x), self._on_wire(x)
+        work = dist.irecv(wire, src=source, group=self._backend)
+        return Pending(wire, work, called, onto=None if wire is x else x)
 
     @property
     def _backend(self) -> dist.ProcessGroup:
@@ -217,6 +228,16 @@ class RankGroup:
             raise CollectiveRefused(f"{what}: rank {self.rank} is not in group {self.name} {self.ranks}")
         if peer is not None and (peer == self.rank or peer not in self.ranks):
             raise CollectiveRefused(f"{what}: rank {self.rank} has no peer {peer} in group {self.name} {self.ranks}")
+
+    def _on_wire(self, x: Tensor) -> Tensor:
+        """What the backend is given: `x` itself, or a copy in pinned host memory."""
+        if not (self.through_host and x.is_cuda):
+            return x
+        return torch.empty_like(x, device="cpu", pin_memory=True).copy_(x)
+
+    def _back(self, wire: Tensor, x: Tensor) -> Tensor:
+        """`x`, with what the backend has left in its place."""
+        return x if wire is x else x.copy_(wire)
 
     def _begin(self, kind: Kind, what: str, x: Tensor | None) -> Called:
         return self.record.began(kind, what, self, () if x is None else tuple(x.shape))

@@ -53,7 +53,9 @@ def create_groups(topology: Topology, rank: int = 0, *, timeout_s: float = 60.0)
 
     def made(name: str, purpose: Purpose, ranks: Sequence[int]) -> RankGroup:
         handle = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s)) if len(ranks) > 1 else None
-        return RankGroup(name, purpose, tuple(ranks), rank, handle if rank in ranks else None, record)
+        here = handle if rank in ranks else None
+        through_host = here is not None and "nccl" not in str(dist.get_backend_config(here))
+        return RankGroup(name, purpose, tuple(ranks), rank, here, record, through_host)
 
     if not topology.is_local:
         found = dist.get_world_size(), dist.get_rank()

@@ -17,8 +17,10 @@ from tests.dist.ranks import RankFailed, run_ranks, started
 TOPOLOGY = Topology.parse("front+pp2xtp2")
 
 
-def all_collectives(rank: int) -> dict[str, object]:
-    """Every kind once, on the groups of a mesh with two stages of two."""
+def all_collectives(rank: int, by_copies: bool) -> dict[str, object]:
+    """Every kind once, on the groups of a mesh with two stages of two, as if tensors had to pass through other memory."""
+    if by_copies:
+        RankGroup._on_wire = lambda self, x: x.clone()
     groups = create_groups(TOPOLOGY, rank, timeout_s=20)
     found: dict[str, object] = {"world": groups.world.gather(rank, "who is there")}
     if rank == 0:
@@ -39,8 +41,9 @@ def all_collectives(rank: int) -> dict[str, object]:
     return found
 
 
-def test_every_collective_reaches_the_ranks_of_its_group_and_nobody_else() -> None:
-    front, *mesh = run_ranks(all_collectives, 5)
+@pytest.mark.parametrize("by_copies", [False, True])
+def test_every_collective_reaches_the_ranks_of_its_group_and_nobody_else(by_copies: bool) -> None:
+    front, *mesh = run_ranks(all_collectives, 5, by_copies)
     assert front == {"world": [0, 1, 2, 3, 4]}
     assert [found["sum"] for found in mesh] == [[3.0], [3.0], [7.0], [7.0]]
     assert [found["collect"] for found in mesh] == [[[1.0], [2.0]]] * 2 + [[[3.0], [4.0]]] * 2
