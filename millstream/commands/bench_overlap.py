@@ -29,7 +29,7 @@ from millstream.runtime.paced import PacedVAE, run_paced_rank
 from millstream.runtime.session import Session
 
 ANCHOR_SHARE = 0.1
-"""Of the front's time for a chunk: what it takes to encode one picture, measured on the Wan VAE."""
+"""Of the front's time for a chunk: what encoding one picture is taken to cost."""
 STREAM: dict[str, Any] = dict(height=32, width=48, window=6)
 
 

@@ -27,6 +27,7 @@ from millstream.core.topology import Topology
 from millstream.models.registry import is_random
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
 from millstream.runtime.journal import InputVideo, JournalWriter, refuse_existing
+from millstream.runtime.overlap import ONE_AT_A_TIME, Depths, OverlappedStream
 from millstream.runtime.session import Chunk, Session
 from millstream.server.video_reader import VideoReader
 from millstream.server.video_writer import VideoWriter
@@ -98,7 +99,7 @@ def generate(request: GenerateRequest) -> None:
         )
         progress = stack.enter_context(ChunkProgress(spec.name, total_frames=num_frames, quiet=request.quiet))
         _say_unknown(progress, engine, request.prompt, placed)
-        for chunk in _steered(session, placed):
+        for chunk in _steered(engine, session, placed):
             frames = chunk.frames[: None if num_frames is None else num_frames - writer.num_frames]
             writer.write(frames)
             progress.add(chunk.timing, len(frames))
@@ -108,16 +109,16 @@ def generate(request: GenerateRequest) -> None:
                 break
 
 
-def _steered(session: Session, placed: list[tuple[int, AnyControl]]) -> Iterator[Chunk]:
+def _steered(engine: Engine, session: Session, placed: list[tuple[int, AnyControl]]) -> Iterator[Chunk]:
     """The session's chunks, each control handed in when its chunk is next: few wait at a time, however long the file."""
     waiting = deque(placed)
-    while True:
+
+    def hand_in() -> None:
         while waiting and waiting[0][0] <= session.timeline.chunk_index:
             session.control(waiting.popleft()[1])
-        chunk = next(session.stream(1), None)
-        if chunk is None:
-            return
-        yield chunk
+
+    depths = ONE_AT_A_TIME if engine.topology.is_local else Depths()
+    return OverlappedStream(session, engine.transport, depths, before_plan=hand_in).stream()
 
 
 def _say_unknown(progress: ChunkProgress, engine: Engine, prompt: str, placed: list[tuple[int, AnyControl]]) -> None:

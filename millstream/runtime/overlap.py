@@ -35,6 +35,10 @@ class Depths:
             raise ConfigError(f"queues hold 1 chunk or more, got d_in {self.d_in} and d_out {self.d_out}")
 
 
+ONE_AT_A_TIME = Depths(d_in=1, d_out=1, send_first=False)
+"""For a generator in this process: there is nothing to overlap with."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
     """Where one chunk was, in seconds by `time.perf_counter`: for the plot of a run."""
