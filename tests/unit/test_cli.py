@@ -223,11 +223,11 @@ def test_an_interrupted_run_leaves_no_clip(tmp_path: Path, monkeypatch: pytest.M
 
     calls = []
 
-    def interrupt(self: Generator, parcel: object) -> None:
-        calls.append(parcel)
+    def interrupt(self: Generator, parcels: object) -> None:
+        calls.append(parcels)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Generator, "run", interrupt)
+    monkeypatch.setattr(Generator, "run_together", interrupt)
     code, _, errors = millstream("generate", *TINY, "--chunks", 2, "--out", tmp_path / "clip.mp4")
     assert calls
     assert code == 130
