@@ -19,13 +19,15 @@ import torch.multiprocessing as mp
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from millstream import Engine
+from millstream.runtime.engine import cpu_has_bfloat16
 from millstream.server.video_writer import VideoWriter
 
 Step = Callable[[], object]
 
 
 def products() -> None:
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    dtype = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
+    a, b = (torch.randn(2048, 2048, dtype=dtype) for _ in range(2))
     for _ in range(12):
         a @ b
 

@@ -215,25 +215,24 @@ def decode_here(rng: random.Random) -> list[SimulatedRank]:
 
 def input_bound(rng: random.Random) -> list[SimulatedRank]:
     (rank,) = new_ranks(rng)
-    tokens, width, wait = rng.randrange(1000, 4000), 2048, rng.uniform(3000, 12000)
+    tokens, width, longer = rng.randrange(1000, 4000), 2048, rng.uniform(0.7, 4.0)
     for _ in range(rng.randrange(10, 25)):
+        took = sum(block(rank, tokens, width) for _ in range(rng.randrange(1, 4)))
+        rank.synchronise()
         with rank.note("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
-            rank.python(wait)
-        for _ in range(rng.randrange(1, 4)):
-            block(rank, tokens, width)
+            rank.python(longer * took)
         seldom(rank, rng)
     return [rank]
 
 
 def encode_bound(rng: random.Random) -> list[SimulatedRank]:
     (rank,) = new_ranks(rng)
-    tokens, width, wait = rng.randrange(1000, 4000), 2048, rng.uniform(4000, 15000)
+    tokens, width, longer = rng.randrange(1000, 4000), 2048, rng.uniform(0.7, 4.0)
     for _ in range(rng.randrange(8, 20)):
-        for _ in range(rng.randrange(1, 4)):
-            block(rank, tokens, width)
+        took = sum(block(rank, tokens, width) for _ in range(rng.randrange(1, 4)))
         rank.item()
         with rank.note("encode_video h264"):
-            rank.python(wait)
+            rank.python(longer * took)
     return [rank]
 
 

@@ -169,7 +169,7 @@ def explain(
     what: Annotated[
         str,
         typer.Argument(
-            help="weights, window, memory, call, period, fps, first-frame, all-reduce, sessions, cost, bubble or adam."
+            help="weights, window, memory, call, period, fps, first-frame, all-reduce, sessions, cost, vae, bubble or adam."
         ),
     ],
     model: Model = "wan2.1-t2v-1.3b",
@@ -188,6 +188,10 @@ def explain(
     parameters: Annotated[float, typer.Option(help="For adam: parameters that are trained.")] = 30e9,
     zero: Annotated[int, typer.Option(help="For adam: 0, 1, 2 or 3.")] = 3,
     shards: Annotated[int, typer.Option(help="For adam: devices that share one copy.")] = 64,
+    frames: Annotated[
+        int | None, typer.Option(help="For vae: latent frames decoded at once; a chunk's.", min=1, show_default=False)
+    ] = None,
+    tile: Annotated[int | None, typer.Option(help="For vae: side of a tile in pixels; whole.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """A single number with its formula filled in, for checking by hand.
@@ -216,6 +220,8 @@ def explain(
             parameters=parameters,
             zero=zero,
             shards=shards,
+            frames=frames,
+            tile=tile,
         )
         run_plan_explain(what, request, assumptions, as_json=as_json)
 

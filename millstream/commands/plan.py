@@ -23,7 +23,7 @@ from millstream.planner.profile import read_profile
 from millstream.planner.record import answer_record
 from millstream.planner.report import html_report
 from millstream.planner.search import Answer, largest, search
-from millstream.planner.software import find_software
+from millstream.planner.software import SOFTWARE, Software, find_software
 from millstream.planner.workload import Precision, Workload
 
 SHOWN = 12
@@ -61,7 +61,7 @@ class PlanRequest:
             spec=spec,
             stream=replace(stream, **self.changes),
             precision=cast(Precision, self.precision),
-            software=find_software(self.software or ("eager" if fleet.device.value_bytes == 2 else "processor")),
+            software=find_software(self.software) if self.software else _own_software(fleet.device),
             batch=self.batch,
             video_in=self.video_in,
         )
@@ -72,6 +72,11 @@ class PlanRequest:
             sessions=max(self.sessions, self.batch) if self.sessions > 0 else self.sessions,
             first_frame_ms=first,
         )
+
+
+def _own_software(device: Device) -> Software:
+    """What `millstream serve` would run there."""
+    return device.fitted or SOFTWARE["processor" if device.processor else "eager"]
 
 
 def profile_path() -> Path:

@@ -1,14 +1,14 @@
 """`millstream plan calibrate`: measure this machine and write the profile that plans use from then on.
 
 Products, attention, convolutions, copies, launches, and collectives between its ranks; each warmed up, then the best
-of several runs, because what else runs here only ever adds time.
+of several runs, because what else runs here only ever adds time. On a processor also how our own networks use it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -20,23 +20,52 @@ from torch.nn import functional as F
 from millstream import __version__
 from millstream.commands.memory import free_bytes
 from millstream.commands.plan_collectives import fit_link
+from millstream.commands.plan_fit import fit_software
 from millstream.core.files import Staging
 from millstream.ops.attention import attend
 from millstream.planner.hardware import DEVICES, GIB, Device, Rates
 from millstream.planner.profile import profile_text
 from millstream.planner.time import head_share
-from millstream.runtime.engine import choose_device
+from millstream.runtime.engine import choose_device, cpu_has_bfloat16
 
 _RUNS = 7
 _SECONDS = 0.5
 """Each measurement goes on at least this long: what else runs here comes in bursts."""
 
 
-def calibrate(*, device_name: str, out: Path) -> Device:
-    """The machine as measured; also written to `out`."""
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Timer:
+    on: torch.device
+    clock: Clock
+
+    @torch.inference_mode()
+    def best_s(self, run: Callable[[], Any]) -> float:
+        for _ in range(2):
+            run()
+        seconds: list[float] = []
+        while len(seconds) < _RUNS or sum(seconds) < _SECONDS:
+            self._wait()
+            begin = self.clock()
+            run()
+            self._wait()
+            seconds.append(self.clock() - begin)
+        return min(seconds)
+
+    def _wait(self) -> None:
+        if self.on.type == "cuda":
+            torch.cuda.synchronize(self.on)
+
+
+def calibrate(*, device_name: str, out: Path, clock: Clock = time.perf_counter) -> Device:
+    """The machine as measured; also written to `out`. On one thread, `time.process_time` does not see who else is running."""
     on = choose_device(device_name)
     base = _known(on)
-    device = replace(base, measured=_rates(on, base), link=fit_link(on) or base.link)
+    device = replace(base, measured=_rates(Timer(on, clock), base), link=fit_link(on) or base.link)
+    if device.processor:
+        device = replace(device, fitted=fit_software(device, clock))
     with Staging(out.parent) as staging:
         staging.path(out.name).write_text(profile_text(device, _measured_on()))
     return device
@@ -45,7 +74,8 @@ def calibrate(*, device_name: str, out: Path) -> Device:
 def _known(on: torch.device) -> Device:
     """The catalogue's entry for this device, with the memory that is really here."""
     if on.type == "cpu":
-        return replace(DEVICES["laptop-cpu"], name="this-cpu", memory_gib=free_bytes(on) / GIB)
+        quick = 2 if cpu_has_bfloat16() else 4
+        return replace(DEVICES["laptop-cpu"], name="this-cpu", memory_gib=free_bytes(on) / GIB, value_bytes=quick)
     found = torch.cuda.get_device_name(on).upper().replace(" ", "")
     same = [device for device in DEVICES.values() if device.name.upper() in found]
     properties = torch.cuda.get_device_properties(on)
@@ -53,93 +83,76 @@ def _known(on: torch.device) -> Device:
     return replace(base, memory_gib=properties.total_memory / GIB, multiprocessors=properties.multi_processor_count)
 
 
-def _rates(on: torch.device, base: Device) -> Rates:
-    big = on.type == "cuda"
+def _rates(timer: Timer, base: Device) -> Rates:
+    big = timer.on.type == "cuda"
     dtype = torch.bfloat16 if base.value_bytes == 2 else torch.float32
     widths = (96, 192, 384) if big else (32, 64, 128)
     return Rates(
-        matmul_tflops=_matmul(on, dtype, 8192 if big else 1024),
-        fp8_tflops=_fp8(on, 8192) if big and base.fp8_tflops is not None else None,
-        attention_tflops=_attention(on, dtype, base, queries=4680 if big else 768, heads=40 if big else 4),
-        conv_tflops=tuple((width, _convolution(on, dtype, width, big=big)) for width in widths),
-        bandwidth_tb_s=_bandwidth(on, 1 << (30 if big else 26)),
-        launch_us=_launch(on),
+        matmul_tflops=_matmul(timer, dtype, 8192 if big else 1024),
+        fp8_tflops=_fp8(timer, 8192) if big and base.fp8_tflops is not None else None,
+        attention_tflops=_attention(timer, dtype, base, queries=4680 if big else 768, heads=40 if big else 4),
+        conv_tflops=tuple((width, _convolution(timer, dtype, width, big=big)) for width in widths),
+        bandwidth_tb_s=_bandwidth(timer, 1 << (30 if big else 26)),
+        launch_us=_launch(timer),
     )
 
 
-def _matmul(on: torch.device, dtype: torch.dtype, size: int) -> float:
-    a, b = (torch.randn(size, size, device=on, dtype=dtype) for _ in range(2))
-    return 2 * size**3 / _best_s(lambda: a @ b, on) / 1e12
+def _matmul(timer: Timer, dtype: torch.dtype, size: int) -> float:
+    a, b = (torch.randn(size, size, device=timer.on, dtype=dtype) for _ in range(2))
+    return 2 * size**3 / timer.best_s(lambda: a @ b) / 1e12
 
 
-def _fp8(on: torch.device, size: int) -> float:
-    one = torch.ones((), device=on)
-    a = torch.randn(size, size, device=on).to(torch.float8_e4m3fn)
-    b = torch.randn(size, size, device=on).to(torch.float8_e4m3fn).t()
-    seconds = _best_s(lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16), on)
+def _fp8(timer: Timer, size: int) -> float:
+    one = torch.ones((), device=timer.on)
+    a = torch.randn(size, size, device=timer.on).to(torch.float8_e4m3fn)
+    b = torch.randn(size, size, device=timer.on).to(torch.float8_e4m3fn).t()
+    seconds = timer.best_s(lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16))
     return 2 * size**3 / seconds / 1e12
 
 
-def _attention(on: torch.device, dtype: torch.dtype, base: Device, *, queries: int, heads: int) -> float:
+def _attention(timer: Timer, dtype: torch.dtype, base: Device, *, queries: int, heads: int) -> float:
     """What it would be if the last wave were full, as `time.py` takes the wave's share from it."""
     width, keys = 128 if heads > 4 else 64, 3 * queries
-    q = torch.randn(1, queries, heads, width, device=on, dtype=dtype)
-    k, v = (torch.randn(1, keys, heads, width, device=on, dtype=dtype) for _ in range(2))
-    reached = 4 * queries * keys * heads * width / _best_s(lambda: attend(q, k, v), on) / 1e12
+    q = torch.randn(1, queries, heads, width, device=timer.on, dtype=dtype)
+    k, v = (torch.randn(1, keys, heads, width, device=timer.on, dtype=dtype) for _ in range(2))
+    reached = 4 * queries * keys * heads * width / timer.best_s(lambda: attend(q, k, v)) / 1e12
     return reached / head_share(queries, heads, base)
 
 
-def _convolution(on: torch.device, dtype: torch.dtype, width: int, *, big: bool) -> float:
+def _convolution(timer: Timer, dtype: torch.dtype, width: int, *, big: bool) -> float:
     """A GPU decodes in three dimensions, at a size that shrinks as channels grow; Brook on a processor in two."""
     if big:
         frames, rows, columns = 12, 480 * 96 // width, 832 * 96 // width
-        x = torch.randn(1, width, frames, rows, columns, device=on, dtype=dtype)
+        x = torch.randn(1, width, frames, rows, columns, device=timer.on, dtype=dtype)
         x = x.contiguous(memory_format=torch.channels_last_3d)
-        weight = torch.randn(width, width, 3, 3, 3, device=on, dtype=dtype).contiguous(memory_format=torch.channels_last_3d)
+        weight = torch.randn(width, width, 3, 3, 3, device=timer.on, dtype=dtype).contiguous(
+            memory_format=torch.channels_last_3d
+        )
         flops, run = 2 * 27 * width * x.numel(), lambda: F.conv3d(x, weight, padding=1)
     else:
         side = 4096 // width
-        x = torch.randn(12, width, side, side, device=on, dtype=dtype).contiguous(memory_format=torch.channels_last)
-        weight = torch.randn(width, width, 3, 3, device=on, dtype=dtype).contiguous(memory_format=torch.channels_last)
+        x = torch.randn(12, width, side, side, device=timer.on, dtype=dtype).contiguous(memory_format=torch.channels_last)
+        weight = torch.randn(width, width, 3, 3, device=timer.on, dtype=dtype).contiguous(memory_format=torch.channels_last)
         flops, run = 2 * 9 * width * x.numel(), lambda: F.conv2d(x, weight, padding=1)
-    return flops / _best_s(run, on) / 1e12
+    return flops / timer.best_s(run) / 1e12
 
 
-def _bandwidth(on: torch.device, size: int) -> float:
+def _bandwidth(timer: Timer, size: int) -> float:
     """Read and write both count."""
-    source = torch.zeros(size, dtype=torch.uint8, device=on)
+    source = torch.zeros(size, dtype=torch.uint8, device=timer.on)
     target = torch.empty_like(source)
-    return 2 * size / _best_s(lambda: target.copy_(source), on) / 1e12
+    return 2 * size / timer.best_s(lambda: target.copy_(source)) / 1e12
 
 
-def _launch(on: torch.device) -> float:
-    x, count = torch.zeros(1, device=on), 1000
+def _launch(timer: Timer) -> float:
+    x, count = torch.zeros(1, device=timer.on), 1000
 
     def launches() -> Tensor:
         for _ in range(count):
             x.add_(1)
         return x
 
-    return _best_s(launches, on) / count * 1e6
-
-
-@torch.inference_mode()
-def _best_s(run: Callable[[], Any], on: torch.device) -> float:
-    for _ in range(2):
-        run()
-    seconds: list[float] = []
-    while len(seconds) < _RUNS or sum(seconds) < _SECONDS:
-        _wait(on)
-        begin = time.perf_counter()
-        run()
-        _wait(on)
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
-
-
-def _wait(on: torch.device) -> None:
-    if on.type == "cuda":
-        torch.cuda.synchronize(on)
+    return timer.best_s(launches) / count * 1e6
 
 
 def _measured_on() -> dict[str, Any]:

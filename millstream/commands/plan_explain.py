@@ -10,14 +10,14 @@ from millstream.commands.plan import PlanRequest
 from millstream.core.errors import ConfigError
 from millstream.core.topology import Topology
 from millstream.planner.bubbles import Schedule
-from millstream.planner.explain import Explanation, explain, explain_adam, explain_bubble
+from millstream.planner.explain import Explanation, explain, explain_adam, explain_bubble, explain_vae
 from millstream.planner.search import search
 from millstream.planner.training import Sharding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assumptions:
-    """What `bubble` and `adam` are asked about; plans need none of it."""
+    """What `bubble`, `adam` and `vae` are asked about; plans need none of it."""
 
     pipeline: str = "1f1b"
     stages: int = 4
@@ -26,6 +26,10 @@ class Assumptions:
     parameters: float = 30e9
     zero: int = 3
     shards: int = 64
+    frames: int | None = None
+    """Latent frames that are decoded at once; a chunk's if nothing is said."""
+    tile: int | None = None
+    """Pixels, or the whole picture."""
 
 
 def run_plan_explain(what: str, request: PlanRequest, assumptions: Assumptions, *, as_json: bool) -> None:
@@ -48,4 +52,7 @@ def explain_number(what: str, request: PlanRequest, assumptions: Assumptions) ->
             raise ConfigError(f"--parameters must be 1 to 1e15, got {assumptions.parameters:g}")
         return explain_adam(assumptions.parameters, Sharding(zero=assumptions.zero, shards=assumptions.shards))
     only = Topology.parse(request.topology) if request.topology else None
-    return explain(what, search(request.ask(), only=only).best)
+    best = search(request.ask(), only=only).best
+    if what == "vae":
+        return explain_vae(best, assumptions.frames or best.ask.work.stream.frames_per_chunk, assumptions.tile)
+    return explain(what, best)

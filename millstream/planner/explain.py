@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from millstream.core.config import TEMPORAL_STRIDE
 from millstream.core.errors import ConfigError
 from millstream.planner.bubbles import Schedule, bubble
 from millstream.planner.hardware import GIB
 from millstream.planner.judge import MEMORY_SHARE, Plan
 from millstream.planner.memory import dit_parameters, tokens_per_frame, window_bytes
+from millstream.planner.peaks import decode_peak, tiled_decode_peak
 from millstream.planner.time import call_time, text_ms
 from millstream.planner.training import Sharding, training_state
+
+MAX_FRAMES = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +33,7 @@ class Explanation:
 
 def explain(name: str, plan: Plan) -> Explanation:
     if name not in EXPLAINED:
-        known = ", ".join((*EXPLAINED, "bubble", "adam"))
+        known = ", ".join((*EXPLAINED, "vae", "bubble", "adam"))
         raise ConfigError(f"{name!r} is not explained; known: {known}")
     return EXPLAINED[name](plan)
 
@@ -62,6 +66,22 @@ def explain_adam(parameters: float, sharding: Sharding) -> Explanation:
     return Explanation(
         name="adam", formula=formula, filled=f"{int(parameters)} * {filled} / 1e9", value=value, unit="GB", why=why
     )
+
+
+def explain_vae(plan: Plan, frames: int, tile: int | None) -> Explanation:
+    """The fullest moment of decoding so many latent frames at once, whole or by tiles."""
+    spec, stream, size = plan.ask.work.spec, plan.ask.work.stream, plan.ask.fleet.device.value_bytes
+    if not 1 <= frames <= MAX_FRAMES:
+        raise ConfigError(f"--frames must be 1 to {MAX_FRAMES} latent frames, got {frames}")
+    if tile is None:
+        peak = decode_peak(spec.vae, stream, frames=frames, value_bytes=size)
+        parts, formula, why = str(peak), "working set of all pictures at once", "its widest block, a norm in float32, the tails"
+    else:
+        peak = tiled_decode_peak(spec.vae, stream, frames=frames, value_bytes=size, tile=tile)
+        pictures = TEMPORAL_STRIDE * frames * 3 * stream.height * stream.width * size
+        parts, formula = f"({peak - pictures} + {pictures})", "working set of one tile + all pictures"
+        why = f"tiles of {tile} pixels, one after another; overlap between tiles costs time, not memory"
+    return Explanation(name="vae", formula=formula, filled=f"{parts} / 2**30", value=peak / GIB, unit="GiB", why=why)
 
 
 def _weights(plan: Plan) -> Explanation:

@@ -34,7 +34,7 @@ class DeviceNeed:
 
 
 def device_needs(work: Workload, device: Device, layout: Topology) -> tuple[DeviceNeed, ...]:
-    process = PROCESS_BYTES if device.value_bytes == 2 else 0
+    process = 0 if device.processor else PROCESS_BYTES
     mesh, front = _mesh(work, device, layout), _front(work, device)
     if layout.front_apart:
         return tuple(

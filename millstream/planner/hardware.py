@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, replace
 
 from millstream.core.errors import DeviceError
+from millstream.planner.software import Software
 
 GIB = 2**30
 MAX_DEVICES = 16384
@@ -64,6 +65,8 @@ class Device:
     processor: bool = False
     """No accelerator: no waves of tiles, no context of its own."""
     measured: Rates | None = None
+    fitted: Software | None = None
+    """How this program was seen to use this very machine; else what is known of its kind, see `software.py`."""
     watts: float = 700.0
 
     @property

@@ -7,8 +7,10 @@ execution does; a compiler can only hold less. Attention is counted as a fused k
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from millstream.core.config import BrookVAEConfig, DiTConfig, StreamConfig, VAEConfig
+from millstream.core.config import SPATIAL_STRIDE, TEMPORAL_STRIDE, BrookVAEConfig, DiTConfig, StreamConfig, VAEConfig
+from millstream.core.errors import ConfigError
 from millstream.planner.memory import tokens_per_frame
 from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
 
@@ -16,11 +18,15 @@ _FLOAT = 4
 
 
 def dit_peak(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, batch: int = 1, tp: int = 1, sp: int = 1) -> int:
-    """In the last product of an MLP: six tensors of the model's width and two of the MLP's; TP shards the latter, SP both."""
+    """In the last product of an MLP: six tensors of the model's width and two of the MLP's; TP shards the latter, SP both.
+
+    A seventh is the chunk as it was embedded, which the caller of the blocks holds until they return.
+    """
     tokens = batch * stream.frames_per_chunk * tokens_per_frame(dit, stream) // sp
     levels = batch * stream.frames_per_chunk * 8 * dit.width
+    embedded = tokens * dit.width * value_bytes
     mlp = tokens * (6 * dit.width + 2 * dit.ffn // tp) * value_bytes
-    return max(mlp, _rotary_peak(dit, tokens, value_bytes, tp)) + levels * value_bytes
+    return max(mlp, _rotary_peak(dit, tokens, value_bytes, tp)) + embedded + levels * value_bytes
 
 
 def _rotary_peak(dit: DiTConfig, tokens: int, value_bytes: int, tp: int) -> int:
@@ -34,6 +40,17 @@ def decode_peak(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames
     if isinstance(vae, BrookVAEConfig):
         return _brook_decode(vae, convs, value_bytes)
     return _wan_peak(convs, value_bytes)
+
+
+def tiled_decode_peak(
+    vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, tile: int
+) -> int:
+    """Decoding square tiles of `tile` pixels one after another: the working set of one, beside all pictures."""
+    if tile < SPATIAL_STRIDE or tile % SPATIAL_STRIDE:
+        raise ConfigError(f"--tile must be a multiple of {SPATIAL_STRIDE} pixels, got {tile}")
+    piece = replace(stream, height=min(tile, stream.height), width=min(tile, stream.width))
+    pictures = TEMPORAL_STRIDE * frames * 3 * stream.height * stream.width * value_bytes
+    return decode_peak(vae, piece, frames=frames, value_bytes=value_bytes) + pictures
 
 
 def encode_peak(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int) -> int:
@@ -53,12 +70,18 @@ def vae_state_bytes(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, va
 
 
 def _wan_peak(convs: Sequence[Conv], value_bytes: int) -> int:
-    """At the second norm of a residual block: its input, its middle, a float32 copy and its square, and the tails."""
+    """In a residual block, beside the tails of those before it: whichever is more of these.
+
+    At its second norm its input, its middle, a float32 copy and its square. At its second convolution three such tensors,
+    and two that are a tail of two frames longer.
+    """
     norm = 2 * value_bytes + (_FLOAT if value_bytes < _FLOAT else 0) + _FLOAT
     tails, peak = 0, 0
     for conv in convs:
         if conv.taps == 27 and conv.inner == conv.outer:
-            peak = max(peak, tails + norm * conv.outer * _places(conv))
+            frame = conv.outer * conv.rows * conv.columns
+            convolved = (3 * conv.frames + 2 * (conv.frames + 2)) * value_bytes
+            peak = max(peak, tails + frame * max(norm * conv.frames, convolved))
         tails += conv.tail_values * value_bytes
     return peak
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from millstream.core.errors import DeviceError
 from millstream.planner.hardware import Device, Link, Rates
+from millstream.planner.software import Software
 
 FORMAT = "millstream-profile"
 VERSION = 1
@@ -48,7 +49,12 @@ def _device(raw: dict[str, Any]) -> Device:
         "conv_tflops": tuple((int(width), float(rate)) for width, rate in raw["measured"]["conv_tflops"]),
     }
     known = {field.name for field in fields(Device)}
-    device = Device(**{**{k: v for k, v in raw.items() if k in known}, "link": Link(**raw["link"]), "measured": Rates(**rates)})
+    parts = {
+        "link": Link(**raw["link"]),
+        "measured": Rates(**rates),
+        "fitted": Software(**raw["fitted"]) if raw.get("fitted") is not None else None,
+    }
+    device = Device(**{**{k: v for k, v in raw.items() if k in known}, **parts})
     numbers = [device.memory_gib, device.rates.matmul_tflops, device.rates.bandwidth_tb_s, device.link.beta_gb_s]
     if not all(isinstance(number, float | int) and number > 0 for number in numbers):
         raise ValueError("rates must be above 0")

@@ -2,7 +2,7 @@
 
 Two things differ between programs that do the same products: how often they walk over the activations between
 the products, and how close their convolutions come to the rates of `hardware.py`. Fitted on an H200 to the milliseconds
-in `source`, the last on a processor; `plan calibrate` replaces rates, not these.
+in `source`, the last on a processor. `plan calibrate` measures rates, and on a processor fits these numbers too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Software:
     """What its convolutions reach of the rates of `hardware.py`; above 1 where they are its own."""
     vae_passes: float
     """Reads or writes of each convolution's output in the VAE, beside the convolution."""
-    launches: int
-    """Kernels per block that the host launches one by one; 0 when a graph replays them."""
+    launches: float
+    """Kernels per block that the host launches one by one; 0 when a graph replays them. A processor pays for each."""
     source: str
 
 

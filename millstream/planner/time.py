@@ -110,7 +110,10 @@ def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> C
     walked = passes * tokens * dit.width * device.value_bytes
     elementwise = walked / device.rates.bandwidth_tb_s / 1e9
     launches = work.software.launches * device.rates.launch_us / 1e3
-    elementwise = max(elementwise, launches - products - attention)
+    if device.processor:
+        elementwise += launches  # it is itself what would run ahead
+    else:
+        elementwise = max(elementwise, launches - products - attention)
     talk = _block_communication(work, tokens, layout, fleet.link_between(layout.mesh_size), device.value_bytes)
     scale = dit.layers / shared
     return CallTime(
@@ -122,7 +125,7 @@ def product_ms(product: Product, device: Device, *, fp8: bool) -> float:
     rates = device.rates
     quick = rates.fp8_tflops if fp8 else rates.matmul_tflops
     assert quick is not None, f"{device.name} has no fp8"
-    share = wave_share(product.rows, product.outer, device.multiprocessors) if device.value_bytes == 2 else 1.0
+    share = wave_share(product.rows, product.outer, device.multiprocessors) if not device.processor else 1.0
     moved = product.rows * (product.inner + product.outer) * device.value_bytes
     moved += product.inner * product.outer * (1 if fp8 else device.value_bytes)
     return max(product.flops / quick / share, product.count * moved / rates.bandwidth_tb_s) / 1e9
@@ -140,7 +143,7 @@ def wave_share(rows: int, columns: int, multiprocessors: int) -> float:
 
 def head_share(queries: int, heads: int, device: Device) -> float:
     """The same for attention, where a multiprocessor takes 128 queries of one head at a time."""
-    if device.value_bytes != 2:
+    if device.processor:
         return 1.0
     waves = math.ceil(math.ceil(queries / 128) * heads / device.multiprocessors)
     return queries * heads / (waves * device.multiprocessors * 128)

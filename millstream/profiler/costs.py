@@ -31,24 +31,33 @@ _CONVOLUTIONS = {
 
 def op_cost(name: str, args: Mapping[str, Any]) -> tuple[float, float]:
     """Zero and zero where the trace has no shapes, or the operator works through others."""
-    dims, types = args.get("Input Dims"), args.get("Input type", ())
-    if not dims or VIEWS.match(name):
-        return 0.0, 0.0
-    shapes = [shape for shape in dims if _is_shape(shape)]
-    if len(shapes) != len(dims):
-        return 0.0, 0.0
-    inputs = [(shape, _value_bytes(types, index)) for index, shape in enumerate(dims) if shape and _value_bytes(types, index)]
+    inputs = [] if VIEWS.match(name) else _inputs(args)
     if not inputs:
         return 0.0, 0.0
-    read = float(sum(math.prod(shape) * size for shape, size in inputs))
+    dims, size = args["Input Dims"], inputs[0][1]
+    read = input_bytes(args)
     if name in _PRODUCTS:
-        return _product(dims, _PRODUCTS[name], read, inputs[0][1])
+        return _product(dims, _PRODUCTS[name], read, size)
     if "attention" in name and len(inputs) >= 3:
-        return _attention(dims, read, inputs[0][1])
+        return _attention(dims, read, size)
     if name in _CONVOLUTIONS:
-        return _convolution(name, dims, args.get("Concrete Inputs", ()), read, inputs[0][1])
+        return _convolution(name, dims, args.get("Concrete Inputs", ()), read, size)
     largest = max(math.prod(shape) for shape, _ in inputs)
-    return float(largest), read + largest * inputs[0][1]
+    return float(largest), read + largest * size
+
+
+def input_bytes(args: Mapping[str, Any]) -> float:
+    """Of all tensors that went in; zero where the trace has no shapes."""
+    return float(sum(math.prod(shape) * size for shape, size in _inputs(args)))
+
+
+def _inputs(args: Mapping[str, Any]) -> list[tuple[list[int], int]]:
+    """Shapes, and bytes of a value; nothing at all if one of them is not understood."""
+    dims, types = args.get("Input Dims") or (), args.get("Input type", ())
+    if not all(_is_shape(shape) for shape in dims):
+        return []
+    found = [(shape, _value_bytes(types, index)) for index, shape in enumerate(dims) if shape]
+    return [(shape, size) for shape, size in found if size]
 
 
 def _product(dims: Sequence[Any], at: int, read: float, size: int) -> tuple[float, float]:

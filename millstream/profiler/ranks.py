@@ -78,7 +78,7 @@ def gather(traces: Sequence[Trace]) -> Group:
 def measure_skew(ranks: Sequence[Anatomy]) -> Skew:
     by_name: dict[str, dict[int, Floats]] = defaultdict(dict)
     for rank in ranks:
-        for name, lengths in _lengths(rank, Kind.COLLECTIVE).items():
+        for name, lengths in _collectives(rank).items():
             by_name[name][rank.rank] = lengths
     waited: dict[int, float] = defaultdict(float)
     last: Counter[int] = Counter()
@@ -103,28 +103,37 @@ def measure_skew(ranks: Sequence[Anatomy]) -> Skew:
     )
 
 
-def _lengths(rank: Anatomy, kind: Kind) -> dict[str, Floats]:
-    """By name, in order of time; those that ended before the common stretch began are of an earlier time on all ranks."""
+def _collectives(rank: Anatomy) -> dict[str, Floats]:
+    """Lengths by name, in order of time; what ended before the common stretch began is of an earlier time on all ranks."""
     events = rank.trace.events
-    chosen = events.of(kind)
+    chosen = events.of(Kind.COLLECTIVE)
     chosen = chosen[events.end[chosen] > rank.begin]
     chosen = chosen[np.argsort(events.end[chosen], kind="stable")]
     names = events.name[chosen]
     return {rank.trace.names[index]: events.length[chosen][names == index] for index in np.unique(names)}
 
 
-def quickest_exchanges(ranks: Sequence[Anatomy]) -> dict[str, float]:
-    """By name, the shortest anywhere: what an exchange takes when nobody is waited for. Microseconds."""
-    quickest: dict[str, float] = {}
+def quickest_exchanges(ranks: Sequence[Anatomy]) -> dict[float, float]:
+    """By size of message, the shortest at either end of any: what it takes when nobody is waited for. Microseconds."""
+    quickest: dict[float, float] = {}
     for rank in ranks:
-        for name, lengths in _lengths(rank, Kind.EXCHANGE).items():
-            quickest[name] = min(quickest.get(name, np.inf), float(lengths.min()))
+        for size, lengths in _exchanges(rank).items():
+            quickest[size] = min(quickest.get(size, np.inf), float(lengths.min()))
     return quickest
 
 
-def transfer_share(rank: Anatomy, quickest: dict[str, float]) -> float:
+def transfer_share(rank: Anatomy, quickest: dict[float, float]) -> float:
     """Of the wall: what this rank's exchanges would take if nobody waited."""
-    return sum(len(lengths) * quickest[name] for name, lengths in _lengths(rank, Kind.EXCHANGE).items()) / rank.wall
+    return sum(len(lengths) * quickest[size] for size, lengths in _exchanges(rank).items()) / rank.wall
+
+
+def _exchanges(rank: Anatomy) -> dict[float, Floats]:
+    """Lengths by size of message."""
+    events = rank.trace.events
+    chosen = events.of(Kind.EXCHANGE)
+    chosen = chosen[(events.end[chosen] > rank.begin) & (events.begin[chosen] < rank.end)]
+    sizes = events.moved[chosen]
+    return {float(size): events.length[chosen][sizes == size] for size in np.unique(sizes)}
 
 
 def waits_for_decode(rank: Anatomy, front: Anatomy) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream.core.errors import TraceError
-from millstream.profiler.costs import op_cost
+from millstream.profiler.costs import input_bytes, op_cost
 from millstream.profiler.intervals import Floats
 from millstream.profiler.kinds import Kind, kind_of
 from millstream.profiler.reader import TraceFile
@@ -256,7 +256,7 @@ def _size(args: dict[str, Any]) -> float:
         return float(args["bytes"])
     count, dtype = args.get("In msg nelems"), str(args.get("dtype", "")).lower()
     if not isinstance(count, int):
-        return 0.0
+        return input_bytes(args)
     return float(count * (2 if "16" in dtype or "half" in dtype else 1 if "8" in dtype or "byte" in dtype else 4))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -40,6 +40,8 @@ class Stopwatch:
         """Those of the past laps and, on a CPU, of this one."""
         self.annotate = False
         """Whether a profiler that runs beside is told, too."""
+        self.clock: Callable[[], float] = time.perf_counter
+        """Of the host, in seconds."""
         self._on_gpu = device.type == "cuda"
         self._work = NOBODY
         self._phases_ms: dict[str, float] = {}
@@ -56,15 +58,15 @@ class Stopwatch:
             if self._on_gpu:
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 if not self._recorded:
-                    self._lap_begun_ms = 1e3 * time.perf_counter()
+                    self._lap_begun_ms = 1e3 * self.clock()
                 begin.record()
                 yield
                 end.record()
                 self._recorded.append(_Recorded(name, self._work, begin, end))
             else:
-                begun = time.perf_counter()
+                begun = self.clock()
                 yield
-                self._keep(name, self._work, 1e3 * begun, 1e3 * (time.perf_counter() - begun))
+                self._keep(name, self._work, 1e3 * begun, 1e3 * (self.clock() - begun))
 
     def lap(self) -> dict[str, float]:
         """Milliseconds per phase since the last lap. Waits for the device if its last span has not ended."""

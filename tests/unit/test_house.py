@@ -130,8 +130,8 @@ SURFACE = {
     },
     "plan calibrate": {"--device", "--out"},
     "plan explain": {
-        "--chunks", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline", "--sessions", "--shards",
-        "--size", "--software", "--stages", "--topology", "--window", "--zero",
+        "--chunks", "--frames", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline", "--sessions",
+        "--shards", "--size", "--software", "--stages", "--tile", "--topology", "--window", "--zero",
     },
     "plan simulate": {
         "--arrivals", "--failures", "--fps", "--gpus", "--json", "--max-waiting", "--minutes", "--model", "--recovery",

@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 from millstream.commands.plan import PlanRequest
 from millstream.commands.plan_calibrate import calibrate
 from millstream.commands.plan_collectives import SIZES, fit_alpha_beta
+from millstream.commands.plan_fit import Seen, fit
 from millstream.core.errors import DeviceError
+from millstream.core.presets import MODELS
+from millstream.core.topology import LOCAL
 from millstream.planner.communication import all_reduce
-from millstream.planner.hardware import DEVICES, Device, Link, find_device
+from millstream.planner.hardware import DEVICES, Device, Fleet, Link, find_device
 from millstream.planner.profile import profile_text, read_profile
+from millstream.planner.software import SOFTWARE
+from millstream.planner.time import call_time, decode_ms
+from millstream.planner.workload import Workload
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +50,9 @@ def test_plans_for_here_use_what_was_measured(measured: tuple[Device, Path]) -> 
     device, path = measured
     ask = PlanRequest(model="brook", gpus="here", profile=path).ask()
     assert ask.fleet.device == device
-    assert ask.work.software.name == "processor"
+    assert ask.work.software == device.fitted
+    assert device.fitted is not None
+    assert device.fitted.passes >= 0
 
 
 def test_a_measured_card_stands_for_its_name_in_the_catalogue() -> None:
@@ -86,3 +94,23 @@ def test_alpha_and_beta_are_found_again_from_ring_times(alpha: float, beta: floa
     assert found_beta == pytest.approx(beta, rel=1e-3)
     again = Link(name="fitted", alpha_us=found_alpha, beta_gb_s=found_beta)
     assert all_reduce(1 << 24, ranks, again) == pytest.approx(all_reduce(1 << 24, ranks, link), rel=0.05)
+
+
+@pytest.mark.parametrize(("passes", "launches", "vae_passes"), [(120.0, 300.0, 9.0), (0.0, 50.0, 0.0), (40.0, 0.0, 2.0)])
+def test_a_fit_finds_the_walks_and_calls_that_made_the_times(passes: float, launches: float, vae_passes: float) -> None:
+    device, spec = DEVICES["laptop-cpu"], MODELS["brook"]
+    true = replace(SOFTWARE["processor"], passes=passes, launches=launches, vae_passes=vae_passes)
+    works = [Workload(spec=spec, stream=replace(spec.stream, height=side, width=side), software=true) for side in (256, 128)]
+    fleet = Fleet(device=device, count=1)
+    seen = [
+        Seen(
+            call=call_time(work, fleet, LOCAL, keys=work.window_tokens).total,
+            commit=0.0,
+            front=decode_ms(work, device),
+        )
+        for work in works
+    ]
+    found = fit(device, works, seen)
+    assert found.passes == pytest.approx(passes, abs=1e-6)
+    assert found.launches == pytest.approx(launches, abs=1e-6)
+    assert found.vae_passes == pytest.approx(vae_passes, abs=1e-6)

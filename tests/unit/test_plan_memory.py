@@ -19,7 +19,7 @@ from millstream.ops.rope import Phases
 from millstream.planner.footprint import device_needs, rank_parameters
 from millstream.planner.hardware import GIB, find_device
 from millstream.planner.memory import dit_parameters, memory_need
-from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
+from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, tiled_decode_peak, vae_state_bytes
 from millstream.planner.workload import Workload
 from tests.unit.live_bytes import LiveBytes
 
@@ -91,6 +91,23 @@ def test_a_vae_holds_and_keeps_what_is_predicted(name: str, dtype: torch.dtype, 
     assert vae_state_bytes(spec.vae, stream, value_bytes=size) == kept
     both = kept + sum(tail.numel() * size for tail in encoder_tails)
     assert vae_state_bytes(spec.vae, stream, value_bytes=size, encodes=True) == both
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+@pytest.mark.parametrize(("name", "tile"), [("wan2.1-t2v-14b", 256), ("brook", 128)])
+def test_decoding_by_tiles_holds_one_of_them_and_all_pictures(name: str, tile: int, frames: int) -> None:
+    spec, size = MODELS[name], 4
+    stream = spec.stream
+    with torch.device("meta"), torch.no_grad():
+        vae = (BrookVAE if isinstance(spec.vae, BrookVAEConfig) else WanVAE)(spec.vae).float()
+        latents = torch.zeros(1, frames, spec.vae.channels, tile // 8, tile // 8)
+        _, tails = vae.decode(latents[:, :1])
+        with LiveBytes() as live:
+            pictures = torch.zeros(1, 4 * frames, 3, stream.height, stream.width)
+            pictures[..., :tile, :tile] = vae.decode(latents, tails)[0]
+    predicted = tiled_decode_peak(spec.vae, stream, frames=frames, value_bytes=size, tile=tile)
+    assert predicted == pytest.approx(live.peak, rel=0.03)
+    assert predicted < decode_peak(spec.vae, stream, frames=frames, value_bytes=size)
 
 
 def test_one_rank_of_one_holds_the_whole_model_and_two_hold_half_of_each_product() -> None:

@@ -161,10 +161,9 @@ def test_graph_breaks_and_recompiles_are_told_with_their_lines(tmp_path: Path) -
 
     torch._dynamo.reset()
     compiled = torch.compile(broken, backend="eager", dynamic=False)
-    with hear_the_compiler() as heard:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-            for size in (3, 4):
-                compiled(torch.ones(size))
+    with hear_the_compiler() as heard, torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for size in (3, 4):
+            compiled(torch.ones(size))
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     found = read_compilation(read_trace(tmp_path / "trace.json"), heard.places())
     assert found is not None
