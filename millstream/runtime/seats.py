@@ -39,8 +39,9 @@ class OpenRequest:
     max_chunks: int | None = None
     feed: LiveFeed | None = None
     journal: ChunkLog | None = None
-    start: Callable[[Engine], Session] | None = None
-    """Makes the session instead, on the engine's thread: one that was saved."""
+    start: Callable[[], Callable[[Engine], Session]] | None = None
+    """For one that was saved: reads it, on a thread of its own, once it has its place; what it returns then makes the session,
+    on the engine's thread."""
 
     @property
     def pace(self) -> Pace:

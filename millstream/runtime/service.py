@@ -253,9 +253,12 @@ class Service:
                     if name in self.places.seats:  # in line, it may have been refused in the meantime
                         self.places.finish(self.places.seats[name], Ended(cause="limit", reason=reason))
             case Offload(session_id=name):
-                self._offload(self.places.seats[name])
+                seat = self.places.seats[name]
+                if self._moved(seat, self.engine.offload):
+                    with self._changed:
+                        self.places.vacate(seat)
             case Restore(session_id=name):
-                self._restore(self.places.seats[name])
+                self._moved(self.places.seats[name], self.engine.bring_back)
             case Sleep():
                 raise AssertionError("a sleep is waited for, not taken")
             case _:
@@ -347,34 +350,38 @@ class Service:
         if self.engine.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _offload(self, seat: Seat) -> None:
-        assert seat.session is not None
+    def _moved(self, seat: Seat, move: Callable[[Session], None]) -> bool:
+        """Whether its state is where it was to go; if not, it has ended."""
+        assert seat.session is not None, f"{seat.label} has no state to move"
         try:
-            self.engine.offload(seat.session)
+            move(seat.session)
+        except Exception as error:
+            self._fail(seat, error)
+            return False
+        return True
+
+    def _revive_soon(self, seat: Seat, note: str) -> None:
+        threading.Thread(target=self._read_saved, args=(seat, note), name="millstream-read", daemon=True).start()
+
+    def _read_saved(self, seat: Seat, note: str) -> None:
+        """Only now, when it has its place: what waits in line is a file. Not on the engine's thread: disks are slow."""
+        assert seat.request.start is not None, f"{seat.label} was not saved"
+        try:
+            make = seat.request.start()
         except Exception as error:
             self._fail(seat, error)
             return
         with self._changed:
-            self.places.vacate(seat)
+            self._jobs.append(partial(self._revive, seat, make, note))
+            self._changed.notify_all()
 
-    def _restore(self, seat: Seat) -> None:
-        assert seat.session is not None
-        try:
-            self.engine.bring_back(seat.session)
-        except Exception as error:
-            self._fail(seat, error)
-
-    def _revive_soon(self, seat: Seat, note: str) -> None:
-        assert seat.request.start is not None, f"{seat.label} was not saved"
-        self._jobs.append(partial(self._revive, seat, seat.request.start, note))
-
-    def _revive(self, seat: Seat, start: Callable[[Engine], Session], note: str) -> None:
+    def _revive(self, seat: Seat, make: Callable[[Engine], Session], note: str) -> None:
         """A saved session, without the lock: all that it holds is copied."""
         if not self.places.holds(seat):
             return  # it was given up while it waited for this
         session: Session | None = None
         try:
-            session = start(self.engine)
+            session = make(self.engine)
             with self._changed:
                 if self.places.holds(seat):
                     self.places.schedule(seat, session, note)

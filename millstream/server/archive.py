@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -76,9 +77,10 @@ class Archive:
         await self._do(lambda: snapshot.write(taken, path))
         return self.shelf.keep("snapshots", name)
 
-    async def load(self, name: str) -> snapshot.Snapshot:
-        path = self.shelf.find("snapshots", name).path
-        return await self._do(lambda: snapshot.read(path, self._engine, self._header.fingerprint))
+    async def find_saved(self, name: str) -> Saved:
+        """A snapshot that this engine can go on with. Raises what is wrong with it."""
+        file = (self.shelf.find("snapshots", name).path, self._engine, self._header.fingerprint)
+        return Saved(await self._do(partial(snapshot.check, *file)), partial(snapshot.read, *file))
 
     async def take_in(self, pieces: AsyncIterator[bytes]) -> Kept:
         """A snapshot from elsewhere: kept if this engine can go on with it."""
@@ -95,6 +97,14 @@ class Archive:
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A snapshot as it lies on the disk; nothing of it is in memory yet."""
+
+    header: snapshot.SnapshotHeader
+    read: Callable[[], snapshot.Snapshot]
 
 
 class SessionJournal:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
@@ -143,18 +144,17 @@ class Hub:
 
     async def restore(self, snapshot_name: str) -> Station:
         """A saved session, as a new one. What it has done so far is in no journal, so it has none."""
-        held = [await self.archive.load(snapshot_name)]  # to be let go of by whoever revives it: the request outlives that
-        header, session_id = held[0].header, secrets.token_urlsafe(ID_BYTES)
-        config = header.config
-        feed = LiveFeed((config.height, config.width)) if header.timeline.has_input else None
+        saved, session_id = await self.archive.find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
+        config, timeline = saved.header.config, saved.header.timeline
+        feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
         request = OpenRequest(
             session_id=session_id,
-            prompts=header.timeline.prompts,
+            prompts=timeline.prompts,
             config=config,
             may_wait=True,
             **self._bounds,
             feed=feed,
-            start=lambda engine: snapshot.revive(held.pop(), engine, session_id, feed=feed),
+            start=lambda: partial(snapshot.revive, saved.read(), session_id=session_id, feed=feed),
         )
         return self._opened(request)
 

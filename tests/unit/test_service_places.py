@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from millstream.core.controls import Cut, Pause, Resume, SetSteps, SetWindow
-from millstream.core.errors import ConfigError, ControlError, Overloaded, UnknownSession
+from millstream.core.errors import ConfigError, ControlError, Overloaded, SnapshotError, UnknownSession
 from millstream.runtime import snapshot
 from millstream.runtime.admission import AdmissionConfig, Admitted
 from millstream.runtime.chunk_times import ChunkTimes
@@ -245,31 +245,48 @@ def saved(engine: Engine, chunks: int = 2, **changes: object) -> snapshot.Snapsh
         return snapshot.take(engine, session, "")
 
 
-def restoring(engine: Engine, name: str, start: Callable[[Engine], Session]) -> OpenRequest:
-    return request(engine, name, start=start)
+def restoring(engine: Engine, name: str, make: Callable[[Engine], Session], **changes: object) -> OpenRequest:
+    """Of what is read at once."""
+    return request(engine, name, start=lambda: make, **changes)
 
 
-def test_a_restored_session_goes_on_and_its_snapshot_is_let_go(engine: Engine) -> None:
-    held = [saved(engine)]
-    gone = weakref.ref(next(iter(held[0].tensors.values())))
-    with running(engine) as service:
-        owner = Owner()
-        service.open(restoring(engine, "a", lambda engine: snapshot.revive(held.pop(), engine, "a")), owner)
+def test_a_saved_session_is_read_when_it_has_its_place_goes_on_and_the_copy_is_let_go(engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "saved.safetensors"
+    snapshot.write(saved(engine), file)
+    read: list[weakref.ref[torch.Tensor]] = []
+
+    def start() -> Callable[[Engine], Session]:
+        held = snapshot.read(file, engine, "")
+        read.append(weakref.ref(next(iter(held.tensors.values()))))
+        return lambda engine: snapshot.revive(held, engine, "a")
+
+    with running(engine, memory=BYTES) as service:
+        first, owner = Owner(), Owner()
+        service.open(request(engine, "first"), first)
+        service.open(request(engine, "a", start=start), owner)
         service.watch("a")
+        assert owner.wait_for(Waiting)[-1].position == 1
+        assert read == [], "one that waits in line is a file and no memory"
+        service.end("first")
         assert owner.digests(2) == alone(engine, "sea", 4)[2:]
         gc.collect()
-        assert gone() is None
+        assert [each() for each in read] == [None]
 
 
-def test_a_snapshot_that_fails_to_revive_ends_alone_and_gives_up_its_place(engine: Engine) -> None:
-    def broken(engine: Engine) -> Session:
+def test_a_snapshot_that_cannot_be_read_or_revived_ends_alone_and_gives_up_its_place(engine: Engine) -> None:
+    def gone() -> Callable[[Engine], Session]:
+        raise SnapshotError("the file is not there any more")
+
+    def too_large(engine: Engine) -> Session:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with running(engine, memory=BYTES) as service:
-        owner = Owner()
-        service.open(restoring(engine, "a", broken), owner)
-        assert owner.wait_for(Ended)[-1].cause == "failed"
-        wait_for_places(service, 0)
+        for asked, said in ((request(engine, "a", start=gone), "not there"), (restoring(engine, "a", too_large), "memory")):
+            owner = Owner()
+            service.open(asked, owner)
+            ended = owner.wait_for(Ended)[-1]
+            assert (ended.cause, said in ended.reason) == ("failed", True)
+            wait_for_places(service, 0)
         assert service.failure is None
 
 
@@ -305,8 +322,7 @@ def test_a_control_that_waits_in_a_snapshot_must_fit_the_promise_too(engine: Eng
             service.places.admission.times.add(geometry(engine.spec, config(engine)), load)
         owner = Owner()
         fps = min(0.4 * 12 / load, 240.0)
-        opening = request(engine, "a", fps=fps, start=lambda engine: snapshot.revive(taken, engine, "a"))
-        service.open(opening, owner)
+        service.open(restoring(engine, "a", lambda engine: snapshot.revive(taken, engine, "a"), fps=fps), owner)
         ended = owner.wait_for((Ended, Live))[-1]
         assert isinstance(ended, Ended)
         assert "of the device" in ended.reason or "could wait" in ended.reason
