@@ -28,12 +28,7 @@ import torch
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, Resume, Stop
 from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
-from millstream.runtime.admission import (
-    Admission,
-    AdmissionConfig,
-    AdmissionMetrics,
-    Answer,
-)
+from millstream.runtime.admission import Admission, AdmissionConfig, AdmissionMetrics, Answer
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.engine import Engine
 from millstream.runtime.notices import Applied, Ended, Pictured, Tell
