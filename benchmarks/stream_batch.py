@@ -1,0 +1,71 @@
+"""How far a stream batch is from the exact stream, on a trained model: Brook's pictures with 1 to 3 chunks under way.
+
+    python -m benchmarks.stream_batch
+
+Same prompts, seeds and noise; only when a chunk begins differs. `unrelated` compares exact streams of different seeds: what
+two pictures of the same prompt have in common anyway. A depth of 1 is the exact stream and must show no difference; so is one
+of 2 with two steps, where a chunk begins when the one before it has only its commit left.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+from torch import Tensor
+
+from benchmarks.report import write_report
+from millstream.runtime.engine import Engine
+from millstream.runtime.stream_batch import StreamBatch
+
+PROMPTS = (
+    "a large red balloon drifting slowly over the hills at dusk in clear weather",
+    "a yellow lantern over the sea at night",
+)
+SCHEDULES = {"two steps": (1000, 500), "four steps": (1000, 750, 500, 250)}
+CHUNKS, DEPTHS = 6, (1, 2, 3)
+
+
+def streamed(engine: Engine, prompt: str, steps: tuple[int, ...], seed: int = 1, depth: int = 1) -> tuple[Tensor, Tensor]:
+    """Latents [1, F, C, Y, X] and pictures [T, Y, X, 3] in 0 to 255 of a stream with `depth` chunks under way."""
+    session, batch = engine.session(prompt, seed=seed, steps=steps), StreamBatch(engine.generator, depth=depth)
+    deliveries = []
+    for _ in range(CHUNKS):
+        parcel = session.plan_chunk()
+        assert parcel is not None, "nothing pauses this stream"
+        deliveries += batch.push(parcel)
+    deliveries += batch.flush()
+    pictures = [session.accept(delivery) for delivery in deliveries]
+    frames = torch.cat([torch.from_numpy(chunk.frames) for chunk in pictures if chunk is not None]).float()
+    return torch.cat([delivery.latents_out for delivery in deliveries if delivery.latents_out is not None], dim=1), frames
+
+
+def compare(found: tuple[Tensor, Tensor], exact: tuple[Tensor, Tensor]) -> dict[str, float]:
+    """Latents that differ by so much of their length, pictures by so many decibels; infinite ones are said as 999."""
+    latents = float((found[0] - exact[0]).float().norm() / exact[0].float().norm())
+    square = float((found[1] - exact[1]).square().mean())
+    psnr = 999.0 if square == 0 else float(10 * torch.log10(torch.tensor(255.0**2 / square)))
+    return {"latents_relative_error": latents, "psnr_db": psnr}
+
+
+def means(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(statistics.mean(row[name] for row in rows), 4) for name in rows[0]}
+
+
+def measure(engine: Engine, steps: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    exact = {prompt: streamed(engine, prompt, steps) for prompt in PROMPTS}
+    found = {
+        f"depth {depth}": means([compare(streamed(engine, prompt, steps, depth=depth), exact[prompt]) for prompt in PROMPTS])
+        for depth in DEPTHS
+    }
+    return found | {"unrelated": means([compare(streamed(engine, prompt, steps, seed=2), exact[prompt]) for prompt in PROMPTS])}
+
+
+def main() -> None:
+    engine = Engine("brook", weights="bundled", device="cpu", dtype="float32")
+    configuration = {"model": "brook", "dtype": "float32", "chunks": CHUNKS, "prompts": PROMPTS, "schedules": SCHEDULES}
+    write_report("stream_batch", configuration, {name: measure(engine, steps) for name, steps in SCHEDULES.items()})
+
+
+if __name__ == "__main__":
+    main()
