@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,6 +86,14 @@ def test_every_file_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
 
 
+COLLECTIVES = re.compile(r"\bdist\.(all_|i?send|i?recv|broadcast|reduce|gather|scatter|barrier|batch_isend|monitored)")
+
+
+def test_collectives_are_called_in_one_file_which_guards_them() -> None:
+    callers = {str(path.relative_to(PACKAGE)) for path in FILES if COLLECTIVES.search(path.read_text())}
+    assert callers == {"parallel/collectives.py"}
+
+
 def loaded_by(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
@@ -118,7 +127,7 @@ SURFACE = {
     },
     "serve": {
         "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--host", "--ice-server",
-        "--insecure", "--lead", "--log-json", "--lora", "--max-waiting", "--memory", "--model", "--port", "--share",
+        "--insecure", "--lead", "--log-json", "--lora", "--max-waiting", "--memory", "--model", "--plan", "--port", "--share",
         "--threads", "--topology", "--weights",
     },
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--topology", "--weights"},
