@@ -91,7 +91,8 @@ COLLECTIVES = re.compile(r"\bdist\.(all_|i?send|i?recv|broadcast|reduce|gather|s
 
 def test_collectives_are_called_in_one_file_which_guards_them() -> None:
     callers = {str(path.relative_to(PACKAGE)) for path in FILES if COLLECTIVES.search(path.read_text())}
-    assert callers == {"parallel/collectives.py"}
+    measured_bare = {"commands/plan_collectives.py"}
+    assert callers - measured_bare == {"parallel/collectives.py"}
 
 
 def loaded_by(code: str) -> set[str]:
