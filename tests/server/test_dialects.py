@@ -98,11 +98,16 @@ def test_sglang_prompt_events_get_two_receipts_and_others_an_error_while_the_str
             assert "first_frame" in client.errors.pop()["content"]
             await client.event("prompt", {"prompt": "a storm"}, event_id=7)
             await client.event("camera_actions", ["w"], event_id=8)
+            await client.send({"type": "event", "kind": "camera_actions", "event_id": 9, "speed": 2, "smooth": None})
             receipts: list[dict[str, Any]] = []
-            while len(receipts) < 2:
-                receipts += (await client.chunk()).stats["receipts"]
+            notes: list[str] = []
+            while len(receipts) < 2 or not notes:
+                stats = (await client.chunk()).stats
+                receipts += stats["receipts"]
+                notes += stats["notes"]
+            assert notes == ["speed means nothing here and was left out"]
             assert [(each["event_id"], each["state"]) for each in receipts] == [(7, "queued"), (7, "applied")]
-            assert [(each["event_id"], each["code"]) for each in client.errors] == [(8, "bad_control")]
+            assert [(each["event_id"], each["code"]) for each in client.errors] == [(8, "bad_control"), (9, "bad_control")]
             assert "camera_actions" in client.errors[0]["content"]
             await client.chunk()
 

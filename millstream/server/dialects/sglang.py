@@ -8,6 +8,7 @@ SGLang has no message for: receipts of events, and notes about fields that mean 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,8 @@ from millstream.server.talk import converse
 
 CONTENT_TYPES = {"webp": "image/webp", "jpeg": "image/jpeg", "raw": "application/x-raw-rgb"}
 MAX_STEPS = 16
+MAX_NOTES = 32
+"""That wait for a chunk; the oldest are forgotten first."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
@@ -106,7 +109,7 @@ class SGLang:
         self._event_ids: dict[str, int | str] = {}
         """By control; of more than may wait, the oldest is forgotten."""
         self._receipts: list[EventReceipt] = []
-        self._notes: list[str] = []
+        self._notes: deque[str] = deque(maxlen=MAX_NOTES)
 
     @property
     def refusals(self) -> int:
@@ -132,7 +135,9 @@ class SGLang:
                 case "event" if not self._interpreter.live:
                     raise ProtocolError("bad_state", "say init first")
                 case "event":
-                    await self._event(heed(fields, Event)[0])
+                    event, unknown = heed(fields, Event)
+                    self._note_left_out(unknown)
+                    await self._event(event)
                 case _:
                     raise ProtocolError("bad_message", 'type must be "init" or "event"')
         except MillstreamError as error:
@@ -167,7 +172,7 @@ class SGLang:
         )
         if not await self._interpreter.start(ask, init.realtime_output_format, max_chunks=init.max_chunks):
             return
-        self._notes += [f"{name} means nothing here and was left out" for name in unknown]
+        self._note_left_out(unknown)
         for name in ("first_frame", "condition_inputs"):
             if getattr(init, name):
                 refusal = f"this model takes no {name}; the stream begins from the prompt alone"
@@ -214,7 +219,8 @@ class SGLang:
                 payload=part,
             )
         receipts, self._receipts = tuple(self._receipts), []
-        notes, self._notes = tuple(self._notes), []
+        notes = tuple(self._notes)
+        self._notes.clear()
         yield ChunkStats(
             chunk_index=info.index,
             num_frames=info.num_frames,
@@ -224,6 +230,10 @@ class SGLang:
             receipts=receipts,
             notes=notes,
         )
+
+    def _note_left_out(self, names: tuple[str, ...]) -> None:
+        """Told with the next chunk."""
+        self._notes.extend(f"{name} means nothing here and was left out" for name in names)
 
     def _note_receipt(self, receipt: Receipt) -> None:
         if receipt.control_id == END_ID:
