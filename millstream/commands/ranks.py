@@ -45,7 +45,7 @@ def open_engine(wanted: Wanted) -> Engine:
     """The front's engine, with its mesh where it has one. A signal to stop then ends both."""
     place = placement()
     if not wanted.topology.is_local:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        signal.signal(signal.SIGTERM, _leave)
     return Engine(
         wanted.model,
         weights=wanted.weights,
@@ -55,3 +55,9 @@ def open_engine(wanted: Wanted) -> Engine:
         topology=wanted.topology,
         launch=launcher if place is None else joiner(place),
     )
+
+
+def _leave(*_: object) -> None:
+    """Once: what is being tidied up then is not interrupted by another signal."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
 """Meshes that one chunk may bring down; then it is the chunk."""
-MAX_LOSSES, WITHIN_S = 4, 60.0
-"""So many meshes lost within this time are not bad luck."""
+MAX_LOSSES = 4
+"""Meshes lost one after the other without a chunk in between: then it is not bad luck."""
 
 
 class Recoverable(Protocol):
@@ -79,7 +79,8 @@ class MeshTransport:
         self._sessions: weakref.WeakValueDictionary[str, Recoverable] = weakref.WeakValueDictionary()
         self._cold: set[str] = set()
         """Sessions that were on an earlier mesh and have sent nothing to this one."""
-        self._losses: deque[float] = deque(maxlen=MAX_LOSSES)
+        self._losses = 0
+        """Since the last answer."""
         self.held_bytes = 0
         """What sessions hold on the leader, as it last said."""
         self.recoveries = 0
@@ -127,7 +128,7 @@ class MeshTransport:
             while True:
                 try:
                     answer = flight.future.result()
-                    self.held_bytes = answer.held_bytes
+                    self.held_bytes, self._losses = answer.held_bytes, 0
                     return answer
                 except MeshLost as lost:
                     self._recover(lost, flight)
@@ -138,7 +139,7 @@ class MeshTransport:
         """Start a mesh again and send it everything that was under way, oldest first. A chunk that brings down one mesh after
         the other is left out."""
         begun = time.monotonic()
-        self._refuse_hopeless(lost, begun)
+        self._refuse_hopeless(lost)
         self._mesh.close()
         self._mesh = self._launch()
         self.check()
@@ -163,9 +164,9 @@ class MeshTransport:
         self._cold.remove(name)
         return self._sessions[name].mend(parcel)
 
-    def _refuse_hopeless(self, lost: MeshLost, now: float) -> None:
+    def _refuse_hopeless(self, lost: MeshLost) -> None:
         if not self._checked:
             raise MeshError(str(lost))
-        self._losses.append(now)
-        if len(self._losses) == MAX_LOSSES and now - self._losses[0] < WITHIN_S:
-            raise MeshError(f"the mesh was lost {MAX_LOSSES} times within {WITHIN_S:g} s, the last time because: {lost}")
+        self._losses += 1
+        if self._losses == MAX_LOSSES:
+            raise MeshError(f"the mesh was lost {MAX_LOSSES} times without a chunk in between, the last time because: {lost}")
