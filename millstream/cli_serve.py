@@ -50,6 +50,10 @@ def serve(
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
     topology: TopologyName = "local",
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="What plan --json wrote: model, topology, batch, size, window and steps.", show_default=False),
+    ] = None,
 ) -> None:
     """Serve live streams to browsers and programs, each person with a session of their own.
 
@@ -59,8 +63,19 @@ def serve(
         from millstream.commands.serve import ServeRequest
         from millstream.commands.serve import serve as run
 
+        stream = None
+        if plan is not None:
+            from millstream.commands.plan_use import settings_of
+
+            if (model, topology, batch) != ("brook", "local", 1):
+                raise ConfigError("--plan says what --model, --topology and --batch are; leave them out")
+            planned = settings_of(plan)
+            model, topology, batch, stream = planned.model, str(planned.topology), planned.batch, planned.stream
+            if planned.replicas > 1:
+                typer.echo(f"the plan counts on {planned.replicas} replicas; this is one of them", err=True)
         request = ServeRequest(
             model=model,
+            stream=stream,
             weights=weights or [],
             loras=[parse_lora(text) for text in lora or []],
             host=host,

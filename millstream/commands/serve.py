@@ -66,6 +66,8 @@ class ServeRequest:
     dtype: str = "auto"
     threads: int | None = None
     topology: str = "local"
+    stream: StreamConfig | None = None
+    """What a session is unless it asks for something else; None: the model's own."""
     memory_gib: float | None = None
     """For all sessions together; None: half of what is free."""
     share: float = 0.9
@@ -86,6 +88,7 @@ def serve(request: ServeRequest) -> None:
     access = access_for(request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins)
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
     spec = find_model(request.model)
+    stream = request.stream or spec.stream
     weights = find_weights(request.model, request.weights)
     if request.threads:
         torch.set_num_threads(request.threads)
@@ -103,13 +106,13 @@ def serve(request: ServeRequest) -> None:
     set_up_logging(as_json=request.log_json)
     if wanted.topology.is_local:
         device = choose_device(request.device)
-        refuse_if_too_large(spec, spec.stream, device, choose_dtype(request.dtype, device), with_text=not is_random(weights))
+        refuse_if_too_large(spec, stream, device, choose_dtype(request.dtype, device), with_text=not is_random(weights))
     with listener, plain_out_of_memory(), open_engine(wanted) as engine:
         service = _service(request, engine)
-        card, limits = model_card(engine, request.lead_s), HubLimits(abandon_s=request.abandon_s)
+        card, limits = model_card(engine, request.lead_s, stream), HubLimits(abandon_s=request.abandon_s)
         make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=limits)
         app = create_app(make_hub, AppConfig(access=access, ice_servers=ice_servers))
-        service.start(warm_up=[spec.stream])
+        service.start(warm_up=[stream])
         run_until_told(app, listener)
 
 
@@ -135,10 +138,10 @@ def run_until_told(app: object, listener: socket.socket) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def model_card(engine: Engine, lead_s: float | None = None) -> ModelCard:
+def model_card(engine: Engine, lead_s: float | None = None, stream: StreamConfig | None = None) -> ModelCard:
     return ModelCard(
         name=engine.spec.name,
-        stream=engine.spec.stream,
+        stream=stream or engine.spec.stream,
         unknown_words=engine.model.text.embedder.unknown,
         examples=EXAMPLES,
         lead_s=lead_s,

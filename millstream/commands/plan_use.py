@@ -1,0 +1,80 @@
+"""A plan handed on: what `plan --json` wrote, as settings that `serve --plan` starts with. Loads no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from millstream.core.config import StreamConfig
+from millstream.core.errors import ConfigError, MillstreamError
+from millstream.core.presets import find_model
+from millstream.core.topology import Topology
+from millstream.planner.record import FORMAT, VERSION
+
+MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSettings:
+    model: str
+    topology: Topology
+    batch: int
+    stream: StreamConfig
+    """What a session is unless it asks for something else."""
+    replicas: int
+    """That the plan counts on; one server is one of them."""
+
+
+def settings_of(path: Path) -> PlannedSettings:
+    """Of the best plan in the file. One that does not hold its promise is refused, and so is what cannot be served."""
+    record = _read(path)
+    try:
+        ask, best = record["ask"], record["plans"][0]
+        missing = [str(line) for line in best["missing"]]
+        precision, model, topology = str(ask["precision"]), str(ask["model"]), str(best["topology"])
+        batch, replicas = int(ask["batch"]), int(best["replicas"])
+        height, width = (int(side) for side in str(ask["size"]).split("x"))
+        changes = {
+            "height": height,
+            "width": width,
+            "fps": float(ask["fps"]),
+            "window": int(ask["window"]),
+            "steps": tuple(float(step) for step in ask["steps"]),
+        }
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is not a whole plan (no {error}); write it again with millstream plan --json") from None
+    if missing:
+        raise ConfigError(f"the plan in {path} does not hold its promise: {missing[0]}; ask for less, or serve without --plan")
+    if precision != "native":
+        raise ConfigError(f"the plan in {path} counts on {precision}; plan again without --precision to serve it")
+    return PlannedSettings(
+        model=model,
+        topology=Topology.parse(topology),
+        batch=batch,
+        stream=_stream(path, model, changes),
+        replicas=replicas,
+    )
+
+
+def _stream(path: Path, model: str, changes: Mapping[str, Any]) -> StreamConfig:
+    try:
+        return replace(find_model(model).stream, **changes)
+    except MillstreamError as error:
+        raise ConfigError(f"the plan in {path} cannot be served: {error}") from None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError("too large")
+        record = json.loads(path.read_text())
+        if not isinstance(record, dict) or record.get("format") != FORMAT or record.get("version") != VERSION:
+            raise ValueError("another format or version")
+        return record
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; write a plan with millstream plan --json") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not a plan ({error}); write one with millstream plan --json") from None

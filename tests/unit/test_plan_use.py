@@ -1,0 +1,113 @@
+"""A plan that is handed to `serve`: it starts what was planned, or says why it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from millstream.cli import app
+from millstream.commands import serve as serving
+from millstream.commands.plan_use import settings_of
+from millstream.commands.serve import ServeRequest
+from millstream.core.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def machine_that_was_never_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_HOME", str(tmp_path / "home"))
+
+
+def planned(folder: Path, *words: str, **changes: Any) -> Path:
+    """What `plan --json` printed, with entries of the ask changed."""
+    record = json.loads(CliRunner().invoke(app, ["plan", *words, "--json"]).stdout)
+    record["ask"].update(changes)
+    path = folder / "plan.json"
+    path.write_text(json.dumps(record))
+    return path
+
+
+BIG = (
+    "-m",
+    "wan2.1-t2v-14b",
+    "--gpus",
+    "4xH200",
+    "--size",
+    "320x576",
+    "--fps",
+    "24",
+    "--software",
+    "compiled",
+    "--window",
+    "9",
+)
+
+
+def test_what_was_planned_is_what_is_set(tmp_path: Path) -> None:
+    path = planned(tmp_path, *BIG, "--steps", "1000,500", "--topology", "front+tp2")
+    settings = settings_of(path)
+    assert settings.model == "wan2.1-t2v-14b"
+    assert str(settings.topology) == "front+tp2"
+    stream = settings.stream
+    assert (stream.height, stream.width, stream.fps, stream.window, stream.steps) == (320, 576, 24.0, 9, (1000.0, 500.0))
+
+
+def test_the_best_plan_of_several_is_taken(tmp_path: Path) -> None:
+    path = planned(tmp_path, *BIG)
+    assert str(settings_of(path).topology) == json.loads(path.read_text())["plans"][0]["topology"]
+
+
+def test_serve_starts_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[ServeRequest] = []
+    monkeypatch.setattr(serving, "serve", asked.append)
+    path = planned(tmp_path, "-m", "brook", "--gpus", "laptop-cpu", "--size", "128x192", "--fps", "4", "--batch", "2")
+    result = CliRunner().invoke(app, ["serve", "--plan", str(path), "--port", "0"])
+    assert result.exit_code == 0, result.output
+    (request,) = asked
+    assert (request.model, request.topology, request.batch) == ("brook", "local", 2)
+    assert request.stream is not None
+    assert (request.stream.height, request.stream.width, request.stream.fps) == (128, 192, 4.0)
+
+
+def test_a_plan_and_what_it_says_already_do_not_go_together(tmp_path: Path) -> None:
+    path = planned(tmp_path, *BIG)
+    result = CliRunner().invoke(app, ["serve", "--plan", str(path), "--batch", "4"])
+    assert result.exit_code == 2
+    assert "leave them out" in result.output
+
+
+def test_a_plan_that_does_not_hold_is_not_served(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not hold its promise: a device"):
+        settings_of(planned(tmp_path, "-m", "wan2.1-t2v-14b", "--gpus", "RTX5090", "--fps", "60"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (dict(precision="fp8"), "counts on fp8"),
+        (dict(model="layers=30,width=1536"), "cannot be served"),
+        (dict(size="large"), "not a whole plan"),
+        (dict(window=-3), "cannot be served"),
+        (dict(steps=None), "not a whole plan"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        settings_of(planned(tmp_path, *BIG, **changes))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "is not a plan"), ("[]", "another format"), ('{"format": "millstream-plan", "version": 9}', "version")],
+)
+def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        settings_of(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        settings_of(tmp_path / "nowhere.json")
