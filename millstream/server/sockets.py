@@ -11,6 +11,7 @@ import asyncio
 import socket
 from contextlib import ExitStack
 
+from h11 import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -31,14 +32,23 @@ class ImpatientHTTP(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._patience.cancel()
         self._expect_request()
 
-    def _expect_request(self) -> None:
-        self.loop.call_later(REQUEST_S, self._hang_up_unless_past, self.cycle)
+    def handle_websocket_upgrade(self, event: Request) -> None:
+        self._patience.cancel()
+        super().handle_websocket_upgrade(event)
 
-    def _hang_up_unless_past(self, last: RequestResponseCycle | None) -> None:
-        upgraded = self.transport.get_protocol() is not self
-        if self.cycle is last and not upgraded:
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._patience.cancel()
+        super().connection_lost(exc)
+
+    def _expect_request(self) -> None:
+        self._patience = self.loop.call_later(REQUEST_S, self._hang_up_after, self.cycle)
+
+    def _hang_up_after(self, last: RequestResponseCycle | None) -> None:
+        """Unless another request has begun."""
+        if self.cycle is last:
             self.transport.abort()
 
 
