@@ -54,6 +54,7 @@ class Engine:
         speed: Speed | None = None,
         topology: Topology = LOCAL,
         limits: MeshLimits | None = None,
+        compile_backend: str = "",
         launch: Launch = launcher,
     ) -> None:
         """`launch` is how the mesh of a topology that has one is started: by default, on this machine."""
@@ -74,7 +75,7 @@ class Engine:
             self._generator = Generator(self.model.dit, stopwatch, defers_commits=self.speed.paired_commits)
         else:
             refuse_fast_blocks(self.speed)
-            config = mesh_config(topology, model, self.weights, self.loras, self.device, self.dtype, limits)
+            config = mesh_config(topology, model, self.weights, self.loras, self.device, self.dtype, limits, compile_backend)
             self._mesh = MeshTransport(launch(config, self.device))
         self._parts = SharedParts(
             transport=self._mesh or LocalTransport(self.generator),
@@ -88,7 +89,7 @@ class Engine:
             calm=self.spec.calm,
         )
         if self._mesh is not None:
-            self._warm_up(self._mesh)
+            self._warm_up(self._mesh, fill_window=bool(compile_backend))
 
     @property
     def generator(self) -> Generator:
@@ -207,12 +208,17 @@ class Engine:
             "topology": str(self.topology),
         }
 
-    def _warm_up(self, mesh: MeshTransport) -> None:
-        """Two chunks through the ordinary way, during which ranks compare every collective; then each compares itself."""
+    def _warm_up(self, mesh: MeshTransport, *, fill_window: bool) -> None:
+        """A few chunks through the ordinary way, during which ranks compare every collective; then each compares itself.
+
+        Where blocks are compiled, the window is filled, so that every shape that comes has been there.
+        """
+        stream = self.spec.stream
+        chunks = 2 + (stream.window // stream.frames_per_chunk if fill_window else 0)
         try:
             with self.session("warm up", session_id="warm-up") as session:
                 session.timeline.epoch = WARM_UP_EPOCH
-                for _ in session.stream(chunks=2):
+                for _ in session.stream(chunks):
                     pass
             mesh.check()
         except BaseException:

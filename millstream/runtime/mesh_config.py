@@ -45,7 +45,8 @@ class MeshConfig:
     dtype: str
     threads: int
     """CPU threads of one rank of the mesh."""
-    compile_blocks: bool = False
+    compile_backend: str = ""
+    """What compiles the blocks: `inductor`, or `eager`, which only traces; empty where they run as they are."""
     limits: MeshLimits = field(default_factory=MeshLimits)
     reports: Path = Path("out/hangs")
     """Folder for what is written down before a mesh that hangs is killed."""
@@ -59,6 +60,7 @@ def mesh_config(
     device: torch.device,
     dtype: torch.dtype,
     limits: MeshLimits | None = None,
+    compile_backend: str = "",
 ) -> MeshConfig:
     """For this machine: the ranks of a mesh share its threads."""
     return MeshConfig(
@@ -70,4 +72,5 @@ def mesh_config(
         dtype=str(dtype).removeprefix("torch."),
         threads=max(1, torch.get_num_threads() // topology.mesh_size),
         limits=limits or MeshLimits(),
+        compile_backend=compile_backend,
     )

@@ -27,6 +27,7 @@ from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.models.weights.fingerprint import fingerprint_of, records
 from millstream.parallel.apply import parallelise
+from millstream.parallel.compiled import compile_blocks
 from millstream.parallel.groups import Groups, create_groups
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.runtime.board import Board, Meeting
@@ -129,8 +130,11 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
     groups = join_groups(board, topology, rank, limits, own_gpu=own_gpu)
     groups, record = compared(groups, board, limits.window_s)
     watchdog.record = record
-    generator = make_generator(parallelise(dit, topology, groups), Stopwatch(device, rank=rank))
-    standing = Standing(generator.dit, board, rank, topology, record, limits)
+    share = parallelise(dit, topology, groups)
+    if config.compile_backend:
+        compile_blocks(share, backend=config.compile_backend)
+    generator = make_generator(share, Stopwatch(device, rank=rank))
+    standing = Standing(share, board, config, groups, record)
     member = MeshRank(generator, groups, watchdog, check=standing.check)
     if rank == LEADER:
         Leader(member, groups, watchdog).lead()

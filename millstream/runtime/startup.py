@@ -31,7 +31,7 @@ def facts_of(config: MeshConfig, weights: str | None) -> dict[str, str]:
         "device": config.device,
         "dtype": config.dtype,
         "limits": repr(config.limits),
-        "compile": "on" if config.compile_blocks else "off",
+        "compile": config.compile_backend or "off",
     }
     if weights is not None:
         facts |= {"weights": weights, "attention": attention_backends(), "threads": str(torch.get_num_threads())}

@@ -28,7 +28,7 @@ def other_dtype(config: MeshConfig, number: int, meeting: Meeting) -> None:
 
 
 def compiles_alone(config: MeshConfig, number: int, meeting: Meeting) -> None:
-    rank.run_rank(replace(config, compile_blocks=True) if number == GUILTY else config, number, meeting)
+    rank.run_rank(replace(config, compile_backend="eager") if number == GUILTY else config, number, meeting)
 
 
 def other_attention(config: MeshConfig, number: int, meeting: Meeting) -> None:
@@ -152,4 +152,32 @@ def falls_over(config: MeshConfig, number: int, meeting: Meeting) -> None:
 
     honest = mesh.MeshRank.run
     mesh.MeshRank.run = run
+    rank.run_rank(config, number, meeting)
+
+
+def hides_a_collective(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    """Every rank sums where the compiler does not look."""
+    split = rank.parallelise
+
+    def parallelise(dit: Any, topology: Topology, groups: Any) -> Any:
+        here = split(dit, topology, groups)
+        hidden = torch.compiler.disable(lambda x: groups.stage.sum(x, "hidden"))
+        here.dit.blocks[0].register_forward_hook(lambda _, __, x: hidden(x) / groups.stage.size)
+        return here
+
+    rank.parallelise = parallelise
+    rank.run_rank(config, number, meeting)
+
+
+def breaks_its_graph(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    """One rank stops for somebody to look."""
+    split = rank.parallelise
+
+    def parallelise(dit: Any, topology: Topology, groups: Any) -> Any:
+        here = split(dit, topology, groups)
+        if number == GUILTY:
+            here.dit.blocks[0].register_forward_hook(lambda *_: torch._dynamo.graph_break())
+        return here
+
+    rank.parallelise = parallelise
     rank.run_rank(config, number, meeting)
