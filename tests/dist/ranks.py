@@ -85,7 +85,7 @@ class Ranks:
 
 
 @contextmanager
-def started(function: Callable[..., Any], size: int, *args: Any, group_timeout_s: float = 30.0) -> Iterator[Ranks]:
+def started(function: Callable[..., Any], size: int, *args: Any, group_timeout_s: float = 60.0) -> Iterator[Ranks]:
     """`function(rank, *args)` on `size` ranks of one gloo process group; no process is left afterwards.
 
     The function must be importable by name. Its answer travels as a pickle.

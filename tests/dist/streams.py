@@ -40,7 +40,7 @@ def engine() -> Engine:
 
 def spread_engine(topology: Topology, rank: int, whole: CausalDiT | None = None) -> tuple[Engine, Groups]:
     """An engine whose model is this rank's share, of another DiT if one is given."""
-    groups, here = create_groups(topology, rank, timeout_s=30), engine()
+    groups, here = create_groups(topology, rank, timeout_s=60), engine()
     here.generator.dit = parallelise(whole or here.generator.dit, topology, groups)
     return here, groups
 
@@ -90,7 +90,7 @@ def steered_on(rank: int, name: str, defers_commits: bool = False) -> tuple[Tens
     """To be run on every rank of a topology."""
     topology = Topology.parse(name)
     if rank == FRONT:
-        create_groups(topology, rank, timeout_s=30)
+        create_groups(topology, rank, timeout_s=60)
         return None
     here, _ = spread_engine(topology, rank)
     here.generator.defers_commits = defers_commits

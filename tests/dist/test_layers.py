@@ -26,7 +26,7 @@ FIVE_LAYERS = replace(MODELS["wan-tiny"].dit, layers=5)
 
 def calls_of_a_share(rank: int, name: str) -> tuple | None:
     topology = Topology.parse(name)
-    groups = create_groups(topology, rank, timeout_s=30)
+    groups = create_groups(topology, rank, timeout_s=60)
     if rank == FRONT:
         return None
     share = parallelise(dit(FOUR_HEADS), topology, groups)
@@ -85,7 +85,7 @@ class Noted:
 def sessions_in_turn(rank: int, name: str) -> tuple | None:
     topology = Topology.parse(name)
     if rank == FRONT:
-        create_groups(topology, rank, timeout_s=30)
+        create_groups(topology, rank, timeout_s=60)
         return None
     here, groups = spread_engine(topology, rank)
     share, halves = here.generator.dit, []
@@ -110,14 +110,14 @@ def test_sessions_of_any_kind_take_turns_in_a_pipeline_and_none_changes() -> Non
         assert waiting == []
 
 
-SLOW_S = 0.02
+SLOW_S = 0.04
 
 
 def pipeline_with_slow_blocks(rank: int, name: str) -> tuple | None:
     """Seconds that three chunks take for one session alone and for two in turn, on blocks that only take time."""
     topology = Topology.parse(name)
     if rank == FRONT:
-        create_groups(topology, rank, timeout_s=30)
+        create_groups(topology, rank, timeout_s=60)
         return None
     here, _ = spread_engine(topology, rank)
     for block in here.generator.dit.dit.blocks:
@@ -143,7 +143,7 @@ def stream_while_blocks_move(rank: int, name: str) -> tuple | None:
     """Two sessions over stages that seem to drift apart, one way and the other."""
     topology = Topology.parse(name)
     if rank == FRONT:
-        create_groups(topology, rank, timeout_s=30)
+        create_groups(topology, rank, timeout_s=60)
         return None
     here, _ = spread_engine(topology, rank, dit(FIVE_LAYERS))
     share, stage = here.generator.dit, topology.place_of(rank)[0]

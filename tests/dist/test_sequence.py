@@ -20,7 +20,7 @@ from tests.unit.models_for_tests import dit, relative_error
 
 def calls_of_a_share(rank: int, name: str) -> tuple | None:
     topology = Topology.parse(name)
-    groups = create_groups(topology, rank, timeout_s=30)
+    groups = create_groups(topology, rank, timeout_s=60)
     if rank == FRONT:
         return None
     share = parallelise(dit(FOUR_HEADS), topology, groups)
@@ -45,7 +45,7 @@ EIGHT_HEADS = replace(FOUR_HEADS, width=96, heads=8)
 
 def overlapped_calls(rank: int, name: str) -> tuple | None:
     topology = Topology.parse(name)
-    groups = create_groups(topology, rank, timeout_s=30)
+    groups = create_groups(topology, rank, timeout_s=60)
     if rank == FRONT:
         return None
     share = parallelise(dit(EIGHT_HEADS), topology, groups, head_groups=2)

@@ -22,7 +22,7 @@ SHAPED_AS_14B = replace(MODELS["wan2.1-t2v-14b"].dit, width=160, ffn=432, channe
 
 def calls_of_a_share(rank: int, name: str) -> tuple | None:
     topology = Topology.parse(name)
-    groups = create_groups(topology, rank, timeout_s=30)
+    groups = create_groups(topology, rank, timeout_s=60)
     if rank == FRONT:
         return None
     share = parallelise(dit(FOUR_HEADS), topology, groups)
