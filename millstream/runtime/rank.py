@@ -81,10 +81,11 @@ def join_groups(board: Board, topology: Topology, rank: int, limits: MeshLimits,
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = PrefixStore("groups", board.another(limits.window_s).store)
     timeout_s = limits.hang_s + limits.window_s  # the watches act first: they know more
-    backend = "cpu:gloo,cuda:nccl" if own_gpu else "gloo"
+    backend, hook = "cpu:gloo,cuda:nccl" if own_gpu else "gloo", sys.excepthook
     dist.init_process_group(
         backend, store=store, rank=rank, world_size=topology.world_size, timeout=timedelta(seconds=timeout_s)
     )
+    sys.excepthook = hook  # each call wraps it once more, and a front joins many meshes
     return create_groups(topology, rank, timeout_s=timeout_s)
 
 
