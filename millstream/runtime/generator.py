@@ -139,7 +139,7 @@ class Generator:
         assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
         caches, before = [], []
         for parcel in parcels:
-            cache, calls = yield from self._ready(parcel, alone=len(parcels) == 1)
+            cache, calls = yield from self._ready(parcel, carries=len(parcels) == 1 and not staggered)
             caches.append(cache)
             before.append(calls)
         (memory, cross), kind, tally = _joined(caches), envelopes[0], Tally()
@@ -165,25 +165,25 @@ class Generator:
             assert calls == envelope.expected_calls, f"{calls} model calls, {envelope.expected_calls} expected"
         return list(zip(clean.split(1), total, strict=True))
 
-    def _ready(self, parcel: Parcel, *, alone: bool) -> Asking[tuple[SessionCache, int]]:
+    def _ready(self, parcel: Parcel, *, carries: bool) -> Asking[tuple[SessionCache, int]]:
         """A session's cache with its chunk placed, its window rebuilt if so asked, and the calls that took."""
         envelope, tally = parcel.envelope, Tally()
         self.stopwatch.attend_to(envelope)
-        yield from self._settle_up(envelope, alone)
+        yield from self._settle_up(envelope, carries)
         cache = self._prepare(envelope, parcel.conditioning)
         if parcel.context_frames is not None:
             yield from tally.count(self._recompute(cache, envelope, parcel.context_frames))
         cache.ring.place(list(range(envelope.start_frame, envelope.end_frame)), kv_bias=envelope.kv_bias)
         return cache, tally.calls
 
-    def _settle_up(self, envelope: Envelope, alone: bool) -> Asking[None]:
+    def _settle_up(self, envelope: Envelope, carries: bool) -> Asking[None]:
         """Make the commit that a session owes, unless this chunk's first call can carry it or nobody will ever see it."""
         cache = self.caches.get(envelope.session_id)
         if cache is None or cache.owed is None:
             return
         forgotten = envelope.init_cache or envelope.reset_kv
         changes = envelope.reset_cross or envelope.recompute
-        if alone and cache.owed.can_be_carried and not (forgotten or changes):
+        if carries and cache.owed.can_be_carried and not (forgotten or changes):
             return
         owed, cache.owed = cache.owed, None
         if not forgotten:

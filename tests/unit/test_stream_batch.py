@@ -73,6 +73,16 @@ def test_a_cut_and_a_switch_end_what_is_under_way_first() -> None:
     assert torch.equal(found[4], alone[4]), "after a cut there is nothing noisy to see"
 
 
+def test_a_commit_that_is_owed_is_made_before_a_stream_batch_begins() -> None:
+    engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
+    expected = exact(engine, 3)
+    engine.generator.defers_commits = True
+    session, batch = engine.session("sea", seed=4, **SMALL), StreamBatch(engine.generator, depth=1)
+    session.accept(engine.generator.run(session.plan_chunk()))
+    found = [delivery.latents_out for _ in range(2) for delivery in batch.push(session.plan_chunk())]
+    assert all(relative_error(*pair) < 1e-5 for pair in zip(found, expected[1:], strict=True))
+
+
 def test_more_than_the_window_holds_is_refused() -> None:
     session = tiny_engine().session("sea", **SMALL)
     with pytest.raises(ConfigError, match="4 chunks of 3 frames under way need a window of 12 beside the sink, got 9"):
