@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -150,6 +151,11 @@ def _say(board: Board | None, rank: int, reason: str, error: BaseException) -> N
     if not isinstance(error, (MillstreamError, dist.DistError, torch.OutOfMemoryError)) and log.isEnabledFor(logging.DEBUG):
         traceback.print_exc()
     if board is not None:
-        telling = threading.Thread(target=lambda: board.fail(rank, reason), daemon=True)
+        telling = threading.Thread(target=_tell, args=(board, rank, reason), daemon=True)
         telling.start()
-        telling.join(1.0)  # a board that is gone must not hold anybody
+        telling.join(1.0)  # a board that does not answer must not hold anybody
+
+
+def _tell(board: Board, rank: int, reason: str) -> None:
+    with suppress(dist.DistError):  # gone with the front: then there is nobody to tell
+        board.fail(rank, reason)
