@@ -91,10 +91,12 @@ def _ip(*words: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and ip")
 def test_two_machines_make_one_stream(tmp_path: Path) -> None:
+    """The front on one, a mesh of two on the other."""
+
     def machine(name: str, number: int, *more: str) -> subprocess.Popen[str]:
-        torchrun = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(number)]
+        torchrun = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", str(number + 1), "--node-rank", str(number)]
         torchrun += ["--master-addr", "10.77.0.1", "--master-port", "29577"]
-        words = ["ip", "netns", "exec", name, *torchrun, *GENERATE, "--topology", "front+1", *more]
+        words = ["ip", "netns", "exec", name, *torchrun, *GENERATE, "--topology", "front+tp2", *more]
         return started(words, GLOO_SOCKET_IFNAME="msw0")
 
     with two_machines() as names:
