@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.cli_parts import Device, Weights, parse_numbers, parse_size, plain_errors
+from millstream.cli_parts import Device, TopologyName, Weights, parse_numbers, parse_size, plain_errors
+from millstream.core.topology import Topology
 
 profile = typer.Typer(
     name="profile",
@@ -33,12 +34,16 @@ def run(
     clip: Annotated[
         Path | None, typer.Option(help="Write the video too, as part of what is profiled.", show_default=False)
     ] = None,
+    topology: TopologyName = "local",
+    ranks: Annotated[
+        str | None, typer.Option(help="Whose traces, with commas between: 0,1; all if nothing is said.", show_default=False)
+    ] = None,
     spans: Annotated[bool, typer.Option("--spans", help="Only the spans that are always on; no profiler.")] = False,
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
 ) -> None:
-    """Stream chunks until the window is full, then some under a profiler, and write the trace.
+    """Stream chunks until the window is full, then some under a profiler, and write the trace, one a rank.
 
     [bold]Then[/]: millstream profile read out/trace.json.gz --html report.html
     """
@@ -60,10 +65,13 @@ def run(
             device=device,
             dtype=dtype,
             threads=threads,
+            topology=Topology.parse(topology),
+            ranks=None if ranks is None else tuple(int(rank) for rank in parse_numbers(ranks)),
             clip=clip,
             spans_only=spans,
         )
-        typer.echo(run_profile(request))
+        for path in run_profile(request):
+            typer.echo(path)
 
 
 @profile.command()

@@ -101,9 +101,9 @@ def show(reading: Reading, lines: Sequence[Line], console: Console) -> None:
     _show_compiler(reading, console)
     if lines:
         table = Table("against the plan", "planned", "measured", "miss", box=None)
-        for line in lines:
-            miss = f"{100 * line.miss:+.0f}%"
-            table.add_row(f"{line.what}, {line.unit}", f"{line.planned:.1f}", f"{line.measured:.1f}", miss)
+        for each in lines:
+            miss = f"{100 * each.miss:+.0f}%"
+            table.add_row(f"{each.what}, {each.unit}", f"{each.planned:.1f}", f"{each.measured:.1f}", miss)
         console.print(table)
 
 

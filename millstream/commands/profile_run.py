@@ -6,33 +6,37 @@ profiler made it.
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch._logging._internal import set_logs
 
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.paths import find_weights
+from millstream.commands.profile_capture import ProfiledGenerator, RankCapture, Recorder, rank_path, write_whole
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
-from millstream.core.files import Staging
 from millstream.core.presets import find_model
+from millstream.core.topology import FRONT, LOCAL, Topology
 from millstream.core.trace import chrome_trace
 from millstream.profiler.compilation import CompilerLog
 from millstream.runtime.engine import Engine, stream_config
+from millstream.runtime.launch import launcher
+from millstream.runtime.rank import run_rank
 from millstream.runtime.session import Chunk, Session
 from millstream.server.video_writer import VideoWriter
 
 MAX_CHUNKS = 64
 """Under the profiler: a chunk of a large model is some twenty thousand events."""
+SESSION = "profile"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +52,9 @@ class ProfileRequest:
     device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None
+    topology: Topology = LOCAL
+    ranks: tuple[int, ...] | None = None
+    """Whose traces; None: all."""
     clip: Path | None = None
     """Write the video too, as part of what is profiled."""
     spans_only: bool = False
@@ -57,96 +64,107 @@ class ProfileRequest:
             raise ConfigError(f"--chunks must be 1 to {MAX_CHUNKS}: a trace is large and few chunks tell, got {self.chunks}")
         if not self.out.name.endswith((".json", ".json.gz")):
             raise ConfigError(f"--out must end in .json or .json.gz, got {self.out.name!r}")
+        if self.out.is_dir():
+            raise ConfigError(f"{self.out} is a folder; choose another --out")
+        unknown = set(self.chosen) - set(range(self.topology.world_size))
+        if unknown or not self.chosen:
+            raise ConfigError(f"--ranks must be of 0 to {self.topology.world_size - 1} on {self.topology}, got {self.ranks}")
+        if self.spans_only and not self.topology.is_local:
+            raise ConfigError("--spans are of one process; leave --topology out")
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        return tuple(range(self.topology.world_size)) if self.ranks is None else self.ranks
+
+    def path(self, rank: int) -> Path:
+        return self.out if self.topology.is_local else rank_path(self.out, rank)
 
 
-def run_profile(request: ProfileRequest) -> Path:
-    """Where the trace lies."""
+def run_profile(request: ProfileRequest) -> list[Path]:
+    """Where the traces lie, one a rank."""
     spec = find_model(request.model)
     weights = find_weights(request.model, request.weights)
     config = stream_config(spec.stream, request.schedule, **request.changes)
+    request.topology.check(spec.dit)
     if request.threads:
         torch.set_num_threads(request.threads)
+    warm_up = 1 + -(-config.window // config.frames_per_chunk)  # until the window is full, and one more
+    capture = RankCapture(
+        out=request.out,
+        ranks=request.chosen,
+        session_id=SESSION,
+        first_chunk=warm_up + request.chunks,
+        chunks=request.chunks,
+        about={"model": spec.name, "topology": str(request.topology)},
+    )
+    run = partial(run_rank, make_generator=partial(ProfiledGenerator, capture=capture))
     with ExitStack() as stack, plain_out_of_memory():
-        staging = stack.enter_context(_staging(request.out))
-        engine = Engine(request.model, weights=weights, device=request.device, dtype=request.dtype)
-        session = stack.enter_context(engine.session(request.prompt, config=config))
+        engine = stack.enter_context(
+            Engine(
+                request.model,
+                weights=weights,
+                device=request.device,
+                dtype=request.dtype,
+                topology=request.topology,
+                launch=partial(launcher, run=run),
+            )
+        )
+        session = stack.enter_context(engine.session(request.prompt, config=config, session_id=SESSION))
         writer = stack.enter_context(VideoWriter(request.clip, fps=config.fps, overwrite=True)) if request.clip else None
         compiler = stack.enter_context(hear_the_compiler())
-        warm = _stream(session, engine, writer, _warm_up(config))
-        # Neither the first chunk, which reads the prompt, nor those over a window that is not full
-        plain = _stream(session, engine, writer, request.chunks)
-        about = _about(engine, config, plain=plain, warm_up=len(warm))
+        streamed = _Streamed(engine, session, writer)
+        streamed.chunks(warm_up)
+        about = {**_about(engine, config, request.topology), "chunk_ms": median(streamed.chunks(request.chunks))}
         if request.spans_only:
-            text = json.dumps(chrome_trace(engine.generator.stopwatch.spans, metadata=about))
-            _write_packed(staging.path(request.out.name), text.encode(), packed=request.out.suffix == ".gz")
+            text = json.dumps(chrome_trace(engine.parts.stopwatch.spans, metadata=about))
+            write_whole(request.out, lambda _: text.encode())
         else:
-            _capture(request, session, engine, writer, about, compiler, staging.path(request.out.name))
-    return request.out
+            _capture_front(request, streamed, about, compiler)
+    return [request.path(rank) for rank in request.chosen]
 
 
-def _capture(
-    request: ProfileRequest,
-    session: Session,
-    engine: Engine,
-    writer: VideoWriter | None,
-    about: dict[str, Any],
-    compiler: CompilerLog,
-    path: Path,
-) -> None:
-    on_gpu = engine.device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    engine.generator.stopwatch.annotate = True
-    with profile(activities=activities, record_shapes=True, profile_memory=True) as profiler:
-        seen = _stream(session, engine, writer, request.chunks)
-        if on_gpu:
-            torch.cuda.synchronize(engine.device)
-            about["allocation_retries"] = torch.cuda.memory_stats(engine.device).get("num_alloc_retries", 0)
-        about["slower_than_unprofiled"] = median(seen) / about["chunk_ms"]
-        about["compiler"] = [asdict(place) for place in compiler.places()]
-        profiler.add_metadata_json("millstream", json.dumps(about))
-    engine.generator.stopwatch.annotate = False
-    # The exporter packs a file only if its name says so, and the staged one ends otherwise.
-    plain = path.with_name(path.name + ".json")
-    profiler.export_chrome_trace(str(plain))
-    try:
-        _write_packed(path, plain.read_bytes(), packed=request.out.suffix == ".gz")
-    finally:
-        plain.unlink()
+def _capture_front(request: ProfileRequest, streamed: _Streamed, about: dict[str, Any], compiler: CompilerLog) -> None:
+    """The chunks that all chosen ranks record, the front's own trace among them if it is chosen."""
+    if FRONT not in request.chosen:
+        streamed.chunks(request.chunks)
+        return
+    recorder = Recorder(streamed.engine.parts.stopwatch, streamed.engine.device)
+    recorder.begin()
+    slower = median(streamed.chunks(request.chunks)) / about["chunk_ms"]
+    heard = [asdict(place) for place in compiler.places()]
+    recorder.end(request.path(FRONT), {**about, "slower_than_unprofiled": slower, "compiler": heard})
 
 
-def _stream(session: Session, engine: Engine, writer: VideoWriter | None, chunks: int) -> list[float]:
-    """Milliseconds of each."""
-    times = []
-    for chunk in session.stream(chunks):
-        times.append(chunk.timing.total_ms + _write_frames(engine, writer, chunk))
-    return times
+@dataclass(frozen=True, slots=True)
+class _Streamed:
+    engine: Engine
+    session: Session
+    writer: VideoWriter | None
+
+    def chunks(self, count: int) -> list[float]:
+        """Milliseconds of each."""
+        return [chunk.timing.total_ms + self._write(chunk) for chunk in self.session.stream(count)]
+
+    def _write(self, chunk: Chunk) -> float:
+        if self.writer is None:
+            return 0.0
+        stopwatch = self.engine.parts.stopwatch
+        with stopwatch.span("write"):
+            self.writer.write(chunk.frames)
+        return sum(stopwatch.lap().values())
 
 
-def _write_frames(engine: Engine, writer: VideoWriter | None, chunk: Chunk) -> float:
-    if writer is None:
-        return 0.0
-    with engine.generator.stopwatch.span("write"):
-        writer.write(chunk.frames)
-    return sum(engine.generator.stopwatch.lap().values())
-
-
-def _warm_up(config: StreamConfig) -> int:
-    """Until the window is full, and one more."""
-    return 1 + -(-config.window // config.frames_per_chunk)
-
-
-def _about(engine: Engine, config: StreamConfig, *, plain: list[float], warm_up: int) -> dict[str, Any]:
+def _about(engine: Engine, config: StreamConfig, topology: Topology) -> dict[str, Any]:
     return {
-        "rank": 0,
+        "rank": FRONT,
         "model": engine.spec.name,
+        "topology": str(topology),
         "size": f"{config.height}x{config.width}",
         "window": config.window,
         "steps": list(config.steps),
         "dtype": str(engine.dtype).removeprefix("torch."),
         "device": engine.device.type,
         "threads": torch.get_num_threads(),
-        "warm_up_chunks": warm_up,
-        "chunk_ms": median(plain),
     }
 
 
@@ -156,7 +174,7 @@ def hear_the_compiler() -> Iterator[CompilerLog]:
     heard, handler = CompilerLog(), _Ear()
     handler.heard = heard
     logger = logging.getLogger("torch._dynamo")
-    torch._logging.set_logs(graph_breaks=True, recompiles=True)
+    set_logs(graph_breaks=True, recompiles=True)
     silenced = [(each, each.level) for each in logger.handlers]
     for each, _ in silenced:
         each.setLevel(logging.CRITICAL)
@@ -167,7 +185,7 @@ def hear_the_compiler() -> Iterator[CompilerLog]:
         logger.removeHandler(handler)
         for each, level in silenced:
             each.setLevel(level)
-        torch._logging.set_logs()
+        set_logs()
 
 
 class _Ear(logging.Handler):
@@ -176,13 +194,3 @@ class _Ear(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         for line in record.getMessage().splitlines():
             self.heard.feed(line)
-
-
-def _write_packed(path: Path, data: bytes, *, packed: bool) -> None:
-    path.write_bytes(gzip.compress(data, compresslevel=6) if packed else data)
-
-
-def _staging(out: Path) -> Staging:
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder; choose another --out")
-    return Staging(out.parent)

@@ -31,7 +31,7 @@ ADVICE = {
     "data- or encode-bound": "prefetch input, encode in hardware or on other cores",
     "allocator": "expandable segments, static pools",
     UNTRUSTED: "",
-    UNEXPLAINED: "record shapes and take the trace again, or name the device",
+    UNEXPLAINED: "record shapes and name the device; with both known, kernels are too small for it or it is busy elsewhere",
 }
 CLEAR, WORTH = 0.25, 0.10
 """Gains from which on a cause is the bound whatever else there is, and from which on it can be."""

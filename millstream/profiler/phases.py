@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -48,6 +48,14 @@ def read_phases(trace: Trace) -> Phases:
         period_ms=_periods(begins, chunks),
         by_name={name: tuple(phases[name] for phases in chunks.values() if name in phases) for name in names},
     )
+
+
+def merge_phases(ranks: Sequence[Phases]) -> Phases:
+    """Ranks of one run go through the same chunks, each through phases of its own."""
+    together: dict[str, tuple[float, ...]] = {}
+    for phases in ranks:
+        together = {**phases.by_name, **together}
+    return Phases(period_ms=max((phases.period_ms for phases in ranks), key=len), by_name=together)
 
 
 def _periods(begins: dict[Work, float], chunks: dict[Work, dict[str, float]]) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from millstream.planner.hardware import DEVICES, Device
 from millstream.profiler.compilation import Compilation, Place, read_compilation
 from millstream.profiler.diagnosis import Diagnosis, diagnose
 from millstream.profiler.memory import MemoryUse, memory_use
-from millstream.profiler.phases import Phases, read_phases
+from millstream.profiler.phases import Phases, merge_phases, read_phases
 from millstream.profiler.ranks import Group, gather
 from millstream.profiler.roofline import Roofline, roofline
 from millstream.profiler.trace import read_trace
@@ -27,7 +27,7 @@ class Reading:
     """Of the mesh, in order."""
     diagnosis: Diagnosis
     phases: Phases
-    """Of the first rank that has any."""
+    """Periods of the rank that has most of them; each phase of the first rank that has it."""
     memory: tuple[MemoryUse | None, ...]
     """By rank, in order."""
     compilation: tuple[Compilation | None, ...]
@@ -67,7 +67,7 @@ def read(
         group=group,
         roofs=roofs,
         diagnosis=diagnose(group, roofs, bubble=predicted),
-        phases=max(phases, key=lambda found: found.chunks),
+        phases=merge_phases(phases),
         memory=tuple(memory_use(rank.trace, rank.begin) for rank in group.ranks),
         compilation=tuple(read_compilation(rank.trace, log) for rank in group.ranks),
     )

@@ -9,16 +9,24 @@ from statistics import median
 
 import numpy as np
 
-from millstream.planner.drawing import Bar, Lane, Point, curves, lanes, points, stacked_bars
+from millstream.planner.drawing import Bar, Lane, curves, lanes, stacked_bars
 from millstream.planner.page import Row, page, table
 from millstream.profiler.against_plan import Line
 from millstream.profiler.anatomy import Anatomy
 from millstream.profiler.diagnosis import UNTRUSTED, Finding
 from millstream.profiler.intervals import Intervals
+from millstream.profiler.kinds import Kind
 from millstream.profiler.reading import Reading
 
 CELLS = 430
 """Of a lane: finer than this is not seen."""
+HOST_LANE = {
+    "host waits": Kind.SYNC,
+    "allocator": Kind.ALLOCATION,
+    "input": Kind.DATA,
+    "encoding": Kind.ENCODE,
+    "compiling": Kind.COMPILE,
+}
 SAID = {
     "work": "work",
     "collective": "collectives, not covered",
@@ -37,7 +45,8 @@ SAID = {
 
 
 def html_report(reading: Reading, lines: Sequence[Line] = ()) -> str:
-    name = ", ".join(rank.trace.path.name for rank in reading.group.ranks[:4])
+    first, *others = (rank.trace.path.name for rank in reading.group.ranks)
+    name = f"{first} and {len(others)} more" if others else first
     device = reading.device.name if reading.device else "device not known"
     ranks = len(reading.group.ranks)
     parts = [
@@ -67,7 +76,7 @@ def _verdict(reading: Reading) -> str:
     kind = " no" if found.name == UNTRUSTED else ""
     gain = "" if found.name == UNTRUSTED else f" At most {100 * found.gain:.0f}% of the wall could be gained."
     advice = f"<br>{escape(found.advice[:1].upper() + found.advice[1:])}." if found.advice else ""
-    said = "".join(f"<br>{escape(line)}." for line in found.evidence)
+    said = "".join(f"<br>{escape(line[:1].upper() + line[1:])}." for line in found.evidence)
     less = "".join(f"<p class='note'>{escape(doubt)}.</p>" for doubt in doubts)
     return f"<p class='verdict{kind}'><b>{escape(found.name)}</b>, confidence {found.confidence}.{gain}{said}{advice}</p>{less}"
 
@@ -83,8 +92,12 @@ def _timeline(reading: Reading) -> str:
     for rank in reading.group.ranks:
         start = begin if reading.group.same_clock else rank.begin
         rows.append(Lane(label=f"rank {rank.rank} device", patches=_patches(rank, start, length)))
+        doing = {name: rank.host(kind) for name, kind in HOST_LANE.items()}
+        patches = {name: _cells(found, start, length) for name, found in doing.items() if len(found)}
         if rank.decoding.total:
-            rows.append(Lane(label="decoding", patches={"decoding": _cells(rank.decoding, start, length)}))
+            patches["decoding"] = _cells(rank.decoding, start, length)
+        if patches:
+            rows.append(Lane(label="beside it", patches=patches))
     return lanes(rows, length=length / 1e3, unit="ms")
 
 
@@ -94,7 +107,6 @@ def _patches(rank: Anatomy, start: float, length: float) -> dict[str, list[tuple
         "collectives": rank.collectives,
         "send and receive": rank.exchanges,
         "copies": rank.copies,
-        "host waits": rank.waiting,
     }
     return {name: _cells(found, start, length) for name, found in sets.items() if len(found)}
 
@@ -151,7 +163,7 @@ def _ranks(reading: Reading) -> str:
                 f"{skew.waited_ms.get(rank.rank, 0.0):.1f}",
                 f"{100 * skew.last.get(rank.rank, 0.0):.0f}%",
             ),
-            kind="no" if rank.rank == skew.straggler else "",
+            kind="best" if rank.rank == skew.straggler else "",
         )
         for rank in reading.group.ranks
     ]
@@ -164,19 +176,24 @@ def _ceilings(reading: Reading) -> str:
         Row(cells=(f.family, str(f.kernels), f"{f.ms:.1f}", f"{f.tflops:.3g}", f"{f.gb_s:.3g}", f"{f.intensity:.3g}"))
         for f in roof.families
     ]
-    heads = ("family", "kernels", "ms", "TFLOP/s", "GB/s", "flops a byte")
-    if roof.device is None or not roof.known_ms:
-        return table(heads, rows, numeric=range(1, 6))
-    rates = roof.device.rates
+    drawn = table(("family", "kernels", "ms", "TFLOP/s", "GB/s", "flops a byte"), rows, numeric=range(1, 6))
+    device = roof.device
+    if device is None or not roof.known_ms:
+        return drawn
+    bars = []
+    for family in (found for found in roof.families if found.known_ms):
+        by_flops, by_bytes = family.reached(device.rates)
+        bound = "of the peak" if by_flops >= by_bytes else "of the bandwidth"
+        reached = 100 * max(by_flops, by_bytes)
+        bars.append(Bar(label=family.family, parts={bound: reached}, note=f"{reached:.0f}%"))
+    rates = device.rates
     ridge = rates.matmul_tflops / rates.bandwidth_tb_s
-    shown = [Point(label=f.family, x=f.intensity, y=f.tflops, marked=False) for f in roof.families if f.known_ms]
-    line = [Point(label="ridge", x=ridge, y=rates.matmul_tflops, marked=True)]
     note = (
-        f"<p class='note'>{escape(roof.device.name)}: products reach {rates.matmul_tflops:.3g} TFLOP/s, memory "
-        f"{1e3 * rates.bandwidth_tb_s:.3g} GB/s, the ridge is at {ridge:.3g} flops a byte. "
-        "Bytes are the least that must move.</p>"
+        f"<p class='note'>{escape(device.name)}: products reach {rates.matmul_tflops:.3g} TFLOP/s, memory "
+        f"{1e3 * rates.bandwidth_tb_s:.0f} GB/s, the ridge is at {ridge:.0f} flops a byte. Bytes are the least that must move, "
+        "so what caches hold can pass the line.</p>"
     )
-    return table(heads, rows, numeric=range(1, 6)) + points([*shown, *line], x_label="flops a byte", y_label="TFLOP/s") + note
+    return drawn + stacked_bars(bars, limit=100.0, limit_label="% of what was measured") + note
 
 
 def _memory(reading: Reading) -> str:

@@ -40,6 +40,10 @@ class FamilyTime:
     def gb_s(self) -> float:
         return self.moved / self.known_ms / 1e6 if self.known_ms else 0.0
 
+    def reached(self, rates: Rates) -> tuple[float, float]:
+        """Shares of the family's peak, and of the memory's bandwidth."""
+        return self.tflops / _peak(rates, self.family), self.gb_s / 1e3 / rates.bandwidth_tb_s
+
     @property
     def intensity(self) -> float:
         """Operations per byte."""

@@ -31,14 +31,14 @@ ARROWS = {
     "server": {"runtime", "core"},
     "load": {"core"},
     "trainer": {"parallel", "models", "ops", "core"},
-    "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "profiler", "parallel", "models", "core"},
+    "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "profiler", "parallel", "wire", "models", "core"},
     "cli": {"cli_bench", "cli_parts", "cli_plan", "cli_profile", "cli_serve", "cli_train", "commands", "models", "core"},
     "cli_bench": {"cli_parts", "commands", "core"},
     "cli_serve": {"cli_parts", "commands", "load", "core"},
     "cli_train": {"cli_parts", "commands", "trainer", "core"},
     "cli_parts": {"core"},
     "cli_plan": {"cli_parts", "commands", "planner"},
-    "cli_profile": {"cli_parts", "commands"},
+    "cli_profile": {"cli_parts", "commands", "core"},
     "__main__": {"cli"},
 }
 """Which room may import which, besides itself."""
@@ -152,8 +152,8 @@ SURFACE = {
         "--recompute", "--size", "--student", "--teacher", "--zero",
     },
     "profile run": {
-        "--chunks", "--clip", "--device", "--dtype", "--model", "--out", "--schedule", "--size", "--spans", "--steps",
-        "--threads", "--weights", "--window",
+        "--chunks", "--clip", "--device", "--dtype", "--model", "--out", "--ranks", "--schedule", "--size", "--spans",
+        "--steps", "--threads", "--topology", "--weights", "--window",
     },
     "profile read": {"--gpu", "--html", "--json", "--log", "--micro-batches", "--plan", "--stages"},
     "profile diff": {"--gate", "--json"},
