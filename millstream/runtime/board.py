@@ -8,6 +8,7 @@ again and again, so that a missing rank is a message and not a hang.
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
-from torch.distributed import DistError, DistNetworkError
+from torch.distributed import DistError
 from torch.distributed.distributed_c10d import PrefixStore
 
 from millstream.core.errors import MeshError
@@ -40,11 +41,21 @@ class Board:
 
     @classmethod
     def host(cls, address: str = "127.0.0.1", port: int = 0) -> Board:
+        """Reachable at this address only: left to itself the store would listen on all of them."""
         try:
-            store = TCPStore(address, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
-        except DistNetworkError:
-            raise MeshError(f"cannot listen on {address}:{port}; it is in use or not an address of this machine") from None
-        return cls(store, Meeting(host=address, port=store.port))
+            listener = socket.create_server((address, port))
+        except OSError as error:
+            raise MeshError(f"cannot listen on {address}:{port}: {error.strerror}") from None
+        port = listener.getsockname()[1]
+        store = TCPStore(
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=10),
+            master_listen_fd=listener.detach(),
+        )
+        return cls(store, Meeting(host=address, port=port))
 
     @classmethod
     def join(cls, meeting: Meeting, *, timeout_s: float) -> Board:

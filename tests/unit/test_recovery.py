@@ -1,0 +1,148 @@
+"""When a mesh is lost: what is sent again, what is given up, and that nothing is asked for twice. Meshes that are fakes."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from millstream.core.envelope import Envelope
+from millstream.core.errors import EnvelopeRefused, MeshError, MeshLost
+from millstream.runtime.hang_report import KEPT_REPORTS, describe_rank, write_report
+from millstream.runtime.link import Answer
+from millstream.runtime.mesh import refused
+from millstream.runtime.recovery import MAX_LOSSES, MeshTransport
+from millstream.wire.parcel import Delivery, Parcel
+from tests.unit.test_wire import envelope
+
+
+def parcel(session: str, call: int, **changes: Any) -> Parcel:
+    return Parcel(envelope=envelope(session_id=session, call_id=call, **changes), latents_in=torch.zeros(1, 3, 4))
+
+
+class FakeLink:
+    """Answers everything, until it is lost."""
+
+    def __init__(self, *, dies_at: frozenset[int] = frozenset()) -> None:
+        self.posted: list[list[Envelope]] = []
+        self.told: list[tuple[str, str]] = []
+        self._dies_at, self._lost = dies_at, False
+
+    def post(self, parcels: list[Parcel]) -> Future[Answer]:
+        self.posted.append([each.envelope for each in parcels])
+        future: Future[Answer] = Future()
+        self._lost = self._lost or any(each.envelope.call_id in self._dies_at for each in parcels)
+        if self._lost:
+            future.set_exception(MeshLost("rank 2 was killed"))
+        else:
+            deliveries = [Delivery(result=refused(each.envelope, "").result) for each in parcels]
+            future.set_result(Answer(deliveries=deliveries, held_bytes=7, sent_s=0.0, back_s=0.0))
+        return future
+
+    def tell(self, action: str, session_id: str = "", *, heard: bool = False) -> Future[Answer]:
+        self.told.append((action, session_id))
+        future: Future[Answer] = Future()
+        future.set_result(Answer(deliveries=[], held_bytes=0, sent_s=0.0, back_s=0.0))
+        return future
+
+
+class FakeMesh:
+    def __init__(self, link: FakeLink) -> None:
+        self.link = link
+        self.closed = False
+
+    def weights(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeSession:
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+    def mend(self, parcel: Parcel) -> Parcel:
+        whole = envelope(session_id=self.id, call_id=parcel.envelope.call_id, init_cache=True)
+        return Parcel(envelope=whole, latents_in=parcel.latents_in)
+
+
+def transport(*links: FakeLink) -> tuple[MeshTransport, list[FakeMesh]]:
+    meshes = [FakeMesh(link) for link in links]
+    waiting = iter(meshes)
+    made = MeshTransport(lambda: next(waiting))
+    made.check()
+    return made, meshes
+
+
+def test_what_was_under_way_is_sent_again_and_only_the_first_of_a_session_brings_its_window() -> None:
+    made, (first, second) = transport(FakeLink(dies_at=frozenset({2})), FakeLink())
+    sessions = [FakeSession("a"), FakeSession("b")]
+    for session in sessions:
+        made.watch(session)
+    flights = [made.post([parcel("a", 1)]), made.post([parcel("a", 2)]), made.post([parcel("a", 3)])]
+    calls = [delivery.result.call_id for flight in flights for delivery in flight.result()]
+    assert calls == [1, 2, 3]
+    assert first.closed
+    assert second.link.told == [("CHECK", "")]
+    assert [(each.call_id, each.init_cache) for (each,) in second.link.posted] == [(2, True), (3, False)]
+    made.submit(parcel("b", 4))
+    made.submit(parcel("b", 5))
+    assert [each.init_cache for (each,) in second.link.posted[2:]] == [True, False], "one at rest brings its own later"
+    assert made.recoveries == 1
+
+
+def test_a_chunk_that_brings_down_two_meshes_is_given_up_and_the_rest_goes_on() -> None:
+    deadly = frozenset({2})
+    made, meshes = transport(FakeLink(dies_at=deadly), FakeLink(dies_at=deadly), FakeLink())
+    sessions = [FakeSession("a"), FakeSession("b")]
+    for session in sessions:
+        made.watch(session)
+    bad, good = made.post([parcel("a", 2)]), made.post([parcel("b", 3)])
+    with pytest.raises(EnvelopeRefused, match="brought the mesh down twice: rank 2 was killed"):
+        bad.result()
+    assert [delivery.result.call_id for delivery in good.result()] == [3]
+    assert [each.call_id for (each,) in meshes[2].link.posted] == [3]
+
+
+def test_meshes_that_die_one_after_the_other_are_not_started_for_ever() -> None:
+    made, meshes = transport(*(FakeLink(dies_at=frozenset(range(9))) for _ in range(MAX_LOSSES + 3)))
+    with pytest.raises(EnvelopeRefused, match="twice"):
+        made.submit(parcel("a", 1))
+    with pytest.raises(MeshError, match=f"lost {MAX_LOSSES} times without a chunk in between"):
+        made.submit(parcel("b", 2))
+    assert sum(bool(mesh.link.posted) for mesh in meshes) <= MAX_LOSSES
+
+
+def test_before_the_ranks_were_checked_nothing_is_recovered() -> None:
+    links = [FakeLink(dies_at=frozenset({1})), FakeLink()]
+    waiting = iter(map(FakeMesh, links))
+    made = MeshTransport(lambda: next(waiting))
+    with pytest.raises(MeshError, match="rank 2 was killed"):
+        made.submit(parcel("a", 1))
+    assert links[1].posted == []
+
+
+def test_a_released_session_is_not_mended() -> None:
+    made, (_, second) = transport(FakeLink(dies_at=frozenset({1})), FakeLink())
+    made.watch(gone := FakeSession("gone"))
+    made.submit(parcel("a", 1))
+    made.release("gone")
+    assert ("RELEASE", "gone") in second.link.told
+    del gone
+    made.submit(parcel("gone", 2))
+    assert not second.link.posted[-1][0].init_cache
+
+
+def test_reports_of_hangs_are_bounded_and_say_where_threads_stand(tmp_path: Path) -> None:
+    for number in range(KEPT_REPORTS + 5):
+        newest = write_report(tmp_path, f"reason {number}", {1: describe_rank(1, None, "INFER call 7")})
+    assert len(list(tmp_path.iterdir())) == KEPT_REPORTS
+    text = newest.read_text()
+    assert text.startswith(f"reason {KEPT_REPORTS + 4}")
+    assert "rank 1: INFER call 7" in text
+    assert "no collective yet" in text
+    assert "test_reports_of_hangs_are_bounded" in text, "the stack of this very thread"
