@@ -22,7 +22,7 @@ from benchmarks.report import write_report
 from benchmarks.workloads import WORKLOADS
 from millstream.commands.plan_calibrate import calibrate
 from millstream.planner.hardware import Device
-from millstream.profiler.diagnosis import Finding
+from millstream.profiler.findings import Finding
 from millstream.profiler.reading import read
 
 SEEDS = range(5000, 5050)

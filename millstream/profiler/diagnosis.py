@@ -11,49 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from millstream.profiler.causes import Causes, weigh
+from millstream.profiler.findings import UNEXPLAINED, UNTRUSTED, Finding
+from millstream.profiler.overheads import overheads
 from millstream.profiler.ranks import Group
 from millstream.profiler.roofline import Roofline
 from millstream.profiler.trust import doubts, reasons_for_distrust
 
-UNTRUSTED = "trace not to be trusted"
-UNEXPLAINED = "unexplained"
-ADVICE = {
-    "CPU-bound": "compile, CUDA graphs, fewer .item() and less Python between launches",
-    "launch-bound": "CUDA graphs, fused kernels, larger batches",
-    "synchronisation": "events instead of synchronising, pinned memory, copies that do not block",
-    "communication-bound": "overlap it with work, a better topology, smaller TP",
-    "straggler": "rebalance: give the slow rank less",
-    "bubble-bound": "more chunks or micro-batches in flight, another schedule",
-    "memory-bound": "fuse, quantise, a smaller window",
-    "compute-bound": "lower precision, fewer steps",
-    "decode-bound": "a faster VAE, anchor first, a device of its own",
-    "data- or encode-bound": "prefetch input, encode in hardware or on other cores",
-    "allocator": "expandable segments, static pools",
-    UNTRUSTED: "",
-    UNEXPLAINED: "record shapes and name the device; with both known, kernels are too small for it or it is busy elsewhere",
-}
 CLEAR, WORTH = 0.25, 0.10
 """Gains from which on a cause is the bound whatever else there is, and from which on it can be."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    name: str
-    gain: float
-    """The most it could give: a share of the wall."""
-    evidence: tuple[str, ...]
-    confidence: str = "low"
-    """high, medium or low."""
-
-    @property
-    def advice(self) -> str:
-        return ADVICE[self.name]
-
-    @property
-    def speedup(self) -> float:
-        """The same as a factor."""
-        return 1 / max(0.01, 1 - self.gain)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +35,7 @@ def diagnose(group: Group, roofs: Sequence[Roofline], *, bubble: float | None = 
         return Diagnosis(
             verdict=Finding(name=UNTRUSTED, gain=0.0, evidence=tuple(distrust), confidence="high"), others=(), doubts=()
         )
-    found = sorted(overheads(weigh(group), group, bubble), key=lambda finding: -finding.gain)
+    found = overheads(group, bubble=bubble)
     work = work_finding(group, roofs)
     less_sure = tuple(doubts(group))
     verdict = found[0] if found and _outweighs(found[0], work) else work
@@ -99,23 +64,6 @@ def _confidence(verdict: Finding, found: Sequence[Finding]) -> str:
     if verdict.gain >= 0.3 and verdict.gain >= 1.5 * runner_up:
         return "high"
     return "medium" if verdict.gain >= 0.15 and verdict.gain >= 1.2 * runner_up else "low"
-
-
-def overheads(causes: Causes, group: Group, bubble: float | None) -> list[Finding]:
-    """Everything that is not the device working."""
-    predicted = "" if bubble is None else f"; the schedule predicts {100 * bubble:.0f}%"
-    said = {
-        "CPU-bound": (causes.host, causes.host_evidence),
-        "launch-bound": (causes.launch, causes.launch_evidence),
-        "synchronisation": (causes.sync, causes.sync_evidence),
-        "communication-bound": (causes.transfer, causes.transfer_evidence),
-        "straggler": (causes.skew, causes.skew_evidence),
-        "bubble-bound": (causes.bubble, (f"{100 * causes.bubble:.0f}% of the wall spent in receive{predicted}",)),
-        "decode-bound": (causes.decode, causes.decode_evidence),
-        "data- or encode-bound": (causes.feed, causes.feed_evidence),
-        "allocator": (causes.allocator, causes.allocator_evidence),
-    }
-    return [Finding(name=name, gain=gain, evidence=evidence) for name, (gain, evidence) in said.items() if gain > 0]
 
 
 def work_finding(group: Group, roofs: Sequence[Roofline]) -> Finding:

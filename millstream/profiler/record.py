@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from millstream.profiler.against_plan import Line
-from millstream.profiler.diagnosis import Finding
 from millstream.profiler.difference import Change
+from millstream.profiler.findings import Finding
 from millstream.profiler.memory import MemoryUse
 from millstream.profiler.reading import Reading
 from millstream.profiler.roofline import FamilyTime

@@ -13,7 +13,7 @@ from millstream.planner.drawing import Bar, Lane, curves, lanes, stacked_bars
 from millstream.planner.page import Row, page, table
 from millstream.profiler.against_plan import Line
 from millstream.profiler.anatomy import Anatomy
-from millstream.profiler.diagnosis import UNTRUSTED, Finding
+from millstream.profiler.findings import UNTRUSTED, Finding
 from millstream.profiler.intervals import Intervals
 from millstream.profiler.kinds import Kind
 from millstream.profiler.reading import Reading

@@ -15,7 +15,7 @@ from benchmarks.diagnosis import Case, confusion
 from benchmarks.simulated_traces import SimulatedRank, collective
 from benchmarks.workloads import WORKLOADS, Workload, block
 from millstream.planner.hardware import DEVICES
-from millstream.profiler.diagnosis import ADVICE, UNTRUSTED, Finding
+from millstream.profiler.findings import ADVICE, UNTRUSTED, Finding
 from millstream.profiler.ranks import gather
 from millstream.profiler.reading import Reading, read
 from millstream.profiler.trace import read_trace
