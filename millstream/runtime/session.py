@@ -217,7 +217,7 @@ class Session:
     def mend(self, parcel: Parcel) -> Parcel:
         """A planned chunk for a generator that has lost all it knew of the session: prompt and window come along."""
         envelope = parcel.envelope
-        context = envelope.context_indices or self._window_before(envelope)
+        context = envelope.context_indices or (self._context_after(envelope) if envelope.start_frame > 0 else ())
         whole = msgspec.structs.replace(
             envelope,
             init_cache=True,
@@ -387,16 +387,13 @@ class Session:
             raise EnvelopeRefused(f"chunk {envelope.chunk_index} brought latents that are not finite; try --dtype float32")
         return latents
 
-    def _window_before(self, envelope: Envelope) -> tuple[int, ...]:
-        """The frames that a chunk's window holds before it; none where its epoch starts."""
-        if envelope.start_frame == 0:
-            return ()
-        frames = envelope.frames
-        return self._history.context_indices(window=envelope.window, sink=envelope.sink, frames_per_chunk=frames)
+    def _context_after(self, envelope: Envelope) -> tuple[int, ...]:
+        """Of the frames that are held, those that the next chunk of such a window sees."""
+        return self._history.context_indices(window=envelope.window, sink=envelope.sink, frames_per_chunk=envelope.frames)
 
     def _anchor_frames(self, envelope: Envelope) -> int:
         """How many of a chunk's latent frames must be decoded before the next chunk's anchor is there."""
         if self.config.anchor != "decoded":
             return 0
-        window = self._history.context_indices(window=envelope.window, sink=envelope.sink, frames_per_chunk=envelope.frames)
-        return max(0, window[0] - envelope.start_frame + 1) if window[0] > 0 else 0
+        first, *_ = self._context_after(envelope)
+        return max(0, first - envelope.start_frame + 1) if first > 0 else 0
