@@ -55,6 +55,7 @@ class Answer:
 
 @dataclass(slots=True)
 class _Job:
+    what: str
     frame: Frame
     sequence: int
     heard: bool
@@ -100,13 +101,14 @@ class MeshLink:
             known = self._known.copy()
             frame = pack_parcels(known.strip(parcels), sequence=self._sequence + 1)
             self._known = known
-            return self._put(frame, heard=True)
+            calls = ", ".join(str(parcel.envelope.call_id) for parcel in parcels)
+            return self._put(f"call {calls}", frame, heard=True)
 
     def tell(self, action: Action, session_id: str = "", *, heard: bool = False) -> Future[Answer]:
         """An instruction. Never waits: there are no more of them than sessions."""
         with self._changed:
             envelope = instruction(action, self._sequence + 1, session_id)
-            return self._put(pack_instruction(envelope, sequence=self._sequence + 1), heard=heard)
+            return self._put(action, pack_instruction(envelope, sequence=self._sequence + 1), heard=heard)
 
     def close(self, timeout_s: float) -> bool:
         """Ask the mesh to leave. Whether the thread ended: one that did not holds the group, which nobody may touch then."""
@@ -116,9 +118,9 @@ class MeshLink:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _put(self, frame: Frame, *, heard: bool) -> Future[Answer]:
+    def _put(self, what: str, frame: Frame, *, heard: bool) -> Future[Answer]:
         self._sequence += 1
-        job = _Job(frame, self._sequence, heard)
+        job = _Job(what, frame, self._sequence, heard)
         if self.lost is not None:
             job.future.set_exception(self.lost)
         else:
@@ -156,7 +158,7 @@ class MeshLink:
             self._changed.notify_all()
         for job in self._sent:
             if not job.leaving:
-                log.debug("message %s: header leaves", job.sequence)
+                log.debug("message %s, %s: header leaves", job.sequence, job.what)
                 job.sent_s, job.leaving = time.perf_counter(), wire.begin(job.frame)
                 self.waiting_since = self.waiting_since or time.monotonic()
 

@@ -100,6 +100,7 @@ class MeshRank:
         """Nobody computes on other inputs than the rest."""
         if self.mesh.size == 1:
             return
+        log.debug("call %s: first collective", parcels[0].envelope.call_id)
         mine = torch.tensor([inputs_digest(parcels)])
         found = self.mesh.collect(mine, "digests of inputs").flatten().tolist()
         if len(set(found)) > 1:
