@@ -45,6 +45,13 @@ def serve(
         float | None, typer.Option(help="Seconds ahead of the viewer; two chunks if nothing is said.", show_default=False)
     ] = None,
     abandon: Annotated[float, typer.Option(help="Seconds after which a session that nobody watches is ended.")] = 120.0,
+    idle: Annotated[float, typer.Option(help="Seconds after which a session that stands still moves to host memory.")] = 60.0,
+    max_life: Annotated[
+        float | None, typer.Option(help="Seconds any session may live; for ever if nothing is said.", show_default=False)
+    ] = None,
+    max_chunks: Annotated[
+        int | None, typer.Option(help="Chunks any session may make; no end if nothing is said.", min=1, show_default=False)
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines for programs.")] = False,
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
@@ -60,7 +67,7 @@ def serve(
     Prints the address once it listens. [bold]Try[/]: millstream serve --weights random
     """
     with plain_errors():
-        from millstream.commands.serve import ServeRequest
+        from millstream.commands.serve import HubLimits, ServeRequest
         from millstream.commands.serve import serve as run
 
         stream = None
@@ -86,7 +93,7 @@ def serve(
             max_waiting=max_waiting,
             batch=batch,
             lead_s=lead,
-            abandon_s=abandon,
+            limits=HubLimits(abandon_s=abandon, idle_s=idle, max_life_s=max_life, max_chunks=max_chunks),
             api_key=api_key,
             insecure=insecure,
             origins=tuple(allow_origin or ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,7 @@ try:
     from millstream.server.logs import set_up_logging
     from millstream.server.peers import IceServer
     from millstream.server.shelf import Shelf
-    from millstream.server.sockets import ImpatientWebSocket, listen
+    from millstream.server.sockets import ImpatientHTTP, ImpatientWebSocket, listen
 except ModuleNotFoundError as missing:
     raise ConfigError(f"serving needs {missing.name}: pip install 'millstream[serve]'") from None
 
@@ -75,7 +75,7 @@ class ServeRequest:
     batch: int = 1
     """Sessions that may share model calls."""
     lead_s: float | None = None
-    abandon_s: float = 120.0
+    limits: HubLimits = field(default_factory=HubLimits)
     api_key: str | None = None
     insecure: bool = False
     origins: tuple[str, ...] = ()
@@ -109,8 +109,8 @@ def serve(request: ServeRequest) -> None:
         refuse_if_too_large(spec, stream, device, choose_dtype(request.dtype, device), with_text=not is_random(weights))
     with listener, plain_out_of_memory(), open_engine(wanted) as engine:
         service = _service(request, engine)
-        card, limits = model_card(engine, request.lead_s, stream), HubLimits(abandon_s=request.abandon_s)
-        make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=limits)
+        card = model_card(engine, request.lead_s, stream)
+        make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=request.limits)
         app = create_app(make_hub, AppConfig(access=access, ice_servers=ice_servers))
         service.start(warm_up=[stream])
         run_until_told(app, listener)
@@ -121,6 +121,7 @@ def run_until_told(app: object, listener: socket.socket) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what is left to do once everything has stopped
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
+        http=ImpatientHTTP,
         ws=ImpatientWebSocket,
         ws_max_size=8 * 2**20,
         ws_per_message_deflate=False,  # pictures are compressed already

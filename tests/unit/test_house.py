@@ -128,8 +128,8 @@ SURFACE = {
     },
     "serve": {
         "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--host", "--ice-server",
-        "--insecure", "--lead", "--log-json", "--lora", "--max-waiting", "--memory", "--model", "--plan", "--port", "--share",
-        "--threads", "--topology", "--weights",
+        "--idle", "--insecure", "--lead", "--log-json", "--lora", "--max-chunks", "--max-life",
+        "--max-waiting", "--memory", "--model", "--plan", "--port", "--share", "--threads", "--topology", "--weights",
     },
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--topology", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
