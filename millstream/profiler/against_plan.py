@@ -59,10 +59,21 @@ def against_plan(reading: Reading, plan: Mapping[str, Any]) -> tuple[Line, ...]:
         planned = times.get(what)
         if isinstance(planned, int | float) and planned > 0 and measured > 0:
             found.append(Line(what=what, unit="ms", planned=float(planned), measured=measured))
-    held = [use.peak_mib for use in reading.memory if use is not None]
-    roles = [sum(parts.values()) * 1024 for parts in plan.get("memory_gib", {}).values()]
-    if held and roles:
-        found.append(Line(what="memory of the fullest", unit="MiB", planned=max(roles), measured=max(held)))
+    found += _memory(reading, plan.get("memory_gib", {}))
     if not found:
         raise TraceError("the trace and the plan have no figure in common; take the trace with millstream profile run")
     return tuple(found)
+
+
+def _memory(reading: Reading, roles: Mapping[str, Mapping[str, float]]) -> list[Line]:
+    """All of a device's; of a processor only what models work with, because its traces do not know what was there before."""
+    uses = [use for use in reading.memory if use is not None]
+    if not uses or not roles:
+        return []
+    fullest = max(uses, key=lambda use: use.peak_mib)
+    if any(rank.has_device for rank in reading.group.ranks):
+        planned = max(sum(parts.values()) for parts in roles.values())
+        return [Line(what="memory of the fullest device", unit="MiB", planned=1024 * planned, measured=fullest.peak_mib)]
+    planned = max(size for parts in roles.values() for name, size in parts.items() if name.endswith("working set"))
+    worked = sum(size for name, size in fullest.filled_by if name in (*MESH_PHASES, "decode", "encode"))
+    return [Line(what="working set", unit="MiB", planned=1024 * planned, measured=worked)] if worked else []

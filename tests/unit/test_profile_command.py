@@ -126,7 +126,7 @@ def test_a_plan_stands_beside_what_happened(taken: Path, tmp_path: Path) -> None
     plan.write_text(CliRunner().invoke(app, ["plan", *words]).output)
     record = json.loads(profile("read", str(taken), "--plan", str(plan), "--json").output)
     lines = {line["what"]: line for line in record["plan"]}
-    assert {"mesh", "decode", "period", "memory of the fullest"} <= set(lines)
+    assert {"mesh", "decode", "period", "working set"} <= set(lines)
     for line in lines.values():
         assert line["miss"] == pytest.approx(line["planned"] / line["measured"] - 1)
 
