@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,6 +30,8 @@ from millstream.trainer.evaluate.classifier import load_classifier
 from millstream.trainer.plan import RECIPES, RunPlan, StagePlan, read_plan
 
 SHARED = ("vae-average.pt", "classifier-average.pt", "teacher-average.pt", "latents.pt")
+GOES_ON = {"self-forcing": "teacher forcing"}
+"""Variants whose first stage is another's: with the same seed it would end at the same bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,26 +58,40 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
     }
 
 
-def train(plan: RunPlan, source: Path, folder: Path, device: torch.device) -> Path:
+def train(plan: RunPlan, source: Path, before: Path | None, folder: Path, device: torch.device) -> Path:
+    """From what `source` has, and from the few steps of the variant `before` if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in SHARED:
-        if not (folder / name).exists():
-            shutil.copy(source / name, folder / name)
+    given = [source / name for name in SHARED]
+    if before is not None and (before / "ode-average.pt").exists():
+        given.append(before / "ode-average.pt")
+    for path in given:
+        if not (folder / path.name).exists():
+            os.link(path, folder / path.name)  # only ever replaced, never written to
     run = BrookRun(plan, folder, device=device)
     run.train(lambda stage, report: None, lambda stage, step, sheet: None)
     run.export(folder / "brook.safetensors", {})
     return folder / "brook.safetensors"
 
 
+def folder_of(out: Path, variant: str, seed: int) -> Path:
+    return out / f"{variant.replace(' ', '-')}-{seed}"
+
+
 def judge(weights: Path, scale: Scale, device: str) -> dict[str, object]:
-    """Adherence at every moment, and the most that any attribute has lost by the last."""
+    """Adherence at every moment, and the most that any attribute has lost by the last; as found before, if it was."""
+    said = weights.with_name("judged.json")
+    if said.exists():
+        return dict(json.loads(said.read_text()))
     engine = Engine("brook", weights=str(weights), device=device)
     classifier = load_classifier(weights.with_name("classifier.safetensors"), engine.device)
     found = judge_prompts(
         engine.model, classifier, config=engine.stream_config(), held_out=False, count=scale.prompts, seconds=scale.seconds
     )
     means = {f"{moment.second:g}": round(moment.mean, 4) for moment in found.moments}
-    return {"mean at second": means, "first edges": round(found.first_edges, 3), "most lost": round(found.moments[-1].lost, 4)}
+    lost = {name: round(found.moments[0].adherence[name] - last, 4) for name, last in found.moments[-1].adherence.items()}
+    judged = {"mean at second": means, "lost by the last": lost, "first edges": round(found.first_edges, 3)}
+    said.write_text(json.dumps(judged))
+    return judged
 
 
 def main() -> None:
@@ -85,8 +101,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/ablation"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", help="variants; all if not said")
-    parser.add_argument("--ode-steps", type=int, default=200)
-    parser.add_argument("--self-forcing-steps", type=int, default=300)
+    parser.add_argument("--ode-steps", type=int, default=150)
+    parser.add_argument("--self-forcing-steps", type=int, default=200)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--seconds", type=float, nargs="+", default=[2.0, 10.0, 30.0])
     parser.add_argument("--device", default="auto")
@@ -102,8 +118,10 @@ def main() -> None:
         for name, stages in variants(plan, scale).items():
             if options.only and name not in options.only:
                 continue
-            folder = options.out / f"{name.replace(' ', '-')}-{seed}"
-            weights = train(replace(plan, seed=seed, stages=stages, checkpoint_every=10**9), options.run, folder, device)
+            folder, other = folder_of(options.out, name, seed), GOES_ON.get(name)
+            before = folder_of(options.out, other, seed) if other else None
+            variant = replace(plan, seed=seed, stages=stages, checkpoint_every=10**9)
+            weights = train(variant, options.run, before, folder, device)
             found[f"{name}, seed {seed}"] = judge(weights, scale, options.device)
             print(name, seed, json.dumps(found[f"{name}, seed {seed}"]), flush=True)
     write_report("ablation", {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}, found)
