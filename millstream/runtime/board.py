@@ -26,7 +26,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meeting:
-    """Where ranks meet. Each start of a mesh has a number of its own, so that nothing of an earlier one is read."""
+    """Where ranks meet. Where one store serves several starts, each has a number, so that nothing of an earlier one is read."""
 
     host: str
     port: int
@@ -71,11 +71,6 @@ class Board:
     def another(self, timeout_s: float) -> Board:
         """A connection of its own to the same board, for whoever may wait inside the store."""
         return Board.join(self.meeting, timeout_s=timeout_s)
-
-    def next_incarnation(self) -> Board:
-        """The same store, a blank board."""
-        here = self.meeting
-        return Board(self._server, Meeting(host=here.host, port=here.port, incarnation=here.incarnation + 1))
 
     def claim(self, rank: int) -> None:
         if self.store.add(f"claim/{rank}", 1) > 1:

@@ -117,15 +117,9 @@ Launch = Callable[[MeshConfig, torch.device], Callable[[], LaunchedMesh]]
 
 
 def launcher(config: MeshConfig, device: torch.device, *, run: Run = run_rank) -> Callable[[], LaunchedMesh]:
-    """On this machine, and every time it is called again another one."""
-    board = Board.host()
-
-    def launch() -> LaunchedMesh:
-        nonlocal board
-        board = board.next_incarnation()
-        return LaunchedMesh(config, board, device=device, run=run)
-
-    return launch
+    """On this machine, and every time it is called again another one, with a board of its own: what an earlier one said goes
+    with it."""
+    return lambda: LaunchedMesh(config, Board.host(), device=device, run=run)
 
 
 def joiner(place: Placement) -> Launch:

@@ -21,6 +21,8 @@ from millstream.core.topology import Topology
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Journal, JournalWriter, read_journal
 from millstream.runtime.session import Session
+from millstream.wire.framing import Frame
+from millstream.wire.process import Waiting, Wire
 from tests.dist import broken
 from tests.dist.fronts import front
 from tests.dist.meshes import LIMITS, MODEL, SMALL, alive, mesh_engine, mesh_of, pids_of, seconds_until_gone
@@ -188,6 +190,28 @@ def test_before_a_mesh_that_hangs_is_killed_every_rank_says_what_it_is_doing(
     assert "session stuck chunk 1" in report
     assert "collect (digests of inputs) on mesh (1, 2), shape (1,): waiting for" in report
     assert "time.sleep(3600)" in report, "the stack of the one that hangs"
+
+
+@pytest.mark.parametrize("part", ["header", "meta"])
+def test_a_message_that_was_damaged_on_its_way_ends_the_mesh_and_not_the_stream(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, damaged = Wire.begin, []
+
+    def damage_once(self: Wire, frame: Frame) -> list[Waiting]:
+        if not damaged and frame.tensors:
+            damaged.append(part)
+            raw = bytearray(getattr(frame, part))
+            raw[9] ^= 4
+            frame = frame._replace(**{part: bytes(raw)})
+        return begin(self, frame)
+
+    with mesh_engine() as engine, engine.session("sea", seed=1, **ROOMY) as session:
+        latents_of(session, 2)
+        monkeypatch.setattr(Wire, "begin", damage_once)
+        assert [chunk.index for chunk in session.stream(2)] == [2, 3]
+        assert damaged == [part]
+        assert engine.transport.recoveries == 1
 
 
 def test_a_rank_that_stands_still_is_noticed_within_the_window() -> None:
