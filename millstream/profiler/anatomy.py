@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from millstream.core.errors import TraceError
 from millstream.profiler.intervals import EMPTY, Floats, Intervals, union
 from millstream.profiler.kinds import DEVICE_KINDS, VIEWS, WORKING, Kind, is_decode
 from millstream.profiler.trace import Trace
@@ -191,7 +192,10 @@ def extent(trace: Trace) -> tuple[float, float]:
     events = trace.events
     chosen = np.flatnonzero(~np.isin(events.kind, [int(Kind.OTHER), int(Kind.OVERHEAD)]))
     chosen = chosen if len(chosen) else np.arange(len(events))
-    return float(events.begin[chosen].min()), float(events.end[chosen].max())
+    first, last = float(events.begin[chosen].min()), float(events.end[chosen].max())
+    if last <= first:
+        raise TraceError(f"{trace.path} lasts no time at all; capture at least one chunk")
+    return first, last
 
 
 def _call_times(wanted: NDArray[np.int64], links: NDArray[np.int64], begins: Floats) -> Floats:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ MAX_NAMES = 200_000
 MAX_OPEN = 10_000
 """Begun and not yet ended, over all threads."""
 OTHERS = "(other names)"
+LATEST_US = 2.0**62
+"""No clock has come so far; what claims to be later, or not a number, is no time."""
 _SKIPPED = {"python_function", "ac2g", "async_cpu_to_gpu", "fwdbwd", "trace", "cuda_sync", "cuda_profiler_range"}
 """Stacks are the bulk of large traces and nothing here reads them; the others repeat what is there already."""
 
@@ -164,7 +166,7 @@ class _Filling:
         category = str(event.get("cat", ""))
         if category.lower() in _SKIPPED:
             return
-        if not isinstance(begin, int | float) or not isinstance(length, int | float) or not (length >= 0):
+        if not (_is_time(begin) and _is_time(length) and length >= 0):
             self.broken += 1
             return
         if len(self.columns.begin) >= self.max_events:
@@ -187,7 +189,7 @@ class _Filling:
     def _half(self, event: dict[str, Any], phase: str) -> None:
         """Chrome's other way to write a slice: where it begins, and where it ends, on a thread."""
         stack, at = self.open.setdefault(self._track(event), []), event.get("ts")
-        if not isinstance(at, int | float):
+        if not _is_time(at):
             self.broken += 1
         elif phase == "B" and self.num_open < MAX_OPEN:
             stack.append((float(at), event))
@@ -203,8 +205,11 @@ class _Filling:
         if len(self.memory.at) >= self.max_events:
             self.left_out += 1
             return
-        args, columns = event.get("args") or {}, self.memory
-        columns.at.append(float(event.get("ts", 0)))
+        args, columns = event.get("args"), self.memory
+        if not isinstance(args, dict) or not _is_time(event.get("ts")):
+            self.broken += 1
+            return
+        columns.at.append(float(event["ts"]))
         columns.change.append(_number(args, "Bytes", 0))
         columns.allocated.append(_number(args, "Total Allocated", 0))
         columns.reserved.append(_number(args, "Total Reserved", 0))
@@ -239,6 +244,10 @@ class _Filling:
             broken=self.broken + self.num_open,
             unclosed=file.unclosed,
         )
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and abs(value) < LATEST_US
 
 
 def _numpy(values: Any) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -18,6 +18,7 @@ from millstream.core.errors import TraceError
 from millstream.profiler import reader
 from millstream.profiler.kinds import Kind, kind_of
 from millstream.profiler.reader import TraceFile
+from millstream.profiler.reading import read
 from millstream.profiler.trace import read_trace
 
 
@@ -192,3 +193,40 @@ def test_events_without_a_time_are_counted_and_left_out(tmp_path: Path) -> None:
 )
 def test_what_an_event_is(category: str, name: str, kind: Kind) -> None:
     assert kind_of(category, name) is kind
+
+
+NUMBERS = st.integers(-(2**70), 2**70) | st.floats()
+JUNK = st.none() | st.booleans() | NUMBERS | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
+KNOWN = st.sampled_from(["X", "B", "E", "i", "[memory]", "kernel", "cpu_op", "cuda_runtime", "gloo:recv", "aten::mm"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    events=st.lists(
+        st.dictionaries(
+            st.sampled_from(FIELDS),
+            JUNK | KNOWN | st.dictionaries(st.sampled_from(["correlation", "External id", "Input Dims", "Bytes"]), JUNK),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    beside=st.dictionaries(st.sampled_from(["deviceProperties", "distributedInfo", "millstream"]), JUNK),
+)
+def test_rubbish_is_read_or_refused_and_never_breaks_anything(
+    tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], beside: dict[str, Any]
+) -> None:
+    path = write(tmp_path_factory.mktemp("t"), json.dumps({**beside, "traceEvents": [*events, event()]}))
+    said = ""
+    try:
+        said = read([path]).diagnosis.verdict.name
+    except TraceError as refused:
+        said = str(refused)
+    assert said
+    assert "\n" not in said
+
+
+def test_a_trace_that_lasts_no_time_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, json.dumps([event(dur=0), event(dur=0)]))
+    with pytest.raises(TraceError, match="lasts no time"):
+        read([path])
