@@ -107,9 +107,9 @@ class LaunchedMesh:
         """On the link's thread."""
         config, limits = self._config, self._config.limits
         everybody = range(config.topology.world_size)
-        agree(self._board, FRONT, everybody, facts_of(config, None), stage="start", timeout_s=limits.start_s)
-        _, own_gpu = rank_device(config, FRONT, self._local_rank)
-        return join_groups(self._board, config.topology, FRONT, limits, own_gpu=own_gpu)
+        _, backend = rank_device(config, FRONT, self._local_rank)
+        agree(self._board, FRONT, everybody, facts_of(config, backend, None), stage="start", timeout_s=limits.start_s)
+        return join_groups(self._board, config.topology, FRONT, limits, backend=backend)
 
 
 Launch = Callable[[MeshConfig, torch.device], Callable[[], LaunchedMesh]]

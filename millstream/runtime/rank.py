@@ -49,6 +49,7 @@ WEIGHTS = "weights"
 """What the leader's weights add to the model's fingerprint: the front, which has the rest, asks for it."""
 PEER_GONE = "a peer is gone"
 LOST_SIGNS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Timed out waiting", "Application timeout")
+GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -76,13 +77,13 @@ def run_rank(
     os._exit(code)
 
 
-def join_groups(board: Board, topology: Topology, rank: int, limits: MeshLimits, *, own_gpu: bool) -> Groups:
+def join_groups(board: Board, topology: Topology, rank: int, limits: MeshLimits, *, backend: str) -> Groups:
     """Every rank of the world calls this, the front too, after all have been found to agree."""
     if board.meeting.host == "127.0.0.1":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = PrefixStore("groups", board.another(limits.window_s).store)
     timeout_s = limits.hang_s + limits.window_s  # the watches act first: they know more
-    backend, hook = "cpu:gloo,cuda:nccl" if own_gpu else "gloo", sys.excepthook
+    hook = sys.excepthook
     dist.init_process_group(
         backend, store=store, rank=rank, world_size=topology.world_size, timeout=timedelta(seconds=timeout_s)
     )
@@ -90,16 +91,16 @@ def join_groups(board: Board, topology: Topology, rank: int, limits: MeshLimits,
     return create_groups(topology, rank, timeout_s=timeout_s)
 
 
-def rank_device(config: MeshConfig, rank: int, local_rank: int | None = None) -> tuple[torch.device, bool]:
-    """Which device a rank works on, and whether it is nobody else's. Where there are fewer GPUs than a topology asks for,
-    ranks share them, and speak through host memory."""
+def rank_device(config: MeshConfig, rank: int, local_rank: int | None = None) -> tuple[torch.device, str]:
+    """Which device a rank works on, and what ranks speak through. Where each has a GPU of its own, NCCL between devices; where
+    there are fewer than a topology asks for, ranks share them and speak through host memory."""
     if config.device == "cpu":
-        return torch.device("cpu"), False
+        return torch.device("cpu"), GLOO
     here, wanted = torch.cuda.device_count(), config.topology.device_of(rank) if local_rank is None else local_rank
     if here == 0:
         raise DeviceError("no GPU is here; use --device cpu")
     own = config.topology.num_devices <= here if local_rank is None else local_rank < here
-    return torch.device("cuda", wanted % here), own
+    return torch.device("cuda", wanted % here), NCCL if own else GLOO
 
 
 def plain_reason(error: BaseException) -> str:
@@ -118,7 +119,7 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
     torch.set_num_threads(config.threads)
     watchdog = Watchdog(board, rank, limits)
     watchdog.start()
-    device, own_gpu = rank_device(config, rank, local_rank)
+    device, backend = rank_device(config, rank, local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     spec = find_model(config.model)
@@ -127,9 +128,9 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
     weights = records("dit", dit)
     if rank == LEADER:
         board.post(WEIGHTS, weights.hex())
-    facts = facts_of(config, fingerprint_of({"dit": weights}))
+    facts = facts_of(config, backend, fingerprint_of({"dit": weights}))
     agree(board, rank, range(topology.world_size), facts, stage="start", timeout_s=limits.start_s)
-    groups = join_groups(board, topology, rank, limits, own_gpu=own_gpu)
+    groups = join_groups(board, topology, rank, limits, backend=backend)
     groups, record = compared(groups, board, limits.window_s)
     watchdog.record = record
     share = parallelise(dit, topology, groups)

@@ -19,7 +19,7 @@ from millstream.wire.framing import VERSION as WIRE_VERSION
 Facts = Mapping[str, str]
 
 
-def facts_of(config: MeshConfig, weights: str | None) -> dict[str, str]:
+def facts_of(config: MeshConfig, backend: str, weights: str | None) -> dict[str, str]:
     """Everything a rank can say of itself. `weights` is its DiT's fingerprint; the front has none, and says nothing of it."""
     facts = {
         "millstream": __version__,
@@ -30,6 +30,7 @@ def facts_of(config: MeshConfig, weights: str | None) -> dict[str, str]:
         "loras": repr(config.loras),
         "device": config.device,
         "dtype": config.dtype,
+        "backend": backend,
         "limits": repr(config.limits),
         "compile": config.compile_backend or "off",
     }

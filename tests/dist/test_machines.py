@@ -23,7 +23,7 @@ from millstream.runtime.board import Board, Meeting
 from millstream.runtime.journal import read_journal
 from millstream.runtime.launch import Placement, placement
 from millstream.runtime.mesh_config import MeshConfig, MeshLimits
-from millstream.runtime.rank import rank_device
+from millstream.runtime.rank import GLOO, NCCL, rank_device
 from millstream.runtime.startup import differences, facts_of
 from tests.dist.meshes import mesh_engine
 
@@ -132,9 +132,9 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout() -> None:
 
 
 def test_mismatched_versions_and_weights_are_differences() -> None:
-    mine = facts_of(CONFIG, "abc")
-    assert differences({0: facts_of(CONFIG, None), 1: mine, 2: mine}) == []
-    found = differences({0: facts_of(CONFIG, None), 1: mine, 2: mine | {"millstream": "9.9", "weights": "abd"}})
+    mine = facts_of(CONFIG, GLOO, "abc")
+    assert differences({0: facts_of(CONFIG, GLOO, None), 1: mine, 2: mine}) == []
+    found = differences({0: facts_of(CONFIG, GLOO, None), 1: mine, 2: mine | {"millstream": "9.9", "weights": "abd"}})
     assert len(found) == 2
     assert "rank 2 has 9.9" in found[0]
     assert found[1] == "weights: rank 1 has abc; rank 2 has abd"
@@ -145,9 +145,9 @@ def test_a_missing_gpu_is_said_before_anybody_waits(monkeypatch: pytest.MonkeyPa
     with pytest.raises(DeviceError, match="no GPU is here"):
         rank_device(replace(CONFIG, device="cuda"), 1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert rank_device(replace(CONFIG, device="cuda"), 2) == (torch.device("cuda", 2), True)
+    assert rank_device(replace(CONFIG, device="cuda"), 2) == (torch.device("cuda", 2), NCCL)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert rank_device(replace(CONFIG, device="cuda"), 2) == (torch.device("cuda", 0), False)
+    assert rank_device(replace(CONFIG, device="cuda"), 2) == (torch.device("cuda", 0), GLOO)
 
 
 def test_what_torchrun_sets_is_read_and_half_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
