@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 from millstream.core.errors import ConfigError, MeshError
 from millstream.core.topology import FRONT, Topology
@@ -76,6 +77,8 @@ class LaunchedMesh:
         local_rank: int | None = None,
     ) -> None:
         """`run` is what a process of the mesh does; None where somebody else starts them."""
+        if dist.is_initialized():
+            raise MeshError("this process is the front of a mesh already; close its engine first")
         self._config, self._board = config, board
         self._local_rank = local_rank
         board.claim(FRONT)

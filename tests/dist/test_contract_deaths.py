@@ -22,6 +22,7 @@ from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Journal, JournalWriter, read_journal
 from millstream.runtime.session import Session
 from millstream.wire.framing import Frame
+from millstream.wire.parcel import Parcel
 from millstream.wire.process import Waiting, Wire
 from tests.dist import broken
 from tests.dist.fronts import front
@@ -47,11 +48,15 @@ def latents_of(session: Session, chunks: int) -> list[Tensor]:
     return [newest(session) for _ in session.stream(chunks)]
 
 
-def disturbed(engine: Engine, session: Session) -> Tensor:
-    """The next chunk, a worker killed while it is made."""
+def planned(session: Session) -> Parcel:
     parcel = session.plan_chunk()
     assert parcel is not None
-    flight = engine.transport.post([parcel])
+    return parcel
+
+
+def disturbed(engine: Engine, session: Session) -> Tensor:
+    """The next chunk, a worker killed while it is made."""
+    flight = engine.transport.post([planned(session)])
     kill(engine, WORKER)
     assert session.accept(flight.result()[0]) is not None
     return newest(session)
@@ -155,8 +160,7 @@ def test_two_chunks_under_way_are_both_recovered() -> None:
     with mesh_engine() as engine, engine.session("sea", seed=1, **ROOMY) as session:
         expected = latents_of(engine.session("sea", seed=1, **ROOMY), 4)
         latents_of(session, 1)
-        parcels = [session.plan_chunk() for _ in range(3)]
-        flights = [engine.transport.post([parcel]) for parcel in parcels if parcel is not None]
+        flights = [engine.transport.post([planned(session)]) for _ in range(3)]
         kill(engine, 1)
         found = []
         for flight in flights:
@@ -234,3 +238,17 @@ def test_a_closed_engine_leaves_nobody_behind_and_is_quick_about_it() -> None:
         engine.close()
         assert time.monotonic() - begun < LIMITS.stop_s
         assert alive(pids) == []
+
+
+def test_sessions_that_go_through_a_pipeline_together_are_each_what_they_are_alone() -> None:
+    with mesh_engine("front+pp2") as engine:
+        alone = [[chunk.digest for chunk in engine.session(text, seed=1, **SMALL).stream(3)] for text in ("sea", "hills")]
+        sessions = [engine.session(text, seed=1, **SMALL) for text in ("sea", "hills")]
+        together: list[list[str]] = [[], []]
+        for _ in range(3):
+            deliveries = engine.transport.submit_together([planned(session) for session in sessions])
+            for session, delivery, digests in zip(sessions, deliveries, together, strict=True):
+                chunk = session.accept(delivery)
+                assert chunk is not None
+                digests.append(chunk.digest)
+    assert together == alone

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from millstream.core.controls import Cut, SetPrompt
-from millstream.core.errors import EnvelopeRefused, WireError
+from millstream.core.errors import EnvelopeRefused, MeshError, WireError
 from millstream.runtime.engine import Engine
 from millstream.runtime.session import Session
 from millstream.wire.parcel import Delivery, Parcel
 from tests.dist.meshes import SMALL, mesh_engine, mesh_of
+from tests.dist.streams import BlankVAE, stays_with_local, steered, together
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +172,14 @@ def test_what_a_session_held_is_given_back(engine: Engine) -> None:
     with fresh(engine) as another:
         next(another.stream(1))
         assert engine.held_bytes() == with_it > 0
+
+
+def test_fifty_chunks_with_switches_and_a_cut_are_what_local_makes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_parts", replace(engine.parts, vae=BlankVAE()))
+    stays_with_local((steered(engine), together(engine)))
+
+
+def test_a_process_is_the_front_of_one_mesh_at_a_time(engine: Engine) -> None:
+    with pytest.raises(MeshError, match="close its engine first"), mesh_engine("front+1"):
+        pass
+    assert works(engine)
