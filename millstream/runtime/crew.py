@@ -33,7 +33,7 @@ class Crew:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what goes wrong is said once, in our words
         context = quick_start()
         self._processes: dict[int, ForkServerProcess] = {
-            rank: context.Process(target=run, args=(config, rank, meeting), name=f"millstream-rank-{rank}")
+            rank: context.Process(target=run, args=(config, rank, meeting), name=f"millstream-rank-{rank}", daemon=True)
             for rank in config.topology.mesh_ranks
         }
         for process in self._processes.values():

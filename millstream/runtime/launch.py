@@ -86,10 +86,18 @@ class LaunchedMesh:
         self._watch = FrontWatch(config, board, self.crew)
         self.link = MeshLink(self._join, device=device, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
         self._watch.waiting_since = lambda: self.link.waiting_since
-        if not self.link.ready.wait(config.limits.start_s + config.limits.hang_s) or self.link.lost:
-            reason = str(self.link.lost or f"the mesh was not ready within {config.limits.start_s:g} s")
+        try:
+            self._wait_until_ready()
+        except BaseException:  # an interrupt, too, leaves nobody behind
             self.close()
-            raise MeshError(reason)
+            raise
+
+    def _wait_until_ready(self) -> None:
+        limits = self._config.limits
+        if not self.link.ready.wait(limits.start_s + limits.hang_s):
+            raise MeshError(f"the mesh was not ready within {limits.start_s + limits.hang_s:g} s")
+        if self.link.lost:
+            raise MeshError(str(self.link.lost))
 
     def weights(self) -> bytes:
         """What the DiT adds to the model's fingerprint."""
