@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from benchmarks.workloads import WORKLOADS
 from millstream.cli import app
 from millstream.commands.profile_run import hear_the_compiler
+from millstream.profiler.against_plan import against_plan
 from millstream.profiler.compilation import CompilerLog, read_compilation
 from millstream.profiler.reading import read
 from millstream.profiler.trace import read_trace
@@ -203,3 +204,35 @@ def test_memory_at_the_peak_is_named_after_what_was_under_way(tmp_path: Path) ->
     assert use is not None
     assert use.peak_mib == 10
     assert dict(use.filled_by) == {"before the trace": 5.0, "decode": 3.0, "aten::mm": 2.0}
+
+
+def test_traces_that_were_not_taken_alike_are_not_compared(taken: Path, tmp_path: Path) -> None:
+    other = WORKLOADS[0].write(tmp_path, 3)[0]
+    result = profile("diff", str(taken), str(other))
+    assert result.exit_code == 2
+    assert "taken alike" in result.output
+
+
+def test_traces_without_chunks_are_compared_by_the_wall(tmp_path: Path) -> None:
+    before = WORKLOADS[0].write(tmp_path, 3)[0].rename(tmp_path / "before.json")
+    record = json.loads(before.read_text())
+    for event in record["traceEvents"]:
+        event["ts"], event["dur"] = 2 * event["ts"], 2 * event["dur"]
+    (tmp_path / "after.json").write_text(json.dumps(record))
+    found = json.loads(profile("diff", str(before), str(tmp_path / "after.json"), "--json").output)
+    assert found["regressed"]
+    assert found["changes"][0]["what"] == "wall, ms"
+    assert found["changes"][0]["share"] == pytest.approx(1.0)
+
+
+def test_on_an_accelerator_a_plans_whole_memory_is_compared(tmp_path: Path) -> None:
+    paths = WORKLOADS[0].write(tmp_path, 3)
+    record = json.loads(paths[0].read_text())
+    begin = record["traceEvents"][0]["ts"]
+    args = {"Bytes": 2**30, "Total Allocated": 30 * 2**30, "Total Reserved": 40 * 2**30, "Addr": 1, "Device Id": 0}
+    record["traceEvents"].append({"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": begin, "args": args})
+    paths[0].write_text(json.dumps(record))
+    plan = {"memory_gib": {"mesh": {"weights": 20.0, "window": 7.0}, "front": {"VAE": 9.0}}}
+    (line,) = against_plan(read(paths), plan)
+    assert (line.planned, line.measured) == (27 * 1024, 30 * 1024)
+    assert line.miss == pytest.approx(-0.1)
