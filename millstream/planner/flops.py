@@ -24,11 +24,13 @@ class Product:
 
 
 def block_products(dit: DiTConfig, tokens: int, *, tp: int = 1) -> list[Product]:
-    """One rank's share: q, k, v, the prompt's q and the MLP's first are split by columns, the others by rows."""
+    """One rank's share: q, k, v and the MLP's first are split by columns, o and the MLP's second by rows. Cross-attention's are
+    whole on every rank."""
     narrow, hidden = dit.width // tp, dit.ffn // tp
     return [
-        Product(rows=tokens, inner=dit.width, outer=narrow, count=4),
-        Product(rows=tokens, inner=narrow, outer=dit.width, count=2),
+        Product(rows=tokens, inner=dit.width, outer=narrow, count=3),
+        Product(rows=tokens, inner=narrow, outer=dit.width),
+        Product(rows=tokens, inner=dit.width, outer=dit.width, count=2),
         Product(rows=tokens, inner=dit.width, outer=hidden),
         Product(rows=tokens, inner=hidden, outer=dit.width),
     ]

@@ -50,11 +50,12 @@ def device_needs(work: Workload, device: Device, layout: Topology) -> tuple[Devi
 
 
 def rank_parameters(dit: DiTConfig, layout: Topology) -> tuple[int, int]:
-    """Of the fullest rank: those in the blocks' products, and all others. SP repeats weights on every rank."""
-    products = 8 * dit.width**2 + 2 * dit.width * dit.ffn
+    """Of the fullest rank: those in the blocks' products, and all others. SP repeats weights on every rank, TP those of
+    cross-attention."""
+    split, whole = 4 * dit.width**2 + 2 * dit.width * dit.ffn, 4 * dit.width**2
     layers = math.ceil(dit.layers / layout.pp)
-    rest = dit_parameters(dit) - dit.layers * products
-    return layers * products // layout.tp, rest
+    rest = dit_parameters(dit) - dit.layers * (split + whole)
+    return layers * (split // layout.tp + whole), rest
 
 
 def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
@@ -63,7 +64,7 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     split = layout.tp * layout.sp
     layers = math.ceil(dit.layers / layout.pp) / dit.layers
     window = window_bytes(dit, work.stream, value_bytes=value) * layers / split
-    prompt = 2 * dit.layers * dit.width * dit.text_tokens * value * layers / split
+    prompt = 2 * dit.layers * dit.width * dit.text_tokens * value * layers
     peak = dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, tp=layout.tp, sp=layout.sp)
     weights = products * (1 if work.precision == "fp8" else value) + rest * value
     return DeviceNeed(

@@ -102,8 +102,8 @@ def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> C
     shared = work.calls if work.stream_batch else 1
     tokens = work.batch * work.chunk_tokens * shared // layout.sp
     products = sum(product_ms(p, device, fp8=work.precision == "fp8") for p in block_products(dit, tokens, tp=layout.tp))
-    width = dit.width // layout.tp
-    attended = attention_flops(tokens, keys, width) + attention_flops(tokens, dit.text_tokens, width) / _CROSS_SHARE
+    asked = attention_flops(tokens, dit.text_tokens, dit.width) / _CROSS_SHARE  # whole on every rank
+    attended = attention_flops(tokens, keys, dit.width // layout.tp) + asked
     share = head_share(tokens * layout.sp, dit.heads // layout.tp // layout.sp, device)
     attention = attended / device.rates.attention_tflops / share / 1e9
     passes = work.software.passes * (1 - _SHARDED_PASSES + _SHARDED_PASSES / layout.tp)

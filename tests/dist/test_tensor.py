@@ -11,6 +11,7 @@ from millstream.core.topology import FRONT, Topology
 from millstream.models.dit import CausalDiT
 from millstream.parallel.apply import parallelise
 from millstream.parallel.groups import create_groups
+from millstream.planner.footprint import rank_parameters
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, ring_for, whole_flows
 from tests.dist.ranks import run_ranks
 from tests.dist.streams import stays_with_local, steered_on
@@ -37,18 +38,21 @@ def calls_of_a_share(rank: int, name: str) -> tuple | None:
         call(latents, level, ring, cross)
         counts.append(dict(groups.record.counts))
     shapes = {name: tuple(parameter.shape) for name, parameter in share.dit.blocks[0].named_parameters()}
-    return found, counts, shapes, ring.shape.heads
+    products = sum(parameter.numel() for parameter in share.dit.blocks.parameters() if parameter.ndim == 2)
+    return found, counts, shapes, ring.shape.heads, products
 
 
 def test_each_rank_has_its_share_and_all_get_the_flows_of_the_whole_model() -> None:
     expected = whole_flows()
     _, *ranks = run_ranks(calls_of_a_share, 5, "front+tp4")
-    for found, _, shapes, heads in ranks:
+    planned, _ = rank_parameters(FOUR_HEADS, Topology.parse("front+tp4"))
+    for found, _, shapes, heads, products in ranks:
         assert [relative_error(*pair) < 1e-5 for pair in zip(found, expected, strict=True)] == [True, True]
         assert shapes["self_attn.q.weight"] == (12, 48)
         assert shapes["self_attn.o.weight"] == (48, 12)
         assert shapes["ffn.down.weight"] == (48, 20)
         assert heads == 10
+        assert products == planned, "the planner counts what a rank holds"
     for found, *_ in ranks[1:]:
         assert all(torch.equal(mine, leaders) for mine, leaders in zip(found, ranks[0][0], strict=True)), (
             "in lockstep to the bit"
