@@ -21,7 +21,7 @@ from millstream.core.errors import ControlError, MillstreamError, Overloaded, Un
 from millstream.runtime.admission import Admission, Admitted, Answer, Queued, Refused, Request
 from millstream.runtime.engine import Engine
 from millstream.runtime.heap import trim_heap
-from millstream.runtime.notices import Ended, Live, Tell, Waiting
+from millstream.runtime.notices import Applied, Ended, Live, Tell, Waiting
 from millstream.runtime.scheduler import Scheduler
 from millstream.runtime.seats import OpenRequest, Seat, batch_key, geometry
 from millstream.runtime.session import Session
@@ -81,6 +81,10 @@ class Places:
             return True
         return feed.can_give(pixel_frames(session.timeline.start_frame, seat.request.config.frames_per_chunk))
 
+    def goes_on(self, seat: Seat) -> bool:
+        """Whether its next chunk can be planned before its last one is shown: no control is due, and its input is there."""
+        return seat.session is not None and seat.session.timeline.undisturbed and self.has_input(seat)
+
     def control(self, seat: Seat, control: AnyControl, at_chunk: int | None) -> Receipt:
         """Queue a change, once what it costs is promised."""
         if seat.session is None:
@@ -130,6 +134,21 @@ class Places:
             seat.position = 0
             self.admission.leave(seat.session_id, now)
             self._admit_waiting()
+
+    def rest(self, seat: Seat, session: Session) -> None:
+        """A turn in which it planned nothing is over: it waits for its input, is paused, or ends."""
+        now, applied = time.monotonic(), session.timeline.take_receipts()
+        self.scheduler.finished(seat.session_id, now, frames=0, seconds=0.0)
+        if applied:
+            seat.tell(Applied(receipts=applied))
+        if session.timeline.stopped:
+            seat.closing = Ended(cause="stopped", reason="stopped by its owner")
+        elif session.ended:
+            seat.closing = Ended(cause="input over", reason="its input has ended")
+        elif session.timeline.paused:
+            self.scheduler.halt(seat.session_id, "paused", now)
+        else:
+            self.scheduler.halt(seat.session_id, "starved", now)
 
     def vacate(self, seat: Seat) -> None:
         """Its state is in host memory: others may have its place, unless it was set going again meanwhile."""

@@ -4,9 +4,13 @@ Everything that touches the model happens on that thread. Others may open, steer
 thread; those calls answer at once, because they touch only policy (`runtime/places.py`, timelines), under one lock
 that is never held while the model works. A session that fails ends alone and gives back what it held.
 
-    open ─► Places ─► turn ─► Session.decide ─► model ─► Session.accept ─► notices
-              ▲                                                  │
-              └──────────────── a place is free ◄────────────────┘
+    open ─► Places ─► turn ─► Session.decide ─► Flights ─► notices
+              ▲                                    │
+              └───────── a place is free ◄─────────┘
+
+Over a mesh the next chunk, of whoever's turn it is, leaves before the last one's pictures are made (`runtime/flights.py`). One
+that a control is due at, or whose input is not there, is planned after them; so is everything that is not a chunk. So each
+session is told what it would be told chunk by chunk, in the same order.
 
 Knows no sockets. What a session's owner hears is in `runtime/notices.py`.
 """
@@ -17,7 +21,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -31,13 +35,13 @@ from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
 from millstream.runtime.admission import Admission, AdmissionConfig, AdmissionMetrics, Answer
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.engine import Engine
-from millstream.runtime.notices import Applied, Ended, Pictured, Tell
+from millstream.runtime.flights import Flights, Landing
+from millstream.runtime.notices import Ended, Pictured, Tell
 from millstream.runtime.places import Places
 from millstream.runtime.scheduler import Scheduler
-from millstream.runtime.seats import OpenRequest, Ready, Seat, Work, alike, batch_key, geometry
+from millstream.runtime.seats import OpenRequest, Seat, Work, alike, batch_key, geometry
 from millstream.runtime.session import Chunk, Session
 from millstream.runtime.turns import End, Halt, Offload, Restore, Run, SchedulerMetrics, Sleep, Turn
-from millstream.wire.parcel import Delivery
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +82,12 @@ class Service:
             revive=self._revive_soon,
         )
         """Touched under the lock only."""
+        self._flights = Flights(
+            engine,
+            turn_over=self._turn_over,
+            shown=self._shown,
+            failed=lambda seat, error, chunk: self._fail(seat, error, chunk=chunk),
+        )
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._over = False
@@ -202,6 +212,7 @@ class Service:
             self.ready.set()
             while (turn := self._next()) is not None:
                 self._take(turn)
+            self._flights.show()
         except BaseException as error:
             self.failure = error
             log.exception("the engine's thread has failed")
@@ -225,114 +236,96 @@ class Service:
                     self.places.admission.times.add(geometry(self.engine.spec, config), time.monotonic() - begun)
 
     def _next(self) -> Turn | Callable[[], None] | None:
-        """What to do now; waits until there is something. None when it is all over."""
+        """What to do now; waits until there is something, be it pictures to make. None when it is all over."""
         with self._changed:
             while not self._over:
                 if self._jobs:
                     return self._jobs.popleft()
-                for seat in list(self.places.seats.values()):
-                    if seat.closing is not None:
-                        self.places.finish(seat, seat.closing)
-                turn = self.places.scheduler.next(time.monotonic())
-                if not isinstance(turn, Sleep):
+                turn = self._finish_closing() or self.places.scheduler.next(time.monotonic())
+                if not isinstance(turn, Sleep) or self._flights.any_unshown:
                     return turn
                 self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))
             return None
 
+    def _finish_closing(self) -> Sleep | None:
+        """End those who are to end; one with pictures to come has them first, and nothing leaves until then."""
+        closing = [(seat, seat.closing) for seat in self.places.seats.values() if seat.closing is not None]
+        if any(self._flights.unshown(seat) for seat, _ in closing):
+            return Sleep(until=None)
+        for seat, ended in closing:
+            if self.places.holds(seat):  # one in line may have been refused the place of another
+                self.places.finish(seat, ended)
+        return None
+
     def _take(self, turn: Turn | Callable[[], None]) -> None:
+        if isinstance(turn, Run):
+            self._chunks([self.places.seats[name] for name in turn.session_ids])
+            return
+        self._flights.show()  # all else happens between chunks
         match turn:
-            case Run(session_ids=names):
-                self._chunks([self.places.seats[name] for name in names])
             case End(session_id=name, reason=reason):
                 with self._changed:
                     if name in self.places.seats:  # in line, it may have been refused in the meantime
                         self.places.finish(self.places.seats[name], Ended(cause="limit", reason=reason))
             case Offload(session_id=name):
-                seat = self.places.seats[name]
-                if self._moved(seat, self.engine.offload):
+                if self._moved(name, self.engine.offload):
                     with self._changed:
-                        self.places.vacate(seat)
+                        self.places.vacate(self.places.seats[name])
             case Restore(session_id=name):
-                self._moved(self.places.seats[name], self.engine.bring_back)
+                self._moved(name, self.engine.bring_back)
             case Sleep():
-                raise AssertionError("a sleep is waited for, not taken")
+                pass  # nothing could leave before the pictures were made
             case _:
                 turn()
 
     def _chunks(self, seats: Sequence[Seat]) -> None:
         """One chunk of each session, or a reason why there is none. What can share its model calls does."""
-        begun, work = time.monotonic(), list[Work]()
+        begun = time.monotonic()
+        work = self._decide(seats)
+        if work is None:
+            self._flights.show()
+            work = self._decide(seats)
+            assert work is not None, "with everything shown, nothing waits for pictures"
+        for kin in alike(work):
+            self._flights.fly(kin, begun)
+
+    def _decide(self, seats: Sequence[Seat]) -> list[Work] | None:
+        """The next chunk of those that have one. None, and nothing has happened, if one must be shown its last chunk first."""
         with self._changed:
-            for seat in seats:
+            if any(self._flights.unshown(seat) and not self.places.goes_on(seat) for seat in seats):
+                return None
+            work = list[Work]()
+            for seat in filter(self.places.holds, seats):  # the last pictures of one may have failed
                 session = seat.session
                 assert session is not None, f"{seat.session_id} had a turn before it was let in"
                 decision = session.decide() if self.places.has_input(seat) else None
                 if decision is None:
-                    self.places.scheduler.finished(seat.session_id, begun, frames=0, seconds=0.0)
-                    self._rest(seat, session)
+                    self.places.rest(seat, session)
                 else:
                     work.append(Work(seat, session, decision))
-        for kin in alike(work):
-            self._make(kin, begun)
+            return work
 
-    def _make(self, work: Sequence[Work], begun: float) -> None:
-        """Chunks of one kind, from decision to picture. Whatever goes wrong ends the session it happened to and no other."""
-        ready = list[Ready]()
-        for seat, session, decision in work:
-            try:
-                ready.append(Ready(seat, session, session.prepare(decision)))
-            except Exception as error:
-                self._fail(seat, error, chunk=decision.envelope.chunk_index)
-        for (seat, session, parcel), (delivery, share_ms) in self._deliver(ready):
-            try:
-                chunk = session.accept(delivery, shared_ms=share_ms)
-            except Exception as error:
-                self._fail(seat, error, chunk=parcel.envelope.chunk_index)
-                continue
-            with self._changed:
-                self._land(seat, session, chunk, begun, together=len(ready))
+    def _turn_over(self, landing: Landing) -> None:
+        """The next chunk may leave: as the scheduler sees it, this one has landed.
 
-    def _deliver(self, ready: Sequence[Ready]) -> Iterator[tuple[Ready, tuple[Delivery, dict[str, float]]]]:
-        """In the same model calls; if those fail, one by one, to learn whose fault it was."""
-        try:
-            deliveries, share_ms = self.engine.submit_together([parcel for _, _, parcel in ready]) if ready else ([], {})
-        except Exception as error:
-            if len(ready) == 1:
-                self._fail(ready[0].seat, error, chunk=ready[0].parcel.envelope.chunk_index)
-                return
-            for one in ready:
-                yield from self._deliver([one])
-            return
-        for one, delivery in zip(ready, deliveries, strict=True):
-            yield one, (delivery, share_ms)
+        On one device its pictures are out by then. Over a mesh they follow while the next chunk is made, as those before
+        did: a viewer's clock is behind the scheduler's by the time that pictures take, and late is late on both.
+        """
+        name, scheduler = landing.seat.session_id, self.places.scheduler
+        with self._changed:
+            now = time.monotonic()
+            landing.turn_s, landing.lateness_s = now - landing.begun, scheduler.dry_s(name, now)
+            scheduler.finished(name, now, frames=landing.num_frames, seconds=landing.turn_s)
+            scheduler.set_batch_key(name, batch_key(landing.seat.request.config, landing.session.timeline))
 
-    def _land(self, seat: Seat, session: Session, chunk: Chunk | None, begun: float, *, together: int) -> None:
-        now, frames = time.monotonic(), 0 if chunk is None else len(chunk.frames)
-        dry = self.places.scheduler.dry_s(seat.session_id, now)
-        self.places.scheduler.finished(seat.session_id, now, frames=frames, seconds=now - begun)
-        self.places.scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, session.timeline))
-        if chunk is None:
-            return
-        if chunk.index > 0:
-            self.places.admission.times.add(
-                geometry(self.engine.spec, seat.request.config, session.timeline), (now - begun) / together
-            )
-        seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, lateness_s=dry))
-        seat.media_s += frames / seat.request.config.fps
-
-    def _rest(self, seat: Seat, session: Session) -> None:
-        """A session that planned nothing: it waits for its input, is paused, or is over."""
-        now, applied = time.monotonic(), session.timeline.take_receipts()
-        if applied:
-            seat.tell(Applied(receipts=applied))
-        if session.timeline.stopped:
-            self.places.finish(seat, Ended(cause="stopped", reason="stopped by its owner"))
-        elif session.ended:
-            self.places.finish(seat, Ended(cause="input over", reason="its input has ended"))
-        elif session.timeline.paused:
-            self.places.scheduler.halt(seat.session_id, "paused", now)
-        else:
-            self.places.scheduler.halt(seat.session_id, "starved", now)
+    def _shown(self, landing: Landing, chunk: Chunk) -> None:
+        seat = landing.seat
+        with self._changed:
+            if chunk.index > 0:
+                shape = geometry(self.engine.spec, seat.request.config, landing.session.timeline)
+                self.places.admission.times.add(shape, landing.chunk_s)
+            seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, lateness_s=landing.lateness_s))
+            seat.media_s += len(chunk.frames) / seat.request.config.fps
 
     def _fail(self, seat: Seat, error: Exception, **about: object) -> None:
         log.error("the session has failed", exc_info=error, extra={"session": seat.label, **about})
@@ -345,8 +338,11 @@ class Service:
         if self.engine.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _moved(self, seat: Seat, move: Callable[[Session], None]) -> bool:
+    def _moved(self, session_id: str, move: Callable[[Session], None]) -> bool:
         """Whether its state is where it was to go; if not, it has ended."""
+        seat = self.places.seats.get(session_id)
+        if seat is None:  # its last pictures could not be made
+            return False
         assert seat.session is not None, f"{seat.label} has no state to move"
         try:
             move(seat.session)
