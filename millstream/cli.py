@@ -14,11 +14,14 @@ from millstream import __version__
 from millstream.cli_bench import overlap, quality, stream
 from millstream.cli_parts import (
     Device,
+    ExchangeGroups,
     Lora,
     Overwrite,
     Quiet,
     TopologyName,
+    VAEDevices,
     Weights,
+    parse_devices,
     parse_lora,
     parse_numbers,
     parse_size,
@@ -108,6 +111,11 @@ def generate(
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
     topology: TopologyName = "local",
+    exchange_groups: ExchangeGroups = 1,
+    vae_devices: VAEDevices = None,
+    stream_batch: Annotated[
+        int, typer.Option(help="Chunks of the stream under way at once; above 1 the video is approximate.")
+    ] = 1,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
@@ -160,6 +168,9 @@ def generate(
             dtype=dtype,
             threads=threads,
             topology=topology,
+            head_groups=exchange_groups,
+            vae_devices=parse_devices(vae_devices),
+            stream_batch=stream_batch,
             overwrite=overwrite,
             quiet=quiet,
         )

@@ -25,6 +25,17 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that
 TopologyName = Annotated[
     str, typer.Option("--topology", help="Who works where: local, front+1, front+tp2, front+sp2, front+pp2, front+pp2xtp2.")
 ]
+VAEDevices = Annotated[
+    str | None,
+    typer.Option(
+        "--vae-devices",
+        help="The VAE's own device, cuda:1, or several that share each picture: cuda:0,cuda:1.",
+        show_default=False,
+    ),
+]
+ExchangeGroups = Annotated[
+    int, typer.Option("--exchange-groups", help="With spN: groups that heads travel in, each while the next is projected.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
 Lora = Annotated[
     list[str] | None,
@@ -52,6 +63,10 @@ def parse_lora(text: str) -> tuple[str, float]:
         return (path, float(scale)) if colon else (text, 1.0)
     except ValueError:
         return text, 1.0
+
+
+def parse_devices(text: str | None) -> tuple[str, ...]:
+    return () if text is None else tuple(name.strip() for name in text.split(","))
 
 
 @contextmanager

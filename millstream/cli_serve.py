@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli_parts import Device, Lora, TopologyName, Weights, parse_lora, plain_errors
+from millstream.cli_parts import (
+    Device,
+    ExchangeGroups,
+    Lora,
+    TopologyName,
+    VAEDevices,
+    Weights,
+    parse_devices,
+    parse_lora,
+    plain_errors,
+)
 from millstream.core.errors import ConfigError
 
 bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode="rich", help="Measure a server from outside.")
@@ -57,6 +67,8 @@ def serve(
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
     topology: TopologyName = "local",
+    exchange_groups: ExchangeGroups = 1,
+    vae_devices: VAEDevices = None,
     plan: Annotated[
         Path | None,
         typer.Option(help="What plan --json wrote: model, topology, batch, size, window and steps.", show_default=False),
@@ -103,6 +115,8 @@ def serve(
             dtype=dtype,
             threads=threads,
             topology=topology,
+            head_groups=exchange_groups,
+            vae_devices=parse_devices(vae_devices),
         )
         run(request)
 

@@ -25,12 +25,17 @@ from millstream.core.files import file_digest
 from millstream.core.presets import find_model
 from millstream.core.topology import Topology
 from millstream.models.registry import is_random
+from millstream.parallel.spatial import check_rows
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
 from millstream.runtime.journal import InputVideo, JournalWriter, refuse_existing
 from millstream.runtime.overlap import ONE_AT_A_TIME, Depths, OverlappedStream
 from millstream.runtime.session import Chunk, Session
+from millstream.runtime.staggered_stream import StaggeredStream, refuse_stream_batch
+from millstream.runtime.stream_batch import StreamBatch
 from millstream.server.video_reader import VideoReader
 from millstream.server.video_writer import VideoWriter
+
+APPROXIMATE = "approximate: {} chunks under way, each seeing the one before it still noisy; docs/distributed.md has the figures"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +59,10 @@ class GenerateRequest:
     dtype: str = "auto"
     threads: int | None = None
     topology: str = "local"
+    head_groups: int = 1
+    vae_devices: tuple[str, ...] = ()
+    stream_batch: int = 1
+    """Chunks under way at a time."""
     overwrite: bool = False
     quiet: bool = False
 
@@ -71,9 +80,13 @@ def generate(request: GenerateRequest) -> None:
         device=request.device,
         dtype=request.dtype,
         topology=Topology.parse(request.topology),
+        head_groups=request.head_groups,
+        vae_devices=request.vae_devices,
     )
     take_place(wanted)
     config = stream_config(spec.stream, request.schedule, **request.changes)
+    refuse_stream_batch(request.stream_batch, wanted.topology, config)
+    check_rows(config.latent_size[0], len(request.vae_devices))
     check_prompts(spoken((WeightedPrompt(request.prompt),), spec.calm))
     events = read_events(request.events) if request.events else ()
     if request.journal and not request.overwrite:
@@ -88,7 +101,8 @@ def generate(request: GenerateRequest) -> None:
         engine = stack.enter_context(_load_engine(wanted, config))
         session_id, journal = secrets.token_hex(8), None
         if request.journal:
-            header = engine.journal_header(config, session_id, video=_describe(request.video), num_frames=num_frames)
+            ends = dict(video=_describe(request.video), num_frames=num_frames)
+            header = engine.journal_header(config, session_id, stream_batch=request.stream_batch, **ends)
             journal = stack.enter_context(JournalWriter(request.journal, header, overwrite=request.overwrite))
         session = engine.session(
             request.prompt,
@@ -99,7 +113,9 @@ def generate(request: GenerateRequest) -> None:
         )
         progress = stack.enter_context(ChunkProgress(spec.name, total_frames=num_frames, quiet=request.quiet))
         _say_unknown(progress, engine, request.prompt, placed)
-        for chunk in _steered(engine, session, placed):
+        if request.stream_batch > 1:
+            progress.warn(APPROXIMATE.format(request.stream_batch))
+        for chunk in _steered(engine, session, placed, request.stream_batch, num_frames):
             frames = chunk.frames[: None if num_frames is None else num_frames - writer.num_frames]
             writer.write(frames)
             progress.add(chunk.timing, len(frames))
@@ -109,7 +125,9 @@ def generate(request: GenerateRequest) -> None:
                 break
 
 
-def _steered(engine: Engine, session: Session, placed: list[tuple[int, AnyControl]]) -> Iterator[Chunk]:
+def _steered(
+    engine: Engine, session: Session, placed: list[tuple[int, AnyControl]], stream_batch: int, num_frames: int | None
+) -> Iterator[Chunk]:
     """The session's chunks, each control handed in when its chunk is next: few wait at a time, however long the file."""
     waiting = deque(placed)
 
@@ -117,6 +135,9 @@ def _steered(engine: Engine, session: Session, placed: list[tuple[int, AnyContro
         while waiting and waiting[0][0] <= session.timeline.chunk_index:
             session.control(waiting.popleft()[1])
 
+    if stream_batch > 1:
+        batch = StreamBatch(engine.generator, depth=stream_batch)
+        return StaggeredStream(session, batch).stream(num_frames, before_plan=hand_in)
     depths = ONE_AT_A_TIME if engine.topology.is_local else Depths()
     return OverlappedStream(session, engine.transport, depths, before_plan=hand_in).stream()
 

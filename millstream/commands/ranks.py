@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from millstream.core.presets import find_model
 from millstream.core.topology import FRONT, Topology
-from millstream.runtime.engine import Engine, choose_device, choose_dtype
+from millstream.runtime.engine import Engine, choose_device, choose_dtype, choose_vae_devices
 from millstream.runtime.launch import joiner, launcher, placement
 from millstream.runtime.mesh_config import mesh_config
 from millstream.runtime.rank import run_rank
@@ -25,20 +25,23 @@ class Wanted:
     device: str
     dtype: str
     topology: Topology
+    head_groups: int = 1
+    vae_devices: Sequence[str] = ()
 
 
 def take_place(wanted: Wanted) -> None:
     """Refuse what cannot be. Does not return on a rank of the mesh, which works for the front until it is let go."""
-    topology, place = wanted.topology, placement()
-    topology.check(find_model(wanted.model).dit)
-    if place is None or (topology.is_local and place.world_size == 1):
-        return
-    place.check(topology)
-    if place.rank != FRONT:
+    topology, place, spec = wanted.topology, placement(), find_model(wanted.model)
+    topology.check(spec.dit, head_groups=wanted.head_groups)
+    if place is not None and not (topology.is_local and place.world_size == 1):
+        place.check(topology)
+    if place is not None and place.rank != FRONT:
         device = choose_device(wanted.device)
         dtype = choose_dtype(wanted.dtype, device)
-        config = mesh_config(topology, wanted.model, wanted.weights, wanted.loras, device, dtype)
+        what = (topology, wanted.model, wanted.weights, wanted.loras, device, dtype)
+        config = mesh_config(*what, head_groups=wanted.head_groups)
         run_rank(config, place.rank, place.meeting, local_rank=place.local_rank)
+    choose_vae_devices(wanted.vae_devices, spec)  # the front's: other machines need not have them
 
 
 def open_engine(wanted: Wanted) -> Engine:
@@ -53,6 +56,8 @@ def open_engine(wanted: Wanted) -> Engine:
         device=wanted.device,
         dtype=wanted.dtype,
         topology=wanted.topology,
+        head_groups=wanted.head_groups,
+        vae_devices=wanted.vae_devices,
         launch=launcher if place is None else joiner(place),
     )
 

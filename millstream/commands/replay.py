@@ -17,6 +17,7 @@ from millstream.core.topology import Topology
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, Journal, read_journal
 from millstream.runtime.replay import differences, replay
+from millstream.runtime.staggered_stream import refuse_stream_batch
 from millstream.server.video_reader import VideoReader
 from millstream.server.video_writer import VideoWriter
 
@@ -47,6 +48,7 @@ def run_replay(
         dtype=header.dtype,
         topology=Topology.parse(topology),
     )
+    refuse_stream_batch(header.stream_batch, wanted.topology, header.config)
     take_place(wanted)
     with ExitStack() as stack, plain_out_of_memory():
         reader = stack.enter_context(_open_input(header, video)) if header.input else None

@@ -20,6 +20,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.core.topology import Topology
 from millstream.models.registry import is_random
+from millstream.parallel.spatial import check_rows
 from millstream.planner.memory import memory_need
 from millstream.runtime.admission import AdmissionConfig
 from millstream.runtime.engine import Engine, choose_device, choose_dtype
@@ -66,6 +67,8 @@ class ServeRequest:
     dtype: str = "auto"
     threads: int | None = None
     topology: str = "local"
+    head_groups: int = 1
+    vae_devices: tuple[str, ...] = ()
     stream: StreamConfig | None = None
     """What a session is unless it asks for something else; None: the model's own."""
     memory_gib: float | None = None
@@ -99,8 +102,11 @@ def serve(request: ServeRequest) -> None:
         device=request.device,
         dtype=request.dtype,
         topology=Topology.parse(request.topology),
+        head_groups=request.head_groups,
+        vae_devices=request.vae_devices,
     )
     take_place(wanted)
+    check_rows(stream.latent_size[0], len(request.vae_devices))
     shelf = Shelf(request.data)
     listener = listen(request.host, request.port)
     set_up_logging(as_json=request.log_json)

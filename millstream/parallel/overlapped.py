@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from millstream.core.errors import ConfigError
+from millstream.core.topology import check_head_groups
 from millstream.models.dit import CausalDiT, RMSNorm, SelfAttention
 from millstream.ops.rope import rotate
 from millstream.parallel.collectives import RankGroup
@@ -71,9 +71,6 @@ class OverlappedSelfAttention(nn.Module):
 
 def overlap_exchange(dit: CausalDiT, group: RankGroup, head_groups: int) -> None:
     """Have every block project and exchange its heads in so many groups."""
-    each = dit.config.heads // group.size
-    if each % head_groups:
-        works = ", ".join(str(count) for count in range(1, each + 1) if each % count == 0)
-        raise ConfigError(f"{each} heads a rank do not make {head_groups} groups; use {works}")
+    check_head_groups(dit.config.heads // group.size, head_groups)
     for block in dit.blocks:
         block.self_attn = OverlappedSelfAttention(block.self_attn, group, head_groups)

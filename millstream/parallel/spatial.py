@@ -143,9 +143,8 @@ class SplitVAE(nn.Module):
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """Pixels [B, T, 3, 8Y, 8X], clamped, and the strips' states one after the other."""
-        count, rows = len(self.devices), latents_BFCYX.shape[-2]
-        if rows < count:
-            raise ConfigError(f"{rows} latent rows do not make {count} strips; split the VAE over fewer devices")
+        count = len(self.devices)
+        check_rows(latents_BFCYX.shape[-2], count)
         strips = self.vae.unquantised(latents_BFCYX).tensor_split(count, dim=-2)
         each = len(state) // count
         states = [state[place * each : (place + 1) * each] for place in range(count)]
@@ -168,13 +167,19 @@ class SplitVAE(nn.Module):
             raise failed[0]
 
     def _decode_strip(self, place: int, z_BCTYX: Tensor, state: VAEState, inference: bool) -> tuple[Tensor, VAEState]:
-        device, carry = self.devices[place], Carry(state)
+        device = self.devices[place]
+        carry = Carry(tuple(tail.to(device) for tail in state))  # a session that stood still had them elsewhere
         try:
             with torch.inference_mode(inference), torch.set_grad_enabled(False):
                 return self.decoders[place](z_BCTYX.to(device), carry), carry.finish()
         except BaseException:
             self._strips[place].give_up()
             raise
+
+
+def check_rows(latent_rows: int, strips: int) -> None:
+    if latent_rows < strips:
+        raise ConfigError(f"{latent_rows} latent rows do not make {strips} strips; split the VAE over fewer devices")
 
 
 def _over_strip(decoder: Decoder, strip: Strip) -> Decoder:

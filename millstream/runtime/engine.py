@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from millstream import __version__
-from millstream.core.config import StreamConfig
+from millstream.core.config import ModelSpec, StreamConfig
 from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.presets import apply_schedule, find_model
@@ -26,6 +26,7 @@ from millstream.core.topology import LOCAL, Topology
 from millstream.models.fast.apply import accelerate
 from millstream.models.registry import load_model
 from millstream.models.weights.fingerprint import fingerprint_of, records
+from millstream.parallel.spatial import check_rows
 from millstream.runtime.feed import FrameFeed, Frames
 from millstream.runtime.generator import Generator
 from millstream.runtime.journal import Header, InputVideo
@@ -35,6 +36,7 @@ from millstream.runtime.mesh_config import MeshLimits, mesh_config
 from millstream.runtime.recovery import MeshTransport
 from millstream.runtime.session import ChunkLog, Session, SharedParts, Transport
 from millstream.runtime.stopwatch import Stopwatch
+from millstream.runtime.vae_place import place_vae, refuse_strips
 from millstream.wire.local import LocalTransport
 from millstream.wire.parcel import Delivery, Parcel
 
@@ -55,9 +57,13 @@ class Engine:
         topology: Topology = LOCAL,
         limits: MeshLimits | None = None,
         compile_backend: str = "",
+        head_groups: int = 1,
+        vae_devices: Sequence[str] = (),
         launch: Launch = launcher,
     ) -> None:
-        """`launch` is how the mesh of a topology that has one is started: by default, on this machine."""
+        """`launch` is how the mesh of a topology that has one is started: by default, on this machine. `head_groups` are those
+        that a mesh with `sp` exchanges its heads in. `vae_devices` are the VAE's: one of its own, or several that share each
+        picture; without them it is where the engine is."""
         self.spec = find_model(model)
         self.topology = topology
         self.device = choose_device(device)
@@ -65,8 +71,13 @@ class Engine:
         self.weights = (weights,) if isinstance(weights, str) else tuple(weights)
         self.loras = tuple(loras)
         self.speed = speed or Speed()
+        self.head_groups = head_groups
+        self.vae_devices = choose_vae_devices(vae_devices, self.spec, self.speed)
+        topology.check(self.spec.dit, head_groups=head_groups)
         place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
         plain = load_model(self.spec, self.weights, **place, loras=self.loras, with_dit=topology.is_local)
+        if self.vae_devices:
+            plain.vae.to(self.vae_devices[0])
         self.model = accelerate(plain, self.speed)
         stopwatch = Stopwatch(self.device)
         self._generator: Generator | None = None
@@ -75,11 +86,12 @@ class Engine:
             self._generator = Generator(self.model.dit, stopwatch, defers_commits=self.speed.paired_commits)
         else:
             refuse_fast_blocks(self.speed)
-            config = mesh_config(topology, model, self.weights, self.loras, self.device, self.dtype, limits, compile_backend)
+            what = (topology, model, self.weights, self.loras, self.device, self.dtype)
+            config = mesh_config(*what, limits, compile_backend, head_groups)
             self._mesh = MeshTransport(launch(config, self.device))
         self._parts = SharedParts(
             transport=self._mesh or LocalTransport(self.generator),
-            vae=self.model.vae,
+            vae=place_vae(self.model.vae, self.vae_devices, self.device),
             read_prompts=self.model.text,
             latent_channels=self.spec.dit.channels,
             device=self.device,
@@ -147,9 +159,11 @@ class Engine:
     ) -> Session:
         """A new stream. `changes` are fields of StreamConfig; `frames` are an input video's, [H, W, 3] uint8 RGB each."""
         prompts = (WeightedPrompt(prompt),) if isinstance(prompt, str) else tuple(prompt)
+        config = config or self.stream_config(**changes)
+        check_rows(config.latent_size[0], len(self.vae_devices))
         session = Session(
             session_id or secrets.token_hex(8),
-            config or self.stream_config(**changes),
+            config,
             prompts,
             self._parts,
             feed=frames if frames is None or isinstance(frames, LiveFeed) else FrameFeed(frames),
@@ -182,7 +196,13 @@ class Engine:
         session.move(self.device)
 
     def journal_header(
-        self, config: StreamConfig, session_id: str, *, video: InputVideo | None = None, num_frames: int | None = None
+        self,
+        config: StreamConfig,
+        session_id: str,
+        *,
+        video: InputVideo | None = None,
+        num_frames: int | None = None,
+        stream_batch: int = 1,
     ) -> Header:
         """All that a replay needs to know of this engine and one of its sessions."""
         return Header(
@@ -195,6 +215,7 @@ class Engine:
             **self.surroundings(),  # type: ignore[arg-type]
             input=video,
             num_frames=num_frames,
+            stream_batch=stream_batch,
         )
 
     def surroundings(self) -> dict[str, str | int]:
@@ -206,6 +227,8 @@ class Engine:
             "torch": str(torch.__version__),
             "millstream": __version__,
             "topology": str(self.topology),
+            "head_groups": self.head_groups,
+            "vae_strips": max(1, len(self.vae_devices)),
         }
 
     def _warm_up(self, mesh: MeshTransport, *, fill_window: bool) -> None:
@@ -240,8 +263,8 @@ def stream_config(base: StreamConfig, schedule: str | None = None, **changes: An
         raise ConfigError(f"a stream has no setting {', '.join(unknown)}") from None
 
 
-def choose_device(name: str) -> torch.device:
-    """`auto` is the first GPU where there is one."""
+def choose_device(name: str, option: str = "--device") -> torch.device:
+    """`auto` is the first GPU where there is one. `option` is where a person can name another."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -251,8 +274,16 @@ def choose_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise DeviceError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DeviceError(f"device {name!r} is not here: {torch.cuda.device_count()} GPUs found; use --device cpu")
+        raise DeviceError(f"device {name!r} is not here: {torch.cuda.device_count()} GPUs found; use {option} cpu")
     return device
+
+
+def choose_vae_devices(names: Sequence[str], spec: ModelSpec, speed: Speed | None = None) -> tuple[torch.device, ...]:
+    """Those that are named, if this VAE can use them."""
+    devices = tuple(choose_device(name, "--vae-devices") for name in names)
+    if len(devices) > 1:
+        refuse_strips(spec, speed or Speed())
+    return devices
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:

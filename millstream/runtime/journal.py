@@ -44,6 +44,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     torch: str
     millstream: str
     topology: str = "local"
+    head_groups: int = 1
+    vae_strips: int = 1
+    """Devices that shared each picture: with decoded anchors, latents depend on that in rounding."""
+    stream_batch: int = 1
+    """Chunks that were under way at a time. Above 1 they are other chunks, not the same to rounding."""
     input: InputVideo | None = None
     num_frames: int | None = None
     """How many pixel frames were to be shown, where the run had an end: the last chunk may hold more."""

@@ -47,6 +47,8 @@ class MeshConfig:
     """CPU threads of one rank of the mesh."""
     compile_backend: str = ""
     """What compiles the blocks: `inductor`, or `eager`, which only traces; empty where they run as they are."""
+    head_groups: int = 1
+    """Where tokens are spread: groups that a rank's heads travel in, each while the next is projected."""
     limits: MeshLimits = field(default_factory=MeshLimits)
     reports: Path = Path("out/hangs")
     """Folder for what is written down before a mesh that hangs is killed."""
@@ -61,6 +63,7 @@ def mesh_config(
     dtype: torch.dtype,
     limits: MeshLimits | None = None,
     compile_backend: str = "",
+    head_groups: int = 1,
 ) -> MeshConfig:
     """For this machine: the ranks of a mesh share its threads."""
     return MeshConfig(
@@ -73,4 +76,5 @@ def mesh_config(
         threads=max(1, torch.get_num_threads() // topology.mesh_size),
         limits=limits or MeshLimits(),
         compile_backend=compile_backend,
+        head_groups=head_groups,
     )

@@ -123,7 +123,7 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
     if device.type == "cuda":
         torch.cuda.set_device(device)
     spec = find_model(config.model)
-    topology.check(spec.dit)
+    topology.check(spec.dit, head_groups=config.head_groups)
     dit = load_dit(spec, config.weights, device=device, dtype=DTYPES[config.dtype], loras=config.loras)
     weights = records("dit", dit)
     if rank == LEADER:
@@ -133,7 +133,7 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
     groups = join_groups(board, topology, rank, limits, backend=backend)
     groups, record = compared(groups, board, limits.window_s)
     watchdog.record = record
-    share = parallelise(dit, topology, groups)
+    share = parallelise(dit, topology, groups, head_groups=config.head_groups)
     if config.compile_backend:
         compile_blocks(share, backend=config.compile_backend)
     generator = make_generator(share, Stopwatch(device, rank=rank))

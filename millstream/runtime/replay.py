@@ -9,7 +9,9 @@ from millstream.core.errors import JournalError
 from millstream.runtime.engine import Engine
 from millstream.runtime.feed import Frames
 from millstream.runtime.journal import Header, Journal
-from millstream.runtime.session import Chunk
+from millstream.runtime.session import Chunk, Session
+from millstream.runtime.staggered_stream import StaggeredStream
+from millstream.runtime.stream_batch import StreamBatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,11 +35,22 @@ def replay(engine: Engine, journal: Journal, frames: Iterable[Frames] | None = N
         return
     prompts = journal.chunks[0].envelope.prompts
     session = engine.session(prompts, config=header.config, frames=frames, session_id=header.session_id)
+    recorded = {line.envelope.chunk_index: line.digest for line in journal.chunks}
+    for chunk in _followed(engine, session, journal):
+        yield ReplayedChunk(chunk=chunk, recorded=recorded[chunk.index])
+    session.close()
+
+
+def _followed(engine: Engine, session: Session, journal: Journal) -> Iterator[Chunk]:
+    """Its chunks one by one, or as many under way at a time as when it was made."""
+    depth = journal.header.stream_batch
+    if depth > 1:
+        yield from StaggeredStream(session, StreamBatch(engine.generator, depth=depth)).follow(journal.chunks)
+        return
     for line in journal.chunks:
         chunk = session.submit(session.follow(line.envelope))
         if chunk is not None:
-            yield ReplayedChunk(chunk=chunk, recorded=line.digest)
-    session.close()
+            yield chunk
 
 
 def check_weights(engine: Engine, header: Header) -> None:

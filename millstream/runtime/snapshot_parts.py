@@ -21,6 +21,7 @@ from millstream.models.kv import KVRing
 from millstream.runtime.engine import Engine
 from millstream.runtime.motion import SMALLER
 from millstream.runtime.timeline import TimelineState
+from millstream.runtime.vae_place import place_vae
 
 META = torch.device("meta")
 FRAME = re.compile(r"history\.(latents|pixels)\.([0-9]{1,12})", re.ASCII)
@@ -98,7 +99,8 @@ def _vae_states(found: Mapping[str, Look], config: StreamConfig, timeline: Timel
     if not (decodes or encodes or "motion.last" in found):
         return expected
     with META:
-        vae = type(engine.model.vae)(engine.model.vae.config).to(engine.dtype)  # type: ignore[arg-type]
+        whole = type(engine.model.vae)(engine.model.vae.config).to(engine.dtype)  # type: ignore[arg-type]
+        vae = place_vae(whole, [META] * len(engine.vae_devices), META)
         if decodes:
             latents = torch.empty(1, 1, engine.spec.dit.channels, *config.latent_size, dtype=engine.dtype)
             expected |= _numbered("decoder", vae.decode(latents)[1])

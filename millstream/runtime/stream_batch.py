@@ -20,21 +20,22 @@ from millstream.runtime.generator import Generator, result_of
 from millstream.wire.parcel import Delivery, Parcel, digest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Open:
     """A chunk under way."""
 
     parcel: Parcel
     work: Work[list[tuple[Tensor, int]]]
     begun: float
+    turns_left: int
+    """One for each call, and one to take the last answer."""
 
 
 class StreamBatch:
     """The chunks of one session, `depth` of them under way at a time. On a mesh, every rank has the same."""
 
     def __init__(self, generator: Generator, *, depth: int) -> None:
-        if depth < 1:
-            raise ConfigError(f"a stream batch has a depth of 1 or more, got {depth}")
+        _refuse_shallow(depth)
         self.depth = depth
         self._generator = generator
         self._answering = Answering(generator.dit, generator.stopwatch)
@@ -43,18 +44,16 @@ class StreamBatch:
     def push(self, parcel: Parcel) -> list[Delivery]:
         """Begin a chunk and bring those under way a step further; returns those that are done, oldest first."""
         envelope = parcel.envelope
-        room = envelope.window - envelope.sink
-        if room < self.depth * envelope.frames:
-            raise ConfigError(
-                f"{self.depth} chunks of {envelope.frames} frames under way need a window of {self.depth * envelope.frames} "
-                f"beside the sink, got {room}; choose a longer window or a smaller depth"
-            )
+        check_depth(self.depth, window=envelope.window, sink=envelope.sink, frames=envelope.frames)
         changes = envelope.init_cache or envelope.reset_kv or envelope.reset_cross or envelope.recompute
         done = self.flush() if changes else []
         error = self._generator.refusal(parcel)
         if error:
             return [*done, Delivery(result=result_of(envelope, error, 0, 0.0, 0.0, ""))]
-        self._open.append(_Open(parcel, self._generator.staggered(parcel), time.perf_counter()))
+        turns = envelope.expected_calls + 1
+        while self._open and self._open[-1].turns_left > turns:  # a shorter chunk must not end before one that is older
+            done += self._round()
+        self._open.append(_Open(parcel, self._generator.staggered(parcel), time.perf_counter(), turns))
         for _ in range(-(-envelope.expected_calls // self.depth)):
             done += self._round()
         return done + self._until(self.depth - 1)
@@ -74,6 +73,8 @@ class StreamBatch:
     def _round(self) -> list[Delivery]:
         """One call for each chunk under way, the oldest first, so that the others see its newest keys."""
         ended = [chunk for chunk in list(self._open) if not self._answering.proceed(chunk.work)]
+        for chunk in self._open:
+            chunk.turns_left -= 1
         for chunk in ended:
             assert self._open[0] is chunk, "an older chunk ends first"
             self._open.popleft()
@@ -84,3 +85,18 @@ class StreamBatch:
         ((latents, calls),) = chunk.work.result
         took_ms = 1000.0 * (time.perf_counter() - chunk.begun)
         return Delivery(result=result_of(chunk.parcel.envelope, "", calls, took_ms, 0.0, digest(latents)), latents_out=latents)
+
+
+def check_depth(depth: int, *, window: int, sink: int, frames: int) -> None:
+    """Raise if so many chunks of so many frames cannot be under way in such a window."""
+    _refuse_shallow(depth)
+    if window - sink < depth * frames:
+        raise ConfigError(
+            f"{depth} chunks of {frames} frames under way need a window of {depth * frames} beside the sink, "
+            f"got {window - sink}; choose a longer window or a smaller depth"
+        )
+
+
+def _refuse_shallow(depth: int) -> None:
+    if depth < 1:
+        raise ConfigError(f"a stream batch has a depth of 1 or more, got {depth}")

@@ -122,14 +122,16 @@ def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone
 
 SURFACE = {
     "generate": {
-        "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--fps", "--input", "--journal",
-        "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale", "--out", "--overwrite", "--positions", "--quiet",
-        "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--threads", "--topology", "--weights", "--window",
+        "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--exchange-groups", "--fps", "--input",
+        "--journal", "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale", "--out", "--overwrite", "--positions",
+        "--quiet", "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--stream-batch", "--threads",
+        "--topology", "--vae-devices", "--weights", "--window",
     },
     "serve": {
-        "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--host", "--ice-server",
-        "--idle", "--insecure", "--lead", "--log-json", "--lora", "--max-chunks", "--max-life",
-        "--max-waiting", "--memory", "--model", "--plan", "--port", "--share", "--threads", "--topology", "--weights",
+        "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--exchange-groups",
+        "--host", "--ice-server", "--idle", "--insecure", "--lead", "--log-json", "--lora", "--max-chunks", "--max-life",
+        "--max-waiting", "--memory", "--model", "--plan", "--port", "--share", "--threads", "--topology", "--vae-devices",
+        "--weights",
     },
     "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--topology", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},

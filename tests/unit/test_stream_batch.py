@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from millstream.core.controls import Cut, SetPrompt
+from millstream.core.controls import Cut, SetPrompt, SetSteps
 from millstream.core.errors import ConfigError
 from millstream.models.staggered import StaggeredMemory
 from millstream.ops.attention import attend
@@ -71,6 +71,14 @@ def test_a_cut_and_a_switch_end_what_is_under_way_first() -> None:
     assert all(torch.isfinite(latents).all() for latents in found)
     alone = batched(tiny_engine(), 1, 6, controls)
     assert torch.equal(found[4], alone[4]), "after a cut there is nothing noisy to see"
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_chunk_of_fewer_steps_does_not_end_before_an_older_one(depth: int) -> None:
+    """As when an input moves less and its noise is turned down."""
+    controls = {2: SetSteps(steps=(1000,)), 4: SetSteps(steps=(1000, 750, 500, 250)), 5: SetSteps(steps=(1000, 500))}
+    found = batched(tiny_engine(), depth, 7, controls)
+    assert all(torch.isfinite(latents).all() for latents in found)
 
 
 def test_a_commit_that_is_owed_is_made_before_a_stream_batch_begins() -> None:
