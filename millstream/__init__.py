@@ -9,7 +9,12 @@ for chunk in engine.session("a lantern over the sea").stream(chunks=4):
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# Heeded if torch is not loaded yet: threads that wait sleep. Those that spin make two cores crawl as soon as anything else
+# runs on them.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from millstream.runtime.engine import Engine

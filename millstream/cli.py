@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -264,6 +263,4 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
 
 
 def main() -> None:
-    # Before torch loads: threads that wait sleep. Those that spin make two cores crawl as soon as anything else runs on them.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app()

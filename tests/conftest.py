@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of this process and those it starts
+
+import signal
 
 import pytest
 import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: kernels run in its interpreter
+
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""A shell that starts tests in the background has Ctrl-C ignored, and so would every process that they start."""
 
 
 @pytest.fixture(autouse=True)
