@@ -25,7 +25,8 @@ def describe_rank(rank: int, record: Record | None, doing: str) -> str:
 def write_report(folder: Path, reason: str, ranks: Mapping[int, str]) -> Path:
     """One file for all ranks; the newest `KEPT_REPORTS` are kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"hang-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}.txt"
+    now = time.time_ns()  # once: names must sort as they were written
+    path = folder / f"hang-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now // 10**9))}-{now % 10**9:09d}.txt"
     parts = [reason, *(text for _, text in sorted(ranks.items()))]
     path.write_text("\n\n".join(parts) + "\n")
     for old in sorted(folder.glob("hang-*.txt"))[:-KEPT_REPORTS]:

@@ -79,8 +79,8 @@ def debug_collective(config: MeshConfig, number: int, meeting: Meeting) -> None:
 def broadcast_in_a_block(config: MeshConfig, number: int, meeting: Meeting) -> None:
     split = rank.parallelise
 
-    def parallelise(dit: Any, topology: Topology, groups: Any) -> Any:
-        here = split(dit, topology, groups)
+    def parallelise(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
+        here = split(dit, topology, groups, **options)
         here.dit.blocks[0].register_forward_pre_hook(
             lambda *_: groups.stage.broadcast(torch.zeros(1), source=1, what="debug") and None
         )
@@ -159,8 +159,8 @@ def hides_a_collective(config: MeshConfig, number: int, meeting: Meeting) -> Non
     """Every rank sums where the compiler does not look."""
     split = rank.parallelise
 
-    def parallelise(dit: Any, topology: Topology, groups: Any) -> Any:
-        here = split(dit, topology, groups)
+    def parallelise(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
+        here = split(dit, topology, groups, **options)
         hidden = torch.compiler.disable(lambda x: groups.stage.sum(x, "hidden"))
         here.dit.blocks[0].register_forward_hook(lambda _, __, x: hidden(x) / groups.stage.size)
         return here
@@ -173,8 +173,8 @@ def breaks_its_graph(config: MeshConfig, number: int, meeting: Meeting) -> None:
     """One rank stops for somebody to look."""
     split = rank.parallelise
 
-    def parallelise(dit: Any, topology: Topology, groups: Any) -> Any:
-        here = split(dit, topology, groups)
+    def parallelise(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
+        here = split(dit, topology, groups, **options)
         if number == GUILTY:
             here.dit.blocks[0].register_forward_hook(lambda *_: torch._dynamo.graph_break())
         return here
