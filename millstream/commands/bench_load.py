@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.report import describe
+from millstream.commands.report import describe, tell
 from millstream.core.errors import ConfigError
 
 try:
@@ -44,12 +43,7 @@ def run_bench_load(request: LoadRequest, *, as_json: bool, out: Path | None, gat
     result = asyncio.run(run_load(request))
     lines = missed(result) if gate else []
     report = as_report(request, result) | ({"gate": {"limits": asdict(LIMITS), "missed": lines}} if gate else {})
-    if out is not None:
-        out.write_text(json.dumps(report, indent=2) + "\n")
-    if as_json:
-        print(json.dumps(report, indent=2))
-    else:
-        show(result, lines, Console())
+    tell(report, as_json=as_json, out=out, show=lambda: show(result, lines, Console()))
     return lines
 
 

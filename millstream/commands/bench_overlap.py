@@ -5,7 +5,6 @@ The stages sleep to their length, so what shows is what the order of work, the q
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.report import describe
+from millstream.commands.report import describe, tell
 from millstream.core.config import Anchor
 from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import ConfigError
@@ -105,12 +104,7 @@ def run_bench_overlap(request: OverlapRequest, *, as_json: bool, out: Path | Non
     report = describe("overlap", _spelled(request), {"runs": [_figures(each) for each in measured]})
     if plot is not None:
         _draw(plot, measured)
-    if out is not None:
-        out.write_text(json.dumps(report, indent=2) + "\n")
-    if as_json:
-        print(json.dumps(report, indent=2))
-    else:
-        Console().print(_table(request, measured))
+    tell(report, as_json=as_json, out=out, show=lambda: Console().print(_table(request, measured)))
 
 
 def measure(request: OverlapRequest, chosen: Iterator[Setting] | Sequence[Setting]) -> Iterator[Measured]:

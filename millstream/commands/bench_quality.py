@@ -7,7 +7,6 @@ compared as numbers, frames as pictures; a trained Brook is also judged for how 
 from __future__ import annotations
 
 import gc
-import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.paths import find_weights
 from millstream.commands.quality_adherence import compare_adherence
-from millstream.commands.report import describe
+from millstream.commands.report import describe, tell
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
@@ -74,12 +73,7 @@ def run_bench_quality(request: QualityRequest, *, as_json: bool, out: Path | Non
     with plain_out_of_memory():
         measured = {"streams": measure(request, config), **judged(request)}
     report = describe("quality", {**asdict(request), "stream": asdict(config)}, measured)
-    if out is not None:
-        out.write_text(json.dumps(report, indent=2) + "\n")
-    if as_json:
-        print(json.dumps(report, indent=2))
-    else:
-        show(measured, Console())
+    tell(report, as_json=as_json, out=out, show=lambda: show(measured, Console()))
     return report
 
 

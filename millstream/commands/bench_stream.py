@@ -6,7 +6,6 @@ measured inside it, and `rest` is what none of them accounts for.
 
 from __future__ import annotations
 
-import json
 import resource
 import statistics
 import sys
@@ -22,7 +21,7 @@ from rich.table import Table
 
 from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
 from millstream.commands.paths import find_weights
-from millstream.commands.report import describe
+from millstream.commands.report import describe, tell
 from millstream.commands.stream_floor import Setting, measure_floor
 from millstream.commands.stream_work import PhaseWork, chunk_work
 from millstream.core.config import StreamConfig
@@ -78,12 +77,7 @@ def run_bench_stream(request: StreamRequest, *, as_json: bool, out: Path | None)
     with plain_out_of_memory():
         measured = measure(request, config)
     report = describe("stream", {**asdict(request), "stream": asdict(config)}, measured)
-    if out is not None:
-        out.write_text(json.dumps(report, indent=2) + "\n")
-    if as_json:
-        print(json.dumps(report, indent=2))
-    else:
-        show(measured, Console())
+    tell(report, as_json=as_json, out=out, show=lambda: show(measured, Console()))
     return report
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,17 @@ def describe(name: str, configuration: dict[str, Any], measured: dict[str, Any])
         "configuration": configuration,
         "measured": measured,
     }
+
+
+def tell(report: dict[str, Any], *, as_json: bool, out: Path | None, show: Callable[[], None]) -> None:
+    """Write it down if so asked, and print it: for programs, or as `show` does for people."""
+    said = json.dumps(report, indent=2)
+    if out is not None:
+        out.write_text(said + "\n")
+    if as_json:
+        print(said)
+    else:
+        show()
 
 
 def _commit() -> str:
