@@ -11,19 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
-from millstream.commands.paths import find_weights
 from millstream.commands.progress import ChunkProgress
-from millstream.commands.ranks import Wanted, open_engine, take_place
+from millstream.commands.ranks import ModelRequest, Wanted, open_engine, take_place
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts, spoken
 from millstream.core.errors import ConfigError
 from millstream.core.events import Event, place_events, read_events
 from millstream.core.files import file_digest
 from millstream.core.presets import find_model
-from millstream.core.topology import Topology
 from millstream.models.registry import is_random
 from millstream.parallel.spatial import check_rows
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
@@ -39,14 +35,11 @@ APPROXIMATE = "approximate: {} chunks under way, each seeing the one before it s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GenerateRequest:
+class GenerateRequest(ModelRequest):
     """The command line, parsed."""
 
     prompt: str
-    model: str
-    weights: list[str]
     out: Path
-    loras: list[tuple[str, float]] = field(default_factory=list)
     schedule: str | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of StreamConfig that were given."""
@@ -55,12 +48,6 @@ class GenerateRequest:
     events: Path | None = None
     journal: Path | None = None
     video: Path | None = None
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int | None = None
-    topology: str = "local"
-    head_groups: int = 1
-    vae_devices: tuple[str, ...] = ()
     stream_batch: int = 1
     """Chunks under way at a time."""
     overwrite: bool = False
@@ -70,19 +57,7 @@ class GenerateRequest:
 def generate(request: GenerateRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; nothing appears unless it is whole."""
     spec = find_model(request.model)
-    weights = find_weights(request.model, request.weights)
-    if request.threads:
-        torch.set_num_threads(request.threads)
-    wanted = Wanted(
-        model=request.model,
-        weights=weights,
-        loras=request.loras,
-        device=request.device,
-        dtype=request.dtype,
-        topology=Topology.parse(request.topology),
-        head_groups=request.head_groups,
-        vae_devices=request.vae_devices,
-    )
+    wanted = request.wanted()
     take_place(wanted)
     config = stream_config(spec.stream, request.schedule, **request.changes)
     refuse_stream_batch(request.stream_batch, wanted.topology, config)

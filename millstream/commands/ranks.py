@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
+
+from millstream.commands.paths import find_weights
 from millstream.core.presets import find_model
 from millstream.core.topology import FRONT, Topology
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, choose_vae_devices
@@ -27,6 +30,37 @@ class Wanted:
     topology: Topology
     head_groups: int = 1
     vae_devices: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRequest:
+    """What every command that runs a model is told of it, as options say it."""
+
+    model: str
+    weights: list[str]
+    loras: list[tuple[str, float]] = field(default_factory=list)
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+    topology: str = "local"
+    head_groups: int = 1
+    vae_devices: tuple[str, ...] = ()
+
+    def wanted(self) -> Wanted:
+        """With the weights found; the number of threads is set from here on."""
+        weights = find_weights(self.model, self.weights)
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        return Wanted(
+            model=self.model,
+            weights=weights,
+            loras=self.loras,
+            device=self.device,
+            dtype=self.dtype,
+            topology=Topology.parse(self.topology),
+            head_groups=self.head_groups,
+            vae_devices=self.vae_devices,
+        )
 
 
 def take_place(wanted: Wanted) -> None:

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import torch
 import typer
 
 from millstream.commands.memory import free_bytes, plain_out_of_memory, refuse_if_too_large
-from millstream.commands.paths import find_weights
-from millstream.commands.ranks import Wanted, open_engine, take_place
+from millstream.commands.ranks import ModelRequest, open_engine, take_place
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
-from millstream.core.topology import Topology
 from millstream.models.registry import is_random
 from millstream.parallel.spatial import check_rows
 from millstream.planner.memory import memory_need
@@ -56,19 +53,10 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServeRequest:
-    model: str
-    weights: list[str]
-    loras: list[tuple[str, float]]
+class ServeRequest(ModelRequest):
     host: str = "127.0.0.1"
     port: int = 8000
     data: Path = Path("out/serve")
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int | None = None
-    topology: str = "local"
-    head_groups: int = 1
-    vae_devices: tuple[str, ...] = ()
     stream: StreamConfig | None = None
     """What a session is unless it asks for something else; None: the model's own."""
     memory_gib: float | None = None
@@ -92,19 +80,7 @@ def serve(request: ServeRequest) -> None:
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
     spec = find_model(request.model)
     stream = request.stream or spec.stream
-    weights = find_weights(request.model, request.weights)
-    if request.threads:
-        torch.set_num_threads(request.threads)
-    wanted = Wanted(
-        model=request.model,
-        weights=weights,
-        loras=request.loras,
-        device=request.device,
-        dtype=request.dtype,
-        topology=Topology.parse(request.topology),
-        head_groups=request.head_groups,
-        vae_devices=request.vae_devices,
-    )
+    wanted = request.wanted()
     take_place(wanted)
     check_rows(stream.latent_size[0], len(request.vae_devices))
     shelf = Shelf(request.data)
@@ -112,7 +88,7 @@ def serve(request: ServeRequest) -> None:
     set_up_logging(as_json=request.log_json)
     if wanted.topology.is_local:
         device = choose_device(request.device)
-        refuse_if_too_large(spec, stream, device, choose_dtype(request.dtype, device), with_text=not is_random(weights))
+        refuse_if_too_large(spec, stream, device, choose_dtype(request.dtype, device), with_text=not is_random(wanted.weights))
     with listener, plain_out_of_memory(), open_engine(wanted) as engine:
         service = _service(request, engine)
         card = model_card(engine, request.lead_s, stream)
