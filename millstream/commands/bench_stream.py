@@ -30,6 +30,7 @@ from millstream.core.presets import find_model
 from millstream.core.speed import Speed
 from millstream.models.registry import is_random
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
+from millstream.runtime.overlap import OverlappedStream, depths_for
 from millstream.runtime.session import Chunk, Session
 
 PROMPT = "a red balloon drifts over green hills at dawn"
@@ -124,7 +125,8 @@ def _load(request: StreamRequest, config: StreamConfig) -> Engine:
 
 def _samples(engine: Engine, session: Session, count: int) -> list[Sample]:
     samples, before = [], time.perf_counter()
-    for chunk in session.stream(count):
+    stream = OverlappedStream(session, engine.transport, depths_for(engine.topology, engine.device))
+    for chunk in stream.stream(count):
         now = time.perf_counter()
         samples.append(_sample(engine, session, chunk, 1e3 * (now - before)))
         before = now

@@ -24,7 +24,7 @@ from millstream.models.registry import is_random
 from millstream.parallel.spatial import check_rows
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
 from millstream.runtime.journal import InputVideo, JournalWriter, refuse_existing
-from millstream.runtime.overlap import ONE_AT_A_TIME, Depths, OverlappedStream
+from millstream.runtime.overlap import OverlappedStream, depths_for
 from millstream.runtime.session import Chunk, Session
 from millstream.runtime.staggered_stream import StaggeredStream, refuse_stream_batch
 from millstream.runtime.stream_batch import StreamBatch
@@ -113,7 +113,7 @@ def _steered(
     if stream_batch > 1:
         batch = StreamBatch(engine.generator, depth=stream_batch)
         return StaggeredStream(session, batch).stream(num_frames, before_plan=hand_in)
-    depths = ONE_AT_A_TIME if engine.topology.is_local else Depths()
+    depths = depths_for(engine.topology, engine.device)
     return OverlappedStream(session, engine.transport, depths, before_plan=hand_in).stream()
 
 

@@ -13,13 +13,3 @@ def to_bytes(pixels: Tensor) -> Tensor:
 
 def from_bytes(pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return pixels.to(dtype) / 127.5 - 1.0
-
-
-def to_host(frames: Tensor) -> Tensor:
-    """The same numbers in host memory. A GPU writes them itself, into pinned memory: no second copy."""
-    if not frames.is_cuda:
-        return frames
-    there = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
-    there.copy_(frames, non_blocking=True)
-    torch.cuda.current_stream(frames.device).synchronize()
-    return there

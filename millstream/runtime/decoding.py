@@ -7,6 +7,7 @@ Shapes: B batch, F latent frames, T pixel frames, C channels, Y and X rows and c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,7 +19,8 @@ from torch import Tensor
 from millstream.core.config import TEMPORAL_STRIDE, pixel_frames
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope, Result
-from millstream.ops.pixels import to_bytes, to_host
+from millstream.ops.host import Bringing
+from millstream.ops.pixels import to_bytes
 from millstream.runtime.history import History
 from millstream.runtime.stopwatch import Stopwatch
 
@@ -54,7 +56,8 @@ class Arrived:
     phases_ms: Mapping[str, float]
     decoded: int = 0
     """Latent frames whose pictures are made."""
-    pictures: list[NDArray[np.uint8]] = field(default_factory=list)
+    pictures: list[Bringing] = field(default_factory=list)
+    """[T, Y, X, 3] bytes each."""
 
     @property
     def envelope(self) -> Envelope:
@@ -62,29 +65,52 @@ class Arrived:
 
     @property
     def frames(self) -> NDArray[np.uint8]:
-        """Its pictures in one run, copied only if they came in several."""
-        return self.pictures[0] if len(self.pictures) == 1 else np.concatenate(self.pictures)
+        """Its pictures in one run, copied only if they came in several. Waits until they are here."""
+        pictures = [brought.wait().numpy() for brought in self.pictures]
+        return pictures[0] if len(pictures) == 1 else np.concatenate(pictures)
 
 
 class StreamDecoder:
-    def __init__(self, vae: VAE, stopwatch: Stopwatch, *, keeps_anchors: bool) -> None:
-        self.state: State = ()
+    def __init__(self, vae: VAE, stopwatch: Stopwatch, *, keeps_anchors: bool, beside: torch.cuda.Stream | None = None) -> None:
+        """`beside` is a stream for pictures, where they are made beside the next chunk's first steps."""
+        self._state: State = ()
         self._vae, self._stopwatch, self._keeps_anchors = vae, stopwatch, keeps_anchors
+        self._beside = None if keeps_anchors else beside
+
+    @property
+    def state(self) -> State:
+        """The decoder's past, for whoever works on the current stream."""
+        if self._beside is not None:
+            torch.cuda.current_stream(self._beside.device).wait_stream(self._beside)
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
 
     @torch.inference_mode()
     def decode(self, chunk: Arrived, until: int, history: History) -> None:
-        """Pictures of the chunk's latent frames before number `until`, where they are not made yet."""
+        """Pictures of the chunk's latent frames before number `until`, where they are not made yet. A GPU is not waited for."""
         if until <= chunk.decoded:
             return
-        first = chunk.envelope.start_frame + chunk.decoded
-        with self._stopwatch.span("decode"):
-            pixels_BTCYX, self.state = self._vae.decode(chunk.latents_BFCYX[:, chunk.decoded : until], self.state)
-        if self._keeps_anchors:
-            self._keep(history, first, until - chunk.decoded, pixels_BTCYX)
-        with self._stopwatch.span("convert"):
-            planes = to_bytes(pixels_BTCYX[0]).unbind(1)  # stacking planes is quicker on a CPU than permuting
-            chunk.pictures.append(to_host(torch.stack(planes, dim=-1)).numpy())
+        latents_BFCYX = chunk.latents_BFCYX[:, chunk.decoded : until]
+        with self._aside(latents_BFCYX):
+            with self._stopwatch.span("decode"):
+                pixels_BTCYX, self._state = self._vae.decode(latents_BFCYX, self._state)
+            if self._keeps_anchors:
+                self._keep(history, chunk.envelope.start_frame + chunk.decoded, until - chunk.decoded, pixels_BTCYX)
+            with self._stopwatch.span("convert"):
+                planes = to_bytes(pixels_BTCYX[0]).unbind(1)  # stacking planes is quicker on a CPU than permuting
+                chunk.pictures.append(Bringing(torch.stack(planes, dim=-1)))
         chunk.decoded = until
+
+    def _aside(self, latents: Tensor) -> AbstractContextManager[object]:
+        """On the stream beside, if there is one, once the latents and the state are there."""
+        if self._beside is None:
+            return nullcontext()
+        self._beside.wait_stream(torch.cuda.current_stream(self._beside.device))
+        latents.record_stream(self._beside)
+        return torch.cuda.stream(self._beside)
 
     def _keep(self, history: History, first: int, count: int, pixels_BTCYX: Tensor) -> None:
         lead = pixel_frames(first, 1)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.config import SPATIAL_STRIDE, StreamConfig
-from millstream.core.envelope import Envelope, Result
+from millstream.core.envelope import Envelope
 from millstream.core.errors import EnvelopeRefused
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
@@ -25,13 +25,15 @@ from millstream.models.kv import KVRing, Memory, RingShape
 from millstream.models.paired import OwedCommit, carrying
 from millstream.models.sampler import Asking
 from millstream.models.staggered import StaggeredMemory
+from millstream.ops.host import Bringing
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.rebalance import Held, better_bounds, move_layers
+from millstream.runtime.answers import Begun, Made
 from millstream.runtime.calls import Answering, Tally, Work
 from millstream.runtime.stopwatch import Stopwatch
-from millstream.wire.parcel import Delivery, Parcel, digest
+from millstream.wire.parcel import Delivery, Parcel
 
 REBALANCE_EVERY = 32
 """Runs between two looks at how long the stages of a pipeline are busy."""
@@ -69,22 +71,23 @@ class Generator:
 
     def run_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
         """Chunks of different sessions, all of one `kinship` where they share their calls. One refused holds up nobody."""
+        return self.begin(parcels).result()
+
+    def begin(self, parcels: Sequence[Parcel]) -> Begun:
+        """The same, without waiting for a device that works by itself: its latents are on their way before the commit is."""
         self._runs += 1
         if self._runs % REBALANCE_EVERY == 0:
             self.rebalance()
         begun = time.perf_counter()
-        idle_ms = 1000.0 * (begun - self._idle_since)
         errors = [self.refusal(parcel) for parcel in parcels]
         sound = [parcel for parcel, error in zip(parcels, errors, strict=True) if not error]
         made = iter(self._infer(sound) if sound else ())
-        outcomes = [(None, 0) if error else next(made) for error in errors]
-        digests = ["" if latents is None else digest(latents) for latents, _ in outcomes]  # waits: the time below is real
+        answers = [(parcel.envelope, error or next(made)) for parcel, error in zip(parcels, errors, strict=True)]
+        return Begun(answers, begun, idle_s=begun - self._idle_since, rest=self.rest)
+
+    def rest(self) -> None:
+        """Nothing is under way: idle from now on."""
         self._idle_since = time.perf_counter()
-        stage1_ms = 1000.0 * (self._idle_since - begun)
-        return [
-            Delivery(result=result_of(parcel.envelope, error, calls, stage1_ms, idle_ms, fingerprint), latents_out=latents)
-            for parcel, error, (latents, calls), fingerprint in zip(parcels, errors, outcomes, digests, strict=True)
-        ]
 
     @torch.inference_mode()
     def settle_commits(self) -> None:
@@ -122,19 +125,18 @@ class Generator:
         self.caches.pop(session_id, None)
 
     @torch.inference_mode()
-    def _infer(self, parcels: Sequence[Parcel]) -> list[tuple[Tensor, int]]:
-        """Clean latents and model calls of each."""
+    def _infer(self, parcels: Sequence[Parcel]) -> list[Made]:
         answering = Answering(self.dit, self.stopwatch)
         groups = [[parcel] for parcel in parcels] if answering.takes_turns else [parcels]
         made = answering.answer([Work(group[0].envelope, self._chunk(group)) for group in groups])
         return [each for group in made for each in group]
 
-    def staggered(self, parcel: Parcel) -> Work[list[tuple[Tensor, int]]]:
+    def staggered(self, parcel: Parcel) -> Work[list[Made]]:
         """A chunk whose calls may be made among those of later chunks of its session."""
         return Work(parcel.envelope, self._chunk([parcel], staggered=True))
 
-    def _chunk(self, parcels: Sequence[Parcel], *, staggered: bool = False) -> Asking[list[tuple[Tensor, int]]]:
-        """One chunk, or several that share their calls: clean latents and model calls of each."""
+    def _chunk(self, parcels: Sequence[Parcel], *, staggered: bool = False) -> Asking[list[Made]]:
+        """One chunk, or several that share their calls."""
         envelopes = [parcel.envelope for parcel in parcels]
         assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
         caches, before = [], []
@@ -153,6 +155,7 @@ class Generator:
         denoising = sampler.denoising(latents, kind.steps, memory, cross, noise)
         owed, caches[0].owed = caches[0].owed, None
         clean = yield from tally.count(denoising if owed is None else carrying(owed, denoising))
+        brought = [Bringing(latents) for latents in clean.split(1)]  # read while the commit runs
         if kind.commit:
             settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
             if self.defers_commits and len(parcels) == 1 and not staggered:
@@ -163,7 +166,7 @@ class Generator:
         total = [calls + tally.calls for calls in before]
         for envelope, calls in zip(envelopes, total, strict=True):
             assert calls == envelope.expected_calls, f"{calls} model calls, {envelope.expected_calls} expected"
-        return list(zip(clean.split(1), total, strict=True))
+        return [Made(*each) for each in zip(clean.split(1), total, brought, strict=True)]
 
     def _ready(self, parcel: Parcel, *, carries: bool) -> Asking[tuple[SessionCache, int]]:
         """A session's cache with its chunk placed, its window rebuilt if so asked, and the calls that took."""
@@ -269,23 +272,6 @@ def _joined(caches: Sequence[SessionCache]) -> tuple[Memory, CrossKV]:
     if len(caches) == 1:
         return caches[0].ring, prompts[0]
     return JointMemory([cache.ring for cache in caches]), join_prompts(prompts)
-
-
-def result_of(envelope: Envelope, error: str, calls: int, stage1_ms: float, idle_ms: float, fingerprint: str) -> Result:
-    """What a chunk is answered with, beside its latents."""
-    return Result(
-        call_id=envelope.call_id,
-        session_id=envelope.session_id,
-        chunk_index=envelope.chunk_index,
-        cache_epoch=envelope.cache_epoch,
-        ok=not error,
-        error=error,
-        observed_calls=calls,
-        end_frame=envelope.end_frame,
-        stage1_ms=stage1_ms,
-        mesh_idle_ms=idle_ms,
-        digest=fingerprint,
-    )
 
 
 def chunk_noise(envelope: Envelope, shape: torch.Size, step: int, device: torch.device) -> Tensor:

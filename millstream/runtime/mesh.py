@@ -195,6 +195,7 @@ class Leader:
             held_bytes=held,
             phases_ms=generator.stopwatch.lap(),
         )
+        generator.rest()
         self._front.send(frame)
 
 

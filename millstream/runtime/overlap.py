@@ -14,9 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch
+
 from millstream.core.envelope import Result
 from millstream.core.errors import ConfigError
 from millstream.core.overlap import ChunkPace
+from millstream.core.topology import Topology
 from millstream.runtime.decoding import Arrived
 from millstream.runtime.session import Chunk, Posted, Session, Transport
 
@@ -28,7 +31,9 @@ class Depths:
     d_in: int = 2
     d_out: int = 2
     send_first: bool = True
-    """Whether the next chunk leaves before this one's pictures are made: with decoded anchors, when its anchor is there."""
+    """Whether the next chunk leaves before this one's pictures are here: with decoded anchors, when its anchor is there."""
+    shares_device: bool = False
+    """Whether pictures are made by the device that generates: they are queued first, and the next chunk behind them."""
 
     def __post_init__(self) -> None:
         if self.d_in < 1 or self.d_out < 1:
@@ -36,7 +41,9 @@ class Depths:
 
 
 ONE_AT_A_TIME = Depths(d_in=1, d_out=1, send_first=False)
-"""For a generator in this process: there is nothing to overlap with."""
+"""For a generator in this process that works while it is called: there is nothing to overlap with."""
+QUEUED = Depths(d_in=1, d_out=1, shares_device=True)
+"""For a GPU of this process: the next chunk is queued before this one's pictures are waited for, so the GPU never is idle."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +56,13 @@ class Stretch:
     mesh_ms: float
     decode_begun_s: float
     shown_s: float
+
+
+def depths_for(topology: Topology, device: torch.device) -> Depths:
+    """What suits a generator there."""
+    if not topology.is_local:
+        return Depths()
+    return QUEUED if device.type == "cuda" else ONE_AT_A_TIME
 
 
 class OverlappedStream:
@@ -98,6 +112,8 @@ class OverlappedStream:
     def _show(self, arrived: Arrived) -> tuple[Chunk, float]:
         """Send what can be sent, then make the pictures; the chunk, and when its pictures were begun."""
         begun_s = time.perf_counter()
+        if self._depths.shares_device:
+            self._session.decode_all(arrived)
         if self._depths.send_first:
             self._session.decode_anchor(arrived)
             self._send(nothing_undecoded=False)

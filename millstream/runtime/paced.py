@@ -16,6 +16,7 @@ from torch import Tensor
 from millstream.core.config import SPATIAL_STRIDE, pixel_frames
 from millstream.models.dit import CausalDiT
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.runtime.answers import Made
 from millstream.runtime.board import Meeting
 from millstream.runtime.decoding import State
 from millstream.runtime.generator import Generator
@@ -46,7 +47,7 @@ class PacedGenerator(Generator):
         super().__init__(dit, stopwatch)
         self._stage1_ms = stage1_ms
 
-    def _infer(self, parcels: Sequence[Parcel]) -> list[tuple[Tensor, int]]:
+    def _infer(self, parcels: Sequence[Parcel]) -> list[Made]:
         with Padded(self._stage1_ms):
             return super()._infer(parcels)
 

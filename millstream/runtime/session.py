@@ -100,6 +100,8 @@ class SharedParts:
     next_call_id: Callable[[], int]
     calm: str
     """What an empty prompt stands for."""
+    decode_stream: torch.cuda.Stream | None = None
+    """Where pictures are made beside the next chunk's first steps; None: behind the chunk itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +144,8 @@ class Session:
         self._journal = journal
         self._history = History()
         self._motion = MotionNoise(config.motion_gain)
-        self._decoder = StreamDecoder(parts.vae, parts.stopwatch, keeps_anchors=config.anchor == "decoded")
+        anchors = config.anchor == "decoded"
+        self._decoder = StreamDecoder(parts.vae, parts.stopwatch, keeps_anchors=anchors, beside=parts.decode_stream)
         self._encoder: State = ()
         self._outstanding: deque[Outstanding] = deque()
         self._exhausted = False
@@ -264,19 +267,24 @@ class Session:
         self._parts.stopwatch.attend_to(arrived.envelope)
         self._decoder.decode(arrived, self._anchor_frames(arrived.envelope), self._history)
 
+    def decode_all(self, arrived: Arrived) -> None:
+        """Have all its pictures made. A GPU is not waited for: `finish` does that."""
+        self.decode_anchor(arrived)
+        self._decoder.decode(arrived, arrived.envelope.frames, self._history)
+
     def finish(self, arrived: Arrived, *, shared_ms: Mapping[str, float] | None = None) -> Chunk:
         """Make the pictures. Whether the anchor's came earlier changes no bit of them."""
         planned, envelope, digest = arrived.planned, arrived.envelope, arrived.result.digest
-        self.decode_anchor(arrived)
-        self._decoder.decode(arrived, envelope.frames, self._history)
+        self.decode_all(arrived)
+        frames = arrived.frames[: planned.real_frames]
         if self._journal is not None:
             self._journal.write(envelope, digest, planned.receipts)
-        phases = Counter(self._parts.stopwatch.lap() | dict(shared_ms or {}))
+        phases = Counter(self._parts.stopwatch.lap(envelope) | dict(shared_ms or {}))
         phases.update(arrived.phases_ms)
         return Chunk(
             index=envelope.chunk_index,
             epoch=envelope.cache_epoch,
-            frames=arrived.frames[: planned.real_frames],
+            frames=frames,
             prompts=envelope.prompts,
             receipts=planned.receipts,
             timing=ChunkTiming(total_ms=1000.0 * (time.perf_counter() - planned.begun), phases_ms=dict(phases)),
@@ -383,8 +391,6 @@ class Session:
         if latents is None or tuple(latents.shape) != expected:
             found = "nothing" if latents is None else tuple(latents.shape)
             raise EnvelopeRefused(f"chunk {envelope.chunk_index} should bring latents {expected}, brought {found}")
-        if not bool(torch.isfinite(latents).all()):
-            raise EnvelopeRefused(f"chunk {envelope.chunk_index} brought latents that are not finite; try --dtype float32")
         return latents
 
     def _context_after(self, envelope: Envelope) -> tuple[int, ...]:

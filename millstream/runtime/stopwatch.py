@@ -6,8 +6,9 @@ whoever wants to look, the oldest go.
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -44,9 +45,12 @@ class Stopwatch:
         """Of the host, in seconds."""
         self._on_gpu = device.type == "cuda"
         self._work = NOBODY
-        self._phases_ms: dict[str, float] = {}
+        self._phases_ms: dict[tuple[int, str], float] = {}
+        """By call and phase."""
         self._recorded: list[_Recorded] = []
-        self._lap_begun_ms = 0.0
+        self._origin: torch.cuda.Event | None = None
+        """Where the device's clock and the host's are held together: a span that has ended, or the first."""
+        self._origin_ms = 0.0
 
     def attend_to(self, envelope: Envelope) -> None:
         """Spans from now on are of this chunk. Calls that several chunks share go under the first of them."""
@@ -58,7 +62,7 @@ class Stopwatch:
             if self._on_gpu:
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 if not self._recorded:
-                    self._lap_begun_ms = 1e3 * self.clock()
+                    self._origin, self._origin_ms = begin, 1e3 * self.clock()
                 begin.record()
                 yield
                 end.record()
@@ -68,17 +72,32 @@ class Stopwatch:
                 yield
                 self._keep(name, self._work, 1e3 * begun, 1e3 * (self.clock() - begun))
 
-    def lap(self) -> dict[str, float]:
-        """Milliseconds per phase since the last lap. Waits for the device if its last span has not ended."""
-        if self._recorded:
-            self._recorded[-1].end.synchronize()
-            first = self._recorded[0].begin
-            for span in self._recorded:
-                begin_ms = self._lap_begun_ms + first.elapsed_time(span.begin)
-                self._keep(span.name, span.work, begin_ms, span.begin.elapsed_time(span.end))
-        phases, self._phases_ms, self._recorded = self._phases_ms, {}, []
-        return phases
+    def lap(self, of: Envelope | None = None) -> dict[str, float]:
+        """Milliseconds per phase since the last lap, of all work or of one chunk; what was begun after that chunk goes on.
+
+        Waits for the device if the last span that counts has not ended. Chunks before it that nobody asked for are forgotten.
+        """
+        last = math.inf if of is None else of.call_id
+        ended = [span for span in self._recorded if span.work.call <= last]
+        self._recorded = [span for span in self._recorded if span.work.call > last]
+        if ended:
+            ended[-1].end.synchronize()
+            for span in ended:
+                self._keep(span.name, span.work, self._begin_ms(span), span.begin.elapsed_time(span.end))
+            self._origin, self._origin_ms = ended[-1].begin, self._begin_ms(ended[-1])
+        phases: Counter[str] = Counter()
+        for call, name in [key for key in self._phases_ms if key[0] <= last]:
+            ms = self._phases_ms.pop((call, name))
+            if of is None or call == last:
+                phases[name] += ms
+        return dict(phases)
+
+    def _begin_ms(self, span: _Recorded) -> float:
+        """When it began, by the host's clock."""
+        assert self._origin is not None, "a span that was recorded has an origin before it"
+        return self._origin_ms + self._origin.elapsed_time(span.begin)
 
     def _keep(self, name: str, work: Work, begin_ms: float, ms: float) -> None:
-        self._phases_ms[name] = self._phases_ms.get(name, 0.0) + ms
+        key = work.call, name
+        self._phases_ms[key] = self._phases_ms.get(key, 0.0) + ms
         self.spans.append(Span(name=name, work=work, rank=self.rank, begin_ms=begin_ms, ms=ms))

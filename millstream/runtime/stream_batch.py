@@ -12,12 +12,12 @@ from collections import deque
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from millstream.core.errors import ConfigError
+from millstream.runtime.answers import Made, result_of
 from millstream.runtime.calls import Answering, Work
-from millstream.runtime.generator import Generator, result_of
-from millstream.wire.parcel import Delivery, Parcel, digest
+from millstream.runtime.generator import Generator
+from millstream.wire.parcel import Delivery, Parcel
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class _Open:
     """A chunk under way."""
 
     parcel: Parcel
-    work: Work[list[tuple[Tensor, int]]]
+    work: Work[list[Made]]
     begun: float
     turns_left: int
     """One for each call, and one to take the last answer."""
@@ -82,9 +82,9 @@ class StreamBatch:
 
     def _delivery(self, chunk: _Open) -> Delivery:
         assert chunk.work.result is not None, "a chunk that ended has its latents"
-        ((latents, calls),) = chunk.work.result
+        (made,) = chunk.work.result
         took_ms = 1000.0 * (time.perf_counter() - chunk.begun)
-        return Delivery(result=result_of(chunk.parcel.envelope, "", calls, took_ms, 0.0, digest(latents)), latents_out=latents)
+        return made.delivery(chunk.parcel.envelope, stage1_ms=took_ms, idle_ms=0.0)
 
 
 def check_depth(depth: int, *, window: int, sink: int, frames: int) -> None:

@@ -1,4 +1,4 @@
-"""A transport with no hops: the parcel is handed over by reference and run in the caller's thread."""
+"""A transport with no hops: the parcel is handed over by reference and begun in the caller's thread."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ from typing import Protocol
 from millstream.wire.parcel import Delivery, Parcel
 
 
+class Started(Protocol):
+    """Chunks that a device works on."""
+
+    def result(self) -> list[Delivery]:
+        """Waits."""
+
+
 class Worker(Protocol):
-    """Whatever turns a parcel into a delivery, and forgets a session when told to."""
+    """Whatever turns parcels into deliveries, and forgets a session when told to."""
 
-    def run(self, parcel: Parcel) -> Delivery: ...
-
-    def run_together(self, parcels: Sequence[Parcel]) -> list[Delivery]: ...
+    def begin(self, parcels: Sequence[Parcel]) -> Started: ...
 
     def release(self, session_id: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
-    """Chunks that were done as soon as they were posted."""
+class Handed:
+    """Chunks handed over. Nobody else works on them, so there is nothing to do meanwhile but queue more work."""
 
-    deliveries: list[Delivery]
+    started: Started
 
     def done(self) -> bool:
         return True
 
     def result(self) -> list[Delivery]:
-        return self.deliveries
+        return self.started.result()
 
 
 class LocalTransport:
@@ -37,19 +42,18 @@ class LocalTransport:
         self._worker = worker
 
     def submit(self, parcel: Parcel) -> Delivery:
-        """Refuses before anything runs, as a wire would before the first byte."""
-        parcel.validate()
-        return self._worker.run(parcel)
+        (delivery,) = self.submit_together([parcel])
+        return delivery
 
     def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
         """Chunks of different sessions that can share their model calls."""
+        return self.post(parcels).result()
+
+    def post(self, parcels: Sequence[Parcel]) -> Handed:
+        """Refuses before anything runs, as a wire would before the first byte."""
         for parcel in parcels:
             parcel.validate()
-        return self._worker.run_together(parcels)
-
-    def post(self, parcels: Sequence[Parcel]) -> Landed:
-        """As over a wire: ask for the result when it is needed."""
-        return Landed(self.submit_together(parcels))
+        return Handed(self._worker.begin(parcels))
 
     def release(self, session_id: str) -> None:
         self._worker.release(session_id)

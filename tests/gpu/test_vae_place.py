@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from millstream.runtime.engine import Engine
-from tests.unit.models_for_tests import tiny_engine
-from tests.unit.test_vae_place import SMALL, pictures
+from tests.unit.models_for_tests import SMALL, pictures, tiny_engine
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from millstream.core.config import DiTConfig, VAEConfig
+from millstream.core.controls import Cut
 from millstream.models.dit import CausalDiT
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.wan.vae import WanVAE
@@ -15,6 +17,8 @@ from millstream.runtime.engine import Engine
 
 DIT = DiTConfig(layers=3, width=48, heads=2, ffn=80, channels=4, text_width=24, text_tokens=7, time_features=32)
 VAE = VAEConfig(width=4, channels=4, mean=(0.1, -0.2, 0.3, 0.0), std=(1.5, 0.5, 1.0, 2.0))
+SMALL = dict(height=32, width=48, window=6, seed=4)
+"""A stream that is quickly made."""
 
 
 def shaken(module: nn.Module, scale: float = 0.3, seed: int = 1) -> nn.Module:
@@ -59,3 +63,10 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 def tiny_engine(dtype: str = "float32") -> Engine:
     """One untrained engine for all tests that only stream."""
     return Engine("wan-tiny", weights="random:3", device="cpu", dtype=dtype)
+
+
+def pictures(engine: Engine, chunks: int = 5, **changes: object) -> np.ndarray:
+    """Of a stream with a cut, as numbers that can be subtracted."""
+    with engine.session("sea", **SMALL, **changes) as session:
+        session.control(Cut(), at_chunk=3)
+        return np.concatenate([chunk.frames for chunk in session.stream(chunks)]).astype(np.int16)

@@ -227,7 +227,7 @@ def test_an_interrupted_run_leaves_no_clip(tmp_path: Path, monkeypatch: pytest.M
         calls.append(parcels)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Generator, "run_together", interrupt)
+    monkeypatch.setattr(Generator, "begin", interrupt)
     code, _, errors = millstream("generate", *TINY, "--chunks", 2, "--out", tmp_path / "clip.mp4")
     assert calls
     assert code == 130

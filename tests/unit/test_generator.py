@@ -104,3 +104,11 @@ def test_digests_tell_bits_shapes_and_dtypes_apart() -> None:
     kinds = [latents, nudged, latents.view(1, 3, 2), latents.bfloat16(), latents.bfloat16().view(1, 3, 2)]
     assert len({digest(kind) for kind in kinds}) == len(kinds)
     assert digest(latents) == digest(latents.clone())
+
+
+def test_latents_that_are_not_finite_are_an_error_and_no_picture() -> None:
+    parcel = first_parcel()
+    spoilt = replace(parcel, latents_in=torch.full_like(parcel.latents_in, float("nan")))
+    delivery = tiny_engine().generator.run(spoilt)
+    assert delivery.latents_out is None
+    assert delivery.result.error == "chunk 0 came out with latents that are not finite; try --dtype float32"

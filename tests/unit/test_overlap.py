@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millstream.core.controls import Cut, Pause, SetPrompt
 from millstream.core.errors import ConfigError
 from millstream.core.overlap import LEFT_OUT, ChunkPace, overlap_of
-from millstream.runtime.overlap import Depths, OverlappedStream
+from millstream.runtime.overlap import QUEUED, Depths, OverlappedStream
 from millstream.runtime.session import Session
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.models_for_tests import tiny_engine
@@ -95,7 +95,15 @@ def traced(session: Session, depths: Depths, chunks: int) -> Trace:
         trace.events.append(f"show {arrived.envelope.chunk_index}")
         return finish(arrived, **options)
 
+    def queued(arrived: Any) -> None:
+        if arrived.decoded < arrived.envelope.frames:
+            trace.events.append(f"decode {arrived.envelope.chunk_index}")
+        decode_all(arrived)
+
+    decode_all = session.decode_all
     session.finish = shown  # type: ignore[method-assign]
+    if depths.shares_device:
+        session.decode_all = queued  # type: ignore[method-assign]
     for _ in OverlappedStream(session, trace, depths).stream(chunks):
         pass
     return trace
@@ -104,6 +112,11 @@ def traced(session: Session, depths: Depths, chunks: int) -> Trace:
 def test_the_next_chunk_leaves_before_the_last_ones_pictures_are_made() -> None:
     events = traced(tiny_engine().session("sea", **SMALL), Depths(d_in=1, d_out=1), 3).events
     assert events == ["send 0", "have 0", "send 1", "show 0", "have 1", "send 2", "show 1", "have 2", "show 2"]
+
+
+def test_on_a_device_that_does_both_pictures_are_queued_before_the_next_chunk_and_waited_for_behind_it() -> None:
+    events = traced(tiny_engine().session("sea", **SMALL), QUEUED, 2).events
+    assert events == ["send 0", "have 0", "decode 0", "send 1", "show 0", "have 1", "decode 1", "show 1"]
 
 
 @pytest.mark.parametrize("d_in", [1, 2, 4])
@@ -119,7 +132,7 @@ def test_with_decoded_anchors_a_chunk_leaves_when_its_anchor_is_there_or_after_t
 
 
 @pytest.mark.parametrize("changes", [{}, {"anchor": "latent"}, {"anchor": "decoded"}, {"window": 9, "sink": 3}])
-@pytest.mark.parametrize("depths", [Depths(), Depths(d_in=3, d_out=3), Depths(send_first=False)])
+@pytest.mark.parametrize("depths", [Depths(), Depths(d_in=3, d_out=3), Depths(send_first=False), QUEUED])
 def test_whatever_overlaps_the_stream_is_the_same(changes: dict[str, Any], depths: Depths) -> None:
     def session() -> Session:
         made = tiny_engine().session("sea", **(SMALL | changes))

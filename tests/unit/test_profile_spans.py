@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from millstream import Engine
 from millstream.core.trace import NOBODY, Span, Work, chrome_trace, parse_label, span_label
 from millstream.runtime.stopwatch import Stopwatch
+from tests.unit.models_for_tests import tiny_engine
 
 CPU = torch.device("cpu")
 
@@ -49,6 +51,17 @@ def test_a_chunks_phases_are_the_sums_of_its_spans() -> None:
     for span in tiny.generator.stopwatch.spans:
         total[span.name] = total.get(span.name, 0.0) + span.ms
     assert total == dict(chunk.timing.phases_ms)
+
+
+def test_a_lap_of_one_chunk_leaves_those_planned_after_it_and_forgets_those_before() -> None:
+    watch, begun = Stopwatch(CPU), tiny_engine().session("a kite").plan_chunk().envelope
+    for call in (7, 8, 9):
+        watch.attend_to(msgspec.structs.replace(begun, call_id=call))
+        with watch.span(f"call {call}"):
+            pass
+    assert set(watch.lap(msgspec.structs.replace(begun, call_id=8))) == {"call 8"}
+    assert set(watch.lap()) == {"call 9"}
+    assert watch.lap() == {}
 
 
 def test_the_oldest_spans_go_when_there_are_too_many() -> None:

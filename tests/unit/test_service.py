@@ -208,14 +208,14 @@ def test_one_too_many_is_refused_at_once_with_the_reason(engine: Engine) -> None
 def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    run = engine.generator.run_together
+    run = engine.generator.begin
 
     def failing(parcels: list) -> list:
         if any(parcel.envelope.session_id == "bad" and parcel.envelope.chunk_index >= 1 for parcel in parcels):
             raise RuntimeError("the device is on fire")
         return run(parcels)
 
-    monkeypatch.setattr(engine.generator, "run_together", failing)
+    monkeypatch.setattr(engine.generator, "begin", failing)
     with running(engine, batch=batch) as service:
         bad, good = Owner(), Owner()
         for name, owner in (("bad", bad), ("good", good)):
@@ -232,8 +232,8 @@ def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(
 
 def test_sessions_that_are_batched_are_told_the_same_stream(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchTimes, "choose", lambda self, key, most, affordable: min(most, self.policy.max_size))
-    sizes, run = [], engine.generator.run_together
-    monkeypatch.setattr(engine.generator, "run_together", lambda parcels: sizes.append(len(parcels)) or run(parcels))
+    sizes, run = [], engine.generator.begin
+    monkeypatch.setattr(engine.generator, "begin", lambda parcels: sizes.append(len(parcels)) or run(parcels))
     shown = {}
     for batch in (1, 4):
         with running(engine, batch=batch, share=1.0) as service:

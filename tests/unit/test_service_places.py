@@ -165,14 +165,14 @@ def test_a_session_that_cannot_come_back_for_want_of_memory_ends_alone(engine: E
 
 
 def test_out_of_memory_in_one_sessions_chunk_ends_that_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = engine.generator.run_together
+    run = engine.generator.begin
 
     def failing(parcels: list) -> list:
         if parcels[0].envelope.session_id == "greedy" and parcels[0].envelope.chunk_index == 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return run(parcels)
 
-    monkeypatch.setattr(engine.generator, "run_together", failing)
+    monkeypatch.setattr(engine.generator, "begin", failing)
     with running(engine) as service:
         greedy, good = Owner(), Owner()
         for name, owner in (("greedy", greedy), ("good", good)):

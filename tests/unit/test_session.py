@@ -240,10 +240,10 @@ def test_latents_that_are_not_finite_are_never_decoded() -> None:
 
     engine = tiny_engine()
     session = engine.session("sea", **SMALL)
-    delivery = engine.generator.run(session.plan_chunk())
-    broken = replace(delivery, latents_out=delivery.latents_out.clone().fill_(float("nan")))
+    parcel = session.plan_chunk()
+    broken = replace(parcel, latents_in=parcel.latents_in.clone().fill_(float("nan")))
     with pytest.raises(EnvelopeRefused, match="not finite"):
-        session.accept(broken)
+        session.submit(broken)
 
 
 @pytest.mark.parametrize("prompt", ["", "   \n", "x" * 100_000])

@@ -8,28 +8,18 @@ import av
 import numpy as np
 import pytest
 
-from millstream.core.controls import Cut
 from millstream.core.errors import ConfigError, SnapshotError
 from millstream.core.speed import Speed
 from millstream.runtime import snapshot
 from millstream.runtime.engine import Engine
 from millstream.runtime.replay import differences
-from tests.unit.models_for_tests import tiny_engine
+from tests.unit.models_for_tests import SMALL, pictures, tiny_engine
 from tests.unit.test_cli import TINY, millstream
 from tests.unit.test_session import moving_square
-
-SMALL = dict(height=32, width=48, window=6, seed=4)
 
 
 def split_engine(strips: int = 2) -> Engine:
     return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", vae_devices=["cpu"] * strips)
-
-
-def pictures(engine: Engine, chunks: int = 5, **changes: object) -> np.ndarray:
-    """Of a stream with a cut, as numbers that can be subtracted."""
-    with engine.session("sea", **SMALL, **changes) as session:
-        session.control(Cut(), at_chunk=3)
-        return np.concatenate([chunk.frames for chunk in session.stream(chunks)]).astype(np.int16)
 
 
 @pytest.mark.parametrize("strips", [2, 3])
