@@ -9,6 +9,7 @@ Shapes: B rows (sessions), F frames, T tokens a frame, L chunk tokens, D width.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from millstream.models.fast.stack import FastStack, rings_of
 from millstream.models.kv import KVRing, Memory, Span
 from millstream.ops.rope import Phases
 
-CALLS_BEFORE = 8
-"""So often a call is seen before it is recorded: more than the steps of one chunk, so a window that fills is not."""
+CALLS_BEFORE = {"step": 8, "commit": 2}
+"""So often a call is seen before it is recorded: more than one chunk makes of it, so a window that fills is not."""
 MAX_RECORDINGS = 64
 """The one that was not used for longest goes."""
 MAX_COUNTED = 1024
@@ -34,16 +35,19 @@ Record = Callable[[Run], Run]
 
 
 class RingView:
-    """A ring as a recording sees it: where it is, with places and phases in memory that stays."""
+    """A ring as a recording sees it: where it is, with places and phases in memory that stays. A session's ring ends with the
+    session: what was recorded of it does not hold it."""
 
     def __init__(self, ring: KVRing) -> None:
-        self._ring = ring
+        self._ring = weakref.ref(ring)
         self.index = ring.index.clone()
         self.phases = Phases(ring.phases.cos.clone(), ring.phases.sin.clone())
         self.bias = None
 
     def span(self, layer: int, *, rounded: bool) -> Span:
-        return self._ring.span(layer, rounded=rounded)
+        ring = self._ring()
+        assert ring is not None, "recorded after its session ended"
+        return ring.span(layer, rounded=rounded)
 
     def written_in_place(self, layer: int) -> None:
         """Nothing: a ring that fills its sink is not recorded."""
@@ -114,7 +118,7 @@ class RecordedStack(FastStack):
             return None
         key = (kind, x_BFTD.shape, *(_address(ring) for ring in rings))
         if key not in self._recordings:
-            if not self._comes_often(key):
+            if not self._comes_often(kind, key):
                 return None
             self._tell(cross)
             self._recordings[key] = self._made(kind, x_BFTD, levels_BF6D, rings, self._told[cross.k[0].shape])
@@ -129,11 +133,11 @@ class RecordedStack(FastStack):
         body = self.walk if kind == "step" else self.walk_to_keys
         return Recording(x, levels, views, self._record(lambda: body(x, levels, views, told)))
 
-    def _comes_often(self, key: Hashable) -> bool:
+    def _comes_often(self, kind: str, key: Hashable) -> bool:
         if len(self._seen) >= MAX_COUNTED:
             self._seen.clear()
         self._seen[key] += 1
-        return self._seen[key] > CALLS_BEFORE
+        return self._seen[key] > CALLS_BEFORE[kind]
 
     def _tell(self, cross: CrossKV) -> None:
         """A prompt's keys and values to where recordings read them. Kept from call to call: a prompt stays for a while."""
@@ -146,6 +150,11 @@ class RecordedStack(FastStack):
         for to, source in zip((*told.k, *told.v), (*cross.k, *cross.v), strict=True):
             to.copy_(source)
         self._prompt = cross
+
+
+def chunks_before(steps: int) -> int:
+    """Chunks of so many steps with a full window, until all their calls are recorded."""
+    return max(-(-CALLS_BEFORE["step"] // steps), CALLS_BEFORE["commit"]) + 1
 
 
 def _address(ring: KVRing) -> Hashable:

@@ -1,0 +1,89 @@
+"""Wan's decoder on one GPU, one way beside the other: what each saves of the milliseconds of a chunk's pictures.
+
+    python -m benchmarks.decoder                     # 480x832, results/decoder.json
+    python -m benchmarks.decoder --size 320x576
+
+The plain decoder, the fast one with the library's convolutions and with our own, its latents one by one, and recorded as a CUDA
+graph: that one without the copies of its state that a stream would need on top, hence the most a graph could save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from benchmarks.report import write_report
+from millstream.cli_parts import parse_size
+from millstream.core.presets import find_model
+from millstream.core.speed import Speed
+from millstream.models.fast.apply import accelerate
+from millstream.models.registry import load_model
+from millstream.runtime.decoding import VAE
+
+FRAMES = 3
+WARM_UP, TIMES = 3, 10
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Median milliseconds on the device, one after the other without a pause, as in a stream."""
+    for _ in range(WARM_UP):
+        work()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(TIMES + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        work()
+        mark.record()
+    torch.cuda.synchronize()
+    lengths = sorted(before.elapsed_time(after) for before, after in itertools.pairwise(marks))
+    return round(lengths[len(lengths) // 2], 3)
+
+
+def recorded(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> Callable[[], object]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        vae.decode(latents, state)
+    return graph.replay
+
+
+def one_by_one(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> None:
+    for frame in range(latents.shape[1]):
+        _, state = vae.decode(latents[:, frame : frame + 1], state)
+
+
+@torch.inference_mode()
+def measure(model: str, size: tuple[int, int]) -> dict[str, float]:
+    spec, device = find_model(model), torch.device("cuda")
+    tiny = replace(spec, dit=replace(spec.dit, layers=1))  # only the VAE is of interest
+    found: dict[str, float] = {}
+    for name, speed in {
+        "plain": Speed(),
+        "library convolutions": Speed(decoder=True),
+        "own convolution": Speed(decoder=True, own_convolution=True),
+    }.items():
+        vae = accelerate(load_model(tiny, ("random",), device=device, dtype=torch.bfloat16), speed).vae
+        latents = torch.randn(1, FRAMES, spec.dit.channels, size[0] // 8, size[1] // 8, device=device, dtype=torch.bfloat16)
+        _, state = vae.decode(latents)
+        found[name] = timed(lambda: vae.decode(latents, state))  # noqa: B023
+        if speed.own_convolution:
+            found["own convolution, latent by latent"] = timed(lambda: one_by_one(vae, latents, state))  # noqa: B023
+            found["own convolution, recorded"] = timed(recorded(vae, latents, state))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="wan2.1-t2v-1.3b")
+    parser.add_argument("--size", default="480x832")
+    options = parser.parse_args()
+    found = measure(options.model, parse_size(options.size))
+    times_plain = {name: round(found["plain"] / ms, 2) for name, ms in found.items()}
+    write_report(f"decoder-{options.size}", vars(options), {"ms": found, "times_plain": times_plain})
+
+
+if __name__ == "__main__":
+    main()
