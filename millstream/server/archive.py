@@ -28,6 +28,7 @@ from millstream.runtime.service import Service
 from millstream.runtime.session import ChunkLog
 from millstream.server.recording import Recording
 from millstream.server.shelf import Kept, Shelf
+from millstream.server.threads import start_threads
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -44,6 +45,9 @@ class Archive:
         self._engine = engine
         self._header = engine.journal_header(engine.spec.stream, "")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="millstream-archive")
+
+    def start(self) -> None:
+        start_threads(self._pool, 1)
 
     def close(self) -> None:
         self._pool.shutdown()

@@ -29,6 +29,7 @@ from millstream.server.archive import Archive, SessionJournal
 from millstream.server.metrics import Metrics
 from millstream.server.shelf import Kept
 from millstream.server.station import Standing, Station, StationParts, Tape
+from millstream.server.threads import start_threads
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -100,6 +101,9 @@ class Hub:
         return self._archive
 
     def start(self) -> None:
+        start_threads(self.pool, self.limits.threads)
+        if self._archive is not None:
+            self._archive.start()
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
     async def close(self) -> None:
