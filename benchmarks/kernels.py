@@ -30,7 +30,7 @@ from millstream.ops.conv3 import find_convolution
 from millstream.ops.fp8 import Rows8, quantise
 from millstream.ops.linear import linear_gelu, linear_rows
 from millstream.ops.noise import gaussian
-from millstream.ops.pictures import PAST, TAPS, merge_onto, split_frames, sum_taps
+from millstream.ops.pictures import PAST, TAPS, copy_frames, merge_onto, split_frames, sum_taps, to_pictures
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
 from millstream.ops.rows import add_norm, finish_attention, gelu_rows, norm_query
@@ -223,6 +223,25 @@ def picture_cases() -> Iterator[Case]:
     )
 
 
+def byte_cases() -> Iterator[Case]:
+    """What moves and computes next to nothing."""
+    pixels = random(3, 12, 480, 832, scale=0.5).transpose(0, 1)
+    yield Case(
+        name="pictures to bytes",
+        ours=lambda: to_pictures(pixels),
+        twin=lambda: to_pictures(pixels),
+        moved=3 * pixels.numel(),
+    )
+    canvas = torch.zeros(12 + PAST, 482, 834, 96, device=GPU, dtype=BF16)
+    inside, tail = canvas[:PAST, 1:-1, 1:-1], random(PAST, 480, 832, 96)
+
+    def entered() -> Tensor:
+        copy_frames(inside, tail)
+        return inside
+
+    yield Case(name="the past into a rim", ours=entered, twin=lambda: inside.copy_(tail), moved=4 * tail.numel())
+
+
 def convolution_case(channels: int, rows: int, columns: int, frames: int) -> Case:
     """Ours against the library's, which is timed as the twin."""
     own = find_convolution()
@@ -297,6 +316,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Iterator[Case]]]]:
         yield size.name, lambda s=size: product_cases(s)
         yield size.name, lambda s=size: attention_cases(s)
     yield "480x832", picture_cases
+    yield "480x832", byte_cases
     yield "480x832", lambda: iter([noise_case()])
 
 

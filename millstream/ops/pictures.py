@@ -1,7 +1,8 @@
-"""What lies between the convolutions of a video decoder, pixel by pixel, each a single pass over memory.
+"""What lies between the convolutions of a video VAE, pixel by pixel, each a single pass over memory.
 
 Frames are channels-last: [T, Y, X, C]. Triton on a GPU, plain torch elsewhere; arithmetic is float32, stored once.
-A convolution's input is a canvas [PAST + T, Y + 2 pad, X + 2 pad, C]: its first frames are the past, its rim stays zero.
+A convolution's input is a canvas, larger than the frames: its first frames are the past, its rim stays zero. Where nothing else
+is said it is [PAST + T, Y + 2 pad, X + 2 pad, C].
 Shapes: T frames, Y and X rows and columns, C channels.
 """
 
@@ -12,11 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millstream.ops.backend import runs_kernels
+from millstream.ops.pixels import to_bytes
 
 PAST = 2
 """Frames of the past that a causal convolution over three frames sees."""
 TAPS = 27
 """Of a 3x3x3 convolution."""
+_WIDE = torch.complex128
+"""The widest element there is: 16 bytes, as many as a GPU's thread moves at once."""
 
 
 def merge_onto(
@@ -26,18 +30,20 @@ def merge_onto(
     weight_C: Tensor | None,
     canvas: Tensor | None,
     *,
+    past: int = PAST,
     pad: int = 0,
     keep: bool = False,
 ) -> Tensor | None:
     """`y + bias + residual`: kept and returned, put on a canvas, or both; there normed and with SiLU if given a weight.
 
-    `y` is [T, Y, X, C], or what a convolution in four phases leaves, [T, Y/2 + 1, X/2 + 1, 4, C].
+    `y` is [T, Y, X, C], or what a convolution in four phases leaves, [T, Y/2 + 1, X/2 + 1, 4, C]. On the canvas it comes after
+    `past` frames, `pad` rows and `pad` columns; what is beyond it stays as it is.
     """
     assert keep or canvas is not None, "nothing to do"
     if runs_kernels(y):
         from millstream.ops.kernels.pictures import launch_merge_onto
 
-        return launch_merge_onto(y, bias_C, residual_TYXC, weight_C, canvas, pad=pad, keep=keep)
+        return launch_merge_onto(y, bias_C, residual_TYXC, weight_C, canvas, past=past, pad=pad, keep=keep)
     value = (woven(y) if y.dim() == 5 else y).float() + bias_C.float()
     if residual_TYXC is not None:
         value = value + residual_TYXC.float()
@@ -46,13 +52,27 @@ def merge_onto(
         if weight_C is not None:
             length = value.square().sum(-1, keepdim=True).clamp_min(1e-24).rsqrt() * value.shape[-1] ** 0.5
             shown = F.silu(value * length * weight_C.float())
-        inner(canvas, pad)[PAST:] = shown.to(canvas.dtype)
+        _, rows, columns, _ = shown.shape
+        canvas[past:, pad : pad + rows, pad : pad + columns] = shown.to(canvas.dtype)
     return value.to(y.dtype) if keep else None
 
 
 def inner(canvas: Tensor, pad: int) -> Tensor:
     """A canvas without its rim."""
     return canvas[:, pad : canvas.shape[1] - pad, pad : canvas.shape[2] - pad]
+
+
+def copy_frames(target_TYXC: Tensor, source_TYXC: Tensor) -> None:
+    """The same bits, in wide pieces where both sides are made of such: rows inside a rim are not one run of memory."""
+    if _is_wide(target_TYXC) and _is_wide(source_TYXC):
+        target_TYXC, source_TYXC = target_TYXC.view(_WIDE), source_TYXC.view(_WIDE)
+    target_TYXC.copy_(source_TYXC)
+
+
+def _is_wide(x: Tensor) -> bool:
+    """Whether every run of channels is whole wide pieces, at places where such may begin."""
+    places = (*x.stride()[:-1], x.shape[-1], x.storage_offset())
+    return x.stride(-1) == 1 and all(place * x.element_size() % _WIDE.itemsize == 0 for place in places)
 
 
 def woven(y_T1YXC: Tensor) -> Tensor:
@@ -93,3 +113,12 @@ def sum_taps(planes: Tensor, bias_C: Tensor, frames: int, *, pad: int = 0) -> Te
             for x in range(3):
                 total += taps[t, y, x, :, t : t + frames, y : y + rows, x : x + columns]
     return total.clamp(-1, 1).to(planes.dtype)
+
+
+def to_pictures(pixels_TCYX: Tensor) -> Tensor:
+    """Bytes as people's files hold them, [T, Y, X, C] uint8: the numbers of `to_bytes`, a pixel's colours side by side."""
+    if runs_kernels(pixels_TCYX):
+        from millstream.ops.kernels.pictures import launch_to_pictures
+
+        return launch_to_pictures(pixels_TCYX)
+    return torch.stack(to_bytes(pixels_TCYX).unbind(1), dim=-1)  # quicker on a CPU than to permute

@@ -16,12 +16,13 @@ from millstream.models.dit import CausalDiT
 from millstream.models.fast.apply import quicken
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, RingShape
-from millstream.models.wan.decoder import FastDecoder
+from millstream.models.wan.fast_vae import FastVAE
 from millstream.ops.backend import only_twins
 from millstream.ops.conv3 import SLICES, find_convolution
 from millstream.ops.fp8 import Rows8
 from millstream.ops.noise import gaussian
-from millstream.ops.pictures import PAST, TAPS, merge_onto, split_frames, sum_taps
+from millstream.ops.pictures import PAST, TAPS, copy_frames, merge_onto, split_frames, sum_taps, to_pictures
+from millstream.ops.pixels import to_bytes
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
 from millstream.ops.rows import add_norm, finish_attention, gelu_rows, norm_query
@@ -97,13 +98,37 @@ def test_pictures_equal_their_twins(channels: int) -> None:
         kept = merge_onto(whole, bias, residual, weight, canvases[0], keep=True)
         merge_onto(phases, bias, None, weight, canvases[1], pad=1)
         assert kept is not None
+        edged, after_one = (torch.zeros(4 + past, 7, 11, channels, device=GPU, dtype=BF16) for past in (0, 1))
+        merge_onto(whole, bias, residual, None, edged, past=0)
+        merge_onto(whole, bias, None, None, after_one, past=1)
         split = split_frames(double, torch.cat([bias, bias]))
-        return [x.float() for x in (kept, *canvases, split, sum_taps(planes, of_three, 4))]
+        return [x.float() for x in (kept, *canvases, edged, after_one, split, sum_taps(planes, of_three, 4))]
 
     found = everything()
     with only_twins():
         expected = everything()
     assert all(relative_error(a, b) <= 5e-3 for a, b in zip(found, expected, strict=True))
+
+
+def test_every_number_becomes_the_same_byte() -> None:
+    numbers = torch.arange(1 << 16, dtype=torch.int32, device=GPU).to(torch.int16).view(BF16)
+    numbers = numbers[numbers.isfinite()]
+    planes = numbers[: len(numbers) // 6 * 6].view(1, 3, 2, -1)
+    random_planes = torch.rand(3, 4, 60, 104, device=GPU).mul(2.2).sub(1.1).transpose(0, 1)
+    for pixels in (planes, planes.float(), random_planes, random_planes.to(BF16)):
+        assert torch.equal(to_pictures(pixels), to_bytes(pixels).permute(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("channels", [3, 96, 192])
+def test_frames_are_copied_into_a_rim_and_out_of_it_to_the_bit(channels: int) -> None:
+    frames = torch.randint(-(2**15), 2**15, (2, 60, 104, channels), dtype=torch.int16, device=GPU).view(BF16)
+    canvas = torch.zeros(6, 62, 106, channels, device=GPU, dtype=BF16)
+    copy_frames(canvas[:2, 1:-1, 1:-1], frames)
+    back = torch.empty_like(frames)
+    copy_frames(back, canvas[:2, 1:-1, 1:-1])
+    assert torch.equal(back.view(torch.int16), frames.view(torch.int16))
+    canvas[:2, 1:-1, 1:-1] = 0
+    assert not canvas.any(), "the rim stays zero"
 
 
 @pytest.mark.parametrize("channels", SLICES)
@@ -195,9 +220,23 @@ def test_the_fast_decoder_equals_the_plain_one(own: bool) -> None:
     latents = random(1, 6, 16, 8, 12)
     first, state = model.decode(latents[:, :3])
     second, _ = model.decode(latents[:, 3:], state)
-    fast = FastDecoder(model, find_convolution() if own else None)
+    fast = FastVAE(model, find_convolution() if own else None)
     found_first, state = fast.decode(latents[:, :3])
     found_second, _ = fast.decode(latents[:, 3:], state)
+    assert relative_error(found_first.float(), first.float()) <= 0.03
+    assert relative_error(found_second.float(), second.float()) <= 0.03
+
+
+@pytest.mark.parametrize("own", [False, True])
+@torch.inference_mode()
+def test_the_fast_encoder_equals_the_plain_one(own: bool) -> None:
+    model = vae(VAEConfig()).to(GPU, BF16)
+    pixels = (torch.rand(1, 21, 3, 64, 96, device=GPU) * 2 - 1).to(BF16)
+    first, state = model.encode(pixels[:, :9])
+    second, _ = model.encode(pixels[:, 9:], state)
+    fast = FastVAE(model, find_convolution() if own else None)
+    found_first, state = fast.encode(pixels[:, :9])
+    found_second, _ = fast.encode(pixels[:, 9:], state)
     assert relative_error(found_first.float(), first.float()) <= 0.03
     assert relative_error(found_second.float(), second.float()) <= 0.03
 

@@ -10,10 +10,12 @@ import torch
 from torch.nn import functional as F
 
 from millstream.core.config import VAEConfig
-from millstream.models.wan.decoder import FastDecoder, four_phases, tap_rows
+from millstream.models.wan.decoder import four_phases, tap_rows
+from millstream.models.wan.fast_vae import FastVAE
 from millstream.ops.conv3 import SLICES, build, packed
 from millstream.ops.pictures import PAST, sum_taps, woven
 from tests.unit.models_for_tests import VAE, relative_error, vae
+from tests.unit.rim_convolution import RimConvolution
 
 SPLITS = [(3, 3), (1, 1, 2), (2, 3, 1), (1, 3, 3)]
 
@@ -25,7 +27,7 @@ def test_any_split_decodes_to_the_plain_frames(config: VAEConfig, split: tuple[i
     latents = torch.randn(1, sum(split), config.channels, 4, 6)
     state, parts = (), []
     expected, end = model.decode(latents)
-    fast = FastDecoder(model)
+    fast = FastVAE(model)
     for part in latents.split(split, dim=1):
         frames, state = fast.decode(part, state)
         parts.append(frames)
@@ -37,7 +39,7 @@ def test_a_stream_may_change_between_fast_and_plain_at_any_chunk() -> None:
     model = vae()
     latents = torch.randn(1, 9, 4, 4, 6)
     expected, _ = model.decode(latents)
-    fast = FastDecoder(model)
+    fast = FastVAE(model)
     first, state = fast.decode(latents[:, :3])
     second, state = model.decode(latents[:, 3:6], state)
     third, _ = fast.decode(latents[:, 6:], state)
@@ -45,7 +47,7 @@ def test_a_stream_may_change_between_fast_and_plain_at_any_chunk() -> None:
 
 
 def test_two_futures_of_one_past_do_not_touch_each_other() -> None:
-    fast = FastDecoder(vae())
+    fast = FastVAE(vae())
     _, state = fast.decode(torch.randn(1, 3, 4, 4, 6))
     kept = [tail.clone() for tail in state]
     one, other = torch.randn(2, 1, 3, 4, 4, 6).unbind(0)
@@ -72,25 +74,11 @@ def test_taps_summed_equal_the_convolution(pad: int) -> None:
     assert relative_error(sum_taps(planes, bias, 4 - PAST, pad=pad), expected) <= 1e-6
 
 
-class RimConvolution:
-    """Stands for a convolution of our own: it reads the rim instead of padding, and takes square weights only."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def pack(self, weight: torch.Tensor) -> torch.Tensor | None:
-        return weight.clone() if weight.shape[0] == weight.shape[1] and weight.shape[2:] == (3, 3, 3) else None
-
-    def __call__(self, canvas: torch.Tensor, packed_weight: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return F.conv3d(canvas.permute(3, 0, 1, 2)[None], packed_weight)[0].permute(1, 2, 3, 0).contiguous()
-
-
 def test_another_convolution_serves_where_it_can() -> None:
     model, own = vae(), RimConvolution()
     latents = torch.randn(1, 6, 4, 4, 6)
     expected, _ = model.decode(latents)
-    fast = FastDecoder(model, own)
+    fast = FastVAE(model, own)
     first, state = fast.decode(latents[:, :3])
     second, _ = fast.decode(latents[:, 3:], state)
     assert relative_error(torch.cat([first, second], dim=1), expected) <= 1e-5

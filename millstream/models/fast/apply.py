@@ -1,6 +1,6 @@
 """Hands a loaded model to the fast path, as far as it is asked to and as the model and the device allow.
 
-What does not apply is left plain: a model without Wan's decoder keeps its own.
+What does not apply is left plain: a model without Wan's VAE keeps its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millstream.models.dit import CausalDiT
 from millstream.models.fast.recorded import GraphRecorder, RecordedStack
 from millstream.models.fast.stack import FastStack
 from millstream.models.registry import LoadedModel
-from millstream.models.wan.decoder import FastDecoder
+from millstream.models.wan.fast_vae import FastVAE
 from millstream.models.wan.vae import WanVAE
 from millstream.ops.conv3 import find_convolution
 
@@ -32,7 +32,7 @@ def accelerate(model: LoadedModel, speed: Speed) -> LoadedModel:
         dit = quicken(dit, speed)
     if speed.decoder and isinstance(vae, WanVAE):
         own = find_convolution() if speed.own_convolution and model.device.type == "cuda" else None
-        vae = FastDecoder(vae, own if model.dtype == torch.bfloat16 else None)
+        vae = FastVAE(vae, own if model.dtype == torch.bfloat16 else None)
     return replace(model, dit=dit, vae=vae)
 
 

@@ -176,18 +176,20 @@ class WanVAE(nn.Module):
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """Latents [B, F, C, Y/8, X/8]. Frames come as 1 + 4n at the start of an epoch and 4n after it."""
-        frames, lead = pixels_BTCYX.shape[1], 0 if state else 1
-        whole = frames >= lead and (frames - lead) % TEMPORAL_STRIDE == 0
-        assert whole, f"{frames} frames do not fill whole latent frames"
+        check_frames(pixels_BTCYX.shape[1], lead=0 if state else 1)
         carry = Carry(state)
-        moments = self.quant(self.encoder(pixels_BTCYX.transpose(1, 2), carry))
-        mean, std = self._statistics(moments)
-        return ((moments.chunk(2, dim=1)[0] - mean) / std).transpose(1, 2), carry.finish()
+        return self.normalised(self.encoder(pixels_BTCYX.transpose(1, 2), carry)), carry.finish()
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """Pixels [B, T, 3, 8Y, 8X], clamped."""
         carry = Carry(state)
         return self.decoder(self.unquantised(latents_BFCYX), carry).clamp(-1, 1).transpose(1, 2), carry.finish()
+
+    def normalised(self, answer_BCTYX: Tensor) -> Tensor:
+        """Latents [B, F, C, Y, X] of the encoder's answer."""
+        moments = self.quant(answer_BCTYX)
+        mean, std = self._statistics(moments)
+        return ((moments.chunk(2, dim=1)[0] - mean) / std).transpose(1, 2)
 
     def unquantised(self, latents_BFCYX: Tensor) -> Tensor:
         """The decoder's input, [B, C, F, Y, X]."""
@@ -200,3 +202,9 @@ class WanVAE(nn.Module):
         mean = like.new_tensor(self.config.mean or (0.0,) * count).view(-1, 1, 1, 1)
         std = like.new_tensor(self.config.std or (1.0,) * count).view(-1, 1, 1, 1)
         return mean, std
+
+
+def check_frames(frames: int, *, lead: int) -> None:
+    """Whether pixel frames fill whole latent ones, the first `lead` of them standing alone."""
+    whole = frames >= lead and (frames - lead) % TEMPORAL_STRIDE == 0
+    assert whole, f"{frames} frames do not fill whole latent frames"

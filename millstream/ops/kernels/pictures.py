@@ -1,4 +1,4 @@
-"""Triton: the passes between a decoder's convolutions. One program does a run of pixels, all their channels.
+"""Triton: the passes between a VAE's convolutions, and the one to bytes. One program does a run of pixels, all their channels.
 
 Shapes as in `ops/pictures.py`. Pixels are numbered in 32 bits, places in memory in 64.
 """
@@ -14,15 +14,19 @@ from millstream.ops.pictures import PAST, TAPS
 
 _VALUES = 4096
 """That one program holds."""
-_PAST = tl.constexpr(PAST)
+_BYTES = 1024
+"""That one program writes."""
+_ROUNDS = tl.constexpr(1.5 * 2**23)
+"""Added to a small number and taken away again, it leaves the nearest whole one, the even one of two: floats that large have
+no places after the point."""
 _TAPS = tl.constexpr(TAPS)
 
 
 @triton.jit
 def _merge_onto(
-    y, bias, residual, weight, kept, canvas, pixels, ROWS, COLUMNS,
+    y, bias, residual, weight, kept, canvas, pixels, ROWS, COLUMNS, CANVAS_ROWS, CANVAS_COLUMNS,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr, PHASES: tl.constexpr, ADDS: tl.constexpr,
-    NORMS: tl.constexpr, KEEPS: tl.constexpr, PAINTS: tl.constexpr, PAD: tl.constexpr, ROOT: tl.constexpr,
+    NORMS: tl.constexpr, KEEPS: tl.constexpr, PAINTS: tl.constexpr, AFTER: tl.constexpr, PAD: tl.constexpr, ROOT: tl.constexpr,
 ):  # fmt: skip
     pixel = tl.program_id(0) * RUN + tl.arange(0, RUN)
     channel = tl.arange(0, BLOCK)
@@ -47,7 +51,7 @@ def _merge_onto(
             scale = tl.rsqrt(tl.maximum(tl.sum(value * value, 1), 1e-24)) * ROOT
             value *= scale[:, None] * tl.load(weight + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)[None, :]
             value *= tl.sigmoid(value)
-        place = ((frame + _PAST) * (ROWS + 2 * PAD) + row + PAD).to(tl.int64) * (COLUMNS + 2 * PAD) + column + PAD
+        place = ((frame + AFTER) * CANVAS_ROWS + row + PAD).to(tl.int64) * CANVAS_COLUMNS + column + PAD
         target = place[:, None] * CHANNELS + channel[None, :]
         tl.store(canvas + target, value.to(canvas.dtype.element_ty), mask=inside)
 
@@ -88,6 +92,25 @@ def _sum_taps(planes, bias, out, pixels, ROWS, COLUMNS, plane, CHANNELS: tl.cons
         tl.store(out + channel * pixels.to(tl.int64) + pixel, total.to(out.dtype.element_ty), mask=there)
 
 
+@triton.jit
+def _to_pictures(
+    pixels, out, count, ROWS, COLUMNS, frame_step, colour_step, row_step, column_step,
+    COLOURS: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0) * RUN + tl.arange(0, RUN)
+    there = place < count
+    colour = (place % COLOURS).to(tl.int64)
+    pixel = place // COLOURS
+    column = (pixel % COLUMNS).to(tl.int64)
+    row = (pixel // COLUMNS % ROWS).to(tl.int64)
+    frame = (pixel // (COLUMNS * ROWS)).to(tl.int64)
+    source = frame * frame_step + colour * colour_step + row * row_step + column * column_step
+    value = (tl.load(pixels + source, mask=there, other=0.0).to(tl.float32) + 1.0) * 127.5
+    value = tl.minimum(tl.maximum(value, 0.0), 255.0)
+    whole = (value + _ROUNDS) - _ROUNDS
+    tl.store(out + place, whole.to(tl.int32).to(tl.uint8), mask=there)
+
+
 def _run(channels: int) -> tuple[int, int]:
     """Channels a program takes, rounded up, and pixels."""
     block = triton.next_power_of_2(channels)
@@ -101,6 +124,7 @@ def launch_merge_onto(
     weight_C: Tensor | None,
     canvas: Tensor | None,
     *,
+    past: int = PAST,
     pad: int = 0,
     keep: bool = False,
 ) -> Tensor | None:
@@ -108,16 +132,18 @@ def launch_merge_onto(
     frames, rows, columns = (y.shape[0], 2 * y.shape[1] - 2, 2 * y.shape[2] - 2) if phases else y.shape[:3]
     assert y.is_contiguous(), "pixels are walked in order"
     assert residual_TYXC is None or residual_TYXC.is_contiguous(), "pixels are walked in order"
-    assert canvas is None or canvas.shape == (frames + PAST, rows + 2 * pad, columns + 2 * pad, channels), (
-        f"canvas {None if canvas is None else tuple(canvas.shape)} for {(frames, rows, columns, channels)}, pad {pad}"
-    )
+    if canvas is not None:
+        fits = (canvas.shape[0], canvas.shape[3]) == (past + frames, channels)
+        fits = fits and canvas.shape[1] >= pad + rows and canvas.shape[2] >= pad + columns and canvas.is_contiguous()
+        assert fits, f"canvas {tuple(canvas.shape)} for {(frames, rows, columns, channels)}, past {past}, pad {pad}"
     kept = torch.empty(frames, rows, columns, channels, dtype=y.dtype, device=y.device) if keep else None
     (block, run), pixels = _run(channels), frames * rows * columns
     _merge_onto[(triton.cdiv(pixels, run),)](
         y, bias_C, y if residual_TYXC is None else residual_TYXC, bias_C if weight_C is None else weight_C,
         y if kept is None else kept, y if canvas is None else canvas, pixels, rows, columns,
+        0 if canvas is None else canvas.shape[1], 0 if canvas is None else canvas.shape[2],
         CHANNELS=channels, BLOCK=block, RUN=run, PHASES=phases, ADDS=residual_TYXC is not None, NORMS=weight_C is not None,
-        KEEPS=keep, PAINTS=canvas is not None, PAD=pad, ROOT=channels**0.5, num_warps=4,
+        KEEPS=keep, PAINTS=canvas is not None, AFTER=past, PAD=pad, ROOT=channels**0.5, num_warps=4,
     )  # fmt: skip
     return kept
 
@@ -142,5 +168,14 @@ def launch_sum_taps(planes: Tensor, bias_C: Tensor, frames: int, *, pad: int = 0
     pixels, run = frames * rows * columns, 512
     _sum_taps[(triton.cdiv(pixels, run),)](
         planes, bias_C, out, pixels, rows, columns, planes.stride(0), CHANNELS=channels, PAD=pad, RUN=run, num_warps=4
+    )
+    return out
+
+
+def launch_to_pictures(pixels_TCYX: Tensor) -> Tensor:
+    frames, colours, rows, columns = pixels_TCYX.shape
+    out = torch.empty(frames, rows, columns, colours, dtype=torch.uint8, device=pixels_TCYX.device)
+    _to_pictures[(triton.cdiv(out.numel(), _BYTES),)](
+        pixels_TCYX, out, out.numel(), rows, columns, *pixels_TCYX.stride(), COLOURS=colours, RUN=_BYTES, num_warps=4
     )
     return out

@@ -1,0 +1,215 @@
+"""What Wan's encoder and decoder share on the fast path: layers in channels-last, one pass over memory between convolutions.
+
+Takes layers of `models/wan/vae.py` as they are and computes what they do. Between layers travels an answer without its bias and
+residual, which the next pass adds; a convolution's input is a canvas, whose first frames are what the layer remembers.
+Knows nothing of epochs: their first frame, which stands for a single picture, is left to the plain layers.
+Shapes: T frames, Y and X rows and columns, C channels; batch is 1. Frames are [T, Y, X, C].
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from millstream.models.carry import VAEState
+from millstream.models.wan.vae import FrameAttention, ResBlock
+from millstream.ops.pictures import PAST, copy_frames, inner, merge_onto
+
+_KINDS = 4
+"""Of passes whose canvases are kept."""
+
+
+class Convolution(Protocol):
+    """Another 3x3x3 convolution than the library's, for the weights it can."""
+
+    def pack(self, weight_OITYX: Tensor) -> Tensor | None:
+        """A weight as it reads it, or None if it cannot."""
+
+    def __call__(self, canvas: Tensor, packed_weight: Tensor) -> Tensor:
+        """[T, Y, X, C] of a canvas with a rim of one pixel."""
+
+
+class Parted(NamedTuple):
+    """A layer's answer before bias and residual are added: the next pass over it does that."""
+
+    y: Tensor
+    bias_C: Tensor
+    residual_TYXC: Tensor | None = None
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Frames, rows and columns. In four phases, pixels are two by two in cells that reach over the edges."""
+        frames, rows, columns = self.y.shape[:3]
+        return (frames, rows, columns) if self.y.dim() == 4 else (frames, 2 * rows - 2, 2 * columns - 2)
+
+    def whole(self) -> Tensor:
+        x_TYXC = merge_onto(*self, None, None, keep=True)
+        assert x_TYXC is not None
+        return x_TYXC
+
+
+class Tails:
+    """Hands each causal layer of one pass its past and collects the new ones, as `Carry` does for the plain layers."""
+
+    def __init__(self, state: VAEState) -> None:
+        self._old = iter(state)
+        self._new: list[Tensor] = []
+
+    def enter(self, canvas: Tensor, past: int, pad: int = 0) -> None:
+        """The past onto the first frames of a canvas."""
+        copy_frames(inner(canvas, pad)[:past], next(self._old)[0].permute(1, 2, 3, 0))
+
+    def leave(self, canvas: Tensor, past: int, pad: int = 0) -> None:
+        """Keep the last frames of a canvas."""
+        last_TYXC = inner(canvas, pad)[-past:]
+        tail_TYXC = torch.empty_like(last_TYXC, memory_format=torch.contiguous_format)
+        copy_frames(tail_TYXC, last_TYXC)
+        self._new.append(tail_TYXC.permute(3, 0, 1, 2)[None])
+
+    def finish(self) -> VAEState:
+        assert next(self._old, None) is None, "state belongs to another network"
+        return tuple(self._new)
+
+
+class Canvases:
+    """Inputs of convolutions, kept from pass to pass because their rims are zero already; nothing else in them outlives one.
+
+    Those of four kinds of pass, a kind being the shape of what enters the network; then the one unused for longest goes.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: OrderedDict[tuple[int, ...], dict[tuple[int, ...], Tensor]] = OrderedDict()
+        self._current: dict[tuple[int, ...], Tensor] = {}
+
+    def begin(self, kind: tuple[int, ...]) -> None:
+        self._current = self._kinds.setdefault(kind, {})
+        self._kinds.move_to_end(kind)
+        if len(self._kinds) > _KINDS:
+            self._kinds.popitem(last=False)
+
+    def take(self, size: tuple[int, ...], rim: tuple[int, ...], like: Tensor) -> Tensor:
+        """One for each size and place of the rim: a second use must find its zeros where it needs them."""
+        key = (*size, *rim)
+        if key not in self._current:
+            self._current[key] = like.new_zeros(size)
+        return self._current[key]
+
+
+class FastLayers:
+    """The layers of one network. Each network has its own canvases, so that one may encode while another decodes."""
+
+    def __init__(self, network: nn.Module, own: Convolution | None) -> None:
+        self._own = own
+        self._canvases = Canvases()
+        self._packed: dict[nn.Module, Tensor] = {}
+        for module in network.modules():
+            if isinstance(module, nn.Conv3d):
+                self._settle(module)
+
+    def _settle(self, conv: nn.Conv3d) -> None:
+        """A weight in the order its convolution reads it."""
+        packed = self._own.pack(conv.weight) if self._own is not None else None
+        if packed is not None:
+            self._packed[conv] = packed
+        conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last_3d)
+
+    def begin(self, x: Tensor) -> None:
+        """A pass over `x`."""
+        self._canvases.begin(tuple(x.shape))
+
+    def res_block(self, block: ResBlock, parted: Parted, tails: Tails) -> Parted:
+        x, middle = self._keep_and_convolve(parted, block.norm1.weight, block.conv1, tails)
+        shortcut = block.shortcut
+        if isinstance(shortcut, nn.Conv3d):
+            x = F.linear(x, shortcut.weight.flatten(1), shortcut.bias)
+        y, bias, _ = self.convolve(middle, block.norm2.weight, block.conv2, tails)
+        return Parted(y, bias, x)
+
+    def attention(self, layer: FrameAttention, parted: Parted) -> Parted:
+        x_TYXC = parted.whole()
+        value = x_TYXC.float()
+        length = value.square().sum(-1, keepdim=True).clamp_min(1e-24).rsqrt() * value.shape[-1] ** 0.5
+        normed = (value * length * layer.norm.weight.flatten().float()).to(x_TYXC.dtype)
+        qkv = F.linear(normed, layer.qkv.weight.flatten(1), layer.qkv.bias).flatten(1, 2)
+        q, k, v = qkv.chunk(3, dim=-1)
+        attended = _frame_attention(q, k, v).view_as(x_TYXC)
+        assert layer.proj.bias is not None
+        return Parted(F.linear(attended, layer.proj.weight.flatten(1)), layer.proj.bias, x_TYXC)
+
+    def convolve(self, parted: Parted, weight: Tensor | None, conv: nn.Conv3d, tails: Tails) -> Parted:
+        """The causal convolution of what was parted, normed if there is a weight."""
+        canvas, _ = self.paint(parted, weight, tails, past=past_of(conv), pad=self._pad(conv))
+        return self._convolved(canvas, conv)
+
+    def _keep_and_convolve(self, parted: Parted, weight: Tensor, conv: nn.Conv3d, tails: Tails) -> tuple[Tensor, Parted]:
+        """The residual as it stands, and its normed convolution."""
+        canvas, x = self.paint(parted, weight, tails, past=past_of(conv), pad=self._pad(conv), keep=True)
+        assert x is not None
+        return x, self._convolved(canvas, conv)
+
+    def paint(
+        self, parted: Parted, weight: Tensor | None, tails: Tails, *, past: int = PAST, pad: int = 0, keep: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """A causal layer's input behind its past, normed if there is a weight; and the same without the norm, if to be kept."""
+        frames, rows, columns = parted.size
+        size = (past + frames, rows + 2 * pad, columns + 2 * pad, parted.y.shape[-1])
+        canvas = self._canvases.take(size, (past, pad), parted.y)
+        tails.enter(canvas, past, pad)
+        kept = merge_onto(*parted, None if weight is None else weight.flatten(), canvas, past=past, pad=pad, keep=keep)
+        tails.leave(canvas, past, pad)
+        return canvas, kept
+
+    def with_edge(self, parted: Parted) -> Tensor:
+        """Frames with a row of zeros below them and a column to their right."""
+        frames, rows, columns = parted.size
+        canvas = self._canvases.take((frames, rows + 1, columns + 1, parted.y.shape[-1]), (0, 0), parted.y)
+        merge_onto(*parted, None, canvas, past=0)
+        return canvas
+
+    def colours(self, pixels_TCYX: Tensor, channels: int, tails: Tails) -> Tensor:
+        """A causal layer's input behind its past, from planes: their colours, then zeros up to as many channels."""
+        frames, colours, rows, columns = pixels_TCYX.shape
+        canvas = self._canvases.take((PAST + frames, rows, columns, channels), (PAST, 0), pixels_TCYX)
+        coloured = canvas[..., :colours]
+        tails.enter(coloured, PAST)
+        coloured[PAST:] = pixels_TCYX.permute(0, 2, 3, 1)
+        tails.leave(coloured, PAST)
+        return canvas
+
+    def _pad(self, conv: nn.Conv3d) -> int:
+        """Our own convolution reads a rim where the library's pads."""
+        return int(conv in self._packed)
+
+    def _convolved(self, canvas: Tensor, conv: nn.Conv3d) -> Parted:
+        if conv not in self._packed:
+            return library_convolution(canvas, conv.weight, conv)
+        assert self._own is not None
+        assert conv.bias is not None
+        return Parted(self._own(canvas, self._packed[conv]), conv.bias)
+
+
+def past_of(conv: nn.Conv3d) -> int:
+    """Frames before its first that a causal convolution sees."""
+    return conv.kernel_size[0] - conv.stride[0]
+
+
+def library_convolution(canvas_TYXC: Tensor, weight_OITYX: Tensor, conv: nn.Conv3d) -> Parted:
+    """As `conv` does it, with a weight that stands for its own."""
+    assert conv.bias is not None
+    x_1CTYX = canvas_TYXC[None].permute(0, 4, 1, 2, 3)  # in this order the strides say channels-last
+    y = F.conv3d(x_1CTYX, weight_OITYX, stride=conv.stride, padding=conv.padding)
+    return Parted(y[0].permute(1, 2, 3, 0).contiguous(), conv.bias)
+
+
+def _frame_attention(q_TPC: Tensor, k_TPC: Tensor, v_TPC: Tensor) -> Tensor:
+    """Each frame's pixels among themselves. One head too wide for fused kernels: scores in float32, written out."""
+    scaled = q_TPC * q_TPC.shape[-1] ** -0.5
+    if q_TPC.is_cuda and q_TPC.dtype != torch.float32:
+        scores = torch.bmm(scaled, k_TPC.transpose(1, 2), out_dtype=torch.float32)
+    else:
+        scores = scaled.float() @ k_TPC.float().transpose(1, 2)
+    return scores.softmax(-1).to(v_TPC.dtype) @ v_TPC

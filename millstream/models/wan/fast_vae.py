@@ -1,0 +1,50 @@
+"""Wan's VAE on the fast path, in the place of a loaded one: the same weights by the same names, and the same state.
+
+So a stream may change from one to the other at any chunk, and both have the same fingerprint. An epoch's first frame, which
+stands for a single picture, is left to the plain networks.
+Shapes: B batch, F latent frames, T pixel frames, C channels, Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from millstream.models.carry import VAEState
+from millstream.models.wan.channels_last import Convolution
+from millstream.models.wan.decoder import FastDecoder
+from millstream.models.wan.encoder import FastEncoder
+from millstream.models.wan.vae import WanVAE, check_frames
+
+
+class FastVAE(WanVAE):
+    """With the weights of `vae`, in the order that its convolutions read them. One session at a time: batch is 1."""
+
+    def __init__(self, vae: WanVAE, own: Convolution | None = None) -> None:
+        with torch.device("meta"):
+            super().__init__(vae.config)
+        self.load_state_dict(vae.state_dict(), assign=True)
+        self.eval().requires_grad_(False)
+        self._fast_encoder, self._fast_decoder = FastEncoder(self.encoder, own), FastDecoder(self.decoder, own)
+
+    def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
+        assert pixels_BTCYX.shape[0] == 1, f"one session at a time, got {pixels_BTCYX.shape[0]}"
+        if state:
+            check_frames(pixels_BTCYX.shape[1], lead=0)
+            moments, state = self._fast_encoder(pixels_BTCYX, state)
+            return self.normalised(moments), state
+        first, state = super().encode(pixels_BTCYX[:, :1])
+        if pixels_BTCYX.shape[1] == 1:
+            return first, state
+        rest, state = self.encode(pixels_BTCYX[:, 1:], state)
+        return torch.cat([first, rest], dim=1), state
+
+    def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
+        assert latents_BFCYX.shape[0] == 1, f"one session at a time, got {latents_BFCYX.shape[0]}"
+        if state:
+            return self._fast_decoder(self.unquantised(latents_BFCYX), state)
+        first, state = super().decode(latents_BFCYX[:, :1])
+        if latents_BFCYX.shape[1] == 1:
+            return first, state
+        rest, state = self.decode(latents_BFCYX[:, 1:], state)
+        return torch.cat([first, rest], dim=1), state
