@@ -88,18 +88,17 @@ def test_the_same_weights_have_one_fingerprint() -> None:
     assert fingerprint({"vae": FastVAE(model)}) == fingerprint({"vae": model})
 
 
-def test_canvases_of_sizes_that_do_not_come_back_are_let_go() -> None:
+def test_canvases_of_this_pass_and_the_one_before_are_kept() -> None:
     canvases, like = Canvases(), torch.empty(0)
-    canvases.begin((0,))
-    first = canvases.take((2, 3), (0,), like)
-    for kind in range(1, 4):
+
+    def of(kind: int) -> torch.Tensor:
         canvases.begin((kind,))
-    canvases.begin((0,))
-    assert canvases.take((2, 3), (0,), like) is first, "four kinds are kept"
-    for kind in range(4, 8):
-        canvases.begin((kind,))
-    canvases.begin((0,))
-    assert canvases.take((2, 3), (0,), like) is not first
+        return canvases.take((2, 3), (0,), like)
+
+    first, second = of(1), of(2)
+    assert (of(1) is first, of(2) is second) == (True, True), "kinds that come in turns"
+    assert of(2) is second
+    assert of(1) is not first, "a kind that stayed away was let go"
 
 
 def test_canvases_of_one_size_and_different_rims_are_different() -> None:

@@ -2,13 +2,12 @@
 
 Takes layers of `models/wan/vae.py` as they are and computes what they do. Between layers travels an answer without its bias and
 residual, which the next pass adds; a convolution's input is a canvas, whose first frames are what the layer remembers.
-Knows nothing of epochs: their first frame, which stands for a single picture, is left to the plain layers.
+A pass that starts an epoch is of its first frame alone, which stands for a single picture.
 Shapes: T frames, Y and X rows and columns, C channels; batch is 1. Frames are [T, Y, X, C].
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,9 +17,6 @@ from torch.nn import functional as F
 from millstream.models.carry import VAEState
 from millstream.models.wan.vae import FrameAttention, ResBlock
 from millstream.ops.pictures import PAST, copy_frames, inner, merge_onto
-
-_KINDS = 4
-"""Of passes whose canvases are kept."""
 
 
 class Convolution(Protocol):
@@ -56,18 +52,27 @@ class Tails:
     """Hands each causal layer of one pass its past and collects the new ones, as `Carry` does for the plain layers."""
 
     def __init__(self, state: VAEState) -> None:
+        self.starts_epoch = not state
         self._old = iter(state)
         self._new: list[Tensor] = []
 
     def enter(self, canvas: Tensor, past: int, pad: int = 0) -> None:
-        """The past onto the first frames of a canvas."""
-        copy_frames(inner(canvas, pad)[:past], next(self._old)[0].permute(1, 2, 3, 0))
+        """The past onto the first frames of a canvas, zeros where there was none."""
+        first_TYXC = inner(canvas, pad)[:past]
+        if self.starts_epoch:
+            first_TYXC.zero_()
+        else:
+            copy_frames(first_TYXC, next(self._old)[0].permute(1, 2, 3, 0))
 
     def leave(self, canvas: Tensor, past: int, pad: int = 0) -> None:
         """Keep the last frames of a canvas."""
         last_TYXC = inner(canvas, pad)[-past:]
         tail_TYXC = torch.empty_like(last_TYXC, memory_format=torch.contiguous_format)
         copy_frames(tail_TYXC, last_TYXC)
+        self.keep(tail_TYXC)
+
+    def keep(self, tail_TYXC: Tensor) -> None:
+        """What a layer will see as its past."""
         self._new.append(tail_TYXC.permute(3, 0, 1, 2)[None])
 
     def finish(self) -> VAEState:
@@ -78,25 +83,24 @@ class Tails:
 class Canvases:
     """Inputs of convolutions, kept from pass to pass because their rims are zero already; nothing else in them outlives one.
 
-    Those of four kinds of pass, a kind being the shape of what enters the network; then the one unused for longest goes.
+    Those of this pass and of the one before, if that was of another kind: new ones cost a little time, kept ones much memory.
     """
 
     def __init__(self) -> None:
-        self._kinds: OrderedDict[tuple[int, ...], dict[tuple[int, ...], Tensor]] = OrderedDict()
-        self._current: dict[tuple[int, ...], Tensor] = {}
+        self._kinds: dict[tuple[int, ...], dict[tuple[int, ...], Tensor]] = {}
+        self._kind: tuple[int, ...] = ()
 
     def begin(self, kind: tuple[int, ...]) -> None:
-        self._current = self._kinds.setdefault(kind, {})
-        self._kinds.move_to_end(kind)
-        if len(self._kinds) > _KINDS:
-            self._kinds.popitem(last=False)
+        """A pass; its kind is the shape of what enters the network, and where it is done."""
+        self._kinds = {kept: self._kinds.get(kept, {}) for kept in (self._kind, kind)}
+        self._kind = kind
 
     def take(self, size: tuple[int, ...], rim: tuple[int, ...], like: Tensor) -> Tensor:
         """One for each size and place of the rim: a second use must find its zeros where it needs them."""
-        key = (*size, *rim)
-        if key not in self._current:
-            self._current[key] = like.new_zeros(size)
-        return self._current[key]
+        canvases, key = self._kinds[self._kind], (*size, *rim)
+        if key not in canvases:
+            canvases[key] = like.new_zeros(size)
+        return canvases[key]
 
 
 class FastLayers:
@@ -118,8 +122,9 @@ class FastLayers:
         conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last_3d)
 
     def begin(self, x: Tensor) -> None:
-        """A pass over `x`."""
-        self._canvases.begin(tuple(x.shape))
+        """A pass over `x`. Each stream of a GPU has its own canvases: another's may still be read."""
+        stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+        self._canvases.begin((*x.shape, stream))
 
     def res_block(self, block: ResBlock, parted: Parted, tails: Tails) -> Parted:
         x, middle = self._keep_and_convolve(parted, block.norm1.weight, block.conv1, tails)

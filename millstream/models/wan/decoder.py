@@ -1,6 +1,6 @@
 """Wan's decoder on the fast path: channels-last, a chunk's latents in one pass, one pass over memory between convolutions.
 
-Computes what the plain decoder does, with the same state in and out, for latents that do not start an epoch.
+Computes what the plain decoder does, with the same state in and out; an epoch's first latent comes alone.
 Shapes: T frames, Y and X rows and columns, C channels; batch is 1. Frames are [T, Y, X, C].
 """
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from millstream.models.carry import VAEState
 from millstream.models.wan.channels_last import Convolution, FastLayers, Parted, Tails
-from millstream.models.wan.vae import Decoder, FrameAttention, ResBlock, Upsample
+from millstream.models.wan.vae import CausalConv, Decoder, FrameAttention, ResBlock, Upsample
 from millstream.ops.pictures import PAST, TAPS, split_frames, sum_taps
 
 
@@ -42,14 +42,19 @@ class FastDecoder:
         return self._layers.attention(layer, parted)
 
     def _upsample(self, layer: Upsample, parted: Parted, tails: Tails) -> Parted:
-        if layer.time_conv is not None:
-            doubled = self._layers.convolve(parted, None, layer.time_conv, tails)
-            x = split_frames(doubled.y, doubled.bias_C)
-        else:
-            x = parted.whole()
-        y = F.conv2d(x.permute(0, 3, 1, 2), self._phases[layer], padding=1).permute(0, 2, 3, 1).contiguous()
+        x_TYXC = parted.whole() if layer.time_conv is None else self._more_frames(layer.time_conv, parted, tails)
+        y = F.conv2d(x_TYXC.permute(0, 3, 1, 2), self._phases[layer], padding=1).permute(0, 2, 3, 1).contiguous()
         assert layer.conv.bias is not None
         return Parted(y.unflatten(-1, (4, -1)), layer.conv.bias)
+
+    def _more_frames(self, time_conv: CausalConv, parted: Parted, tails: Tails) -> Tensor:
+        """Two of each. An epoch's first frame stays single, and is not part of what the later ones see."""
+        if not tails.starts_epoch:
+            doubled = self._layers.convolve(parted, None, time_conv, tails)
+            return split_frames(doubled.y, doubled.bias_C)
+        x_TYXC = parted.whole()
+        tails.keep(x_TYXC.new_zeros(PAST, *x_TYXC.shape[1:]))
+        return x_TYXC
 
     def _show(self, parted: Parted, tails: Tails) -> Tensor:
         """Every tap of the last convolution as one product, then their sum."""

@@ -1,6 +1,6 @@
 """Wan's encoder on the fast path: channels-last, a chunk's frames in one pass, one pass over memory between convolutions.
 
-Computes what the plain encoder does, with the same state in and out, for frames that do not start an epoch.
+Computes what the plain encoder does, with the same state in and out; an epoch's first frame comes alone.
 Shapes: T frames, Y and X rows and columns, C channels; batch is 1. Frames are [T, Y, X, C].
 """
 
@@ -27,7 +27,7 @@ class FastEncoder:
                 layer.conv.weight.data = layer.conv.weight.data.contiguous(memory_format=torch.channels_last)
 
     def __call__(self, pixels_1TCYX: Tensor, state: VAEState) -> tuple[Tensor, VAEState]:
-        """The encoder's answer [1, C, T / 4, Y / 8, X / 8]."""
+        """The encoder's answer [1, C, T / 4, Y / 8, X / 8]; one frame for an epoch's first."""
         self._layers.begin(pixels_1TCYX)
         tails, encoder = Tails(state), self._encoder
         canvas = self._layers.colours(pixels_1TCYX[0], self._first.shape[1], tails)
@@ -51,7 +51,15 @@ class FastEncoder:
         y_TYXC = F.conv2d(x_TCYX, layer.conv.weight, stride=2).permute(0, 2, 3, 1).contiguous()
         assert layer.conv.bias is not None
         smaller = Parted(y_TYXC, layer.conv.bias)
-        return smaller if layer.time_conv is None else self._layers.convolve(smaller, None, layer.time_conv, tails)
+        return smaller if layer.time_conv is None else self._fewer_frames(layer.time_conv, smaller, tails)
+
+    def _fewer_frames(self, time_conv: nn.Conv3d, parted: Parted, tails: Tails) -> Parted:
+        """One of two. An epoch's first frame stays as it is."""
+        if not tails.starts_epoch:
+            return self._layers.convolve(parted, None, time_conv, tails)
+        x_TYXC = parted.whole()
+        tails.keep(x_TYXC)
+        return Parted(x_TYXC, torch.zeros_like(parted.bias_C))
 
 
 def with_round_inputs(weight_OITYX: Tensor) -> Tensor:

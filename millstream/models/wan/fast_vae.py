@@ -1,7 +1,7 @@
 """Wan's VAE on the fast path, in the place of a loaded one: the same weights by the same names, and the same state.
 
 So a stream may change from one to the other at any chunk, and both have the same fingerprint. An epoch's first frame, which
-stands for a single picture, is left to the plain networks.
+stands for a single picture, has a pass of its own.
 Shapes: B batch, F latent frames, T pixel frames, C channels, Y and X rows and columns.
 """
 
@@ -29,22 +29,23 @@ class FastVAE(WanVAE):
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         assert pixels_BTCYX.shape[0] == 1, f"one session at a time, got {pixels_BTCYX.shape[0]}"
-        if state:
-            check_frames(pixels_BTCYX.shape[1], lead=0)
-            moments, state = self._fast_encoder(pixels_BTCYX, state)
-            return self.normalised(moments), state
-        first, state = super().encode(pixels_BTCYX[:, :1])
-        if pixels_BTCYX.shape[1] == 1:
-            return first, state
-        rest, state = self.encode(pixels_BTCYX[:, 1:], state)
-        return torch.cat([first, rest], dim=1), state
+        check_frames(pixels_BTCYX.shape[1], lead=0 if state else 1)
+        answers = []
+        for frames in passes(pixels_BTCYX, state):
+            answer, state = self._fast_encoder(frames, state)
+            answers.append(answer)
+        return self.normalised(torch.cat(answers, dim=2)), state
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         assert latents_BFCYX.shape[0] == 1, f"one session at a time, got {latents_BFCYX.shape[0]}"
-        if state:
-            return self._fast_decoder(self.unquantised(latents_BFCYX), state)
-        first, state = super().decode(latents_BFCYX[:, :1])
-        if latents_BFCYX.shape[1] == 1:
-            return first, state
-        rest, state = self.decode(latents_BFCYX[:, 1:], state)
-        return torch.cat([first, rest], dim=1), state
+        shown = []
+        for latents in passes(latents_BFCYX, state):
+            pixels, state = self._fast_decoder(self.unquantised(latents), state)
+            shown.append(pixels)
+        return shown[0] if len(shown) == 1 else torch.cat(shown, dim=1), state
+
+
+def passes(frames_BTCYX: Tensor, state: VAEState) -> list[Tensor]:
+    """What goes through a network at once: everything, or an epoch's first frame and then the rest."""
+    count = frames_BTCYX.shape[1]
+    return [frames_BTCYX] if state or count == 1 else [frames_BTCYX[:, :1], frames_BTCYX[:, 1:]]
