@@ -44,8 +44,11 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def recorded(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> Callable[[], object]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        vae.decode(latents, state)  # canvases belong to a stream, and are not to be made in the recording
+    with torch.cuda.graph(graph, stream=stream):
         vae.decode(latents, state)
     return graph.replay
 
