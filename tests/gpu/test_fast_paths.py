@@ -241,6 +241,22 @@ def test_the_fast_encoder_equals_the_plain_one(own: bool) -> None:
     assert relative_error(found_second.float(), second.float()) <= 0.03
 
 
+@torch.inference_mode()
+def test_passes_on_two_streams_do_not_paint_over_each_other() -> None:
+    fast, beside = FastVAE(vae(VAEConfig()).to(GPU, BF16)), torch.cuda.Stream()
+    one, other = random(2, 1, 3, 16, 16, 24).unbind(0)
+    _, state = fast.decode(one)
+    expected = [fast.decode(latents, state)[0] for latents in (one, other)]
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(4):
+        with torch.cuda.stream(beside):
+            there = fast.decode(other, state)[0]
+        found.append((fast.decode(one, state)[0], there))
+    torch.cuda.synchronize()
+    assert all(relative_error(a.float(), b.float()) <= 5e-3 for pair in found for a, b in zip(pair, expected, strict=True))
+
+
 def test_the_same_seed_gives_the_same_bits_with_everything_on() -> None:
     engine = Engine("wan-mini", weights="random", device="cuda", dtype="bfloat16", speed=ALL)
     runs = [[chunk.digest for chunk in engine.session("sea", seed=4).stream(6)] for _ in range(2)]
