@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from millstream.core.config import VAEConfig, pixel_frames
+from millstream.core.speed import Speed
 from millstream.models.wan.channels_last import Canvases
 from millstream.models.wan.fast_vae import FastVAE
 from millstream.models.weights.fingerprint import fingerprint
-from tests.unit.models_for_tests import VAE, relative_error, vae
+from millstream.runtime.engine import Engine
+from tests.unit.models_for_tests import VAE, pictures, relative_error, tiny_engine, vae
 from tests.unit.rim_convolution import RimConvolution
 
 SPLITS = [(3, 3), (1, 1, 2), (2, 3, 1), (1, 3, 3)]
@@ -86,6 +88,14 @@ def test_frames_that_fill_no_latent_are_refused() -> None:
 def test_the_same_weights_have_one_fingerprint() -> None:
     model = vae()
     assert fingerprint({"vae": FastVAE(model)}) == fingerprint({"vae": model})
+
+
+def test_a_stream_that_encodes_its_own_pictures_shows_the_plain_ones() -> None:
+    fast = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", speed=Speed(decoder=True))
+    assert isinstance(fast.model.vae, FastVAE)
+    found, expected = (pictures(engine, anchor="decoded") for engine in (fast, tiny_engine()))
+    assert abs(found - expected).max() <= 1
+    assert expected.std() > 10
 
 
 def test_canvases_of_this_pass_and_the_one_before_are_kept() -> None:
