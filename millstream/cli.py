@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
+import os
+from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from millstream import __version__
 from millstream.cli_bench import overlap, quality, stream
-from millstream.cli_parts import (
-    Device,
-    ExchangeGroups,
-    Lora,
-    Overwrite,
-    Quiet,
-    TopologyName,
-    VAEDevices,
-    Weights,
-    parse_devices,
-    parse_lora,
-    parse_numbers,
-    parse_size,
-    plain_errors,
-)
+from millstream.cli_options import PlacedOptions, StreamOptions, grouped
+from millstream.cli_parts import Lora, Overwrite, Quiet, TopologyName, Weights, parse_lora, plain_errors
 from millstream.cli_plan import plan
 from millstream.cli_profile import profile
 from millstream.cli_serve import bench, serve
@@ -50,17 +38,6 @@ bench.command()(quality)
 bench.command()(overlap)
 
 
-class Positions(str, Enum):
-    absolute = "absolute"
-    windowed = "windowed"
-
-
-class Anchor(str, Enum):
-    off = "off"
-    latent = "latent"
-    decoded = "decoded"
-
-
 DEFAULT_PROMPT = "a red balloon drifts over green hills at dawn"
 
 
@@ -72,46 +49,25 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 @app.command()
+@grouped
 def generate(
     prompt: Annotated[str, typer.Argument(help="What the stream shows.")] = DEFAULT_PROMPT,
-    model: Annotated[str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")] = "brook",
-    weights: Weights = None,
-    lora: Lora = None,
+    *,
+    on: PlacedOptions,
+    stream: StreamOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="clip.mp4, .webm, .gif, or a folder for PNGs.")] = Path(
         "out/clip.mp4"
     ),
     seconds: Annotated[float | None, typer.Option(help="Length of the clip; 5 if nothing is said.", show_default=False)] = None,
     chunks: Annotated[int | None, typer.Option(help="Length in chunks instead.", show_default=False)] = None,
-    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)] = None,
-    fps: Annotated[float | None, typer.Option(help="Frames a second of the file.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="The same seed and controls give the same video.")] = 0,
-    steps: Annotated[str | None, typer.Option(help="Noise levels, high to low: 1000,750,500,250.", show_default=False)] = None,
     schedule: Annotated[
         str | None, typer.Option(help="self-forcing, krea, streamdiffusion-v2 or longlive.", show_default=False)
     ] = None,
-    window: Annotated[
-        int | None, typer.Option(help="Latent frames a chunk sees, its own included.", show_default=False)
-    ] = None,
-    sink: Annotated[int | None, typer.Option(help="First frames that never leave the window.", show_default=False)] = None,
-    positions: Annotated[Positions | None, typer.Option(help="windowed for streams without end.", show_default=False)] = None,
-    anchor: Annotated[Anchor | None, typer.Option(help="Rebuild the window before each chunk.", show_default=False)] = None,
-    context_noise: Annotated[float | None, typer.Option(help="Noise level the window is kept at.", show_default=False)] = None,
-    kv_bias: Annotated[float | None, typer.Option(help="Weight of the past in attention, 0 to 1.", show_default=False)] = None,
     events: Annotated[Path | None, typer.Option(help="Timeline of controls, JSON.", show_default=False)] = None,
     journal: Annotated[
         Path | None, typer.Option(help="Write a journal that replays to the same bits.", show_default=False)
     ] = None,
     video: Annotated[Path | None, typer.Option("--input", "-i", help="A video to restyle.", show_default=False)] = None,
-    noise_scale: Annotated[float | None, typer.Option(help="With --input: share of noise, 0 to 1.", show_default=False)] = None,
-    motion_gain: Annotated[
-        float | None, typer.Option(help="With --input: noise motion adds; 0 is off.", show_default=False)
-    ] = None,
-    device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
-    topology: TopologyName = "local",
-    exchange_groups: ExchangeGroups = 1,
-    vae_devices: VAEDevices = None,
     stream_batch: Annotated[
         int, typer.Option(help="Chunks of the stream under way at once; above 1 the video is approximate.")
     ] = 1,
@@ -132,43 +88,19 @@ def generate(
     from millstream.commands.generate import generate as run
 
     with plain_errors():
-        if video is None and (noise_scale is not None or motion_gain is not None):
+        if video is None and (stream.noise_scale is not None or stream.motion_gain is not None):
             raise ConfigError("--noise-scale and --motion-gain act on an input video; give one with --input")
-        height, width = parse_size(size) if size is not None else (None, None)
-        changes: dict[str, Any] = dict(
-            height=height,
-            width=width,
-            fps=fps,
-            seed=seed,
-            steps=parse_numbers(steps) if steps is not None else None,
-            window=window,
-            sink=sink,
-            positions=positions and positions.value,
-            anchor=anchor and anchor.value,
-            context_noise=context_noise,
-            kv_bias=kv_bias,
-            noise_scale=noise_scale,
-            motion_gain=motion_gain,
-        )
         request = GenerateRequest(
+            **on.request(),
             prompt=prompt,
-            model=model,
-            weights=weights or [],
-            loras=[parse_lora(text) for text in lora or []],
             out=out,
             schedule=schedule,
-            changes={name: value for name, value in changes.items() if value is not None},
+            changes=stream.changes(),
             seconds=seconds,
             chunks=chunks,
             events=events,
             journal=journal,
             video=video,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            topology=topology,
-            head_groups=exchange_groups,
-            vae_devices=parse_devices(vae_devices),
             stream_batch=stream_batch,
             overwrite=overwrite,
             quiet=quiet,
@@ -189,13 +121,16 @@ def replay(
         Path | None, typer.Option("--input", "-i", help="The input video, if it has moved.", show_default=False)
     ] = None,
     device: Annotated[str | None, typer.Option(help="Another device than the journal's.", show_default=False)] = None,
+    fast: Annotated[str, typer.Option(help="auto is what the journal was made with; else as generate has it.")] = "auto",
+    precision: Annotated[str, typer.Option("--precision", "--dtype", help="auto is the journal's.")] = "auto",
     topology: TopologyName = "local",
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a journal again: the same controls, the same noise, the same bits.
 
-    Bits are promised on the same kind of device with the same number of threads; elsewhere they may differ in rounding.
+    Bits are promised on the same kind of device with the same number of threads and the same speed-ups; otherwise they may
+    differ in rounding.
     """
     from millstream.commands.replay import run_replay
 
@@ -207,6 +142,8 @@ def replay(
             weights=weights or [],
             video=video,
             device=device,
+            fast=fast,
+            precision=precision,
             topology=topology,
             overwrite=overwrite,
             quiet=quiet,
@@ -262,5 +199,13 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
     Console().print(table)
 
 
+def prefer_expandable_segments(environment: MutableMapping[str, str]) -> None:
+    """Have CUDA's memory grow in place, so that what one kind of call leaves free another can use; whoever has set how torch
+    allocates has decided."""
+    if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # its name before it was every accelerator's
+        environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+
+
 def main() -> None:
+    prefer_expandable_segments(os.environ)  # before torch is loaded
     app()

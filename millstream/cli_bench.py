@@ -2,99 +2,81 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from millstream.cli_parts import Device, TopologyName, Weights, parse_numbers, parse_size, plain_errors
+from millstream.cli_options import Fast, ModelOptions, Precision, ShapeOptions, grouped
+from millstream.cli_parts import TopologyName, parse_numbers, plain_errors
 from millstream.core.errors import ConfigError
-from millstream.core.speed import parse_speed
 
-Model = Annotated[str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")]
-Size = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)]
-Window = Annotated[int | None, typer.Option(help="Latent frames a chunk sees, its own included.", show_default=False)]
-Steps = Annotated[str | None, typer.Option(help="Noise levels, high to low: 1000,750,500,250.", show_default=False)]
-Precision = Annotated[str, typer.Option(help="bf16, fp8 or fp32; fp8 is of the products in fast blocks.")]
-Fast = Annotated[
-    str,
-    typer.Option(
-        help="off, on, or names: blocks, round_keys, decoder, own_convolution, graphs, paired_commits; on,-graphs is all but."
-    ),
-]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures as JSON too.", show_default=False)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlainOptions(ModelOptions):
+    """What is measured is plain unless something else is asked for."""
+
+    precision: Precision = "bf16"
+    fast: Fast = "off"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastOptions(ModelOptions):
+    """What is compared with the plain path is all that is faster."""
+
+    precision: Precision = "bf16"
+    fast: Fast = "on"
+
+
+@grouped
 def stream(
-    model: Model = "brook",
-    weights: Weights = None,
-    size: Size = None,
-    window: Window = None,
-    steps: Steps = None,
-    precision: Precision = "bf16",
-    fast: Fast = "off",
+    *,
+    on: PlainOptions,
+    shape: ShapeOptions,
     chunks: Annotated[int, typer.Option(help="Chunks that count, after the window is full.")] = 30,
     floor: Annotated[bool, typer.Option(help="Measure the hot floor too.")] = True,
-    device: Device = "auto",
-    threads: Threads = None,
+    sessions: Annotated[int, typer.Option(help="Streams on the device at once; each makes that many chunks.")] = 1,
+    together: Annotated[bool, typer.Option("--together", help="Sessions share their model calls, chunk by chunk.")] = False,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
     """Time one stream on this device, window full: every phase, frames a second, memory, and how near the floor it is.
 
-    The floor is the same chunk's products, attention calls and convolutions back to back and nothing else.
+    The floor is the same chunk's products, attention calls and convolutions back to back and nothing else. With --sessions,
+    several streams: what they make in all, each one's share, and what a further one holds.
     [bold]Try[/]: millstream bench stream --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9 --fast on
     """
     from millstream.commands.bench_stream import StreamRequest, run_bench_stream
+    from millstream.commands.ranks import ModelRequest
 
     with plain_errors():
-        request = StreamRequest(
-            model=model,
-            weights=weights or [],
-            changes=_changes(size, window, steps),
-            speed=parse_speed(fast, precision),
-            chunks=chunks,
-            floor=floor,
-            device=device,
-            dtype="float32" if precision == "fp32" else "bfloat16",
-            threads=threads,
-        )
+        how: dict[str, Any] = dict(chunks=chunks, floor=floor, sessions=sessions, together=together)
+        request = StreamRequest(**ModelRequest(**on.request()).resolved(), changes=shape.changes(), **how)
         run_bench_stream(request, as_json=as_json, out=out)
 
 
+@grouped
 def quality(
-    model: Model = "brook",
-    weights: Weights = None,
-    size: Size = None,
-    window: Window = None,
-    steps: Steps = None,
-    precision: Precision = "bf16",
-    fast: Fast = "on",
+    *,
+    on: FastOptions,
+    shape: ShapeOptions,
     chunks: Annotated[int, typer.Option(help="Chunks that are compared, from the first.")] = 6,
     exact: Annotated[bool, typer.Option(help="Compare with float32 too.")] = True,
     prompts: Annotated[int, typer.Option(help="For Brook: prompts whose adherence is judged, plain and fast.")] = 0,
-    device: Device = "auto",
-    threads: Threads = None,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
     """Say what a speed-up costs: errors of latents and PSNR of frames against the plain path in bfloat16 and float32."""
     from millstream.commands.bench_quality import QualityRequest, run_bench_quality
+    from millstream.commands.ranks import ModelRequest
 
     with plain_errors():
-        request = QualityRequest(
-            model=model,
-            weights=weights or [],
-            changes=_changes(size, window, steps),
-            speed=parse_speed(fast, precision),
-            chunks=chunks,
-            exact=exact,
-            prompts=prompts,
-            device=device,
-            threads=threads,
-        )
+        how: dict[str, Any] = dict(chunks=chunks, exact=exact, prompts=prompts)
+        request = QualityRequest(**ModelRequest(**on.request()).resolved(), changes=shape.changes(), **how)
         run_bench_quality(request, as_json=as_json, out=out)
 
 
@@ -122,11 +104,3 @@ def overlap(
             stage0_ms=times[0], stage1_ms=times[1], scale=scale, chunks=chunks, topology=Topology.parse(topology)
         )
         run_bench_overlap(request, as_json=as_json, out=out, plot=plot)
-
-
-def _changes(size: str | None, window: int | None, steps: str | None) -> dict[str, Any]:
-    """Fields of StreamConfig that were given."""
-    height, width = parse_size(size) if size is not None else (None, None)
-    levels = parse_numbers(steps) if steps is not None else None
-    given = dict(height=height, width=width, window=window, steps=levels)
-    return {name: value for name, value in given.items() if value is not None}

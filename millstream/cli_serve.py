@@ -2,73 +2,99 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from millstream.cli_parts import (
-    Device,
-    ExchangeGroups,
-    Lora,
-    TopologyName,
-    VAEDevices,
-    Weights,
-    parse_devices,
-    parse_lora,
-    plain_errors,
-)
+from millstream.cli_options import PlacedOptions, grouped
+from millstream.cli_parts import Weights, plain_errors
 from millstream.core.errors import ConfigError
 
 bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode="rich", help="Measure a server from outside.")
 
 
-def serve(
-    model: Annotated[str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")] = "brook",
-    weights: Weights = None,
-    lora: Lora = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 for any that is free.", min=0, max=65535)] = 8000,
+@dataclass(frozen=True, kw_only=True)
+class DoorOptions:
+    """Where it listens, and who may come in."""
+
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="0 for any that is free.", min=0, max=65535)] = 8000
     api_key: Annotated[
         str | None,
         typer.Option(envvar="MILLSTREAM_API_KEY", help="What clients must know; needed on other --hosts.", show_default=False),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Let anybody in who can reach the address.")] = False,
+    ] = None
+    insecure: Annotated[bool, typer.Option("--insecure", help="Let anybody in who can reach the address.")] = False
     ice_server: Annotated[
         list[str] | None,
         typer.Option(help="For WebRTC from afar: stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL.", show_default=False),
-    ] = None,
+    ] = None
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="A page elsewhere that may use this; repeat for several.", show_default=False)
-    ] = None,
-    data: Annotated[Path, typer.Option(help="Folder for recordings, journals and saved sessions.")] = Path("out/serve"),
+    ] = None
+
+    def request(self) -> dict[str, Any]:
+        """Fields of a ServeRequest."""
+        return dict(
+            host=self.host,
+            port=self.port,
+            api_key=self.api_key,
+            insecure=self.insecure,
+            ice_servers=tuple(self.ice_server or ()),
+            origins=tuple(self.allow_origin or ()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomOptions:
+    """How many it takes at once."""
+
     memory: Annotated[
         float | None, typer.Option(help="GiB for all sessions; half of what is free if nothing is said.", show_default=False)
-    ] = None,
-    share: Annotated[float, typer.Option(help="How much of the device may be promised, 0 to 1.")] = 0.9,
-    max_waiting: Annotated[int, typer.Option(help="Places in line; 0 refuses at once.")] = 16,
+    ] = None
+    share: Annotated[float, typer.Option(help="How much of the device may be promised, 0 to 1.")] = 0.9
+    max_waiting: Annotated[int, typer.Option(help="Places in line; 0 refuses at once.")] = 16
     batch: Annotated[
         int,
         typer.Option(help="Sessions that may share model calls, where that is faster; above 1 they replay to rounding only."),
-    ] = 1,
+    ] = 1
     lead: Annotated[
         float | None, typer.Option(help="Seconds ahead of the viewer; two chunks if nothing is said.", show_default=False)
-    ] = None,
-    abandon: Annotated[float, typer.Option(help="Seconds after which a session that nobody watches is ended.")] = 120.0,
-    idle: Annotated[float, typer.Option(help="Seconds after which a session that stands still moves to host memory.")] = 60.0,
+    ] = None
+
+    def request(self) -> dict[str, Any]:
+        """Fields of a ServeRequest."""
+        return dict(memory_gib=self.memory, share=self.share, max_waiting=self.max_waiting, batch=self.batch, lead_s=self.lead)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifeOptions:
+    """How long a session may go on."""
+
+    abandon: Annotated[float, typer.Option(help="Seconds after which a session that nobody watches is ended.")] = 120.0
+    idle: Annotated[float, typer.Option(help="Seconds after which a session that stands still moves to host memory.")] = 60.0
     max_life: Annotated[
         float | None, typer.Option(help="Seconds any session may live; for ever if nothing is said.", show_default=False)
-    ] = None,
+    ] = None
     max_chunks: Annotated[
         int | None, typer.Option(help="Chunks any session may make; no end if nothing is said.", min=1, show_default=False)
-    ] = None,
+    ] = None
+
+    def limits(self) -> dict[str, Any]:
+        """Fields of HubLimits."""
+        return dict(abandon_s=self.abandon, idle_s=self.idle, max_life_s=self.max_life, max_chunks=self.max_chunks)
+
+
+@grouped
+def serve(
+    *,
+    on: PlacedOptions,
+    doors: DoorOptions,
+    room: RoomOptions,
+    lives: LifeOptions,
+    data: Annotated[Path, typer.Option(help="Folder for recordings, journals and saved sessions.")] = Path("out/serve"),
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines for programs.")] = False,
-    device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
-    topology: TopologyName = "local",
-    exchange_groups: ExchangeGroups = 1,
-    vae_devices: VAEDevices = None,
     plan: Annotated[
         Path | None,
         typer.Option(help="What plan --json wrote: model, topology, batch, size, window and steps.", show_default=False),
@@ -86,37 +112,21 @@ def serve(
         if plan is not None:
             from millstream.commands.plan_use import settings_of
 
-            if (model, topology, batch) != ("brook", "local", 1):
+            if (on.model, on.topology, room.batch) != ("brook", "local", 1):
                 raise ConfigError("--plan says what --model, --topology and --batch are; leave them out")
             planned = settings_of(plan)
-            model, topology, batch, stream = planned.model, str(planned.topology), planned.batch, planned.stream
+            on, room = replace(on, model=planned.model, topology=str(planned.topology)), replace(room, batch=planned.batch)
+            stream = planned.stream
             if planned.replicas > 1:
                 typer.echo(f"the plan counts on {planned.replicas} replicas; this is one of them", err=True)
         request = ServeRequest(
-            model=model,
+            **on.request(),
+            **doors.request(),
+            **room.request(),
             stream=stream,
-            weights=weights or [],
-            loras=[parse_lora(text) for text in lora or []],
-            host=host,
-            port=port,
             data=data,
-            memory_gib=memory,
-            share=share,
-            max_waiting=max_waiting,
-            batch=batch,
-            lead_s=lead,
-            limits=HubLimits(abandon_s=abandon, idle_s=idle, max_life_s=max_life, max_chunks=max_chunks),
-            api_key=api_key,
-            insecure=insecure,
-            origins=tuple(allow_origin or ()),
-            ice_servers=tuple(ice_server or ()),
+            limits=HubLimits(**lives.limits()),
             log_json=log_json,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            topology=topology,
-            head_groups=exchange_groups,
-            vae_devices=parse_devices(vae_devices),
         )
         run(request)
 

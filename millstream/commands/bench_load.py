@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.report import describe, tell
+from millstream.commands.report import describe, make_folder, tell
 from millstream.core.errors import ConfigError
 
 try:
@@ -38,8 +38,7 @@ WORDS = {
 
 def run_bench_load(request: LoadRequest, *, as_json: bool, out: Path | None, gate: bool) -> list[str]:
     """Run, tell, and answer which limits were missed: none where nobody asked."""
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     result = asyncio.run(run_load(request))
     lines = missed(result) if gate else []
     report = as_report(request, result) | ({"gate": {"limits": asdict(LIMITS), "missed": lines}} if gate else {})

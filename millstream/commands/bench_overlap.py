@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.report import describe, tell
+from millstream.commands.report import describe, make_folder, tell
 from millstream.core.config import Anchor
 from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import ConfigError
@@ -100,6 +100,8 @@ def settings(depths: Sequence[int] = (1, 2, 3, 4)) -> Iterator[Setting]:
 
 
 def run_bench_overlap(request: OverlapRequest, *, as_json: bool, out: Path | None, plot: Path | None) -> None:
+    make_folder(out)
+    make_folder(plot)
     measured = [*measure(request, settings())]
     report = describe("overlap", _spelled(request), {"runs": [_figures(each) for each in measured]})
     if plot is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ from rich.table import Table
 from torch import Tensor
 
 from millstream.commands.memory import plain_out_of_memory
-from millstream.commands.paths import find_weights
 from millstream.commands.quality_adherence import compare_adherence
-from millstream.commands.report import describe, tell
+from millstream.commands.ranks import Wanted, open_engine
+from millstream.commands.report import describe, make_folder, tell
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
-from millstream.runtime.engine import Engine, stream_config
+from millstream.runtime.engine import stream_config
 
 PROMPT = "a red balloon drifts over green hills at dawn"
 INFINITE_DB = 99.0
@@ -35,19 +35,16 @@ INFINITE_DB = 99.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QualityRequest:
-    model: str = "brook"
-    weights: list[str] = field(default_factory=list)
+class QualityRequest(Wanted):
+    """Its dtype is not asked for: bfloat16 and float32 are what is compared."""
+
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of StreamConfig that were given."""
-    speed: Speed
     chunks: int = 6
     exact: bool = True
     """Whether float32 runs too."""
     prompts: int = 0
     """For Brook: prompts whose adherence is judged, plain and fast."""
-    device: str = "auto"
-    threads: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunks <= 1000:
@@ -65,10 +62,7 @@ class Streamed:
 
 
 def run_bench_quality(request: QualityRequest, *, as_json: bool, out: Path | None) -> dict[str, Any]:
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    if request.threads:
-        torch.set_num_threads(request.threads)
+    make_folder(out)
     config = stream_config(find_model(request.model).stream, None, **request.changes)
     with plain_out_of_memory():
         measured = {"streams": measure(request, config), **judged(request)}
@@ -92,16 +86,14 @@ def judged(request: QualityRequest) -> dict[str, Any]:
     """Empty where nobody asked."""
     if not request.prompts:
         return {}
-    weights = find_weights(request.model, request.weights)
-    return {"adherence": compare_adherence(weights, request.speed, device=request.device, count=request.prompts)}
+    return {"adherence": compare_adherence(request.weights, request.speed, device=request.device, count=request.prompts)}
 
 
 def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Speed) -> Streamed:
     """In an engine of its own, which is gone afterwards: three would not fit beside each other."""
-    weights = find_weights(request.model, request.weights)
     rounded = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False  # float32 is to be float32
-    engine = Engine(request.model, weights=weights, device=request.device, dtype=dtype, speed=speed)
+    engine = open_engine(replace(request, dtype=dtype, speed=speed))
     streamed = Streamed([], [])
     with engine.session(PROMPT, config=config) as session:
         for _ in range(request.chunks):

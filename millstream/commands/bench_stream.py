@@ -6,56 +6,50 @@ measured inside it, and `rest` is what none of them accounts for.
 
 from __future__ import annotations
 
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
-from millstream.commands.paths import find_weights
-from millstream.commands.report import describe, tell
+from millstream.commands.memory import bytes_in_use, most_bytes_in_use, plain_out_of_memory
+from millstream.commands.ranks import Wanted, load_engine
+from millstream.commands.report import describe, make_folder, tell
 from millstream.commands.stream_floor import Setting, measure_floor
+from millstream.commands.stream_sessions import MAX_SESSIONS, MIB, PROMPT, measure_sessions, settling_chunks, show_sessions
 from millstream.commands.stream_work import PhaseWork, chunk_work
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
-from millstream.core.speed import Speed
-from millstream.models.registry import is_random
-from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
+from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.overlap import OverlappedStream, depths_for
 from millstream.runtime.session import Chunk, Session
 
-PROMPT = "a red balloon drifts over green hills at dawn"
-SETTLE = 3
-"""Chunks after the window is full before anything counts."""
 MODEL_PHASES = ("step", "commit", "decode")
-MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StreamRequest:
-    model: str = "brook"
-    weights: list[str] = field(default_factory=list)
+class StreamRequest(Wanted):
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of StreamConfig that were given."""
-    speed: Speed = field(default_factory=Speed)
     chunks: int = 30
     floor: bool = True
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int | None = None
+    sessions: int = 1
+    """Streams at once."""
+    together: bool = False
+    """Whether they share their model calls."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunks <= 100_000:
             raise ConfigError(f"--chunks must be 1 to 100000, got {self.chunks}")
+        if not 1 <= self.sessions <= MAX_SESSIONS:
+            raise ConfigError(f"--sessions must be 1 to {MAX_SESSIONS}, got {self.sessions}")
+        if self.together and self.sessions == 1:
+            raise ConfigError("--together is for several streams; give --sessions 2 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,30 +66,33 @@ class Sample:
 
 def run_bench_stream(request: StreamRequest, *, as_json: bool, out: Path | None) -> dict[str, Any]:
     """Measure, tell, and write down if so asked."""
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     config = stream_config(find_model(request.model).stream, None, **request.changes)
     with plain_out_of_memory():
-        measured = measure(request, config)
+        measured = measure(request, config) if request.sessions == 1 else _several(request, config)
     report = describe("stream", {**asdict(request), "stream": asdict(config)}, measured)
-    tell(report, as_json=as_json, out=out, show=lambda: show(measured, Console()))
+    shown = show if request.sessions == 1 else show_sessions
+    tell(report, as_json=as_json, out=out, show=lambda: shown(measured, Console()))
     return report
+
+
+def _several(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
+    return measure_sessions(request, config, count=request.sessions, together=request.together, chunks=request.chunks)
 
 
 def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
     begun = time.perf_counter()
-    engine = _load(request, config)
+    engine = load_engine(request, config)
     loaded = time.perf_counter()
     session = engine.session(PROMPT, config=config)
     next(session.stream(1))
     first = time.perf_counter()
-    settle = -(-config.window // config.frames_per_chunk) + SETTLE
-    for _ in session.stream(settle - 1):
+    for _ in session.stream(settling_chunks(engine, config) - 1):
         pass
     warm = time.perf_counter()
-    steady = _memory(engine.device)
+    steady = bytes_in_use(engine.device)
     samples = _samples(engine, session, request.chunks)
-    ended, peak = time.perf_counter(), _peak_memory(engine.device)  # before the floor, which takes memory of its own
+    ended, peak = time.perf_counter(), most_bytes_in_use(engine.device)  # before the floor, which takes memory of its own
     session.close()
     frames, again_s = sum(sample.frames for sample in samples), _first_frame(engine, config)
     floor = _floor(request, engine, config) if request.floor else None
@@ -110,17 +107,8 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
         "first_frame_s": {"cold": first - loaded, "warm": again_s},
         "load_s": loaded - begun,
         "warm_up_s": warm - loaded,
-        "memory_mib": {"steady": steady / MIB, "end": _memory(engine.device) / MIB, "peak": peak / MIB},
+        "memory_mib": {"steady": steady / MIB, "end": bytes_in_use(engine.device) / MIB, "peak": peak / MIB},
     }
-
-
-def _load(request: StreamRequest, config: StreamConfig) -> Engine:
-    if request.threads:
-        torch.set_num_threads(request.threads)
-    weights, device = find_weights(request.model, request.weights), choose_device(request.device)
-    dtype = choose_dtype(request.dtype, device)
-    refuse_if_too_large(find_model(request.model), config, device, dtype, with_text=not is_random(weights))
-    return Engine(request.model, weights=weights, device=request.device, dtype=request.dtype, speed=request.speed)
 
 
 def _samples(engine: Engine, session: Session, count: int) -> list[Sample]:
@@ -198,20 +186,6 @@ def _percentiles(values: Sequence[float]) -> dict[str, float]:
     return {name: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for name, share in at.items()} | {
         "largest": ordered[-1]
     }
-
-
-def _memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else _peak_memory(device)
-
-
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def show(measured: dict[str, Any], console: Console) -> None:

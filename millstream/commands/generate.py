@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millstream.commands.memory import plain_out_of_memory, refuse_if_too_large
+from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.progress import ChunkProgress
-from millstream.commands.ranks import ModelRequest, Wanted, open_engine, take_place
+from millstream.commands.ranks import ModelRequest, load_engine, take_place
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts, spoken
 from millstream.core.errors import ConfigError
 from millstream.core.events import Event, place_events, read_events
 from millstream.core.files import file_digest
 from millstream.core.presets import find_model
-from millstream.models.registry import is_random
 from millstream.parallel.spatial import check_rows
-from millstream.runtime.engine import Engine, choose_device, choose_dtype, stream_config
+from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.journal import InputVideo, JournalWriter, refuse_existing
 from millstream.runtime.overlap import OverlappedStream, depths_for
 from millstream.runtime.session import Chunk, Session
@@ -73,7 +72,7 @@ def generate(request: GenerateRequest) -> None:
         num_frames = _num_frames(request, config, has_input=reader is not None)
         placed = _place(events, config, num_frames)
         writer = stack.enter_context(VideoWriter(request.out, fps=config.fps, overwrite=request.overwrite))
-        engine = stack.enter_context(_load_engine(wanted, config))
+        engine = stack.enter_context(load_engine(wanted, config))
         session_id, journal = secrets.token_hex(8), None
         if request.journal:
             ends = dict(video=_describe(request.video), num_frames=num_frames)
@@ -87,6 +86,8 @@ def generate(request: GenerateRequest) -> None:
             session_id=session_id,
         )
         progress = stack.enter_context(ChunkProgress(spec.name, total_frames=num_frames, quiet=request.quiet))
+        if engine.speed.any:
+            progress.say(f"fast: {engine.speed}")
         _say_unknown(progress, engine, request.prompt, placed)
         if request.stream_batch > 1:
             progress.warn(APPROXIMATE.format(request.stream_batch))
@@ -123,15 +124,6 @@ def _say_unknown(progress: ChunkProgress, engine: Engine, prompt: str, placed: l
     unknown = dict.fromkeys(word for text in (prompt, *later) for word in engine.model.text.embedder.unknown(text))
     if unknown:
         progress.warn(f"not understood by {engine.spec.name}: {', '.join(unknown)}")
-
-
-def _load_engine(wanted: Wanted, config: StreamConfig) -> Engine:
-    """The engine, unless what it must hold cannot fit."""
-    if wanted.topology.is_local:
-        device = choose_device(wanted.device)
-        dtype = choose_dtype(wanted.dtype, device)
-        refuse_if_too_large(find_model(wanted.model), config, device, dtype, with_text=not is_random(wanted.weights))
-    return open_engine(wanted)
 
 
 def _num_frames(request: GenerateRequest, config: StreamConfig, *, has_input: bool) -> int | None:

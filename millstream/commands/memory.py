@@ -1,11 +1,15 @@
-"""Saying no to what cannot fit: before loading, from the planner's lower bound, and plainly if it happens later."""
+"""How much memory there is, is used and is needed. What cannot fit is refused before loading, from the planner's lower bound,
+and said plainly if it happens later."""
 
 from __future__ import annotations
 
 import os
+import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -14,6 +18,8 @@ from millstream.core.errors import DeviceError
 from millstream.planner.memory import memory_need
 
 GIB = 2**30
+TextPlace = Literal["held", "visiting", "none"]
+"""Whether a text encoder stays on the device, is gone before the first window is made, or is too small to count."""
 
 
 def free_bytes(device: torch.device) -> int:
@@ -26,10 +32,32 @@ def free_bytes(device: torch.device) -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def bytes_in_use(device: torch.device) -> int:
+    """By this process."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else most_bytes_in_use(device)
+
+
+def most_bytes_in_use(device: torch.device) -> int:
+    """At any time so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def session_bytes(spec: ModelSpec, config: StreamConfig, dtype: torch.dtype) -> int:
+    """What a session is declared to hold on the device."""
+    need = memory_need(spec, config, value_bytes=dtype.itemsize)
+    return need.window_bytes + need.prompt_bytes
+
+
 def refuse_if_too_large(
-    spec: ModelSpec, config: StreamConfig, device: torch.device, dtype: torch.dtype, *, with_text: bool
+    spec: ModelSpec, config: StreamConfig, device: torch.device, dtype: torch.dtype, *, text: TextPlace
 ) -> None:
-    need = memory_need(spec, config, value_bytes=dtype.itemsize, with_text=with_text).total_bytes
+    need = least_bytes(spec, config, dtype, text=text)
     free = free_bytes(device)
     if need > free:
         raise DeviceError(
@@ -38,11 +66,23 @@ def refuse_if_too_large(
         )
 
 
+def least_bytes(spec: ModelSpec, config: StreamConfig, dtype: torch.dtype, *, text: TextPlace) -> int:
+    """Of one stream, at the moment that takes most."""
+    with_text, without = (memory_need(spec, config, value_bytes=dtype.itemsize, with_text=each) for each in (True, False))
+    match text:
+        case "held":
+            return with_text.total_bytes
+        case "visiting":
+            return max(with_text.weight_bytes, without.total_bytes)
+        case "none":
+            return without.total_bytes
+
+
 @contextmanager
 def plain_out_of_memory() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
         raise DeviceError(
-            "the device ran out of memory; try a smaller --size, --window or model, or close other programs"
+            "the device ran out of memory; try --offload-text, a smaller --size, --window or model, or close other programs"
         ) from None

@@ -5,6 +5,7 @@ The classifier that learnt from renders alone judges the same prompts and seeds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from millstream.core.errors import ConfigError
@@ -18,7 +19,7 @@ SECONDS = (2.0, 10.0, 30.0)
 LIMIT_POINTS = 1.0
 
 
-def compare_adherence(weights: list[str], speed: Speed, *, device: str, count: int) -> dict[str, Any]:
+def compare_adherence(weights: Sequence[str], speed: Speed, *, device: str, count: int) -> dict[str, Any]:
     """Mean adherence at each second, plain and fast, of `count` prompts; `lost_points` is the most that is lost."""
     if count < 2:
         raise ConfigError(f"--prompts must be 0 for none or at least 2, got {count}")
@@ -35,7 +36,7 @@ def compare_adherence(weights: list[str], speed: Speed, *, device: str, count: i
     }
 
 
-def _means(weights: list[str], speed: Speed, device: str, count: int) -> list[float]:
+def _means(weights: Sequence[str], speed: Speed, device: str, count: int) -> list[float]:
     engine = Engine("brook", weights=weights, device=device, dtype="bfloat16", speed=speed)
     judge = load_classifier(JUDGE, engine.device)
     judged = judge_prompts(

@@ -1,4 +1,5 @@
-"""What `--topology` means to a command: the front runs it, and every other rank that torchrun has started serves the front."""
+"""From options to an engine. `--topology` means: the front runs the command, and every other rank that torchrun has started
+serves the front."""
 
 from __future__ import annotations
 
@@ -6,16 +7,22 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
+from millstream.commands.memory import TextPlace, refuse_if_too_large
 from millstream.commands.paths import find_weights
+from millstream.core.config import StreamConfig
 from millstream.core.presets import find_model
-from millstream.core.topology import FRONT, Topology
-from millstream.runtime.engine import Engine, choose_device, choose_dtype, choose_vae_devices
+from millstream.core.speed import Speed, dtype_of, parse_speed
+from millstream.core.topology import FRONT, LOCAL, Topology
+from millstream.models.registry import is_random
+from millstream.runtime.engine import Engine, choose_device, choose_dtype, choose_vae_devices, refuse_fast_blocks
 from millstream.runtime.launch import joiner, launcher, placement
 from millstream.runtime.mesh_config import mesh_config
 from millstream.runtime.rank import run_rank
+from millstream.runtime.speed_choice import automatic_speed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,12 +31,14 @@ class Wanted:
 
     model: str
     weights: Sequence[str]
-    loras: Sequence[tuple[str, float]]
-    device: str
-    dtype: str
-    topology: Topology
+    loras: Sequence[tuple[str, float]] = ()
+    device: str = "auto"
+    dtype: str = "auto"
+    topology: Topology = LOCAL
+    speed: Speed = field(default_factory=Speed)
     head_groups: int = 1
     vae_devices: Sequence[str] = ()
+    offload_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,26 +49,35 @@ class ModelRequest:
     weights: list[str]
     loras: list[tuple[str, float]] = field(default_factory=list)
     device: str = "auto"
-    dtype: str = "auto"
+    precision: str = "auto"
+    fast: str = "auto"
     threads: int | None = None
     topology: str = "local"
     head_groups: int = 1
     vae_devices: tuple[str, ...] = ()
+    offload_text: bool = False
 
     def wanted(self) -> Wanted:
-        """With the weights found; the number of threads is set from here on."""
+        return Wanted(**self.resolved())
+
+    def resolved(self) -> dict[str, Any]:
+        """Fields of what is wanted: the weights found, the speed-ups chosen. The number of threads is set from here on."""
         weights = find_weights(self.model, self.weights)
         if self.threads:
             torch.set_num_threads(self.threads)
-        return Wanted(
+        topology, device, dtype = Topology.parse(self.topology), choose_device(self.device), dtype_of(self.precision)
+        automatic = automatic_speed(device, choose_dtype(dtype, device), topology, len(self.vae_devices))
+        return dict(
             model=self.model,
             weights=weights,
             loras=self.loras,
             device=self.device,
-            dtype=self.dtype,
-            topology=Topology.parse(self.topology),
+            dtype=dtype,
+            topology=topology,
+            speed=parse_speed(self.fast, self.precision, automatic=automatic),
             head_groups=self.head_groups,
             vae_devices=self.vae_devices,
+            offload_text=self.offload_text,
         )
 
 
@@ -67,6 +85,8 @@ def take_place(wanted: Wanted) -> None:
     """Refuse what cannot be. Does not return on a rank of the mesh, which works for the front until it is let go."""
     topology, place, spec = wanted.topology, placement(), find_model(wanted.model)
     topology.check(spec.dit, head_groups=wanted.head_groups)
+    if not topology.is_local:
+        refuse_fast_blocks(wanted.speed)
     if place is not None and not (topology.is_local and place.world_size == 1):
         place.check(topology)
     if place is not None and place.rank != FRONT:
@@ -75,7 +95,16 @@ def take_place(wanted: Wanted) -> None:
         what = (topology, wanted.model, wanted.weights, wanted.loras, device, dtype)
         config = mesh_config(*what, head_groups=wanted.head_groups)
         run_rank(config, place.rank, place.meeting, local_rank=place.local_rank)
-    choose_vae_devices(wanted.vae_devices, spec)  # the front's: other machines need not have them
+    choose_vae_devices(wanted.vae_devices, spec, wanted.speed)  # the front's: other machines need not have them
+
+
+def load_engine(wanted: Wanted, config: StreamConfig) -> Engine:
+    """The front's engine for such streams, unless what it must hold cannot fit."""
+    if wanted.topology.is_local:
+        device = choose_device(wanted.device)
+        text: TextPlace = "none" if is_random(wanted.weights) else "visiting" if wanted.offload_text else "held"
+        refuse_if_too_large(find_model(wanted.model), config, device, choose_dtype(wanted.dtype, device), text=text)
+    return open_engine(wanted)
 
 
 def open_engine(wanted: Wanted) -> Engine:
@@ -89,9 +118,11 @@ def open_engine(wanted: Wanted) -> Engine:
         loras=wanted.loras,
         device=wanted.device,
         dtype=wanted.dtype,
+        speed=wanted.speed,
         topology=wanted.topology,
         head_groups=wanted.head_groups,
         vae_devices=wanted.vae_devices,
+        offload_text=wanted.offload_text,
         launch=launcher if place is None else joiner(place),
     )
 

@@ -13,6 +13,7 @@ from millstream.commands.ranks import Wanted, open_engine, take_place
 from millstream.core.config import pixel_frames
 from millstream.core.errors import JournalError
 from millstream.core.files import file_digest
+from millstream.core.speed import dtype_of, parse_speed
 from millstream.core.topology import Topology
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, Journal, read_journal
@@ -30,11 +31,13 @@ def run_replay(
     weights: list[str],
     video: Path | None,
     device: str | None,
+    fast: str,
+    precision: str,
     topology: str,
     overwrite: bool,
     quiet: bool,
 ) -> int:
-    """Returns how many chunks differ from what the journal says."""
+    """Returns how many chunks differ from what the journal says. `auto` is as the journal has it."""
     if not check and out is None:
         raise JournalError("nothing to do: give --check to compare, --out FILE to write the video again, or both")
     journal = read_journal(path)
@@ -45,8 +48,9 @@ def run_replay(
         weights=weights or header.weights,
         loras=header.loras,
         device=device or header.device,
-        dtype=header.dtype,
+        dtype=header.dtype if precision == "auto" else dtype_of(precision),
         topology=Topology.parse(topology),
+        speed=parse_speed(fast, precision, automatic=header.speed),
     )
     refuse_stream_batch(header.stream_batch, wanted.topology, header.config)
     take_place(wanted)

@@ -30,6 +30,12 @@ def describe(name: str, configuration: dict[str, Any], measured: dict[str, Any])
     }
 
 
+def make_folder(out: Path | None) -> None:
+    """Where a result will be written, before hours are spent on it."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+
 def tell(report: dict[str, Any], *, as_json: bool, out: Path | None, show: Callable[[], None]) -> None:
     """Write it down if so asked, and print it: for programs, or as `show` does for people."""
     said = json.dumps(report, indent=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import sys
@@ -11,16 +12,14 @@ from pathlib import Path
 
 import typer
 
-from millstream.commands.memory import free_bytes, plain_out_of_memory, refuse_if_too_large
-from millstream.commands.ranks import ModelRequest, open_engine, take_place
+from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes
+from millstream.commands.ranks import ModelRequest, load_engine, take_place
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
-from millstream.models.registry import is_random
 from millstream.parallel.spatial import check_rows
-from millstream.planner.memory import memory_need
 from millstream.runtime.admission import AdmissionConfig
-from millstream.runtime.engine import Engine, choose_device, choose_dtype
+from millstream.runtime.engine import Engine
 from millstream.runtime.service import Service
 
 try:
@@ -36,6 +35,8 @@ try:
     from millstream.server.sockets import ImpatientHTTP, ImpatientWebSocket, listen
 except ModuleNotFoundError as missing:
     raise ConfigError(f"serving needs {missing.name}: pip install 'millstream[serve]'") from None
+
+log = logging.getLogger(__name__)
 
 MEMORY_SHARE = 0.5
 """Of what is free once the model is loaded: the rest is for activations, pictures and everybody else."""
@@ -86,10 +87,8 @@ def serve(request: ServeRequest) -> None:
     shelf = Shelf(request.data)
     listener = listen(request.host, request.port)
     set_up_logging(as_json=request.log_json)
-    if wanted.topology.is_local:
-        device = choose_device(request.device)
-        refuse_if_too_large(spec, stream, device, choose_dtype(request.dtype, device), with_text=not is_random(wanted.weights))
-    with listener, plain_out_of_memory(), open_engine(wanted) as engine:
+    with listener, plain_out_of_memory(), load_engine(wanted, stream) as engine:
+        log.info("fast: %s", engine.speed)
         service = _service(request, engine)
         card = model_card(engine, request.lead_s, stream)
         make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=request.limits)
@@ -132,11 +131,11 @@ def model_card(engine: Engine, lead_s: float | None = None, stream: StreamConfig
 
 
 def _service(request: ServeRequest, engine: Engine) -> Service:
-    budget = int(request.memory_gib * 2**30) if request.memory_gib else int(MEMORY_SHARE * free_bytes(engine.device))
-    admission = AdmissionConfig(memory_bytes=budget, share=request.share, max_waiting=request.max_waiting)
-
-    def session_bytes(config: StreamConfig) -> int:
-        need = memory_need(engine.spec, config, value_bytes=engine.dtype.itemsize)
-        return need.window_bytes + need.prompt_bytes
-
-    return Service(engine, admission=admission, session_bytes=session_bytes, batch=request.batch)
+    free = free_bytes(engine.device) - engine.visiting_bytes
+    budget = int(request.memory_gib * 2**30) if request.memory_gib else int(MEMORY_SHARE * free)
+    return Service(
+        engine,
+        admission=AdmissionConfig(memory_bytes=budget, share=request.share, max_waiting=request.max_waiting),
+        session_bytes=lambda config: session_bytes(engine.spec, config, engine.dtype),
+        batch=request.batch,
+    )

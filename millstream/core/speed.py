@@ -5,12 +5,22 @@ Figures only: what each one does is in `ops/`, `models/fast/` and `models/wan/de
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from millstream.core.errors import ConfigError
 
 FP8_GROUPS = ("qkv", "out", "cross", "mlp")
 """Layer groups whose weights and inputs may be e4m3: self-attention in and out, the prompt's in and out, the MLP."""
+PRECISIONS = {
+    "auto": "auto",
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "fp8": "bfloat16",
+    "fp32": "float32",
+    "float32": "float32",
+}
+"""What `--precision` may be, and the dtype that weights and activations then have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +37,8 @@ class Speed:
     """The 3x3x3 convolution of our own where it can be built; needs `decoder`."""
     paired_commits: bool = False
     """A chunk's commit in one call with the next chunk's first step; block-causal, hence exact."""
+    decode_stream: bool = False
+    """Pictures on a stream of their own, beside the next chunk's first steps instead of before them."""
     graphs: bool = False
     """Model calls as CUDA graphs, one for each level the window is filled to; needs `blocks`."""
 
@@ -47,25 +59,46 @@ class Speed:
         """Those that are on."""
         return tuple(field.name for field in fields(self) if getattr(self, field.name))
 
+    def __str__(self) -> str:
+        """As `--fast` takes it, but for fp8, which says which groups."""
+        named = [name for name in self.names if name != "fp8"]
+        return ",".join([*named, *([f"fp8 ({' '.join(self.fp8)})"] if self.fp8 else [])]) or "off"
+
 
 ALL = Speed(blocks=True, round_keys=True, decoder=True, own_convolution=True, graphs=True)
-"""Everything but fp8, which costs quality, and paired commits, which do not always pay: these are asked for by name."""
+"""Everything but fp8, which costs quality, and what does not always pay: these are asked for by name."""
 
 
-def parse_speed(text: str, precision: str = "bf16") -> Speed:
-    """`off`, `on`, or names with commas between them; a minus before a name takes it from all: `on,-graphs`."""
+def dtype_of(precision: str) -> str:
+    """What weights and activations are kept in; fp8 is of products alone."""
+    if precision not in PRECISIONS:
+        raise ConfigError(f"--precision must be auto, bf16, fp8 or fp32 (bfloat16 and float32 will do), got {precision!r}")
+    return PRECISIONS[precision]
+
+
+def parse_speed(text: str, precision: str = "auto", *, automatic: Speed | None = None) -> Speed:
+    """`auto`, `off`, `on`, or names with commas between them; a minus before a name takes it away: `on,-graphs`.
+
+    `automatic` is what `auto` stands for where it is asked; blocks come with it if fp8 is wanted of them.
+    """
+    dtype_of(precision)
     words = [word.strip() for word in text.split(",") if word.strip()]
+    chosen = ALL if "on" in words else automatic or Speed() if "auto" in words else Speed()
+    groups = {"fp8": FP8_GROUPS, "auto": chosen.fp8}.get(precision, ())
+    if "auto" in words:
+        chosen = replace(chosen, blocks=chosen.blocks or bool(groups))
+    return replace(chosen, **_named(words), fp8=groups)
+
+
+def _named(words: Sequence[str]) -> dict[str, bool]:
+    """Which switches are said to be on or off."""
     switches = {field.name for field in fields(Speed)} - {"fp8"}
-    chosen = ALL if "on" in words else Speed()
     changes: dict[str, bool] = {}
     for word in words:
-        if word in ("on", "off"):
+        if word in ("auto", "on", "off"):
             continue
         name = word.removeprefix("-")
         if name not in switches:
-            raise ConfigError(f"--fast knows no {name!r}; say off, on, or some of {', '.join(sorted(switches))}")
+            raise ConfigError(f"--fast knows no {name!r}; say auto, off, on, or some of {', '.join(sorted(switches))}")
         changes[name] = not word.startswith("-")
-    if precision not in ("bf16", "fp8", "fp32"):
-        raise ConfigError(f"--precision must be bf16, fp8 or fp32, got {precision!r}")
-    groups = FP8_GROUPS if precision == "fp8" else ()
-    return replace(chosen, **changes, fp8=groups)
+    return changes

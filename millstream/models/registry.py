@@ -5,13 +5,14 @@ Built on the meta device, then filled, so a model is never in memory twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from millstream.core.config import BrookVAEConfig, ModelSpec, TextConfig, VAEConfig
+from millstream.core.config import BrookVAEConfig, ModelSpec, TextConfig
 from millstream.core.errors import WeightsError
 from millstream.models.brook.bundle import WordEmbedder, build, load_bundle
 from millstream.models.brook.bundled import BUNDLED, FINGERPRINT, PATH
@@ -19,15 +20,17 @@ from millstream.models.brook.text import WordTokenizer
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
 from millstream.models.prompts import Embedder, PromptEncoder
+from millstream.models.visiting import VisitingEmbedder
 from millstream.models.wan.text import ByteTokenizer, Tokenizer, UMT5Embedder, UMT5Tokenizer, build_umt5
 from millstream.models.wan.vae import WanVAE
 from millstream.models.weights.files import find_shards
 from millstream.models.weights.fill import fill, fill_random
-from millstream.models.weights.fingerprint import fingerprint
+from millstream.models.weights.fingerprint import fingerprint_of, records
 from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import merge_lora
 
 RANDOM = "random"
+HOST = torch.device("cpu")
 SIDES = ("vae", "text", "tokenizer")
 """What is around the DiT."""
 
@@ -42,9 +45,25 @@ class LoadedModel:
     text: PromptEncoder
     device: torch.device
     dtype: torch.dtype
+    as_loaded: Mapping[str, bytes] = field(default_factory=dict)
+    """Records of the parts whose weights have been rearranged since: the same weights have one fingerprint."""
 
     def fingerprint(self) -> str:
-        return fingerprint({"dit": self.dit, "vae": self.vae, "text": self.text.embedder.model})
+        return fingerprint_of({part: self.records(part) for part in ("dit", "vae", "text")})
+
+    def records(self, part: str) -> bytes:
+        """What a part adds to the fingerprint."""
+        if part in self.as_loaded:
+            return self.as_loaded[part]
+        if part == "text":
+            embedder = self.text.embedder
+            with embedder.visit() if isinstance(embedder, VisitingEmbedder) else nullcontext():
+                return records(part, embedder.model)
+        return records(part, getattr(self, part))
+
+    def remembering(self, *parts: str) -> LoadedModel:
+        """The same, for somebody who is about to rearrange these parts' weights."""
+        return replace(self, as_loaded={part: self.records(part) for part in parts})
 
 
 def load_model(
@@ -55,17 +74,23 @@ def load_model(
     dtype: torch.dtype,
     loras: Sequence[tuple[str, float]] = (),
     with_dit: bool = True,
+    offload_text: bool = False,
 ) -> LoadedModel:
-    """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for Brook."""
+    """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for Brook. With
+    `offload_text` the text encoder waits in host memory and visits the device."""
     _check_loras(loras)
     if isinstance(spec.vae, BrookVAEConfig):
         dit, vae, embedder = _load_brook(spec, weights, device, dtype)
     else:
         files = _located(weights, ("dit", *SIDES) if with_dit else SIDES)
         dit = _load_wan_dit(spec, weights, files, device, dtype) if with_dit else _empty_dit(spec)
-        vae, embedder = _load_wan_sides(spec, weights, files, device, dtype)
+        vae = _load_wan_vae(spec, weights, files, device, dtype)
+        text_device = HOST if offload_text and files else device  # random numbers are a device's own
+        embedder = _load_umt5(spec, weights, files, text_device, dtype)
     if with_dit:
         _merge(dit, loras)
+    if offload_text:
+        embedder = VisitingEmbedder(embedder, device)
     return LoadedModel(spec=spec, dit=dit, vae=vae, text=PromptEncoder(embedder), device=device, dtype=dtype)
 
 
@@ -98,24 +123,38 @@ def _load_wan_dit(
     return dit
 
 
-def _load_wan_sides(
+def _load_wan_vae(
     spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype
-) -> tuple[WanVAE, Embedder]:
-    """What is around the DiT: the VAE and the text encoder."""
-    assert isinstance(spec.vae, VAEConfig)
+) -> WanVAE:
+    vae = empty_vae(spec)
+    assert isinstance(vae, WanVAE)
+    if files is None:
+        fill_random(vae, seed=_random_seed(weights) or 0, device=device, dtype=dtype)
+    else:
+        fill(vae, "vae", files.vae, device=device, dtype=dtype)
+    return vae
+
+
+def _load_umt5(
+    spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype
+) -> UMT5Embedder:
     assert isinstance(spec.text, TextConfig)
     with torch.device("meta"):
-        vae, text = WanVAE(spec.vae), build_umt5(spec.text if files else _small_text(spec.text))
+        text = build_umt5(spec.text if files else _small_text(spec.text))
     tokenizer: Tokenizer = ByteTokenizer()
     if files is None:
-        for module in (vae, text):
-            fill_random(module, seed=_random_seed(weights) or 0, device=device, dtype=dtype)
+        fill_random(text, seed=_random_seed(weights) or 0, device=device, dtype=dtype)
     else:
         assert files.tokenizer is not None
         tokenizer = UMT5Tokenizer(files.tokenizer)
-        fill(vae, "vae", files.vae, device=device, dtype=dtype)
         fill(text, "text", files.text, device=device, dtype=dtype)
-    return vae, UMT5Embedder(text, tokenizer, tokens=spec.dit.text_tokens)
+    return UMT5Embedder(text, tokenizer, tokens=spec.dit.text_tokens)
+
+
+def empty_vae(spec: ModelSpec) -> WanVAE | BrookVAE:
+    """On the meta device: shapes, and no memory."""
+    with torch.device("meta"):
+        return BrookVAE(spec.vae) if isinstance(spec.vae, BrookVAEConfig) else WanVAE(spec.vae)
 
 
 def _empty_dit(spec: ModelSpec) -> CausalDiT:

@@ -24,8 +24,10 @@ from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed
 from millstream.core.topology import LOCAL, Topology
 from millstream.models.fast.apply import accelerate
-from millstream.models.registry import load_model
-from millstream.models.weights.fingerprint import fingerprint_of, records
+from millstream.models.fast.recorded import chunks_before
+from millstream.models.registry import LoadedModel, load_model
+from millstream.models.visiting import VisitingEmbedder
+from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.parallel.spatial import check_rows
 from millstream.runtime.feed import FrameFeed, Frames
 from millstream.runtime.generator import Generator
@@ -35,6 +37,7 @@ from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.mesh_config import MeshLimits, mesh_config
 from millstream.runtime.recovery import MeshTransport
 from millstream.runtime.session import ChunkLog, Session, SharedParts, Transport
+from millstream.runtime.speed_choice import fitting_speed
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.runtime.vae_place import place_vae, refuse_strips
 from millstream.wire.local import LocalTransport
@@ -59,26 +62,24 @@ class Engine:
         compile_backend: str = "",
         head_groups: int = 1,
         vae_devices: Sequence[str] = (),
+        offload_text: bool = False,
         launch: Launch = launcher,
     ) -> None:
         """`launch` is how the mesh of a topology that has one is started: by default, on this machine. `head_groups` are those
         that a mesh with `sp` exchanges its heads in. `vae_devices` are the VAE's: one of its own, or several that share each
-        picture; without them it is where the engine is."""
+        picture; without them it is where the engine is. `offload_text` keeps the text encoder in host memory between prompts.
+        What this model cannot use of `speed` is left plain."""
         self.spec = find_model(model)
         self.topology = topology
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         self.weights = (weights,) if isinstance(weights, str) else tuple(weights)
         self.loras = tuple(loras)
-        self.speed = speed or Speed()
+        self.speed = fitting_speed(speed or Speed(), self.spec, self.device, self.dtype)
         self.head_groups = head_groups
         self.vae_devices = choose_vae_devices(vae_devices, self.spec, self.speed)
         topology.check(self.spec.dit, head_groups=head_groups)
-        place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
-        plain = load_model(self.spec, self.weights, **place, loras=self.loras, with_dit=topology.is_local)
-        if self.vae_devices:
-            plain.vae.to(self.vae_devices[0])
-        self.model = accelerate(plain, self.speed)
+        self.model = accelerate(self._loaded(offload_text=offload_text), self.speed)
         stopwatch = Stopwatch(self.device)
         self._generator: Generator | None = None
         self._mesh: MeshTransport | None = None
@@ -99,6 +100,7 @@ class Engine:
             stopwatch=stopwatch,
             next_call_id=itertools.count(1).__next__,
             calm=self.spec.calm,
+            decode_stream=torch.cuda.Stream(self.device) if self.speed.decode_stream and self.device.type == "cuda" else None,
         )
         if self._mesh is not None:
             self._warm_up(self._mesh, fill_window=bool(compile_backend))
@@ -134,14 +136,27 @@ class Engine:
         """Of all the model's weights, wherever they are."""
         if self._mesh is None:
             return self.model.fingerprint()
-        here = {"vae": self.model.vae, "text": self.model.text.embedder.model}
-        return fingerprint_of({part: records(part, module) for part, module in here.items()} | {"dit": self._mesh.weights()})
+        here = {part: self.model.records(part) for part in ("vae", "text")}
+        return fingerprint_of(here | {"dit": self._mesh.weights()})
 
     def held_bytes(self) -> int:
         """Keys, values and prompts of all sessions on one device of the generator."""
         if self._mesh is not None:
             return self._mesh.held_bytes
         return sum(cache.num_bytes for cache in list(self.generator.caches.values()))
+
+    @property
+    def visiting_bytes(self) -> int:
+        """Device memory that is free and must stay so, because the text encoder comes back for each new prompt."""
+        embedder = self.model.text.embedder
+        return embedder.num_bytes if isinstance(embedder, VisitingEmbedder) else 0
+
+    def chunks_until_warm(self, config: StreamConfig) -> int:
+        """After so many chunks a session costs what it will always cost: where calls are recorded, when all of them are."""
+        fills, same_calls = -(-config.window // config.frames_per_chunk), len(config.steps)
+        if self.speed.paired_commits:
+            same_calls = 1  # the one that carries the last commit comes once a chunk
+        return fills + chunks_before(same_calls) if self.speed.graphs else 1
 
     def stream_config(self, schedule: str | None = None, **changes: Any) -> StreamConfig:
         """The model's own stream, with a published schedule and single settings laid over it."""
@@ -218,7 +233,7 @@ class Engine:
             stream_batch=stream_batch,
         )
 
-    def surroundings(self) -> dict[str, str | int]:
+    def surroundings(self) -> dict[str, str | int | Speed]:
         """What bits depend on besides weights and envelopes."""
         return {
             "device": self.device.type,
@@ -229,7 +244,26 @@ class Engine:
             "topology": str(self.topology),
             "head_groups": self.head_groups,
             "vae_strips": max(1, len(self.vae_devices)),
+            "speed": self.speed,
         }
+
+    def _loaded(self, *, offload_text: bool) -> LoadedModel:
+        """The plain model; its fingerprint is known before the fast path rearranges weights."""
+        local = self.topology.is_local
+        model = load_model(
+            self.spec,
+            self.weights,
+            device=self.device,
+            dtype=self.dtype,
+            loras=self.loras,
+            with_dit=local,
+            offload_text=offload_text,
+        )
+        if self.vae_devices:
+            model.vae.to(self.vae_devices[0])
+        if not self.speed.any:
+            return model
+        return model.remembering("dit", "vae") if local else model.remembering("vae")
 
     def _warm_up(self, mesh: MeshTransport, *, fill_window: bool) -> None:
         """A few chunks through the ordinary way, during which ranks compare every collective; then each compares itself.
@@ -251,7 +285,7 @@ class Engine:
 
 def refuse_fast_blocks(speed: Speed) -> None:
     if speed.blocks:
-        raise ConfigError("fast blocks run on one device; leave them off with a --topology of several ranks")
+        raise ConfigError("fast blocks, and fp8 in them, run on one device; leave them off with a --topology of several ranks")
 
 
 def stream_config(base: StreamConfig, schedule: str | None = None, **changes: Any) -> StreamConfig:

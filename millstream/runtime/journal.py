@@ -16,6 +16,7 @@ from millstream.core.config import StreamConfig
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
 from millstream.core.errors import JournalError
+from millstream.core.speed import Speed
 
 VERSION = 1
 
@@ -49,6 +50,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     """Devices that shared each picture: with decoded anchors, latents depend on that in rounding."""
     stream_batch: int = 1
     """Chunks that were under way at a time. Above 1 they are other chunks, not the same to rounding."""
+    speed: Speed = msgspec.field(default_factory=Speed)
+    """Which speed-ups were on: bits depend on them. A journal that says nothing of them was made without."""
     input: InputVideo | None = None
     num_frames: int | None = None
     """How many pixel frames were to be shown, where the run had an end: the last chunk may hold more."""

@@ -45,8 +45,8 @@ from millstream.runtime.turns import End, Halt, Offload, Restore, Run, Scheduler
 
 log = logging.getLogger(__name__)
 
-WARM_UP_CHUNKS = 3
-"""The first of an epoch, then enough to have measured a full one twice."""
+MEASURED_CHUNKS = 2
+"""In warming up, once a session costs what it always will."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,11 +229,12 @@ class Service:
     def _measure(self, config: StreamConfig) -> None:
         """Chunk times of a configuration, and everything that only the first chunks pay for."""
         with self.engine.session("warm up", config=config) as session:
-            for number in range(WARM_UP_CHUNKS):
+            for _ in session.stream(self.engine.chunks_until_warm(config)):
+                pass
+            for _ in range(MEASURED_CHUNKS):
                 begun = time.monotonic()
                 next(session.stream(chunks=1))
-                if number:
-                    self.places.admission.times.add(geometry(self.engine.spec, config), time.monotonic() - begun)
+                self.places.admission.times.add(geometry(self.engine.spec, config), time.monotonic() - begun)
 
     def _next(self) -> Turn | Callable[[], None] | None:
         """What to do now; waits until there is something, be it pictures to make. None when it is all over."""

@@ -72,6 +72,7 @@ class Snapshot:
 
 def take(engine: Engine, session: Session, fingerprint: str) -> Snapshot:
     """A copy of all that a session is. On the thread that owns it; `fingerprint` is the engine's model's."""
+    engine.generator.settle_commits()  # one that is owed is not in the ring yet
     state, cache = session.state(), engine.generator.caches.get(session.id)
     timeline = state.timeline
     header = SnapshotHeader(

@@ -18,6 +18,7 @@ from millstream.core.config import TEMPORAL_STRIDE, StreamConfig
 from millstream.core.errors import SnapshotError
 from millstream.models.carry import VAEState
 from millstream.models.kv import KVRing
+from millstream.models.registry import empty_vae
 from millstream.runtime.engine import Engine
 from millstream.runtime.motion import SMALLER
 from millstream.runtime.timeline import TimelineState
@@ -99,8 +100,7 @@ def _vae_states(found: Mapping[str, Look], config: StreamConfig, timeline: Timel
     if not (decodes or encodes or "motion.last" in found):
         return expected
     with META:
-        whole = type(engine.model.vae)(engine.model.vae.config).to(engine.dtype)  # type: ignore[arg-type]
-        vae = place_vae(whole, [META] * len(engine.vae_devices), META)
+        vae = place_vae(empty_vae(engine.spec).to(engine.dtype), [META] * len(engine.vae_devices), META)
         if decodes:
             latents = torch.empty(1, 1, engine.spec.dit.channels, *config.latent_size, dtype=engine.dtype)
             expected |= _numbered("decoder", vae.decode(latents)[1])

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from millstream.cli import app
+from millstream.commands import bench_overlap
+from millstream.commands.bench_overlap import OverlapRequest
 from millstream.commands.bench_quality import INFINITE_DB, QualityRequest, Streamed, compare, psnr
 from millstream.commands.bench_quality import measure as measure_quality
 from millstream.commands.bench_stream import StreamRequest, measure
+from millstream.commands.ranks import Wanted
+from millstream.commands.stream_sessions import measure_sessions
 from millstream.commands.stream_work import chunk_work
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
@@ -87,3 +97,55 @@ def test_fp8_is_asked_for_by_precision() -> None:
 def test_what_cannot_be_is_refused_in_one_line(text: str, precision: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_speed(text, precision)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["in turns", "together"])
+def test_several_sessions_make_what_each_makes_and_a_further_one_holds_what_it_declared(together: bool) -> None:
+    wanted = Wanted(model="wan-tiny", weights=["random"], device="cpu", dtype="float32")
+    config = replace(TINY.stream, height=32, width=48, window=6)
+    measured = measure_sessions(wanted, config, count=3, together=together, chunks=2)
+    assert sum(one["fps"] for one in measured["each"]) == pytest.approx(measured["fps"])
+    assert sum(one["share"] for one in measured["each"]) == pytest.approx(1.0, abs=0.1)
+    assert all(one["share"] > 0 for one in measured["each"])
+    memory = measured["memory_mib"]
+    assert memory["keys_and_values"] == pytest.approx(memory["declared"]), "on a CPU a ring has no zeros behind it"
+    assert measured["round_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [(dict(sessions=0), "--sessions"), (dict(sessions=65), "--sessions"), (dict(together=True), "--sessions 2 or more")],
+)
+def test_sessions_that_cannot_be_are_refused(asked: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        StreamRequest(model="wan-tiny", weights=["random"], **asked)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--sessions", "2", "--together", "--offload-text"]], ids=["one", "two"])
+def test_a_stream_is_measured_from_the_command_line_into_a_folder_that_was_not_there(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    out = tmp_path / "new" / "stream.json"
+    small = ["--model", "wan-tiny", "--weights", "random", "--size", "32x48", "--window", "6", "--precision", "fp32"]
+    command = ["bench", "stream", *small, "--device", "cpu", "--chunks", "1", "--no-floor", *arguments, "--out", str(out)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert written["measured"]["fps"] > 0
+    assert written["measured"]["dtype"] == "float32"
+    assert written["configuration"]["offload_text"] == bool(arguments)
+    assert "frames a second" in result.output
+
+
+def test_the_overlap_benchmark_makes_its_folder_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, plot = tmp_path / "figures" / "overlap.json", tmp_path / "drawn" / "overlap.png"
+
+    def measured(request: OverlapRequest, chosen: object) -> list[object]:
+        assert out.parent.is_dir()
+        assert plot.parent.is_dir()
+        return []
+
+    monkeypatch.setattr(bench_overlap, "measure", measured)
+    monkeypatch.setattr(bench_overlap, "_draw", lambda path, measured: None)
+    bench_overlap.run_bench_overlap(OverlapRequest(), as_json=True, out=out, plot=plot)
+    assert json.loads(out.read_text())["measured"] == {"runs": []}

@@ -68,6 +68,25 @@ def test_a_timeline_a_journal_and_a_replay(tmp_path: Path) -> None:
     assert np.array_equal(frames_of(clip), frames_of(again))
 
 
+def test_the_fast_path_gives_the_same_clip_to_rounding_and_replays_to_its_own_bits(tmp_path: Path) -> None:
+    journal, plain, fast = tmp_path / "run.jsonl", tmp_path / "plain", tmp_path / "fast"
+    assert millstream("generate", *TINY, "--chunks", 3, "--out", plain)[0] == 0
+    speed = ("--fast", "blocks,round_keys,decoder")
+    assert millstream("generate", *TINY, "--chunks", 3, *speed, "--journal", journal, "--out", fast)[0] == 0
+    pairs = [(picture(path), picture(fast / path.name)) for path in sorted(plain.iterdir())]
+    assert len(pairs) == 33
+    assert max(np.abs(one - other).max() for one, other in pairs) <= 1
+    code, said, _ = millstream("replay", journal, "--check", "--quiet")
+    assert (code, said.strip()) == (0, "identical")
+    _, _, errors = millstream("replay", journal, "--check", "--quiet", "--fast", "off")
+    assert "speed: blocks,round_keys,decoder then, off now" in errors
+
+
+def picture(path: Path) -> np.ndarray:
+    with av.open(str(path)) as container:
+        return next(container.decode(video=0)).to_ndarray(format="rgb24").astype(int)
+
+
 def test_a_timeline_may_hold_more_events_than_can_wait_at_once(tmp_path: Path) -> None:
     events = tmp_path / "events.json"
     events.write_text(json.dumps([{"chunk": 1 + n % 2, "type": "seed", "seed": n} for n in range(400)]))
@@ -163,6 +182,10 @@ MISTAKES = {
     "journal exists": (lambda t: ["--journal", file_of(t, "j", b"mine")], "--overwrite"),
     "no such device": (lambda t: ["--device", "cuda:7"], "--device cpu"),
     "no such dtype": (lambda t: ["--dtype", "int3"], "bfloat16"),
+    "no such speed-up": (lambda t: ["--fast", "quick"], "say auto, off, on"),
+    "graphs of nothing": (lambda t: ["--fast", "graphs"], "switch blocks on"),
+    "fast decoder in strips": (lambda t: ["--fast", "on", "--vae-devices", "cpu,cpu"], "one device"),
+    "fast blocks on a mesh": (lambda t: ["--fast", "blocks", "--topology", "front+1"], "one device"),
     "too large": (lambda t: ["--size", "8192x8192", "--window", 900], "GiB free"),
     "both lengths": (lambda t: ["--seconds", 1, "--chunks", 1], "not both"),
     "no length": (lambda t: ["--seconds", 0], "above 0"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
@@ -202,6 +204,16 @@ def test_a_window_that_fills_is_not_recorded() -> None:
     tape = Tape()
     stream(recorded(dit(), tape), ring(DIT), 2)
     assert tape.recorded == 0
+
+
+def test_a_recording_does_not_hold_the_ring_it_was_made_of() -> None:
+    tape, memory = Tape(), ring(DIT)
+    model, there = recorded(dit(), tape), weakref.ref(memory)
+    stream(model, memory, 12)
+    assert tape.recorded == len(model.blocks._recordings) == 2
+    del memory
+    gc.collect()
+    assert there() is None
 
 
 def test_recordings_do_not_grow_with_sessions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,15 +32,19 @@ ARROWS = {
     "load": {"core"},
     "trainer": {"parallel", "models", "ops", "core"},
     "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "profiler", "parallel", "wire", "models", "core"},
-    "cli": {"cli_bench", "cli_parts", "cli_plan", "cli_profile", "cli_serve", "cli_train", "commands", "models", "core"},
-    "cli_bench": {"cli_parts", "commands", "core"},
-    "cli_serve": {"cli_parts", "commands", "load", "core"},
+    "cli": {
+        "cli_bench", "cli_options", "cli_parts", "cli_plan", "cli_profile", "cli_serve", "cli_train", "commands", "models",
+        "core",
+    },
+    "cli_bench": {"cli_options", "cli_parts", "commands", "core"},
+    "cli_options": {"cli_parts"},
+    "cli_serve": {"cli_options", "cli_parts", "commands", "load", "core"},
     "cli_train": {"cli_parts", "commands", "trainer", "core"},
     "cli_parts": {"core"},
     "cli_plan": {"cli_parts", "commands", "planner"},
     "cli_profile": {"cli_parts", "commands", "core"},
     "__main__": {"cli"},
-}
+}  # fmt: skip
 """Which room may import which, besides itself."""
 
 TOPS = {"millstream", "millstream.runtime.engine"}
@@ -122,18 +126,21 @@ def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone
 
 SURFACE = {
     "generate": {
-        "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--exchange-groups", "--fps", "--input",
-        "--journal", "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale", "--out", "--overwrite", "--positions",
-        "--quiet", "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--stream-batch", "--threads",
-        "--topology", "--vae-devices", "--weights", "--window",
+        "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--exchange-groups", "--fast", "--fps",
+        "--input", "--journal", "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale", "--offload-text", "--out",
+        "--overwrite", "--positions", "--precision", "--quiet", "--schedule", "--seconds", "--seed", "--sink", "--size",
+        "--steps", "--stream-batch", "--threads", "--topology", "--vae-devices", "--weights", "--window",
     },
     "serve": {
-        "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--exchange-groups",
+        "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--exchange-groups", "--fast",
         "--host", "--ice-server", "--idle", "--insecure", "--lead", "--log-json", "--lora", "--max-chunks", "--max-life",
-        "--max-waiting", "--memory", "--model", "--plan", "--port", "--share", "--threads", "--topology", "--vae-devices",
+        "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port", "--precision", "--share",
+        "--threads", "--topology", "--vae-devices", "--weights",
+    },
+    "replay": {
+        "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--topology",
         "--weights",
     },
-    "replay": {"--check", "--device", "--input", "--out", "--overwrite", "--quiet", "--topology", "--weights"},
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--json"},
     "plan": {
@@ -165,12 +172,12 @@ SURFACE = {
     },
     "bench overlap": {"--chunks", "--json", "--out", "--plot", "--scale", "--stages", "--topology"},
     "bench quality": {
-        "--chunks", "--device", "--exact", "--fast", "--json", "--model", "--no-exact", "--out", "--precision",
-        "--prompts", "--size", "--steps", "--threads", "--weights", "--window",
+        "--chunks", "--device", "--dtype", "--exact", "--fast", "--json", "--model", "--no-exact", "--offload-text", "--out",
+        "--precision", "--prompts", "--size", "--steps", "--threads", "--weights", "--window",
     },
     "bench stream": {
-        "--chunks", "--device", "--fast", "--floor", "--json", "--model", "--no-floor", "--out", "--precision", "--size",
-        "--steps", "--threads", "--weights", "--window",
+        "--chunks", "--device", "--dtype", "--fast", "--floor", "--json", "--model", "--no-floor", "--offload-text", "--out",
+        "--precision", "--sessions", "--size", "--steps", "--threads", "--together", "--weights", "--window",
     },
     "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
     "train eval": {

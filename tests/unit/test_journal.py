@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSeed, SetSteps, SetWindow
 from millstream.core.errors import EnvelopeRefused, JournalError
+from millstream.core.speed import Speed
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import JournalWriter, read_journal
-from millstream.runtime.replay import replay
+from millstream.runtime.replay import differences, replay
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.test_session import moving_square
 from tests.unit.test_timeline import control_lists
@@ -162,3 +165,36 @@ def test_an_existing_journal_is_not_overwritten_unless_told(tmp_path: Path) -> N
     record(path, 1)
     with pytest.raises(JournalError, match="--overwrite"):
         record(path, 1)
+
+
+FAST = Speed(blocks=True, round_keys=True, decoder=True)
+
+
+@cache
+def fast_engine() -> Engine:
+    return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", speed=FAST)
+
+
+def test_a_journal_says_which_speed_ups_made_it_and_replays_under_them_to_the_same_bits(tmp_path: Path) -> None:
+    digests = record(tmp_path / "run.jsonl", 5, engine=fast_engine())
+    journal = read_journal(tmp_path / "run.jsonl")
+    assert journal.header.speed == FAST
+    assert [chunk.chunk.digest for chunk in replay(fast_engine(), journal)] == digests
+    assert differences(fast_engine(), journal.header) == []
+
+
+def test_a_replay_without_the_speed_ups_runs_and_says_what_differs(tmp_path: Path) -> None:
+    record(tmp_path / "run.jsonl", 3, engine=fast_engine())
+    journal = read_journal(tmp_path / "run.jsonl")
+    assert len(list(replay(tiny_engine(), journal))) == 3
+    assert differences(tiny_engine(), journal.header) == ["speed: blocks,round_keys,decoder then, off now"]
+
+
+def test_a_journal_that_says_nothing_of_speed_ups_was_made_without(tmp_path: Path) -> None:
+    digests = record(tmp_path / "run.jsonl", 2)
+    header, *rest = (tmp_path / "run.jsonl").read_text().splitlines()
+    older = {name: value for name, value in json.loads(header).items() if name != "speed"}
+    (tmp_path / "older.jsonl").write_text("\n".join([json.dumps(older), *rest, ""]))
+    journal = read_journal(tmp_path / "older.jsonl")
+    assert journal.header.speed == Speed()
+    assert [chunk.chunk.digest for chunk in replay(tiny_engine(), journal)] == digests

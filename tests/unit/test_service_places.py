@@ -15,6 +15,8 @@ import torch
 
 from millstream.core.controls import Cut, Pause, Resume, SetSteps, SetWindow
 from millstream.core.errors import ConfigError, ControlError, Overloaded, SnapshotError, UnknownSession
+from millstream.core.speed import Speed
+from millstream.models.fast.recorded import RecordedStack
 from millstream.runtime import snapshot
 from millstream.runtime.admission import AdmissionConfig, Admitted
 from millstream.runtime.chunk_times import ChunkTimes
@@ -24,6 +26,7 @@ from millstream.runtime.notices import Applied, Ended, Live, Pictured, Waiting
 from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
 from millstream.runtime.session import Session
+from tests.unit.test_fast_dit import Tape
 from tests.unit.test_service import BYTES, PATIENCE_S, Owner, alone, config, request, running
 
 
@@ -235,6 +238,24 @@ def test_it_is_ready_only_when_it_is_warm(engine: Engine, monkeypatch: pytest.Mo
     go_on.set()
     assert service.ready.wait(PATIENCE_S)
     service.close()
+
+
+def test_what_is_recorded_is_recorded_before_it_is_ready_and_what_was_measured_is_a_replay() -> None:
+    engine, tape = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Tape()
+    engine.speed = Speed(blocks=True, round_keys=True, graphs=True)
+    engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, tape)
+    service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
+    measured = []
+    add = service.places.admission.times.add
+    service.places.admission.times.add = lambda shape, seconds: (measured.append(tape.replayed), add(shape, seconds))
+    service.start(warm_up=[config(engine)])
+    assert service.ready.wait(PATIENCE_S)
+    service.close()
+    calls = len(config(engine).steps) + 1
+    assert tape.recorded == 2, "steps and commits of a full window"
+    assert len(measured) == 2
+    assert measured[1] - measured[0] == calls, "every call of a chunk that counts"
+    assert not engine.generator.caches
 
 
 def saved(engine: Engine, chunks: int = 2, **changes: object) -> snapshot.Snapshot:

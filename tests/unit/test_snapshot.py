@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps, SetWindow
 from millstream.core.errors import SnapshotError
+from millstream.core.speed import Speed
 from millstream.runtime import snapshot
 from millstream.runtime.engine import Engine
 from millstream.runtime.live_feed import LiveFeed
@@ -265,3 +266,33 @@ def test_a_damaged_file_is_refused_or_harmless(
     except SnapshotError as error:
         said = str(error)
     assert "\n" not in said
+
+
+@pytest.fixture(scope="module")
+def fast() -> Engine:
+    speed = Speed(blocks=True, round_keys=True, decoder=True, paired_commits=True)
+    return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", speed=speed)
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(window=9, sink=2, positions="windowed")], ids=str)
+@pytest.mark.parametrize("saved_fast", [True, False], ids=["fast to plain", "plain to fast"])
+def test_a_session_goes_on_under_other_speed_ups_as_it_would_have_to_rounding(
+    engine: Engine, fast: Engine, fingerprint: str, tmp_path: Path, saved_fast: bool, changes: dict[str, object]
+) -> None:
+    """The state they hold between chunks is the same, a commit that was put off included."""
+    here, there = (fast, engine) if saved_fast else (engine, fast)
+    original = here.session("sea", height=32, width=48, **changes)
+    digests(original, 5)
+    path = tmp_path / "saved.safetensors"
+    snapshot.write(snapshot.take(here, original, here.fingerprint()), path)
+    revived = snapshot.revive(snapshot.read(path, there, fingerprint), there, f"{saved_fast}{len(changes)}")
+    for before, after in zip(pixels(original, 4), pixels(revived, 4), strict=True):
+        assert np.abs(before.astype(int) - after.astype(int)).max() <= 1
+
+
+def test_one_that_owes_a_commit_goes_on_to_the_bits_it_would_have_had_with_it_made(fast: Engine, fingerprint: str) -> None:
+    original = fast.session("sea", height=32, width=48)
+    digests(original, 5)
+    assert fast.generator.caches[original.id].owed is not None
+    taken = snapshot.take(fast, original, fingerprint)
+    assert digests(snapshot.revive(taken, fast, "after a commit"), 3) == digests(original, 3)

@@ -1,0 +1,115 @@
+"""`millstream bench stream --sessions`: several streams on one device, what they make in all, and what a further one holds.
+
+They take turns chunk by chunk, or share their model calls. Every window is full and every call warm before anything counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from millstream.commands.memory import bytes_in_use, session_bytes
+from millstream.commands.ranks import Wanted, load_engine
+from millstream.core.config import StreamConfig
+from millstream.runtime.engine import Engine
+from millstream.runtime.session import Chunk, Session
+
+PROMPT = "a red balloon drifts over green hills at dawn"
+SETTLE = 3
+"""Chunks after the window is full before anything counts."""
+MAX_SESSIONS = 64
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One session's chunk, and the seconds that went into it."""
+
+    number: int
+    frames: int
+    seconds: float
+
+
+def settling_chunks(engine: Engine, config: StreamConfig) -> int:
+    """Until a stream is as it will be."""
+    return max(-(-config.window // config.frames_per_chunk) + SETTLE, engine.chunks_until_warm(config))
+
+
+def measure_sessions(wanted: Wanted, config: StreamConfig, *, count: int, together: bool, chunks: int) -> dict[str, Any]:
+    """`count` streams of `chunks` chunks each."""
+    engine = load_engine(wanted, config)
+    sessions, in_use = [], [bytes_in_use(engine.device)]
+    for seed in range(count):
+        sessions.append(engine.session(PROMPT, config=replace(config, seed=seed)))
+        for _ in sessions[-1].stream(settling_chunks(engine, config)):
+            pass
+        in_use.append(bytes_in_use(engine.device))
+    make = share_calls if together else take_turns
+    for _ in range(engine.chunks_until_warm(config)):  # calls that are shared have shapes of their own
+        list(make(engine, sessions))
+    begun, rounds, turns = time.perf_counter(), list[float](), list[Turn]()
+    for _ in range(chunks):
+        before = time.perf_counter()
+        turns += make(engine, sessions)
+        rounds.append(1e3 * (time.perf_counter() - before))
+    wall_s, held = time.perf_counter() - begun, engine.held_bytes()
+    for session in sessions:
+        session.close()
+    return {
+        "speed": engine.speed.names,
+        "fp8": engine.speed.fp8,
+        "dtype": str(engine.dtype).removeprefix("torch."),
+        "sessions": count,
+        "together": together,
+        "fps": sum(turn.frames for turn in turns) / wall_s,
+        "each": [_each(turns, number, wall_s) for number in range(count)],
+        "round_ms": statistics.median(rounds),
+        "memory_mib": {
+            "first": (in_use[1] - in_use[0]) / MIB,
+            "further": (in_use[-1] - in_use[1]) / max(1, count - 1) / MIB,
+            "declared": session_bytes(engine.spec, config, engine.dtype) / MIB,
+            "keys_and_values": held / count / MIB,
+            "all": in_use[-1] / MIB,
+        },
+    }
+
+
+def take_turns(engine: Engine, sessions: Sequence[Session]) -> Iterator[Turn]:
+    """A chunk of each, one after the other."""
+    for number, session in enumerate(sessions):
+        begun = time.perf_counter()
+        chunk = next(session.stream(1))
+        yield Turn(number=number, frames=len(chunk.frames), seconds=time.perf_counter() - begun)
+
+
+def share_calls(engine: Engine, sessions: Sequence[Session]) -> Iterator[Turn]:
+    """A chunk of each in the same model calls; pictures are each one's own."""
+    begun = time.perf_counter()
+    parcels = [parcel for session in sessions if (parcel := session.plan_chunk()) is not None]
+    deliveries, share_ms = engine.submit_together(parcels)
+    chunks = [session.accept(each, shared_ms=share_ms) for session, each in zip(sessions, deliveries, strict=True)]
+    seconds = (time.perf_counter() - begun) / len(sessions)
+    for number, chunk in enumerate(chunks):
+        assert isinstance(chunk, Chunk), "nothing cuts or stops these streams"
+        yield Turn(number=number, frames=len(chunk.frames), seconds=seconds)
+
+
+def _each(turns: Sequence[Turn], number: int, wall_s: float) -> dict[str, float]:
+    """Frames a second of one session, and how much of the time was spent on it."""
+    mine = [turn for turn in turns if turn.number == number]
+    return {"fps": sum(turn.frames for turn in mine) / wall_s, "share": sum(turn.seconds for turn in mine) / wall_s}
+
+
+def show_sessions(measured: dict[str, Any], console: Console) -> None:
+    memory, each = measured["memory_mib"], measured["each"]
+    how = "in shared calls" if measured["together"] else "in turns"
+    console.print(f"{measured['fps']:.2f} frames a second in all, {measured['sessions']} sessions {how}", highlight=False)
+    shares = ", ".join(f"{one['fps']:.2f} ({one['share']:.1%})" for one in each)
+    console.print(f"each, and its share of the time: {shares}", highlight=False)
+    console.print(f"a chunk of all: {measured['round_ms']:.1f} ms", highlight=False)
+    console.print("memory MiB: " + ", ".join(f"{name} {size:.1f}" for name, size in memory.items()), highlight=False)

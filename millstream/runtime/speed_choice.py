@@ -1,0 +1,62 @@
+"""Which speed-ups a model on a device can use: what `--fast auto` stands for, and what is left of what was asked.
+
+Decides and loads nothing. How a speed-up is applied is in `models/fast/apply.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from millstream.core.config import ModelSpec, VAEConfig
+from millstream.core.speed import ALL, Speed
+from millstream.core.topology import Topology
+from millstream.ops.backend import has_triton
+from millstream.ops.conv3 import find_convolution
+
+log = logging.getLogger(__name__)
+
+FIRST_CAPABILITY = (8, 0)
+"""GPUs that multiply bfloat16 and have cuDNN's attention."""
+MAX_HEAD_WIDTH, HEAD_MULTIPLE = 128, 8
+"""Heads whose sums of exponentials cuDNN gives."""
+
+
+def automatic_speed(device: torch.device, dtype: torch.dtype, topology: Topology, num_vae_devices: int = 0) -> Speed:
+    """Everything that costs no quality, on one GPU in bfloat16; the plain path elsewhere.
+
+    float32 is left plain too: whoever asks for it wants the numbers rather than the speed. A VAE in strips has no fast decoder.
+    """
+    if device.type != "cuda" or dtype != torch.bfloat16 or not topology.is_local:
+        return Speed()
+    if not has_triton() or torch.cuda.get_device_capability(device) < FIRST_CAPABILITY:
+        return Speed()
+    return replace(ALL, decoder=False, own_convolution=False) if num_vae_devices > 1 else ALL
+
+
+def fitting_speed(asked: Speed, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Speed:
+    """What of it this model has a use for on this device. The rest is left plain and said in one line."""
+    reasons = {name: why for name in asked.names if (why := _why_not(name, spec, device, dtype))}
+    if reasons:
+        log.info("left plain: %s", "; ".join(f"{name}, since {why}" for name, why in reasons.items()))
+    plain: dict[str, Any] = dict.fromkeys(reasons, False)
+    return replace(asked, **plain)
+
+
+def _why_not(name: str, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> str:
+    """Empty where it can be."""
+    if name in ("decoder", "own_convolution") and not isinstance(spec.vae, VAEConfig):
+        return f"{spec.name} has a VAE of its own"
+    if name in ("graphs", "own_convolution", "decode_stream") and device.type != "cuda":
+        return "there is no GPU"
+    if name == "own_convolution" and (dtype != torch.bfloat16 or find_convolution() is None):
+        return "the library's convolution serves"
+    if name == "round_keys" and device.type == "cuda":
+        if dtype != torch.bfloat16:
+            return "attention gives its sums in bfloat16 alone"
+        if spec.dit.head_width > MAX_HEAD_WIDTH or spec.dit.head_width % HEAD_MULTIPLE:
+            return f"attention gives no sums of heads of {spec.dit.head_width}"
+    return ""
