@@ -6,11 +6,12 @@ Built on the meta device, then filled, so a model is never in memory twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from millstream.core.config import BrookVAEConfig, ModelSpec, TextConfig
 from millstream.core.errors import WeightsError
@@ -23,11 +24,10 @@ from millstream.models.prompts import Embedder, PromptEncoder
 from millstream.models.visiting import VisitingEmbedder
 from millstream.models.wan.text import ByteTokenizer, Tokenizer, UMT5Embedder, UMT5Tokenizer, build_umt5
 from millstream.models.wan.vae import WanVAE
-from millstream.models.weights.files import find_shards
-from millstream.models.weights.fill import fill, fill_random
+from millstream.models.weights.fill import Keep, everything, fill, fill_random
 from millstream.models.weights.fingerprint import fingerprint_of, records
 from millstream.models.weights.locate import ModelFiles, locate
-from millstream.models.weights.lora import merge_lora
+from millstream.models.weights.lora import Merged, merging
 
 RANDOM = "random"
 HOST = torch.device("cpu")
@@ -78,17 +78,16 @@ def load_model(
 ) -> LoadedModel:
     """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for Brook. With
     `offload_text` the text encoder waits in host memory and visits the device."""
-    _check_loras(loras)
     if isinstance(spec.vae, BrookVAEConfig):
-        dit, vae, embedder = _load_brook(spec, weights, device, dtype)
+        with _merging(spec, loras) as merged:
+            dit, vae, embedder = _load_brook(spec, weights, device, dtype, merged)
     else:
         files = _located(weights, ("dit", *SIDES) if with_dit else SIDES)
-        dit = _load_wan_dit(spec, weights, files, device, dtype) if with_dit else _empty_dit(spec)
+        with _merging(spec, loras) as merged:
+            dit = _load_wan_dit(spec, weights, files, device, dtype, merged) if with_dit else _empty_dit(spec)
         vae = _load_wan_vae(spec, weights, files, device, dtype)
         text_device = HOST if offload_text and files else device  # random numbers are a device's own
         embedder = _load_umt5(spec, weights, files, text_device, dtype)
-    if with_dit:
-        _merge(dit, loras)
     if offload_text:
         embedder = VisitingEmbedder(embedder, device)
     return LoadedModel(spec=spec, dit=dit, vae=vae, text=PromptEncoder(embedder), device=device, dtype=dtype)
@@ -101,25 +100,27 @@ def load_dit(
     device: torch.device,
     dtype: torch.dtype,
     loras: Sequence[tuple[str, float]] = (),
+    keep: Keep = everything,
 ) -> CausalDiT:
-    """The same, without the parts around it."""
-    _check_loras(loras)
-    if isinstance(spec.vae, BrookVAEConfig):
-        dit, _, _ = _load_brook(spec, weights, device, dtype)
-    else:
-        dit = _load_wan_dit(spec, weights, _located(weights, ("dit",)), device, dtype)
-    _merge(dit, loras)
-    return dit
+    """The same, without the parts around it: what `keep` leaves of each parameter, of which one is there whole at a time."""
+    with _merging(spec, loras) as merged:
+
+        def kept(name: str, whole: Tensor) -> Tensor | None:
+            return keep(name, merged(name, whole))
+
+        if isinstance(spec.vae, BrookVAEConfig):
+            return _load_brook(spec, weights, device, dtype, kept)[0]
+        return _load_wan_dit(spec, weights, _located(weights, ("dit",)), device, dtype, kept)
 
 
 def _load_wan_dit(
-    spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype
+    spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype, keep: Keep
 ) -> CausalDiT:
     dit = _empty_dit(spec)
     if files is None:
-        fill_random(dit, seed=_random_seed(weights) or 0, device=device, dtype=dtype)
+        fill_random(dit, seed=_random_seed(weights) or 0, device=device, dtype=dtype, keep=keep)
     else:
-        fill(dit, "dit", files.dit, device=device, dtype=dtype)
+        fill(dit, "dit", files.dit, device=device, dtype=dtype, keep=keep)
     return dit
 
 
@@ -162,30 +163,25 @@ def _empty_dit(spec: ModelSpec) -> CausalDiT:
         return CausalDiT(spec.dit)
 
 
-def _check_loras(loras: Sequence[tuple[str, float]]) -> None:
-    """A wrong name is said now, not after billions of weights."""
-    for path, _ in loras:
-        find_shards(Path(path))
-
-
-def _merge(dit: CausalDiT, loras: Sequence[tuple[str, float]]) -> None:
-    for path, scale in loras:
-        merge_lora(dit, Path(path), scale=scale)
+def _merging(spec: ModelSpec, loras: Sequence[tuple[str, float]]) -> AbstractContextManager[Merged]:
+    """A LoRA that is not there, or does not fit, is said now, not after billions of weights."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in _empty_dit(spec).named_parameters()}
+    return merging([(Path(path), scale) for path, scale in loras], shapes)
 
 
 def _load_brook(
-    spec: ModelSpec, weights: Sequence[str], device: torch.device, dtype: torch.dtype
+    spec: ModelSpec, weights: Sequence[str], device: torch.device, dtype: torch.dtype, keep: Keep
 ) -> tuple[CausalDiT, BrookVAE, Embedder]:
     seed = _random_seed(weights)
     if seed is None:
         if len(weights) != 1:
             raise WeightsError(f"{spec.name} is one file, got {len(weights)}; give one --weights")
         if weights[0] == BUNDLED:
-            return load_bundle(PATH, spec, device=device, dtype=dtype, fingerprint=FINGERPRINT)
-        return load_bundle(Path(weights[0]), spec, device=device, dtype=dtype)
+            return load_bundle(PATH, spec, device=device, dtype=dtype, fingerprint=FINGERPRINT, keep=keep)
+        return load_bundle(Path(weights[0]), spec, device=device, dtype=dtype, keep=keep)
     parts = build(spec, num_words=0)
-    for module in parts.values():
-        fill_random(module, seed=seed, device=device, dtype=dtype)
+    for part, module in parts.items():
+        fill_random(module, seed=seed, device=device, dtype=dtype, keep=keep if part == "dit" else everything)
     return parts["dit"], parts["vae"], WordEmbedder(parts["text"], WordTokenizer(()))
 
 

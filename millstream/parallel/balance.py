@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 Bounds = tuple[int, ...]
 """Where each stage begins, and where the last one ends: stage s has layers bounds[s] up to bounds[s + 1]."""
+GAIN = 1.1
+"""How much quicker the slowest stage must become for another split to be worth it."""
 
 
 def balance(costs: Sequence[float], stages: int, *, slowness: Sequence[float] = (), other_work: Sequence[float] = ()) -> Bounds:
@@ -47,6 +49,16 @@ def stage_costs(
     return [
         sum(costs[start:stop]) * slow + other for (start, stop), slow, other in zip(layers, slowness, other_work, strict=True)
     ]
+
+
+def better_split(
+    bounds: Bounds, *, slowness: Sequence[float], other_work: Sequence[float] = (), gain: float = GAIN
+) -> Bounds | None:
+    """Of equal layers, the split that suits these stages; None if `bounds` does nearly as well."""
+    layers = [1.0] * bounds[-1]
+    found = balance(layers, len(bounds) - 1, slowness=slowness, other_work=other_work)
+    now, then = (max(stage_costs(layers, each, slowness=slowness, other_work=other_work)) for each in (bounds, found))
+    return found if now > gain * then else None
 
 
 def owner(layer: int, bounds: Bounds) -> int:

@@ -15,12 +15,20 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from millstream.core.errors import CompileRefused
+from millstream.core.errors import CompileRefused, ConfigError
 from millstream.models.dit import CausalDiT
 from millstream.models.kv import KVRing, RingShape
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
+
+BACKENDS = ("inductor", "aot_eager", "eager")
+"""What may compile the blocks. The last two only trace: for looking at graphs, not for speed."""
+
+
+def check_backend(name: str) -> None:
+    if name and name not in BACKENDS:
+        raise ConfigError(f"blocks are compiled by {', '.join(BACKENDS)} or not at all (off), got {name!r}")
 
 
 def compile_blocks(dit: CausalDiT | MeshDiT, *, backend: str = "inductor") -> None:

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 from millstream.core.topology import check_head_groups
 from millstream.models.dit import CausalDiT, RMSNorm, SelfAttention
+from millstream.models.weights.fill import frozen
 from millstream.ops.rope import rotate
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.sequence import SequenceMemory
-from millstream.parallel.tensor import linear_of
 
 
 class OverlappedSelfAttention(nn.Module):
@@ -31,7 +31,7 @@ class OverlappedSelfAttention(nn.Module):
         weight = torch.stack([layer.weight.detach() for layer in (whole.q, whole.k, whole.v)])
         bias = torch.stack([layer.bias.detach() for layer in (whole.q, whole.k, whole.v)])
         self.parts = nn.ModuleList(
-            linear_of(rows.flatten(0, 3).contiguous(), numbers.flatten())
+            _linear_of(rows.flatten(0, 3).contiguous(), numbers.flatten())
             for rows, numbers in zip(weight.unflatten(1, (*shape[1:4], -1)).unbind(2), bias.view(shape).unbind(2), strict=True)
         )
 
@@ -74,3 +74,9 @@ def overlap_exchange(dit: CausalDiT, group: RankGroup, head_groups: int) -> None
     check_head_groups(dit.config.heads // group.size, head_groups)
     for block in dit.blocks:
         block.self_attn = OverlappedSelfAttention(block.self_attn, group, head_groups)
+
+
+def _linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight, layer.bias = frozen(weight), frozen(bias)
+    return layer

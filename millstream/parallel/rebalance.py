@@ -17,12 +17,9 @@ from torch import Tensor, nn
 
 from millstream.models.dit import BlockStack, CrossKV
 from millstream.models.kv import KVRing
-from millstream.parallel.balance import Bounds, balance, owner, stage_costs
+from millstream.parallel.balance import GAIN, Bounds, better_split, owner
 from millstream.parallel.collectives import Pending
 from millstream.parallel.layers import StagedDiT
-
-GAIN = 1.1
-"""How much quicker the slowest stage must become for a move to be worth it."""
 
 
 class Held(NamedTuple):
@@ -42,10 +39,8 @@ def better_bounds(dit: StagedDiT, *, gain: float = GAIN) -> Bounds | None:
     mine = torch.tensor([dit.busy.lap()], dtype=torch.float64, device=dit.patch_in.weight.device)
     seconds = dit.mesh.collect(mine, "busy times").view(dit.lane.size, dit.stage.size).amax(dim=1).tolist()
     counts = [stop - start for start, stop in zip(dit.bounds, dit.bounds[1:], strict=False)]
-    slowness, layers = [each / count for each, count in zip(seconds, counts, strict=True)], [1.0] * dit.bounds[-1]
-    found = balance(layers, dit.lane.size, slowness=slowness)
-    now, then = (max(stage_costs(layers, bounds, slowness=slowness)) for bounds in (dit.bounds, found))
-    return found if now > gain * then else None
+    slowness = [each / count for each, count in zip(seconds, counts, strict=True)]
+    return better_split(dit.bounds, slowness=slowness, gain=gain)
 
 
 def move_layers(dit: StagedDiT, bounds: Bounds, held: Sequence[Held]) -> list[Held]:

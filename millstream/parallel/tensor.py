@@ -21,14 +21,14 @@ from millstream.parallel.collectives import RankGroup
 class TensorSelfAttention(nn.Module):
     """Some of the heads. Parameters are named as in the whole layer."""
 
-    def __init__(self, whole: SelfAttention, group: RankGroup) -> None:
+    def __init__(self, share: SelfAttention, group: RankGroup) -> None:
         super().__init__()
-        assert whole.heads % group.size == 0, f"{whole.heads} heads over {group.size} ranks"
-        self.heads = whole.heads // group.size
-        self._group, self._width = group, whole.q.out_features
-        self.q, self.k, self.v = (_columns(layer, group) for layer in (whole.q, whole.k, whole.v))
-        self.o = _rows(whole.o, group)
-        self.norm_q, self.norm_k = (_share_of_norm(norm, group) for norm in (whole.norm_q, whole.norm_k))
+        self.heads = share.heads // group.size
+        self._group, self._width = group, share.q.in_features
+        held = share.q.weight.shape[0] * group.size
+        assert held == self._width, f"a share of {held} of {self._width} heads' outputs over {group.size} ranks"
+        self.q, self.k, self.v, self.o = share.q, share.k, share.v, share.o
+        self.norm_q, self.norm_k = share.norm_q, share.norm_k
 
     def remember(self, x_BLD: Tensor, layer: int, memory: Memory) -> None:
         """Only leave this chunk's keys and values."""
@@ -57,48 +57,18 @@ class TensorSelfAttention(nn.Module):
 class TensorMLP(nn.Module):
     """Some of the hidden units."""
 
-    def __init__(self, whole: MLP, group: RankGroup) -> None:
+    def __init__(self, share: MLP, group: RankGroup) -> None:
         super().__init__()
-        assert whole.activation == "gelu", f"a block's MLP is gelu, got {whole.activation}"
-        self._group = group
-        self.up, self.down = _columns(whole.up, group), _rows(whole.down, group)
+        assert share.activation == "gelu", f"a block's MLP is gelu, got {share.activation}"
+        self._group, self.up, self.down = group, share.up, share.down
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.gelu(self.up(x), approximate="tanh")
         return self._group.sum(F.linear(hidden, self.down.weight), "mlp") + self.down.bias
 
 
-def split_tensors(dit: CausalDiT, group: RankGroup) -> CausalDiT:
-    """The same model with this rank's share of every block; what is not its share is let go."""
+def connect_tensors(dit: CausalDiT, group: RankGroup) -> None:
+    """Have every block, whose parameters are this rank's share (`parallel/shares.py`), work with those of the others."""
     for block in dit.blocks:
         block.self_attn = TensorSelfAttention(block.self_attn, group)
         block.ffn = TensorMLP(block.ffn, group)
-    return dit
-
-
-def _columns(layer: nn.Linear, group: RankGroup) -> nn.Linear:
-    """This rank's share of a layer's outputs."""
-    return linear_of(_share(layer.weight, 0, group), _share(layer.bias, 0, group))
-
-
-def _rows(layer: nn.Linear, group: RankGroup) -> nn.Linear:
-    """This rank's share of a layer's inputs; the bias is whole, and added once, after the sum."""
-    return linear_of(_share(layer.weight, 1, group), layer.bias.detach())
-
-
-def _share_of_norm(norm: RMSNorm, group: RankGroup) -> RMSNorm:
-    share = RMSNorm(0, norm.eps)
-    share.weight = nn.Parameter(_share(norm.weight, 0, group), requires_grad=False)
-    return share
-
-
-def _share(x: Tensor, dim: int, group: RankGroup) -> Tensor:
-    assert x.shape[dim] % group.size == 0, f"{tuple(x.shape)} over {group.size} ranks along {dim}"
-    return x.detach().chunk(group.size, dim)[group.place].clone()
-
-
-def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """A frozen layer with these parameters."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    layer.weight, layer.bias = (nn.Parameter(x, requires_grad=False) for x in (weight, bias))
-    return layer

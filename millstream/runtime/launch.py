@@ -14,11 +14,12 @@ from millstream.core.topology import FRONT, Topology
 from millstream.parallel.groups import Groups
 from millstream.runtime.board import Board, Meeting
 from millstream.runtime.crew import Crew, Run
+from millstream.runtime.first_split import FRONT_WORK
 from millstream.runtime.front_watch import FrontWatch
 from millstream.runtime.link import MeshLink
 from millstream.runtime.mesh_config import MeshConfig
-from millstream.runtime.rank import WEIGHTS, join_groups, rank_device, run_rank
-from millstream.runtime.startup import agree, facts_of
+from millstream.runtime.rank import WEIGHTS, compare_with_all, join_groups, rank_device, run_rank
+from millstream.runtime.startup import facts_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +83,7 @@ class LaunchedMesh:
         self._config, self._board = config, board
         self._local_rank = local_rank
         board.claim(FRONT)
+        board.post(f"{FRONT_WORK}/{FRONT}", config.front_s)
         self.crew = Crew(run, config, board.meeting) if run is not None else None
         self._watch = FrontWatch(config, board, self.crew)
         self.link = MeshLink(self._join, device=device, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
@@ -117,9 +119,10 @@ class LaunchedMesh:
     def _join(self) -> Groups:
         """On the link's thread."""
         config, limits = self._config, self._config.limits
-        everybody = range(config.topology.world_size)
         _, backend = rank_device(config, FRONT, self._local_rank)
-        agree(self._board, FRONT, everybody, facts_of(config, backend, None), stage="start", timeout_s=limits.start_s)
+        facts = facts_of(config, backend, None)
+        for stage in ("start", "weights"):
+            compare_with_all(self._board, FRONT, config, facts, stage)
         return join_groups(self._board, config.topology, FRONT, limits, backend=backend)
 
 

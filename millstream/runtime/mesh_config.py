@@ -9,7 +9,11 @@ from pathlib import Path
 import torch
 
 from millstream.core.errors import ConfigError
+from millstream.core.speed import Speed
 from millstream.core.topology import Topology
+
+OF_GENERATOR = ("blocks", "fp8", "round_keys", "paired_commits", "graphs")
+"""The speed-ups that a rank of a mesh has a part in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +53,11 @@ class MeshConfig:
     """What compiles the blocks: `inductor`, or `eager`, which only traces; empty where they run as they are."""
     head_groups: int = 1
     """Where tokens are spread: groups that a rank's heads travel in, each while the next is projected."""
+    speed: Speed = field(default_factory=Speed)
+    """What of it is the generator's; pictures are the front's."""
+    front_s: float = 0.0
+    """Seconds of the leader's device that the front takes for its pictures, for every model call; 0 where it has its own. Only
+    the front's word counts."""
     limits: MeshLimits = field(default_factory=MeshLimits)
     reports: Path = Path("out/hangs")
     """Folder for what is written down before a mesh that hangs is killed."""
@@ -64,6 +73,8 @@ def mesh_config(
     limits: MeshLimits | None = None,
     compile_backend: str = "",
     head_groups: int = 1,
+    speed: Speed | None = None,
+    front_s: float = 0.0,
 ) -> MeshConfig:
     """For this machine: the ranks of a mesh share its threads."""
     return MeshConfig(
@@ -77,4 +88,6 @@ def mesh_config(
         limits=limits or MeshLimits(),
         compile_backend=compile_backend,
         head_groups=head_groups,
+        speed=Speed(**{name: getattr(speed or Speed(), name) for name in OF_GENERATOR}),
+        front_s=front_s,
     )

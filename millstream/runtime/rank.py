@@ -1,8 +1,9 @@
 """A process of the mesh, from its start to its end. The front starts it, or torchrun does.
 
-In this order, so that nobody waits for somebody who cannot come: join the board, begin to say that one lives, load the weights,
-compare with everybody else, make the groups, and only then the first collective. Whatever fails ends the process, with one
-line that says why; the others learn it from the board, or from a connection that is gone.
+In this order, so that nobody waits for somebody who cannot come: join the board, begin to say that one lives, compare what one
+was told, split the layers, load a share of the weights, compare those, make the groups, and only then the first collective.
+Whatever fails ends the process, with one line that says why; the others learn it from the board, or from a connection that
+is gone.
 """
 
 from __future__ import annotations
@@ -19,25 +20,29 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
+from millstream.core.config import ModelSpec
 from millstream.core.errors import DeviceError, MillstreamError
 from millstream.core.presets import find_model
 from millstream.core.topology import LEADER, Topology
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
-from millstream.models.weights.fingerprint import fingerprint_of, records
-from millstream.parallel.apply import parallelise
+from millstream.models.weights.fingerprint import Recorder, fingerprint_of
+from millstream.parallel.apply import connect
 from millstream.parallel.compiled import compile_blocks
 from millstream.parallel.groups import Groups, create_groups
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.shares import Share, share_of
 from millstream.runtime.board import Board, Meeting
+from millstream.runtime.first_split import first_split
 from millstream.runtime.generator import Generator
 from millstream.runtime.mesh import Leader, MeshRank
 from millstream.runtime.mesh_config import MeshConfig, MeshLimits
 from millstream.runtime.parity import compared
 from millstream.runtime.standing import Standing
-from millstream.runtime.startup import agree, facts_of
+from millstream.runtime.startup import Facts, agree, facts_of
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.runtime.watchdog import GAVE_UP, Watchdog
 
@@ -91,6 +96,11 @@ def join_groups(board: Board, topology: Topology, rank: int, limits: MeshLimits,
     return create_groups(topology, rank, timeout_s=timeout_s)
 
 
+def compare_with_all(board: Board, rank: int, config: MeshConfig, facts: Facts, stage: str) -> None:
+    """Raise, on every rank of the world, if one says something else."""
+    agree(board, rank, range(config.topology.world_size), facts, stage=stage, timeout_s=config.limits.start_s)
+
+
 def rank_device(config: MeshConfig, rank: int, local_rank: int | None = None) -> tuple[torch.device, str]:
     """Which device a rank works on, and what ranks speak through. Where each has a GPU of its own, NCCL between devices; where
     there are fewer than a topology asks for, ranks share them and speak through host memory."""
@@ -124,19 +134,21 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
         torch.cuda.set_device(device)
     spec = find_model(config.model)
     topology.check(spec.dit, head_groups=config.head_groups)
-    dit = load_dit(spec, config.weights, device=device, dtype=DTYPES[config.dtype], loras=config.loras)
-    weights = records("dit", dit)
+    compare_with_all(board, rank, config, facts_of(config, backend, None), "start")
+    bounds = first_split(config, spec, rank, board, device=device, dtype=DTYPES[config.dtype])
+    dit, weights = _load_share(config, spec, share_of(topology, rank, bounds), device)
     if rank == LEADER:
         board.post(WEIGHTS, weights.hex())
-    facts = facts_of(config, backend, fingerprint_of({"dit": weights}))
-    agree(board, rank, range(topology.world_size), facts, stage="start", timeout_s=limits.start_s)
+    facts = facts_of(config, backend, fingerprint_of({"dit": weights})) | {"layers": str(bounds)}
+    compare_with_all(board, rank, config, facts, "weights")
     groups = join_groups(board, topology, rank, limits, backend=backend)
     groups, record = compared(groups, board, limits.window_s)
     watchdog.record = record
-    share = parallelise(dit, topology, groups, head_groups=config.head_groups)
+    share = connect(dit, topology, groups, bounds=bounds, head_groups=config.head_groups)
     if config.compile_backend:
         compile_blocks(share, backend=config.compile_backend)
     generator = make_generator(share, Stopwatch(device, rank=rank))
+    generator.defers_commits = config.speed.paired_commits
     standing = Standing(share, board, config, groups, record)
     member = MeshRank(generator, groups, watchdog, check=standing.check)
     if rank == LEADER:
@@ -144,6 +156,19 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
     else:
         member.follow()
     watchdog.stop()
+
+
+def _load_share(config: MeshConfig, spec: ModelSpec, share: Share, device: torch.device) -> tuple[CausalDiT, bytes]:
+    """This rank's share of the DiT, and what the whole adds to the model's fingerprint: every parameter passes through once, so
+    that ranks notice if they read different files."""
+    recorder = Recorder("dit")
+
+    def keep(name: str, whole: Tensor) -> Tensor | None:
+        recorder.add(name, whole)
+        return share(name, whole)
+
+    dit = load_dit(spec, config.weights, device=device, dtype=DTYPES[config.dtype], loras=config.loras, keep=keep)
+    return dit, recorder.records()
 
 
 def _say(board: Board | None, rank: int, reason: str, error: BaseException) -> None:

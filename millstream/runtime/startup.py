@@ -34,6 +34,7 @@ def facts_of(config: MeshConfig, backend: str, weights: str | None) -> dict[str,
         "limits": repr(config.limits),
         "compile": config.compile_backend or "off",
         "head groups": str(config.head_groups),
+        "speed": ", ".join(config.speed.names) or "off",
     }
     if weights is not None:
         facts |= {"weights": weights, "attention": attention_backends(), "threads": str(torch.get_num_threads())}

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from millstream.core.speed import Speed
 from millstream.core.topology import Topology
+from millstream.models.weights.fill import Keep
 from millstream.runtime import mesh, rank
 from millstream.runtime.board import Meeting
 from millstream.runtime.mesh_config import MeshConfig
@@ -31,6 +33,11 @@ def compiles_alone(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(replace(config, compile_backend="eager") if number == GUILTY else config, number, meeting)
 
 
+def carries_commits_alone(config: MeshConfig, number: int, meeting: Meeting) -> None:
+    other = replace(config, speed=Speed(paired_commits=True))
+    rank.run_rank(other if number == GUILTY else config, number, meeting)
+
+
 def other_attention(config: MeshConfig, number: int, meeting: Meeting) -> None:
     if number == GUILTY:
         torch.backends.cuda.enable_flash_sdp(False)
@@ -41,10 +48,13 @@ def other_weights(config: MeshConfig, number: int, meeting: Meeting) -> None:
     if number == GUILTY:
         load = rank.load_dit
 
-        def load_other(*args: Any, **options: Any) -> Any:
-            dit = load(*args, **options)
-            dit.blocks[0].ffn.up.weight.data[0, 0] += 1e-3
-            return dit
+        def load_other(*args: Any, keep: Keep, **options: Any) -> Any:
+            def changed(name: str, whole: torch.Tensor) -> torch.Tensor | None:
+                if name == "blocks.0.ffn.up.weight":
+                    whole[0, 0] += 1e-3  # of the other rank's share
+                return keep(name, whole)
+
+            return load(*args, keep=changed, **options)
 
         rank.load_dit = load_other
     rank.run_rank(config, number, meeting)
@@ -77,16 +87,16 @@ def debug_collective(config: MeshConfig, number: int, meeting: Meeting) -> None:
 
 
 def broadcast_in_a_block(config: MeshConfig, number: int, meeting: Meeting) -> None:
-    split = rank.parallelise
+    split = rank.connect
 
-    def parallelise(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
+    def connect(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
         here = split(dit, topology, groups, **options)
         here.dit.blocks[0].register_forward_pre_hook(
             lambda *_: groups.stage.broadcast(torch.zeros(1), source=1, what="debug") and None
         )
         return here
 
-    rank.parallelise = parallelise
+    rank.connect = connect
     rank.run_rank(config, number, meeting)
 
 
@@ -157,27 +167,27 @@ def falls_over(config: MeshConfig, number: int, meeting: Meeting) -> None:
 
 def hides_a_collective(config: MeshConfig, number: int, meeting: Meeting) -> None:
     """Every rank sums where the compiler does not look."""
-    split = rank.parallelise
+    split = rank.connect
 
-    def parallelise(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
+    def connect(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
         here = split(dit, topology, groups, **options)
         hidden = torch.compiler.disable(lambda x: groups.stage.sum(x, "hidden"))
         here.dit.blocks[0].register_forward_hook(lambda _, __, x: hidden(x) / groups.stage.size)
         return here
 
-    rank.parallelise = parallelise
+    rank.connect = connect
     rank.run_rank(config, number, meeting)
 
 
 def breaks_its_graph(config: MeshConfig, number: int, meeting: Meeting) -> None:
     """One rank stops for somebody to look."""
-    split = rank.parallelise
+    split = rank.connect
 
-    def parallelise(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
+    def connect(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
         here = split(dit, topology, groups, **options)
         if number == GUILTY:
             here.dit.blocks[0].register_forward_hook(lambda *_: torch._dynamo.graph_break())
         return here
 
-    rank.parallelise = parallelise
+    rank.connect = connect
     rank.run_rank(config, number, meeting)

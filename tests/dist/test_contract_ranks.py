@@ -62,6 +62,10 @@ def test_c_01_a_rank_that_compiles_alone_is_found_at_the_start() -> None:
     assert "compile: rank 0 has off; rank 1 has off; rank 2 has eager" in refusal(broken.compiles_alone)
 
 
+def test_ranks_with_different_speed_ups_are_found_at_the_start() -> None:
+    assert "speed: rank 0 has off; rank 1 has off; rank 2 has paired_commits" in refusal(broken.carries_commits_alone)
+
+
 def test_c_02_a_collective_that_is_hidden_from_the_compiler_fails_the_gate() -> None:
     assert re.search(r"rank 1 compiled with \d+ graph breaks", refusal(broken.hides_a_collective, "eager"))
 

@@ -23,7 +23,7 @@ def on_the_gpu(rank: int, name: str) -> list[Tensor] | None:
     if rank == FRONT:
         return None
     torch.backends.cuda.matmul.allow_tf32 = False
-    share = parallelise(dit(FOUR_HEADS), topology, groups, device=torch.device("cuda"))
+    share = parallelise(dit(FOUR_HEADS).to("cuda"), topology, groups)
     found = [flows(share, **stream).cpu() for stream in STREAMS]
     if isinstance(share, StagedDiT):
         share.drain()

@@ -20,6 +20,7 @@ from millstream.models.wan.layouts import Layout, Part, translation
 from millstream.models.wan.text import build_umt5
 from millstream.models.wan.vae import WanVAE
 from millstream.models.weights.fill import fill_random
+from millstream.models.weights.lora import merging
 
 TINY = MODELS["wan-tiny"]
 PARTS: tuple[Part, ...] = ("dit", "vae", "text")
@@ -68,6 +69,18 @@ def save_shards(weights: Weights, folder: Path, stem: str, count: int) -> list[P
         pieces[before * count // total][name] = tensor
         before += tensor.nbytes
     return [save(piece, folder / f"{stem}-{i:05d}-of-{count:05d}.safetensors") for i, piece in enumerate(pieces, 1)]
+
+
+@torch.no_grad()
+def merge_lora(module: nn.Module, path: Path, *, scale: float = 1.0) -> int:
+    """Into a module that is there. Returns how many weights it touched."""
+    weights, touched = dict(module.named_parameters()), 0
+    with merging([(path, scale)], {name: tuple(weight.shape) for name, weight in weights.items()}) as merged:
+        for name, weight in weights.items():
+            found = merged(name, weight)
+            touched += found is not weight
+            weight.copy_(found)
+    return touched
 
 
 def original_folder(folder: Path) -> Path:

@@ -17,13 +17,13 @@ from millstream.models.wan.layouts import Layout, Part
 from millstream.models.weights import convert as convert_module
 from millstream.models.weights.convert import convert
 from millstream.models.weights.locate import locate
-from millstream.models.weights.lora import merge_lora
 from millstream.models.weights.survey import WeightsMismatch
 from tests.unit.checkpoints import (
     PARTS,
     assert_same,
     diffusers_folder,
     in_layout,
+    merge_lora,
     original_folder,
     prefixed,
     random_module,

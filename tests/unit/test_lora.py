@@ -11,8 +11,7 @@ from torch import Tensor
 
 from millstream.core.errors import WeightsError
 from millstream.models.wan.layouts import Layout, translation
-from millstream.models.weights.lora import merge_lora
-from tests.unit.checkpoints import Weights, assert_same, in_layout, prefixed, random_module, save, weights_of
+from tests.unit.checkpoints import Weights, assert_same, in_layout, merge_lora, prefixed, random_module, save, weights_of
 
 RANK = 4
 LAYERS = [f"blocks.{i}.{name}" for i in range(2) for name in ("self_attn.q", "cross_attn.o", "ffn.up", "ffn.down")]

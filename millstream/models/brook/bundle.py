@@ -21,7 +21,7 @@ from millstream.core.files import Staging, file_digest
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
-from millstream.models.weights.fill import allocate
+from millstream.models.weights.fill import Filling, Keep, everything
 
 FORMAT = "millstream-brook-1"
 PARTS = ("dit", "vae", "text")
@@ -57,9 +57,15 @@ def save_bundle(
 
 
 def load_bundle(
-    path: Path, spec: ModelSpec, *, device: torch.device, dtype: torch.dtype, fingerprint: str | None = None
+    path: Path,
+    spec: ModelSpec,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    fingerprint: str | None = None,
+    keep: Keep = everything,
 ) -> tuple[CausalDiT, BrookVAE, WordEmbedder]:
-    """With a `fingerprint`, the file must be that very one."""
+    """With a `fingerprint`, the file must be that very one. `keep` says what stays of each parameter of the DiT."""
     try:
         if fingerprint is not None and (found := file_digest(path)) != fingerprint:
             raise WeightsError(
@@ -72,7 +78,8 @@ def load_bundle(
             vocabulary = tuple(json.loads(metadata["vocabulary"]))
             modules = build(spec, len(vocabulary))
             for part, module in modules.items():
-                _fill(part, module, file, path, device, dtype)
+                kept = keep if part == "dit" else everything
+                _fill(part, Filling(module, device=device, dtype=dtype, keep=kept), file, path)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise WeightsError(f"{path} cannot be read ({type(error).__name__}); install millstream again") from None
     dit, vae, text = (modules[part] for part in PARTS)
@@ -89,12 +96,13 @@ def build(spec: ModelSpec, num_words: int) -> dict[str, nn.Module]:
         return {"dit": CausalDiT(spec.dit), "vae": BrookVAE(spec.vae), "text": text}
 
 
-def _fill(part: str, module: nn.Module, file: safe_open, path: Path, device: torch.device, dtype: torch.dtype) -> None:
-    wanted = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+def _fill(part: str, filling: Filling, file: safe_open, path: Path) -> None:
     stored = {key.removeprefix(f"{part}."): key for key in file.keys() if key.startswith(f"{part}.")}  # noqa: SIM118
     found = {name: tuple(file.get_slice(key).get_shape()) for name, key in stored.items()}
+    wanted = filling.shapes
     if found != wanted:
         wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
         raise WeightsError(f"{path} does not fit this {part}: {', '.join(wrong[:3])}; it is of another version")
-    for name, parameter in allocate(module, device, dtype).items():
-        parameter.copy_(file.get_tensor(stored[name]))
+    for name in wanted:
+        filling.give(name, file.get_tensor(stored[name]))
+    filling.done()

@@ -23,8 +23,9 @@ from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.files import SUFFIXES, open_shard
+from millstream.models.weights.fill import everything
 from millstream.models.weights.locate import ModelFiles, locate
-from millstream.models.weights.lora import LoRA, open_lora
+from millstream.models.weights.lora import Merged, merging
 from millstream.models.weights.manifest import MANIFEST, Manifest, PartEntry, read_manifest
 from millstream.models.weights.parts import Layout, expected_shapes, infer_dit, match_preset
 from millstream.models.weights.survey import Place, Survey, refuse_misfit, scan, shapes_of, survey
@@ -78,12 +79,11 @@ def convert(
     if loras and "dit" not in surveys:
         raise WeightsError(f"{source} holds no DiT to merge a LoRA into; name the LoRA where the DiT is converted")
     with _disk_errors(target), ExitStack() as stack:
-        shapes = expected_shapes("dit", spec)
-        opened = [stack.enter_context(open_lora(path, shapes, scale=scale)) for path, scale in loras]
+        merged = stack.enter_context(merging(loras, expected_shapes("dit", spec)))
         staging = stack.enter_context(Staging(target))
         parts = {}
         for part, result in surveys.items():
-            parts[part] = _write_part(part, result, staging, shard_bytes, prefer_ema, opened if part == "dit" else [])
+            parts[part] = _write_part(part, result, staging, shard_bytes, prefer_ema, merged if part == "dit" else everything)
         if files.tokenizer:
             _copy_tokenizer(files.tokenizer, staging)
         after = _manifest(spec, source, parts, before)
@@ -117,13 +117,11 @@ def _survey(part: Part, spec: ModelSpec, paths: Sequence[Path], prefer_ema: bool
     return result
 
 
-def _write_part(
-    part: Part, result: Survey, staging: Staging, shard_bytes: int, prefer_ema: bool, loras: Sequence[LoRA]
-) -> PartReport:
+def _write_part(part: Part, result: Survey, staging: Staging, shard_bytes: int, prefer_ema: bool, merged: Merged) -> PartReport:
     shards = _shards(result.places, shard_bytes)
     names = [f"{part}-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
     for name, places in zip(names, shards, strict=True):
-        save_file(_read(places, prefer_ema, loras), staging.path(name), metadata={"format": "pt"})
+        save_file(_read(places, prefer_ema, merged), staging.path(name), metadata={"format": "pt"})
     return PartReport(
         layout=result.layout,
         files=tuple(names),
@@ -148,16 +146,13 @@ def _shards(places: Mapping[str, Place], shard_bytes: int) -> list[dict[str, Pla
     return shards
 
 
-def _read(places: Mapping[str, Place], prefer_ema: bool, loras: Sequence[LoRA]) -> dict[str, Tensor]:
+def _read(places: Mapping[str, Place], prefer_ema: bool, merged: Merged) -> dict[str, Tensor]:
     """One output shard. Copied: tensors of a file may share storage or lie transposed, which safetensors refuses."""
     tensors = {}
     for path, group in itertools.groupby(places.items(), key=lambda item: item[1].path):
         with open_shard(path, prefer_ema=prefer_ema) as shard:
             for name, place in group:
-                weight = shard.read(place.name)
-                for lora in loras:
-                    weight = lora.merged(name, weight)
-                tensors[name] = weight.clone().contiguous()
+                tensors[name] = merged(name, shard.read(place.name)).clone().contiguous()
     return tensors
 
 

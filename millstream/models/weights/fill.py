@@ -1,6 +1,7 @@
 """Gives a module that was built on the meta device its parameters: from checkpoints, or random ones from a seed.
 
-Everything is checked before anything is allocated. Beyond the model itself, at most one shard is held.
+Everything is checked before anything is allocated. Parameters come one after the other; what is kept of each is up to the
+caller, so a share of a model takes the memory of that share and one parameter.
 """
 
 from __future__ import annotations
@@ -8,18 +9,53 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from millstream.models.wan.layouts import Part
-from millstream.models.weights.files import open_shard
+from millstream.models.weights.files import Shape, open_shard
 from millstream.models.weights.parts import ALIASES
 from millstream.models.weights.survey import Place, refuse_misfit, survey
 
 Device = torch.device | str
+Keep = Callable[[str, Tensor], Tensor | None]
+"""From a parameter's name and its whole value to what stays of it; None leaves it on the meta device."""
+
+
+def everything(name: str, whole: Tensor) -> Tensor:
+    return whole
+
+
+class Filling:
+    """A module whose parameters come one after the other, each whole, frozen, in one dtype; what was tied stays tied."""
+
+    def __init__(self, module: nn.Module, *, device: Device, dtype: torch.dtype, keep: Keep = everything) -> None:
+        self.shapes: dict[str, Shape] = {}
+        """Of the parameters that are to come."""
+        self._module, self._device, self._dtype, self._keep = module, device, dtype, keep
+        self._tied: dict[str, list[str]] = {}
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if name in ALIASES:
+                self._tied.setdefault(ALIASES[name], []).append(name)
+            else:
+                self.shapes[name] = tuple(parameter.shape)
+
+    def give(self, name: str, values: Tensor) -> None:
+        """Never leans on `values`: they may be a view of a file."""
+        whole = torch.empty(values.shape, device=self._device, dtype=self._dtype).copy_(values)
+        kept = self._keep(name, whole)
+        if kept is None:
+            return
+        parameter = frozen(kept if kept is whole else kept.clone(memory_format=torch.contiguous_format))
+        for each in (name, *self._tied.get(name, ())):
+            put(self._module, each, parameter)
+
+    def done(self) -> None:
+        assert not any(tensor.is_meta for tensor in self._module.buffers()), "checkpoints fill parameters, not buffers"
+        self._module.eval()
 
 
 def fill(
@@ -30,25 +66,41 @@ def fill(
     device: Device,
     dtype: torch.dtype,
     prefer_ema: bool = True,
+    keep: Keep = everything,
 ) -> None:
     """Read `sources`, of any known layout, into `module`. Raises before touching it if they do not fit exactly."""
-    wanted = {name: tuple(parameter.shape) for name, parameter in _named(module).items()}
-    result = survey(part, wanted, sources, prefer_ema=prefer_ema)
+    filling = Filling(module, device=device, dtype=dtype, keep=keep)
+    result = survey(part, filling.shapes, sources, prefer_ema=prefer_ema)
     refuse_misfit(result, part, sources, allow_unexpected=False)
-    parameters = allocate(module, device, dtype)
     for path, group in itertools.groupby(result.places.items(), key=_file):
         with open_shard(path, prefer_ema=prefer_ema) as shard:
             for ours, place in group:
-                parameters[ours].copy_(shard.read(place.name))
+                filling.give(ours, shard.read(place.name))
+    filling.done()
 
 
-def fill_random(module: nn.Module, *, seed: int, device: Device, dtype: torch.dtype) -> None:
+def fill_random(module: nn.Module, *, seed: int, device: Device, dtype: torch.dtype, keep: Keep = everything) -> None:
     """Untrained weights. Each parameter depends on the seed and its own name only."""
-    for name, parameter in allocate(module, device, dtype).items():
-        parameter.copy_(_random(name, tuple(parameter.shape), seed, torch.device(device)))
+    filling = Filling(module, device=device, dtype=dtype, keep=keep)
+    for name, shape in filling.shapes.items():
+        filling.give(name, _random(name, shape, seed, torch.device(device)))
+    filling.done()
 
 
-def _random(name: str, shape: tuple[int, ...], seed: int, device: torch.device) -> Tensor:
+def frozen(values: Tensor) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=False)
+
+
+def put(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """In place of the one of that name; a layer whose share it is says so."""
+    owner, _, leaf = name.rpartition(".")
+    layer = module.get_submodule(owner)
+    setattr(layer, leaf, parameter)
+    if isinstance(layer, nn.Linear) and leaf == "weight":
+        layer.out_features, layer.in_features = parameter.shape
+
+
+def _random(name: str, shape: Shape, seed: int, device: torch.device) -> Tensor:
     """Drawn in float32. Biases are 0, norms (one number a channel) 1, the rest keeps the scale of what passes through."""
     if name.endswith("bias"):
         return torch.zeros(shape, device=device)
@@ -58,24 +110,6 @@ def _random(name: str, shape: tuple[int, ...], seed: int, device: torch.device) 
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)
     return torch.randn(shape, generator=generator, device=device).mul_(fan_in**-0.5)
-
-
-def allocate(module: nn.Module, device: Device, dtype: torch.dtype) -> dict[str, nn.Parameter]:
-    """Uninitialised, frozen parameters in place of the module's own; what was tied stays tied."""
-    parameters = {
-        name: nn.Parameter(torch.empty(old.shape, device=device, dtype=dtype), requires_grad=False)
-        for name, old in _named(module).items()
-    }
-    for name, _ in list(module.named_parameters(remove_duplicate=False)):
-        owner, _, leaf = name.rpartition(".")
-        setattr(module.get_submodule(owner), leaf, parameters[ALIASES.get(name, name)])
-    assert not any(tensor.is_meta for tensor in module.buffers()), "checkpoints fill parameters, not buffers"
-    module.eval()
-    return parameters
-
-
-def _named(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: old for name, old in module.named_parameters(remove_duplicate=False) if name not in ALIASES}
 
 
 def _file(item: tuple[str, Place]) -> Path:

@@ -31,17 +31,37 @@ def fingerprint_of(records_by_part: Mapping[str, bytes]) -> str:
     return hashlib.blake2b(b"".join(records for _, records in sorted(records_by_part.items())), digest_size=16).hexdigest()
 
 
-@torch.no_grad()
+class Recorder:
+    """What a part adds to a fingerprint, from parameters that come one at a time: some 24 bytes for each million elements."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+        self._found: dict[str, bytes] = {}
+        self._weights: dict[torch.device, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, name: str, parameter: Tensor) -> None:
+        head = f"{self._part}:{name}:{parameter.dtype}:{tuple(parameter.shape)};".encode()
+        sums = _sums(parameter, self._weights_for(parameter))
+        self._found[name] = head + sums.cpu().numpy().astype("<i8").tobytes()
+
+    def records(self) -> bytes:
+        return b"".join(found for _, found in sorted(self._found.items()))
+
+    def _weights_for(self, parameter: Tensor) -> Tensor:
+        """For as many elements as a piece of it has, or more."""
+        held, count = self._weights.get(parameter.device), min(parameter.numel(), _PIECE)
+        if held is None or held.shape[1] < count:
+            held = self._weights[parameter.device] = _position_weights(count, parameter.device)
+        return held
+
+
 def records(part: str, module: nn.Module) -> bytes:
-    """What a part adds to a fingerprint: some 24 bytes for each million elements."""
-    parameters = sorted(((f"{part}:{name}", p) for name, p in module.named_parameters()), key=lambda item: item[0])
-    longest = max((parameter.numel() for _, parameter in parameters), default=0)
-    weights = {device: _position_weights(min(longest, _PIECE), device) for device in {p.device for _, p in parameters}}
-    found = []
-    for name, parameter in parameters:
-        found.append(f"{name}:{parameter.dtype}:{tuple(parameter.shape)};".encode())
-        found.append(_sums(parameter, weights[parameter.device]).cpu().numpy().astype("<i8").tobytes())
-    return b"".join(found)
+    """The same of a whole module."""
+    recorder = Recorder(part)
+    for name, parameter in module.named_parameters():
+        recorder.add(name, parameter)
+    return recorder.records()
 
 
 def _sums(parameter: Tensor, weights: Tensor) -> Tensor:

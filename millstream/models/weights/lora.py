@@ -1,6 +1,6 @@
-"""LoRAs, in every spelling people train them in, merged into a DiT's weights for good.
+"""LoRAs, in every spelling people train them in, merged into a DiT's weights for good, one weight at a time.
 
-A file is checked as a whole before the first weight changes. Adapters that stay apart from the weights, and full
+A file is checked as a whole before the first weight is merged. Adapters that stay apart from the weights, and full
 weight differences, are not supported.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from millstream.core.errors import WeightsError
 from millstream.models.weights.files import Shape, Shard, open_shard
@@ -24,6 +24,9 @@ _FACTOR = re.compile(r"(?P<layer>.+)\.(?P<role>lora_A|lora_B|lora_down|lora_up)(
 _ROLES = {"lora_A": "down", "lora_down": "down", "lora_B": "up", "lora_up": "up", None: "alpha"}
 _KOHYA = "lora_unet_"
 _SHOWN = 3
+
+Merged = Callable[[str, Tensor], Tensor]
+"""From a weight's name and its value to the weight with LoRAs in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,18 @@ class LoRA:
         return (weight.float() + delta.view(weight.shape)).to(weight.dtype)
 
 
-@torch.no_grad()
-def merge_lora(module: nn.Module, path: Path, *, scale: float = 1.0) -> int:
-    """Add a LoRA to the weights of a DiT. Returns how many layers it touched."""
-    weights = dict(module.named_parameters())
-    with open_lora(path, {name: tuple(weight.shape) for name, weight in weights.items()}, scale=scale) as lora:
-        for name in lora.layers:
-            weights[name].copy_(lora.merged(name, weights[name]))
-        return len(lora.layers)
+@contextmanager
+def merging(loras: Sequence[tuple[Path, float]], shapes: Mapping[str, Shape]) -> Iterator[Merged]:
+    """What gives each weight of a DiT its LoRAs, by our name for it, in the order they are named, each with its scale."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open_lora(path, shapes, scale=scale)) for path, scale in loras]
+
+        def merged(name: str, weight: Tensor) -> Tensor:
+            for lora in opened:
+                weight = lora.merged(name, weight)
+            return weight
+
+        yield merged
 
 
 @contextmanager

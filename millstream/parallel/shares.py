@@ -1,0 +1,67 @@
+"""Which part of each parameter a rank of a topology holds, by the parameter's name in the whole DiT.
+
+Tensor parallel has some of the outputs of what comes first in a pair of products and the same inputs of what comes second; a
+layer pipeline has whole blocks; sequence parallel has everything. Knows neither groups nor files, so that a rank can choose
+while it reads, before it has met the others.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from millstream.core.topology import Topology
+from millstream.models.dit import CausalDiT
+from millstream.models.weights.fill import frozen, put
+from millstream.parallel.balance import Bounds
+
+_OF_BLOCK = re.compile(r"blocks\.(?P<layer>\d+)\.(?P<rest>.+)")
+_OUTPUTS = re.compile(r"(self_attn\.[qkv]|ffn\.up)\.(weight|bias)|self_attn\.norm_[qk]\.weight")
+_INPUTS = re.compile(r"(self_attn\.o|ffn\.down)\.weight")
+"""Their bias is whole on every rank, and added once, after the sum."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """What to keep of a parameter that has come whole; called with its name."""
+
+    layers: range
+    """Blocks that the rank has."""
+    parts: int
+    """Ranks that share each of them."""
+    place: int
+    """Among those."""
+
+    def __call__(self, name: str, whole: Tensor) -> Tensor | None:
+        found = _OF_BLOCK.fullmatch(name)
+        if found is None:
+            return whole
+        if int(found["layer"]) not in self.layers:
+            return None
+        if self.parts == 1:
+            return whole
+        if _OUTPUTS.fullmatch(found["rest"]):
+            return self._part(whole, 0)
+        return self._part(whole, 1) if _INPUTS.fullmatch(found["rest"]) else whole
+
+    def _part(self, whole: Tensor, dim: int) -> Tensor:
+        assert whole.shape[dim] % self.parts == 0, f"{tuple(whole.shape)} over {self.parts} ranks along {dim}"
+        return whole.chunk(self.parts, dim)[self.place]
+
+
+def share_of(topology: Topology, rank: int, bounds: Bounds) -> Share:
+    """Of a rank of the mesh, where `bounds` say which layers are on which stage."""
+    assert len(bounds) == topology.pp + 1, f"bounds {bounds} for {topology.pp} stages"
+    stage, place = topology.place_of(rank)
+    return Share(layers=range(bounds[stage], bounds[stage + 1]), parts=topology.tp, place=place if topology.tp > 1 else 0)
+
+
+def keep_share(dit: CausalDiT, share: Share) -> None:
+    """Of a DiT that is here whole, let go of what is not the rank's; blocks of other stages stay as they are."""
+    for name, parameter in list(dit.named_parameters()):
+        whole = parameter.detach()
+        kept = share(name, whole)
+        if kept is not None and kept is not whole:
+            put(dit, name, frozen(kept.clone()))
