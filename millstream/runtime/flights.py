@@ -42,7 +42,6 @@ class Landing:
     phases_ms: Counter[str] = field(default_factory=Counter)
     turn_s: float | None = None
     """How long its turn kept the next one from leaving; None while it still does."""
-    lateness_s: float = 0.0
 
     @property
     def num_frames(self) -> int:

@@ -6,6 +6,9 @@ The engine's loop asks `next` for a turn, does what it says, and reports `finish
     ...                             # plan, submit and accept a chunk of each session of a Run
     scheduler.finished(session_id, now, frames=12, seconds=0.21)
 
+Where pictures are made apart from the chunk, it says when that `arrived`, and the next may leave, and when they are `shown`:
+lateness is what a viewer sees, so it counts from there.
+
 The rules, each in its own file:
 - A chunk's deadline is the moment its viewer runs dry, and it may start once the session would not get further ahead
   than its lead (`runtime/pacing.py`). Earliest deadline first; if any session may run, one does.
@@ -20,6 +23,7 @@ so the same rules hold at either granularity. Who may join at all is `runtime/ad
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -78,6 +82,18 @@ class _Seat:
     """As it ran: of a batch, its share."""
     cost_alone: _Cost = field(default_factory=_Cost)
     """As if it had run by itself."""
+    coming: Playout | None = None
+    """The viewer's clock as if the pictures of the chunk that arrived last were out; None when they are."""
+
+    @property
+    def clock(self) -> Playout:
+        """What the next chunk is planned by."""
+        return self.coming or self.playout
+
+    @property
+    def clocks(self) -> tuple[Playout, ...]:
+        """They stand still together."""
+        return (self.playout,) if self.coming is None else (self.playout, self.coming)
 
     @property
     def offload_at(self) -> float:
@@ -88,7 +104,13 @@ class _Seat:
     def end_at(self) -> float:
         return math.inf if self.terms.max_life_s is None else self.joined_at + self.terms.max_life_s
 
+    def expect(self, now: float, frames: int, rate: float) -> None:
+        assert self.coming is None, f"two chunks of {self.session_id} have arrived and neither is shown"
+        self.coming = copy.copy(self.playout)
+        self.coming.land(now, frames, rate=rate)
+
     def land(self, now: float, frames: int, rate: float) -> None:
+        self.coming = None
         self.playout.land(now, frames, rate=rate)
         media_s = frames / self.terms.pace.fps
         self.cost.settle(media_s)
@@ -98,7 +120,8 @@ class _Seat:
             self.first_chunk_s = now - self.joined_at
 
     def over(self, now: float) -> str | None:
-        if self.terms.max_chunks is not None and self.chunks >= self.terms.max_chunks:
+        made = self.chunks + (self.coming is not None)
+        if self.terms.max_chunks is not None and made >= self.terms.max_chunks:
             return f"it has made its {self.terms.max_chunks} chunks; start a new session to go on"
         if now >= self.end_at:
             return f"it has lived its {self.terms.max_life_s:g} s; start a new session to go on"
@@ -140,7 +163,8 @@ class Scheduler:
         if why in ("unwatched", "slow") and seat.terms.unattended == "run":
             return
         if not seat.halts:
-            seat.playout.halt(now)
+            for clock in seat.clocks:
+                clock.halt(now)
         seat.halts.add(why)
 
     def proceed(self, session_id: str, why: Halt, now: float) -> None:
@@ -150,7 +174,8 @@ class Scheduler:
             return
         seat.halts.remove(why)
         if not seat.halts:
-            seat.playout.proceed(now)
+            for clock in seat.clocks:
+                clock.proceed(now)
 
     def halts(self, session_id: str) -> frozenset[Halt]:
         """Why a session stands still; empty while it runs."""
@@ -180,6 +205,12 @@ class Scheduler:
 
         Where there was nothing to do, say 0 and 0 and `halt` or `remove` the session: otherwise it is asked again at once.
         """
+        self.arrived(session_id, now, frames=frames, seconds=seconds)
+        if frames:
+            self.shown(session_id, now, frames=frames)
+
+    def arrived(self, session_id: str, now: float, *, frames: int, seconds: float) -> None:
+        """The same, with its frames yet to be `shown`. The next turn is given as if they were out, to this session too."""
         seat = self._seats[session_id]
         run, seat.turn = seat.turn, None
         assert run is not None, f"session {session_id} has no turn under way"
@@ -190,7 +221,13 @@ class Scheduler:
         seat.cost.spent_s += seconds / size
         seat.cost_alone.spent_s += self.batch_times.seconds(run.batch_key, 1) or seconds if size > 1 else seconds
         if frames:
-            seat.land(now, frames, self._rates().get(session_id, 1.0))  # one halted meanwhile has no rate
+            seat.expect(now, frames, self._rate(session_id))
+
+    def shown(self, session_id: str, now: float, *, frames: int) -> None:
+        """The frames of the chunk that arrived last are out: only now has its viewer got them."""
+        seat = self._seats[session_id]
+        assert seat.coming is not None, f"no chunk of {session_id} has arrived"
+        seat.land(now, frames, self._rate(session_id))
 
     def dry_s(self, session_id: str, now: float) -> float:
         """For how long the viewer has had nothing to play."""
@@ -204,6 +241,9 @@ class Scheduler:
             busy_s=self._busy_s,
             ready=len(self._ready(now)),
         )
+
+    def _rate(self, session_id: str) -> float:
+        return self._rates().get(session_id, 1.0)  # one that is halted has none
 
     def _rates(self) -> dict[str, float]:
         """At what share of real time each active session can be served."""
@@ -232,9 +272,9 @@ class Scheduler:
         """Sessions that may run, earliest deadline first; of equals, who joined first."""
         rates = self._rates()
         ready = [
-            _Ready(seat, seat.playout.deadline(rates[seat.session_id]))
+            _Ready(seat, seat.clock.deadline(rates[seat.session_id]))
             for seat in self._active()
-            if seat.turn is None and now >= seat.playout.may_start_at
+            if seat.turn is None and now >= seat.clock.may_start_at
         ]
         return sorted(ready, key=lambda item: item.deadline)
 
@@ -264,7 +304,7 @@ class Scheduler:
 
     def _wake(self) -> float | None:
         """When something can happen by itself."""
-        moments = [seat.playout.may_start_at for seat in self._active() if seat.turn is None]
+        moments = [seat.clock.may_start_at for seat in self._active() if seat.turn is None]
         for seat in self._seats.values():
             if seat.turn is None and not seat.ended:
                 moments += [seat.offload_at, seat.end_at]

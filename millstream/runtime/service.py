@@ -307,25 +307,25 @@ class Service:
             return work
 
     def _turn_over(self, landing: Landing) -> None:
-        """The next chunk may leave: as the scheduler sees it, this one has landed.
-
-        On one device its pictures are out by then. Over a mesh they follow while the next chunk is made, as those before
-        did: a viewer's clock is behind the scheduler's by the time that pictures take, and late is late on both.
-        """
+        """The next chunk may leave. On one device this one's pictures are made by now; over a mesh they follow meanwhile."""
         name, scheduler = landing.seat.session_id, self.places.scheduler
         with self._changed:
             now = time.monotonic()
-            landing.turn_s, landing.lateness_s = now - landing.begun, scheduler.dry_s(name, now)
-            scheduler.finished(name, now, frames=landing.num_frames, seconds=landing.turn_s)
+            landing.turn_s = now - landing.begun
+            scheduler.arrived(name, now, frames=landing.num_frames, seconds=landing.turn_s)
             scheduler.set_batch_key(name, batch_key(landing.seat.request.config, landing.session.timeline))
 
     def _shown(self, landing: Landing, chunk: Chunk) -> None:
-        seat = landing.seat
+        seat, scheduler = landing.seat, self.places.scheduler
         with self._changed:
+            now = time.monotonic()
+            lateness_s = scheduler.dry_s(seat.session_id, now)
+            if landing.num_frames:
+                scheduler.shown(seat.session_id, now, frames=landing.num_frames)
             if chunk.index > 0:
                 shape = geometry(self.engine.spec, seat.request.config, landing.session.timeline)
                 self.places.admission.times.add(shape, landing.chunk_s)
-            seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, lateness_s=landing.lateness_s))
+            seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, lateness_s=lateness_s))
             seat.media_s += len(chunk.frames) / seat.request.config.fps
 
     def _fail(self, seat: Seat, error: Exception, **about: object) -> None:

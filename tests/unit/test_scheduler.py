@@ -130,6 +130,78 @@ def test_asking_for_metrics_changes_no_turn() -> None:
     assert runs[0] == runs[1]
 
 
+# --- pictures that follow
+
+
+def arrive(scheduler: Scheduler, session_id: str, now: float, *, seconds: float = 0.1) -> None:
+    assert run_of(scheduler, now - seconds) == (session_id,)
+    scheduler.arrived(session_id, now, frames=12, seconds=seconds)
+
+
+def test_the_next_turn_is_given_when_a_chunk_arrives_and_its_viewer_has_it_when_it_is_shown() -> None:
+    scheduler = Scheduler()
+    scheduler.add("a", TERMS, 0.0)
+    arrive(scheduler, "a", 1.0)
+    assert run_of(scheduler, 1.0) == ("a",), "as if the pictures were out"
+    before = scheduler.metrics(1.0).sessions[0]
+    assert (before.chunks, before.first_chunk_s, before.ahead_s) == (0, None, 0.0)
+    scheduler.shown("a", 1.2, frames=12)
+    after = scheduler.metrics(1.2).sessions[0]
+    assert (after.chunks, after.first_chunk_s, after.ahead_s) == (1, 1.2, pytest.approx(0.75))
+
+
+def test_lateness_is_counted_from_pictures_not_from_latents() -> None:
+    scheduler = Scheduler()
+    scheduler.add("a", TERMS, 0.0)
+    arrive(scheduler, "a", 1.0)
+    scheduler.shown("a", 1.0, frames=12)  # played until 1.75
+    arrive(scheduler, "a", 1.7)
+    assert scheduler.dry_s("a", 1.7) == 0
+    assert scheduler.dry_s("a", 1.95) == pytest.approx(0.2)
+    scheduler.shown("a", 1.95, frames=12)
+    (session,) = scheduler.metrics(1.95).sessions
+    assert (session.misses, session.stalled_s) == (1, pytest.approx(0.2))
+
+
+def test_pictures_to_come_count_for_the_lead_and_for_the_limit() -> None:
+    scheduler = Scheduler()
+    scheduler.add("a", Terms(pace=PACE, max_chunks=2), 0.0)
+    arrive(scheduler, "a", 1.0)
+    scheduler.shown("a", 1.0, frames=12)
+    arrive(scheduler, "a", 1.1)
+    turn = scheduler.next(1.1)
+    assert isinstance(turn, End), "the second is made, shown or not"
+    scheduler = Scheduler()
+    scheduler.add("a", TERMS, 0.0)
+    for moment in (1.0, 1.1):
+        arrive(scheduler, "a", moment)
+        if moment == 1.0:
+            scheduler.shown("a", moment, frames=12)
+    assert scheduler.next(1.1) == Sleep(until=1.75)
+
+
+def test_a_halt_between_a_chunk_and_its_pictures_stops_both_clocks() -> None:
+    scheduler = Scheduler()
+    scheduler.add("a", TERMS, 0.0)
+    arrive(scheduler, "a", 1.0)
+    scheduler.halt("a", "paused", 1.0)
+    scheduler.shown("a", 1.3, frames=12)
+    scheduler.proceed("a", "paused", 5.0)
+    (session,) = scheduler.metrics(5.0).sessions
+    assert (session.misses, session.ahead_s) == (0, pytest.approx(0.75))
+    assert run_of(scheduler, 5.0) == ("a",)
+
+
+def test_what_was_not_sent_for_cannot_be_shown() -> None:
+    scheduler = Scheduler()
+    scheduler.add("a", TERMS, 0.0)
+    with pytest.raises(AssertionError, match="no chunk of a has arrived"):
+        scheduler.shown("a", 1.0, frames=12)
+    arrive(scheduler, "a", 1.0)
+    with pytest.raises(AssertionError, match="neither is shown"):
+        arrive(scheduler, "a", 1.2)
+
+
 # --- pausing, idling, limits
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -352,6 +353,25 @@ def test_a_journal_tells_the_same_story(engine: Engine, mesh: FakeMesh, tmp_path
     assert [each.digest for each in written] == [chunk.digest for chunk in alone(engine, controls=[(Cut(), 2)])]
     assert [each.envelope.cache_epoch for each in written] == [0, 0, 1, 1]
     assert [receipt.control_id for receipt in written[2].receipts] == ["now"]
+
+
+def test_a_viewer_who_waits_for_pictures_is_told_how_long_though_the_latents_were_in_time(
+    engine: Engine, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Session.finish
+
+    def slow(session: Session, arrived: Any, **options: Any) -> Chunk:
+        if arrived.envelope.chunk_index == 2:
+            time.sleep(0.6)
+        return finish(session, arrived, **options)
+
+    monkeypatch.setattr(Session, "finish", slow)
+    with serving(engine) as service:
+        viewer = join(service, engine, mesh, fps=40.0, max_chunks=3)
+        viewer.ended()
+    third = viewer.notices[-2]
+    assert isinstance(third, Pictured)
+    assert 0.05 < third.lateness_s < PATIENCE_S, "two chunks play 0.525 s, the third's pictures take longer"
 
 
 def test_a_chunk_takes_as_long_as_the_longer_of_generator_and_pictures() -> None:
