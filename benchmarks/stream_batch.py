@@ -1,4 +1,5 @@
-"""How far a stream batch is from the exact stream, on a trained model: Brook's pictures with 1 to 3 chunks under way.
+"""How far a stream batch is from the exact stream, on a trained model: Brook's pictures with 1 to 3 chunks under way. And how
+it fills a pipeline, on real ranks whose blocks only sleep: what calls cost each other, nothing of how fast a model is.
 
     python -m benchmarks.stream_batch
 
@@ -10,12 +11,25 @@ of 2 with two steps, where a chunk begins when the one before it has only its co
 from __future__ import annotations
 
 import statistics
+import time
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.report import write_report
+from millstream.core.topology import Topology
+from millstream.models.dit import CausalDiT
+from millstream.parallel.mesh_dit import MeshDiT
+from millstream.runtime.board import Meeting
 from millstream.runtime.engine import Engine
+from millstream.runtime.generator import Generator
+from millstream.runtime.launch import launcher
+from millstream.runtime.mesh_config import MeshConfig
+from millstream.runtime.rank import run_rank
+from millstream.runtime.staggered_stream import staggered_stream
+from millstream.runtime.stopwatch import Stopwatch
 from millstream.runtime.stream_batch import StreamBatch
 
 PROMPTS = (
@@ -24,6 +38,8 @@ PROMPTS = (
 )
 SCHEDULES = {"two steps": (1000, 500), "four steps": (1000, 750, 500, 250)}
 CHUNKS, DEPTHS = 6, (1, 2, 3)
+PIPELINE = Topology.parse("front+pp2")
+SLEEP_S, SLEPT_CHUNKS = 0.02, 24
 
 
 def streamed(engine: Engine, prompt: str, steps: tuple[int, ...], seed: int = 1, depth: int = 1) -> tuple[Tensor, Tensor]:
@@ -61,10 +77,49 @@ def measure(engine: Engine, steps: tuple[int, ...]) -> dict[str, dict[str, float
     return found | {"unrelated": means([compare(streamed(engine, prompt, steps, seed=2), exact[prompt]) for prompt in PROMPTS])}
 
 
+def sleeping(dit: CausalDiT | MeshDiT) -> None:
+    """Have every block of a model, or of a rank's share, take its time."""
+    blocks = dit.dit.blocks if isinstance(dit, MeshDiT) else dit.blocks
+    for block in blocks:
+        block.register_forward_hook(lambda *_: time.sleep(SLEEP_S))
+
+
+def sleeping_generator(dit: CausalDiT | MeshDiT, stopwatch: Stopwatch) -> Generator:
+    sleeping(dit)
+    return Generator(dit, stopwatch)
+
+
+def run_sleeping_rank(config: MeshConfig, rank: int, meeting: Meeting) -> None:
+    run_rank(config, rank, meeting, make_generator=sleeping_generator)
+
+
+def chunk_ms(engine: Engine, depth: int) -> float:
+    """From one chunk to the next, once as many are under way as may be."""
+    with engine.session("sea", height=32, width=48, window=9, steps=SCHEDULES["four steps"]) as session:
+        shown_s = [time.perf_counter() for _ in staggered_stream(engine, session, depth=depth).stream(12 * SLEPT_CHUNKS - 3)]
+    return round(1e3 * (shown_s[-depth] - shown_s[depth]) / (len(shown_s) - 2 * depth), 1)
+
+
+def throughput() -> dict[str, dict[str, float]]:
+    """Two blocks in one process, and on two stages. A stage that never waits sleeps 5 times a chunk: 4 steps and a commit."""
+    place: dict[str, Any] = dict(weights="random:3", device="cpu", dtype="float32")
+    found = {"a stage that never waits": {"any depth": 5e3 * SLEEP_S}}
+    local = Engine("wan-tiny", **place)
+    sleeping(local.generator.dit)
+    found["local"] = {f"depth {depth}": chunk_ms(local, depth) for depth in DEPTHS}
+    launch = partial(launcher, run=run_sleeping_rank)
+    with Engine("wan-tiny", **place, topology=PIPELINE, launch=launch) as engine:
+        found[str(PIPELINE)] = {f"depth {depth}": chunk_ms(engine, depth) for depth in DEPTHS}
+    return found
+
+
 def main() -> None:
     engine = Engine("brook", weights="bundled", device="cpu", dtype="float32")
     configuration = {"model": "brook", "dtype": "float32", "chunks": CHUNKS, "prompts": PROMPTS, "schedules": SCHEDULES}
-    write_report("stream_batch", configuration, {name: measure(engine, steps) for name, steps in SCHEDULES.items()})
+    simulated = {"blocks": "sleep", "sleep_ms_a_block": 1e3 * SLEEP_S, "chunks": SLEPT_CHUNKS, "steps": 4}
+    fidelity: dict[str, Any] = {name: measure(engine, steps) for name, steps in SCHEDULES.items()}
+    measured = fidelity | {"simulated pipeline, ms a chunk": throughput()}
+    write_report("stream_batch", configuration | {"simulated pipeline": simulated}, measured)
 
 
 if __name__ == "__main__":

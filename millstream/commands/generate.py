@@ -25,8 +25,7 @@ from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.journal import InputVideo, JournalWriter, refuse_existing
 from millstream.runtime.overlap import OverlappedStream, depths_for
 from millstream.runtime.session import Chunk, Session
-from millstream.runtime.staggered_stream import StaggeredStream, refuse_stream_batch
-from millstream.runtime.stream_batch import StreamBatch
+from millstream.runtime.staggered_stream import refuse_stream_batch, staggered_stream
 from millstream.server.video_reader import VideoReader
 from millstream.server.video_writer import VideoWriter
 
@@ -59,7 +58,7 @@ def generate(request: GenerateRequest) -> None:
     wanted = request.wanted()
     take_place(wanted)
     config = stream_config(spec.stream, request.schedule, **request.changes)
-    refuse_stream_batch(request.stream_batch, wanted.topology, config)
+    refuse_stream_batch(request.stream_batch, config)
     check_rows(config.latent_size[0], len(request.vae_devices))
     check_prompts(spoken((WeightedPrompt(request.prompt),), spec.calm))
     events = read_events(request.events) if request.events else ()
@@ -112,8 +111,7 @@ def _steered(
             session.control(waiting.popleft()[1])
 
     if stream_batch > 1:
-        batch = StreamBatch(engine.generator, depth=stream_batch)
-        return StaggeredStream(session, batch).stream(num_frames, before_plan=hand_in)
+        return staggered_stream(engine, session, depth=stream_batch).stream(num_frames, before_plan=hand_in)
     depths = depths_for(engine.topology, engine.device)
     return OverlappedStream(session, engine.transport, depths, before_plan=hand_in).stream()
 

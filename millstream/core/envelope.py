@@ -12,13 +12,13 @@ import msgspec
 
 from millstream.core.config import Positions, check_share, check_size, check_steps, check_window
 from millstream.core.controls import WeightedPrompt
-from millstream.core.errors import EnvelopeRefused, MillstreamError
+from millstream.core.errors import ConfigError, EnvelopeRefused, MillstreamError
 
 VERSION = 1
 
-Action = Literal["NOOP", "INFER", "RELEASE", "OFFLOAD", "RESTORE", "CHECK", "SHUTDOWN"]
-"""Keep-alive, a chunk, forget a session, hold it in host memory, bring it back, compare ranks, leave.
-Only INFER has tensors and a result."""
+Action = Literal["NOOP", "INFER", "FLUSH", "RELEASE", "OFFLOAD", "RESTORE", "CHECK", "SHUTDOWN"]
+"""Keep-alive, a chunk, end a session's chunks under way, forget a session, hold it in host memory, bring it back, compare
+ranks, leave. Only INFER has tensors and a result."""
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +60,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[WeightedPrompt, ...]
     conditioning_id: str
     """Names the conditioning tensor, which travels only when the other side does not hold it yet."""
+    under_way: int = 1
+    """Chunks of its session that are under way at a time, at staggered noise levels: above 1, its result comes when later ones
+    have begun, or with a FLUSH."""
 
     @property
     def end_frame(self) -> int:
@@ -77,6 +80,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             check_window(self.window, self.sink, self.frames)
             check_share("noise_scale", self.noise_scale)
             check_share("kv_bias", self.kv_bias)
+            check_under_way(self.under_way, window=self.window, sink=self.sink, frames=self.frames)
         except MillstreamError as error:
             raise EnvelopeRefused(f"chunk {self.chunk_index} of {self.session_id}: {error}") from None
         self._check_recompute()
@@ -126,6 +130,17 @@ def instruction(action: Action, call_id: int, session_id: str = "") -> Envelope:
         prompts=(),
         conditioning_id="",
     )
+
+
+def check_under_way(chunks: int, *, window: int, sink: int, frames: int) -> None:
+    """Raise if so many chunks of so many frames cannot be under way in such a window."""
+    if chunks < 1:
+        raise ConfigError(f"a stream batch has a depth of 1 or more, got {chunks}")
+    if window - sink < chunks * frames:
+        raise ConfigError(
+            f"{chunks} chunks of {frames} frames under way need a window of {chunks * frames} beside the sink, "
+            f"got {window - sink}; choose a longer window or a smaller depth"
+        )
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,6 +60,8 @@ class Generator:
         """Whether a chunk's commit goes with the next chunk's first call, where that gives the same."""
         self.stopwatch = stopwatch
         self.caches: dict[str, SessionCache] = {}
+        self.num_staggered = 0
+        """Chunks under way that calls of others may come between: meanwhile blocks stay where they are."""
         weight = dit.patch_in.weight
         self.device, self.dtype = weight.device, weight.dtype
         self._idle_since = time.perf_counter()
@@ -106,7 +108,7 @@ class Generator:
         Between chunks, on every rank of the mesh at the same time.
         """
         dit = self.dit
-        if not isinstance(dit, StagedDiT) or (bounds := better_bounds(dit)) is None:
+        if not isinstance(dit, StagedDiT) or self.num_staggered or (bounds := better_bounds(dit)) is None:
             return False
         self.settle_commits()
         moved = move_layers(dit, bounds, [Held(cache.ring, cache.cross) for cache in self.caches.values()])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,10 +21,11 @@ from millstream.core.topology import FRONT, LEADER
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import Groups
 from millstream.runtime.generator import Generator
+from millstream.runtime.stream_batch import StreamBatch
 from millstream.runtime.watchdog import Watchdog
 from millstream.wire.conditioning import HeldConditionings
 from millstream.wire.framing import Answers, Orders, checksum_of, pack
-from millstream.wire.packing import pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
+from millstream.wire.packing import PARTS, pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
 from millstream.wire.parcel import Delivery, Parcel
 from millstream.wire.process import Received, Wire
 
@@ -64,6 +66,8 @@ class MeshRank:
         self.mesh = groups.mesh
         self._watchdog, self._check = watchdog, check
         self._everybody = Wire(Broadcast(groups.mesh), LEADER)
+        self._batches: dict[str, StreamBatch] = {}
+        """Of sessions whose chunks are staggered and under way."""
 
     def follow(self) -> None:
         """As a worker: do what the leader says until it says to leave."""
@@ -79,14 +83,31 @@ class MeshRank:
                     return
 
     def run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        """Chunks that every rank has been given."""
+        """Chunks that every rank has been given; where they are staggered, those of their session that are done."""
         self._compare(parcels)
-        return self.generator.run_together(parcels)
+        if parcels[0].envelope.under_way == 1:
+            return self.generator.run_together(parcels)
+        return [delivery for parcel in parcels for delivery in self._batch(parcel.envelope).push(_kept(parcel))]
+
+    def flush(self, session_id: str) -> list[Delivery]:
+        """End what is under way of a session whose chunks are staggered."""
+        batch = self._batches.pop(session_id, None)
+        return [] if batch is None else batch.flush()
+
+    def refusal(self, parcel: Parcel) -> str:
+        """Why a parcel cannot run here; empty if it can."""
+        envelope, batch = parcel.envelope, self._batches.get(parcel.envelope.session_id)
+        if batch is not None and batch.depth != envelope.under_way:
+            return f"chunk {envelope.chunk_index} is one of {envelope.under_way}, {batch.depth} of its session are under way"
+        return self.generator.refusal(parcel) or misfit(parcel, self.generator)
 
     def obey(self, envelope: Envelope) -> bool:
         """An instruction. Whether to go on."""
         match envelope.action:
+            case "FLUSH":
+                self.flush(envelope.session_id)
             case "RELEASE":
+                self.flush(envelope.session_id)  # in a pipeline, other stages have begun the same calls
                 self.generator.release(envelope.session_id)
             case "OFFLOAD":
                 self.generator.move(envelope.session_id, HOST)
@@ -95,6 +116,12 @@ class MeshRank:
             case "CHECK":
                 self._check()
         return envelope.action != "SHUTDOWN"
+
+    def _batch(self, envelope: Envelope) -> StreamBatch:
+        name = envelope.session_id
+        if name not in self._batches:
+            self._batches[name] = StreamBatch(self.generator, depth=envelope.under_way)
+        return self._batches[name]
 
     def _compare(self, parcels: Sequence[Parcel]) -> None:
         """Nobody computes on other inputs than the rest."""
@@ -117,6 +144,8 @@ class Leader:
         self._sequence = 0
         self._answered: dict[str, Delivery] = {}
         """The last of each session, for an envelope that comes twice."""
+        self._pushed: dict[str, int] = {}
+        """The newest call of each session whose chunks are staggered."""
 
     def lead(self) -> None:
         """Until told to leave."""
@@ -138,27 +167,55 @@ class Leader:
         first = orders.envelopes[0]
         with self._watchdog.busy(_spelled(orders)):
             if first.action == "INFER":
-                self._infer(unpack_parcels(orders, received.tensors))
+                take = self._infer if first.under_way == 1 else self._push
+                take(self._conditionings.restore(unpack_parcels(orders, received.tensors)))
                 return True
             self._tell_all(first)
+            if first.action == "FLUSH":
+                self._answer(self._rank.flush(first.session_id))
+                return True
             if first.action == "RELEASE":
-                self._answered.pop(first.session_id, None)
+                self._forget(first.session_id)
             stays = self._rank.obey(first)
             if first.action in HEARD:
                 self._answer([])
             return stays
 
     def _infer(self, parcels: Sequence[Parcel]) -> None:
-        whole = self._conditionings.restore(parcels)
-        settled = [self._again(parcel) or self._refused(parcel) for parcel in whole]
-        sound = [parcel for parcel, delivery in zip(whole, settled, strict=True) if delivery is None]
-        if sound and self._everybody is not None:
-            log.debug("call %s: mesh broadcast begins", sound[0].envelope.call_id)
-            self._everybody.send(pack_parcels(sound, sequence=self._sequence))
-        made = self._rank.run(sound) if sound else []
+        settled = [self._again(parcel) or self._refused(parcel) for parcel in parcels]
+        sound = [parcel for parcel, delivery in zip(parcels, settled, strict=True) if delivery is None]
+        made = self._run(sound) if sound else []
         self._answered |= {delivery.result.session_id: delivery for delivery in made}
         fresh = iter(made)
         self._answer([delivery or next(fresh) for delivery in settled])
+
+    def _push(self, parcels: Sequence[Parcel]) -> None:
+        """Staggered chunks of one session, answered with those that are done by now. One that comes twice is under way already,
+        or was answered: it is not begun again."""
+        done: list[Delivery] = []
+        for parcel in parcels:
+            name, call_id = parcel.envelope.session_id, parcel.envelope.call_id
+            if call_id <= self._pushed.get(name, 0):
+                continue
+            if reason := self._rank.refusal(parcel):
+                self._tell_all(instruction("FLUSH", call_id, name))
+                done += self._rank.flush(name)  # those before it were sound
+                done.append(self._given_up(parcel.envelope, reason))
+            else:
+                self._pushed[name] = call_id
+                done += self._run([parcel])
+        self._answer(done)
+
+    def _run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
+        """On every rank."""
+        if self._everybody is not None:
+            log.debug("call %s: mesh broadcast begins", parcels[0].envelope.call_id)
+            self._everybody.send(pack_parcels(parcels, sequence=self._sequence))
+        return self._rank.run(parcels)
+
+    def _forget(self, session_id: str) -> None:
+        self._answered.pop(session_id, None)
+        self._pushed.pop(session_id, None)
 
     def _again(self, parcel: Parcel) -> Delivery | None:
         """The answer to an envelope that has come before: as it was, if it was the session's last, else that it is past."""
@@ -171,12 +228,12 @@ class Leader:
         return refused(envelope, f"call {envelope.call_id} is past; call {last.result.call_id} was answered")
 
     def _refused(self, parcel: Parcel) -> Delivery | None:
+        reason = self._rank.refusal(parcel)
+        return self._given_up(parcel.envelope, reason) if reason else None
+
+    def _given_up(self, envelope: Envelope, reason: str) -> Delivery:
         """The end of a session whose envelope cannot be run, on every rank."""
-        envelope, generator = parcel.envelope, self._rank.generator
-        reason = generator.refusal(parcel) or misfit(parcel, generator)
-        if not reason:
-            return None
-        self._answered.pop(envelope.session_id, None)
+        self._forget(envelope.session_id)
         release = instruction("RELEASE", envelope.call_id, envelope.session_id)
         self._tell_all(release)
         self._rank.obey(release)
@@ -229,6 +286,12 @@ def misfit(parcel: Parcel, generator: Generator) -> str:
     if parcel.conditioning is not None and tuple(parcel.conditioning.shape) != text:
         return f"chunk {envelope.chunk_index} has a conditioning of {tuple(parcel.conditioning.shape)}, the model reads {text}"
     return ""
+
+
+def _kept(parcel: Parcel) -> Parcel:
+    """The same in memory of its own: what it arrived in is used again before a staggered chunk is done."""
+    parts = {part: tensor.clone() for part in PARTS if (tensor := getattr(parcel, part)) is not None}
+    return replace(parcel, **parts)
 
 
 def _on_host(delivery: Delivery) -> Delivery:

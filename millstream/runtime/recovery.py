@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from millstream.core.envelope import Action
@@ -55,11 +55,14 @@ class Flight:
 
     transport: MeshTransport
     parcels: list[Parcel]
-    future: Future[Answer]
+    flushes: str = ""
+    """The session whose staggered chunks it ends; it brings none itself."""
+    sent: list[Future[Answer]] = field(default_factory=list)
+    """Its messages to the mesh that is there now."""
     attempts: int = 1
 
     def done(self) -> bool:
-        return self.future.done()
+        return all(future.done() for future in self.sent)
 
     def result(self) -> list[Delivery]:
         return self.transport.land(self).deliveries
@@ -76,6 +79,8 @@ class MeshTransport:
         self._checked = False
         self._mesh = launch()
         self._flights: deque[Flight] = deque()
+        self._staggered: dict[str, dict[int, Parcel]] = {}
+        """By session and call, what was sent and has no result yet, though its message may be answered."""
         self._sessions: weakref.WeakValueDictionary[str, Recoverable] = weakref.WeakValueDictionary()
         self._cold: set[str] = set()
         """Sessions that were on an earlier mesh and have sent nothing to this one."""
@@ -91,10 +96,11 @@ class MeshTransport:
 
     def post(self, parcels: Sequence[Parcel]) -> Flight:
         """Begin; results must be asked for in the order of posts."""
-        warm = [self._warmed(parcel) for parcel in parcels]
-        flight = Flight(self, warm, self._mesh.link.post(warm))
-        self._flights.append(flight)
-        return flight
+        return self._begun(Flight(self, [self._warmed(parcel) for parcel in parcels]))
+
+    def flush(self, session_id: str) -> Flight:
+        """Have a session's staggered chunks ended; its results are all that were still to come."""
+        return self._begun(Flight(self, [], flushes=session_id))
 
     def submit(self, parcel: Parcel) -> Delivery:
         return self.submit_together([parcel])[0]
@@ -104,6 +110,7 @@ class MeshTransport:
 
     def release(self, session_id: str) -> None:
         self._cold.discard(session_id)
+        self._staggered.pop(session_id, None)
         self._mesh.link.tell("RELEASE", session_id)
 
     def tell(self, action: Action, session_id: str = "") -> None:
@@ -127,13 +134,33 @@ class MeshTransport:
         try:
             while True:
                 try:
-                    answer = flight.future.result()
-                    self.held_bytes, self._losses = answer.held_bytes, 0
-                    return answer
+                    answer = _together([future.result() for future in flight.sent])
                 except MeshLost as lost:
                     self._recover(lost, flight)
+                else:
+                    self.held_bytes, self._losses = answer.held_bytes, 0
+                    self._settle(answer.deliveries)
+                    return answer
         finally:
             self._flights.popleft()
+
+    def _begun(self, flight: Flight) -> Flight:
+        self._send(flight)
+        self._flights.append(flight)
+        return flight
+
+    def _send(self, flight: Flight) -> None:
+        link = self._mesh.link
+        flight.sent = [link.post(flight.parcels)] if flight.parcels else []
+        if flight.flushes:
+            flight.sent.append(link.tell("FLUSH", flight.flushes, heard=True))
+        for parcel in flight.parcels:
+            if parcel.envelope.under_way > 1:
+                self._staggered.setdefault(parcel.envelope.session_id, {})[parcel.envelope.call_id] = parcel
+
+    def _settle(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._staggered.get(delivery.result.session_id, {}).pop(delivery.result.call_id, None)
 
     def _recover(self, lost: MeshLost, oldest: Flight) -> None:
         """Start a mesh again and send it everything that was under way, oldest first. A chunk that brings down one mesh after
@@ -148,13 +175,19 @@ class MeshTransport:
         self._cold = set(self._sessions)
         for flight in self._flights:
             if flight is not guilty:
-                flight.parcels = [self._warmed(parcel) for parcel in flight.parcels]
+                flight.parcels = [self._warmed(parcel) for parcel in (*self._owed(flight), *flight.parcels)]
                 flight.attempts += 1
-                flight.future = self._mesh.link.post(flight.parcels)
+                self._send(flight)
         log.warning("%s; the mesh is back after %.1f s, %d sessions go on", lost, time.monotonic() - begun, len(self._sessions))
         if guilty is not None:
             envelope = guilty.parcels[0].envelope
             raise EnvelopeRefused(f"chunk {envelope.chunk_index} of {envelope.session_id} brought the mesh down twice: {lost}")
+
+    def _owed(self, flight: Flight) -> list[Parcel]:
+        """Staggered chunks of its session whose messages were answered before they were done: these begin again first."""
+        name = flight.flushes or flight.parcels[0].envelope.session_id
+        flying = {parcel.envelope.call_id for each in self._flights for parcel in each.parcels}
+        return [parcel for call_id, parcel in self._staggered.get(name, {}).items() if call_id not in flying]
 
     def _warmed(self, parcel: Parcel) -> Parcel:
         """A session's first chunk on this mesh rebuilds its window, the ones after it find it there."""
@@ -170,3 +203,9 @@ class MeshTransport:
         self._losses += 1
         if self._losses == MAX_LOSSES:
             raise MeshError(f"the mesh was lost {MAX_LOSSES} times without a chunk in between, the last time because: {lost}")
+
+
+def _together(answers: Sequence[Answer]) -> Answer:
+    """To all messages of a flight."""
+    deliveries = [delivery for answer in answers for delivery in answer.deliveries]
+    return replace(answers[-1], deliveries=deliveries, sent_s=answers[0].sent_s)

@@ -10,8 +10,7 @@ from millstream.runtime.engine import Engine
 from millstream.runtime.feed import Frames
 from millstream.runtime.journal import Header, Journal
 from millstream.runtime.session import Chunk, Session
-from millstream.runtime.staggered_stream import StaggeredStream
-from millstream.runtime.stream_batch import StreamBatch
+from millstream.runtime.staggered_stream import staggered_stream
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +44,7 @@ def _followed(engine: Engine, session: Session, journal: Journal) -> Iterator[Ch
     """Its chunks one by one, or as many under way at a time as when it was made."""
     depth = journal.header.stream_batch
     if depth > 1:
-        yield from StaggeredStream(session, StreamBatch(engine.generator, depth=depth)).follow(journal.chunks)
+        yield from staggered_stream(engine, session, depth=depth).follow(journal.chunks)
         return
     for line in journal.chunks:
         chunk = session.submit(session.follow(line.envelope))

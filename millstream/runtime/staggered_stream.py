@@ -2,24 +2,38 @@
 
 A chunk at which a control takes effect is planned when all before it are here: it may be built on them, or end their epoch.
 The journal's receipts say which chunks those were, so a replay starts and ends every chunk where the first run did.
-Only for a generator in this process.
+Whether the chunks are staggered in this process or on a mesh is the batch's business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.envelope import check_under_way
 from millstream.core.errors import ConfigError
-from millstream.core.topology import Topology
+from millstream.runtime.engine import Engine
 from millstream.runtime.journal import ChunkLine
+from millstream.runtime.mesh_batch import MeshBatch
+from millstream.runtime.recovery import MeshTransport
 from millstream.runtime.session import Chunk, Session
-from millstream.runtime.stream_batch import StreamBatch, check_depth
-from millstream.wire.parcel import Delivery
+from millstream.runtime.stream_batch import StreamBatch
+from millstream.wire.parcel import Delivery, Parcel
+
+
+class Batch(Protocol):
+    """Begins and ends chunks of one session, as deep as it is."""
+
+    def push(self, parcel: Parcel) -> Iterable[Delivery]:
+        """Begin one; those that are done, oldest first. It is begun when they are asked for."""
+
+    def flush(self) -> Iterable[Delivery]:
+        """End all that are under way."""
 
 
 class StaggeredStream:
-    def __init__(self, session: Session, batch: StreamBatch) -> None:
+    def __init__(self, session: Session, batch: Batch) -> None:
         self._session, self._batch = session, batch
 
     def stream(self, num_frames: int | None, *, before_plan: Callable[[], None] = lambda: None) -> Iterator[Chunk]:
@@ -42,7 +56,7 @@ class StaggeredStream:
     def follow(self, lines: Iterable[ChunkLine]) -> Iterator[Chunk]:
         """The chunks of a journal again. After a crash its last ones were made while others that it lacks were under way."""
         for line in lines:
-            if line.receipts:
+            if line.receipts or line.envelope.recompute:
                 yield from self._shown(self._batch.flush())
             yield from self._shown(self._batch.push(self._session.follow(line.envelope)))
         yield from self._shown(self._batch.flush())
@@ -54,12 +68,16 @@ class StaggeredStream:
                 yield chunk
 
 
-def refuse_stream_batch(depth: int, topology: Topology, config: StreamConfig) -> None:
+def staggered_stream(engine: Engine, session: Session, *, depth: int) -> StaggeredStream:
+    """A session's stream with so many chunks under way, where the engine's generator is."""
+    transport = engine.transport
+    if isinstance(transport, MeshTransport):
+        return StaggeredStream(session, MeshBatch(transport, session.id, depth=depth))
+    return StaggeredStream(session, StreamBatch(engine.generator, depth=depth))
+
+
+def refuse_stream_batch(depth: int, config: StreamConfig) -> None:
     """Raise where a session's chunks cannot be staggered."""
-    check_depth(depth, window=config.window, sink=config.sink, frames=config.frames_per_chunk)
-    if depth == 1:
-        return
-    if not topology.is_local:
-        raise ConfigError(f"a stream batch runs in one process, not on {topology}; use --topology local")
-    if config.anchor != "off":
+    check_under_way(depth, window=config.window, sink=config.sink, frames=config.frames_per_chunk)
+    if depth > 1 and config.anchor != "off":
         raise ConfigError(f"anchor {config.anchor} builds each chunk on the one before; a stream batch needs --anchor off")

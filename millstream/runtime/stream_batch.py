@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from millstream.core.errors import ConfigError
+from millstream.core.envelope import check_under_way, recompute_calls
 from millstream.runtime.answers import Made, result_of
 from millstream.runtime.calls import Answering, Work
 from millstream.runtime.generator import Generator
@@ -35,7 +35,7 @@ class StreamBatch:
     """The chunks of one session, `depth` of them under way at a time. On a mesh, every rank has the same."""
 
     def __init__(self, generator: Generator, *, depth: int) -> None:
-        _refuse_shallow(depth)
+        assert depth >= 1, f"a stream batch has a depth of 1 or more, got {depth}"
         self.depth = depth
         self._generator = generator
         self._answering = Answering(generator.dit, generator.stopwatch)
@@ -44,7 +44,7 @@ class StreamBatch:
     def push(self, parcel: Parcel) -> list[Delivery]:
         """Begin a chunk and bring those under way a step further; returns those that are done, oldest first."""
         envelope = parcel.envelope
-        check_depth(self.depth, window=envelope.window, sink=envelope.sink, frames=envelope.frames)
+        check_under_way(self.depth, window=envelope.window, sink=envelope.sink, frames=envelope.frames)
         changes = envelope.init_cache or envelope.reset_kv or envelope.reset_cross or envelope.recompute
         done = self.flush() if changes else []
         error = self._generator.refusal(parcel)
@@ -54,7 +54,10 @@ class StreamBatch:
         while self._open and self._open[-1].turns_left > turns:  # a shorter chunk must not end before one that is older
             done += self._round()
         self._open.append(_Open(parcel, self._generator.staggered(parcel), time.perf_counter(), turns))
-        for _ in range(-(-envelope.expected_calls // self.depth)):
+        self._generator.num_staggered += 1
+        rebuilding = recompute_calls(len(envelope.context_indices), envelope.frames)  # a chunk has its place after these
+        staggered = envelope.expected_calls - rebuilding
+        for _ in range(rebuilding + -(-staggered // self.depth)):
             done += self._round()
         return done + self._until(self.depth - 1)
 
@@ -78,6 +81,7 @@ class StreamBatch:
         for chunk in ended:
             assert self._open[0] is chunk, "an older chunk ends first"
             self._open.popleft()
+            self._generator.num_staggered -= 1
         return [self._delivery(chunk) for chunk in ended]
 
     def _delivery(self, chunk: _Open) -> Delivery:
@@ -85,18 +89,3 @@ class StreamBatch:
         (made,) = chunk.work.result
         took_ms = 1000.0 * (time.perf_counter() - chunk.begun)
         return made.delivery(chunk.parcel.envelope, stage1_ms=took_ms, idle_ms=0.0)
-
-
-def check_depth(depth: int, *, window: int, sink: int, frames: int) -> None:
-    """Raise if so many chunks of so many frames cannot be under way in such a window."""
-    _refuse_shallow(depth)
-    if window - sink < depth * frames:
-        raise ConfigError(
-            f"{depth} chunks of {frames} frames under way need a window of {depth * frames} beside the sink, "
-            f"got {window - sink}; choose a longer window or a smaller depth"
-        )
-
-
-def _refuse_shallow(depth: int) -> None:
-    if depth < 1:
-        raise ConfigError(f"a stream batch has a depth of 1 or more, got {depth}")

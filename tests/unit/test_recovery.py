@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from millstream.core.errors import EnvelopeRefused, MeshError, MeshLost
 from millstream.runtime.hang_report import KEPT_REPORTS, describe_rank, write_report
 from millstream.runtime.link import Answer
 from millstream.runtime.mesh import refused
+from millstream.runtime.mesh_batch import MeshBatch
 from millstream.runtime.recovery import MAX_LOSSES, MeshTransport
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.test_wire import envelope
@@ -66,7 +68,7 @@ class FakeSession:
         self.id = name
 
     def mend(self, parcel: Parcel) -> Parcel:
-        whole = envelope(session_id=self.id, call_id=parcel.envelope.call_id, init_cache=True)
+        whole = msgspec.structs.replace(parcel.envelope, init_cache=True)
         return Parcel(envelope=whole, latents_in=parcel.latents_in)
 
 
@@ -135,6 +137,64 @@ def test_a_released_session_is_not_mended() -> None:
     del gone
     made.submit(parcel("gone", 2))
     assert not second.link.posted[-1][0].init_cache
+
+
+class StaggeringLink(FakeLink):
+    """Answers a staggered chunk when the next one comes, or with a flush."""
+
+    def __init__(self, *, dies_at: frozenset[int] = frozenset()) -> None:
+        super().__init__(dies_at=dies_at)
+        self._open: list[Parcel] = []
+
+    def post(self, parcels: list[Parcel]) -> Future[Answer]:
+        begun = super().post(parcels)
+        self._open += parcels
+        return begun if begun.exception() else self._done(1)
+
+    def tell(self, action: str, session_id: str = "", *, heard: bool = False) -> Future[Answer]:
+        told = super().tell(action, session_id, heard=heard)
+        return self._done(0) if action == "FLUSH" and not self._lost else told
+
+    def _done(self, left: int) -> Future[Answer]:
+        done, self._open = self._open[: len(self._open) - left], self._open[len(self._open) - left :]
+        deliveries = [Delivery(result=refused(each.envelope, "").result) for each in done]
+        future: Future[Answer] = Future()
+        future.set_result(Answer(deliveries=deliveries, held_bytes=7, sent_s=0.0, back_s=0.0))
+        return future
+
+
+@pytest.mark.parametrize("dies_at", [2, 3, 4])
+def test_staggered_chunks_that_were_answered_for_and_not_done_begin_again_and_each_comes_once(dies_at: int) -> None:
+    made, (_, second) = transport(StaggeringLink(dies_at=frozenset({dies_at})), StaggeringLink())
+    made.watch(session := FakeSession("a"))
+    batch, shown = MeshBatch(made, session.id, depth=2), []
+    for call in range(1, 5):
+        shown += [delivery.result.call_id for delivery in batch.push(parcel("a", call, under_way=2, window=9))]
+    shown += [delivery.result.call_id for delivery in batch.flush()]
+    assert shown == [1, 2, 3, 4]
+    resent = [each for posted in second.link.posted for each in posted]
+    assert [each.call_id for each in resent] == list(range(dies_at - 1, 5)), "one had been answered for, and was not done"
+    assert [each.init_cache for each in resent] == [True] + [False] * (len(resent) - 1)
+    assert made._staggered == {"a": {}}
+
+
+def test_a_mesh_that_is_lost_in_a_flush_is_given_the_chunks_and_told_to_flush_again() -> None:
+    class DiesFlushing(StaggeringLink):
+        def tell(self, action: str, session_id: str = "", *, heard: bool = False) -> Future[Answer]:
+            if action != "FLUSH":
+                return super().tell(action, session_id, heard=heard)
+            lost: Future[Answer] = Future()
+            lost.set_exception(MeshLost("rank 1 was killed"))
+            return lost
+
+    made, (_, second) = transport(DiesFlushing(), StaggeringLink())
+    made.watch(session := FakeSession("a"))
+    batch = MeshBatch(made, session.id, depth=3)
+    shown = [each.result.call_id for call in (1, 2) for each in batch.push(parcel("a", call, under_way=3, window=9))]
+    shown += [each.result.call_id for each in batch.flush()]
+    assert shown == [1, 2]
+    assert [each.call_id for posted in second.link.posted for each in posted] == [2]
+    assert second.link.told == [("CHECK", ""), ("FLUSH", "a")]
 
 
 def test_reports_of_hangs_are_bounded_and_say_where_threads_stand(tmp_path: Path) -> None:

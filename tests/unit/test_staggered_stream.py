@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millstream.core.errors import ConfigError
-from millstream.core.topology import Topology
 from millstream.runtime.journal import read_journal
-from millstream.runtime.staggered_stream import StaggeredStream, refuse_stream_batch
-from millstream.runtime.stream_batch import StreamBatch
+from millstream.runtime.staggered_stream import staggered_stream
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.test_cli import TINY, frames_of, millstream
 
@@ -59,7 +56,7 @@ def test_no_chunk_is_begun_that_is_not_shown() -> None:
     """One begun beside the last would take frames out of its window, and no journal would tell."""
     engine = tiny_engine()
     session = engine.session("sea", height=32, width=48, window=9)
-    stream = StaggeredStream(session, StreamBatch(engine.generator, depth=2))
+    stream = staggered_stream(engine, session, depth=2)
     assert [chunk.index for chunk in stream.stream(num_frames=9 + 12 + 1)] == [0, 1, 2]
     assert session.timeline.chunk_index == 3
 
@@ -79,23 +76,13 @@ def test_it_is_said_once_that_it_is_approximate_and_it_is(tmp_path: Path) -> Non
 
 def test_a_journal_is_never_replayed_as_if_its_chunks_had_been_alone(tmp_path: Path) -> None:
     journal = generated(tmp_path, "--stream-batch", 2, chunks=4)
-    code, _, errors = millstream("replay", journal, "--check", "--topology", "front+tp2")
-    assert (code, len(errors.strip().splitlines())) == (2, 1), errors
-    assert "use --topology local" in errors
     journal.write_text(journal.read_text().replace('"stream_batch":2', '"stream_batch":1'))
     assert millstream("replay", journal, "--check", "--quiet")[1].strip() == "3 chunks differ"
-
-
-def test_a_mesh_cannot_follow_a_stream_batch() -> None:
-    with pytest.raises(ConfigError, match=r"not on front\+pp2; use --topology local"):
-        refuse_stream_batch(2, Topology.parse("front+pp2"), tiny_engine().stream_config())
-    refuse_stream_batch(1, Topology.parse("front+pp2"), tiny_engine().stream_config())
 
 
 MISTAKES = {
     "no depth": (["--stream-batch", 0], "a depth of 1 or more, got 0"),
     "too deep": (["--stream-batch", 4], "4 chunks of 3 frames under way need a window of 12"),
-    "a mesh": (["--stream-batch", 2, "--topology", "front+pp2"], "use --topology local"),
     "anchors": (["--stream-batch", 2, "--anchor", "latent"], "a stream batch needs --anchor off"),
 }
 
