@@ -88,13 +88,17 @@ class SimulatedRank:
         self.now = max(self.now, done) + self.vary(4.0)
         self._event("cuda_runtime", "cudaStreamSynchronize", 1, begin, self.now)
 
-    def item(self) -> None:
-        """A number is brought to the host."""
-        ident = next(self.ids)
+    def item(self, *, dispatch: float | None = None) -> None:
+        """A number is brought to the host; by an operator of its own if it is said how long that takes besides."""
+        ident, begin = next(self.ids), self.now
+        self.now += 0.5 * (dispatch or 0.0)
         self._launch(
             "cudaMemcpyAsync", "gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", self.vary(2.0), COMPUTE, ident, bytes=4
         )
         self.synchronise()
+        if dispatch is not None:
+            self.now += 0.5 * dispatch
+            self._event("cpu_op", "aten::item", 1, begin, self.now, **{"External id": ident})
 
     def upload(self, length: float) -> None:
         """A copy to the device that the host does not wait for."""

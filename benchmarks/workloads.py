@@ -141,6 +141,19 @@ def synchronisation(rng: random.Random) -> list[SimulatedRank]:
     return [rank]
 
 
+def synchronisation_while_launching(rng: random.Random) -> list[SimulatedRank]:
+    """A few products and a number, again and again: launching takes the host long, so that it hardly waits, and yet each
+    wait leaves the queue empty."""
+    (rank,) = new_ranks(rng)
+    burst, length, dispatch, around = rng.randrange(2, 5), rng.uniform(22, 30), rng.uniform(8, 17), rng.uniform(15, 40)
+    for _ in range(rng.randrange(60, 150)):
+        for _ in range(burst):
+            rank.op("aten::mm", "nvjet_tst_gemm", length, dispatch=dispatch)
+        rank.item(dispatch=around)
+        seldom(rank, rng)
+    return [rank]
+
+
 def communication(rng: random.Random) -> list[SimulatedRank]:
     ranks = new_ranks(rng, rng.choice((2, 4, 8)))
     tokens, width, longer = rng.randrange(1500, 6000), rng.choice((2048, 5120)), rng.uniform(0.6, 3.0)
@@ -297,6 +310,7 @@ WORKLOADS = (
     Workload("Python between launches", "CPU-bound", cpu_bound),
     Workload("graphs, and Python between them", "CPU-bound", graphs_with_kernels),
     Workload("a number brought back after each burst", "synchronisation", synchronisation),
+    Workload("a number brought back, and slow launches", "synchronisation", synchronisation_while_launching),
     Workload("all-reduces that nothing covers", "communication-bound", communication),
     Workload("one slow rank", "straggler", straggler),
     Workload("a pipeline with few micro-batches", "bubble-bound", bubble),

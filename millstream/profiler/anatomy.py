@@ -23,7 +23,7 @@ PROMPT_US = 50.0
 STARTED_US = 20.0
 """A kernel that starts so soon after its launch found the queue empty."""
 RUNS_AHEAD = 0.75
-"""A host that works for less of the time than this could run ahead of the device, if nothing made it wait."""
+"""A host that works for less of the time than this could run ahead of the device."""
 Index = NDArray[np.intp]
 
 # What the host does in a gap, by the first of these that it is in; what is left is its own.
@@ -114,6 +114,20 @@ class Anatomy:
         return self.host(Kind.SYNC)
 
     @cached_property
+    def blocked(self) -> Intervals:
+        """The same, with the operators that do little else: all of an `.item()` would be gone with its wait."""
+        events = self.trace.events
+        ops = events.of(Kind.OP)
+        ops = ops[events.track[ops] == self.main_track]
+        waited = self.waiting.within(events.begin[ops], events.end[ops])
+        return self.waiting | self._union(ops[(waited > 0) & (events.length[ops] - waited <= PROMPT_US)])
+
+    @property
+    def could_run_ahead(self) -> bool:
+        """Whether the host has time to, if nothing made it wait."""
+        return 1 - self.blocked.total / self.wall < RUNS_AHEAD
+
+    @cached_property
     def shares(self) -> dict[str, float]:
         """Of the wall, by cause; they add up to 1."""
         talk = self.collectives | self.exchanges
@@ -139,16 +153,16 @@ class Anatomy:
             inside = np.minimum(self.host(kind).within(begin, end), left)
             spent[cause] = float(inside.sum())
             left = left - inside
-        after_wait = self.waiting.within(begin - STARTED_US, end) > 0
-        drained = after_wait & (1 - self.waiting.total / self.wall < RUNS_AHEAD)
         prompt = thought <= PROMPT_US
+        after_wait = self.waiting.within(begin - STARTED_US, end) > 0
+        drained = after_wait & (prompt | self.could_run_ahead)  # a prompt host finds the queue empty because it waited
         spent["sync"] += float(left[drained].sum())
         spent["launch"] = float(left[~drained & prompt].sum())
         spent["host"] = float(left[~drained & ~prompt].sum())
         return spent
 
     def _next_launch(self) -> tuple[Floats, Floats]:
-        """For each gap: when the call was made that ends it, and how long the host had not launched anything before that."""
+        """For each gap: when the call was made that ends it, and how long before that the host last launched or waited."""
         events, gaps = self.trace.events, self.idle
         if not self.has_device:
             return gaps.end.copy(), gaps.end - gaps.begin
@@ -163,6 +177,7 @@ class Anatomy:
         launched = _call_times(events.link[on_device[first]], events.link[calls], events.begin[calls])
         before = np.searchsorted(events.begin[calls], launched) - 1
         previous_end = np.where(before >= 0, events.end[calls][np.maximum(before, 0)], self.begin)
+        previous_end = np.maximum(previous_end, _last_before(self.waiting.end, launched, self.begin))
         thought = np.where(np.isnan(launched), np.inf, launched - previous_end)
         return launched, thought
 
@@ -205,6 +220,13 @@ def _call_times(wanted: NDArray[np.int64], links: NDArray[np.int64], begins: Flo
     found = (links[order][at] == wanted) & (wanted >= 0)
     times: Floats = np.where(found, begins[order][at], np.nan)
     return times
+
+
+def _last_before(moments: Floats, limits: Floats, otherwise: float) -> Floats:
+    """The last of the sorted moments up to each limit."""
+    known = np.concatenate([[otherwise], moments])
+    found: Floats = known[np.searchsorted(moments, limits, side="right")]
+    return found
 
 
 def _working_ops(trace: Trace) -> Index:

@@ -98,7 +98,7 @@ def _sync_gain(ranks: Ranks, share: dict[str, float]) -> float:
     lost = share["sync"] + share["copy"]
     if not any(len(rank.waiting) for rank in ranks):
         return lost
-    room = _mean(ranks, lambda rank: 1 - max(rank.shares["work"], 1 - rank.waiting.total / rank.wall))
+    room = _mean(ranks, lambda rank: 1 - max(rank.shares["work"], 1 - rank.blocked.total / rank.wall))
     return min(lost, max(room, 0.0))
 
 
