@@ -65,11 +65,15 @@ def test_weights_are_there_for_each_text_that_is_read_and_gone_afterwards() -> N
     assert device.carried == 2 * len(homes) == 4, "what is tied is carried once"
 
 
-def test_the_answer_is_the_embedders_own() -> None:
-    encode, _, device = visiting()
+def test_the_answer_is_the_embedders_own_wherever_it_is_asked_for() -> None:
+    encode, embedder, device = visiting()
     torch.manual_seed(0)
     alone = Embedder(device)
+    with torch.inference_mode():
+        within = encode("sea")
+    assert torch.equal(within, alone("sea"))
     assert torch.equal(encode("sea"), alone("sea"))
+    assert not any(parameter.is_inference() for parameter in embedder.model.parameters())
     assert encode.unknown("xyzzy") == ["xyzzy"]
     assert encode.num_bytes == sum(parameter.nbytes for parameter in alone.model.parameters())
 
