@@ -11,6 +11,7 @@ import itertools
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +28,7 @@ from millstream.models.fast.apply import accelerate
 from millstream.models.fast.recorded import chunks_before
 from millstream.models.registry import LoadedModel, load_model
 from millstream.models.visiting import VisitingEmbedder
+from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
 from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.parallel.spatial import check_rows
 from millstream.runtime.feed import FrameFeed, Frames
@@ -63,12 +65,14 @@ class Engine:
         head_groups: int = 1,
         vae_devices: Sequence[str] = (),
         offload_text: bool = False,
+        preview_decoder: str = "",
         launch: Launch = launcher,
     ) -> None:
         """`launch` is how the mesh of a topology that has one is started: by default, on this machine. `head_groups` are those
         that a mesh with `sp` exchanges its heads in. `vae_devices` are the VAE's: one of its own, or several that share each
         picture; without them it is where the engine is. `offload_text` keeps the text encoder in host memory between prompts.
-        What this model cannot use of `speed` is left plain."""
+        `preview_decoder` is the file of a small decoder that shows the pictures instead. What this model cannot use of `speed`
+        is left plain."""
         self.spec = find_model(model)
         self.topology = topology
         self.device = choose_device(device)
@@ -79,6 +83,8 @@ class Engine:
         self.head_groups = head_groups
         self.vae_devices = choose_vae_devices(vae_devices, self.spec, self.speed)
         topology.check(self.spec.dit, head_groups=head_groups)
+        place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
+        self.preview = load_tiny_decoder(Path(preview_decoder), self.spec, **place) if preview_decoder else None
         self.model = accelerate(self._loaded(offload_text=offload_text), self.speed)
         stopwatch = Stopwatch(self.device)
         self._generator: Generator | None = None
@@ -176,17 +182,22 @@ class Engine:
         prompts = (WeightedPrompt(prompt),) if isinstance(prompt, str) else tuple(prompt)
         config = config or self.stream_config(**changes)
         check_rows(config.latent_size[0], len(self.vae_devices))
+        preview = self.preview_for(config)
         session = Session(
             session_id or secrets.token_hex(8),
             config,
             prompts,
-            self._parts,
+            self._parts if preview is None else replace(self._parts, vae=PreviewVAE(self._parts.vae, preview)),
             feed=frames if frames is None or isinstance(frames, LiveFeed) else FrameFeed(frames),
             journal=journal,
         )
         if self._mesh is not None:
             self._mesh.watch(session)
         return session
+
+    def preview_for(self, config: StreamConfig) -> TinyDecoder | None:
+        """What shows the pictures of such a session; none where they are encoded again: latents do not depend on it."""
+        return None if config.anchor == "decoded" else self.preview
 
     def submit_together(self, parcels: Sequence[Parcel]) -> tuple[list[Delivery], dict[str, float]]:
         """Chunks of several sessions in the same model calls, and each one's share of the time that took, by phase."""

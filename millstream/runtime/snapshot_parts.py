@@ -19,6 +19,7 @@ from millstream.core.errors import SnapshotError
 from millstream.models.carry import VAEState
 from millstream.models.kv import KVRing
 from millstream.models.registry import empty_vae
+from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder
 from millstream.runtime.engine import Engine
 from millstream.runtime.motion import SMALLER
 from millstream.runtime.timeline import TimelineState
@@ -101,6 +102,8 @@ def _vae_states(found: Mapping[str, Look], config: StreamConfig, timeline: Timel
         return expected
     with META:
         vae = place_vae(empty_vae(engine.spec).to(engine.dtype), [META] * len(engine.vae_devices), META)
+        if (preview := engine.preview_for(config)) is not None:
+            vae = PreviewVAE(vae, TinyDecoder(preview.config).to(engine.dtype))
         if decodes:
             latents = torch.empty(1, 1, engine.spec.dit.channels, *config.latent_size, dtype=engine.dtype)
             expected |= _numbered("decoder", vae.decode(latents)[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,21 +11,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millstream.core.config import ModelSpec
-from millstream.core.errors import ConfigError, WeightsError
+from millstream.core.errors import ConfigError, SnapshotError, WeightsError
 from millstream.core.presets import MODELS
-from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
-from millstream.runtime.session import Session
+from millstream.models.wan.tiny_decoder import TinyDecoder, load_tiny_decoder
+from millstream.runtime import snapshot
+from millstream.runtime.engine import Engine
+from millstream.runtime.session import Chunk
 from tests.unit.models_for_tests import SMALL, relative_error, tiny_engine
 
 WIDTHS = (16, 12, 8)
+PUBLIC_WIDTHS = (256, 128, 64)
 SPEC = MODELS["wan-tiny"]
 CHANNELS = 4
 CPU = torch.device("cpu")
 
 
-def layout() -> dict[str, tuple[int, ...]]:
+def layout(widths: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
     """Every tensor of a file with these widths, written out as the public files have them."""
-    a, b, c = WIDTHS
+    a, b, c = widths
     shapes: dict[str, tuple[int, ...]] = {"1.weight": (a, CHANNELS, 3, 3), "1.bias": (a,)}
     for width, numbers in ((a, (3, 4, 5)), (b, (9, 10, 11)), (c, (15, 16, 17))):
         for number in numbers:
@@ -38,10 +40,10 @@ def layout() -> dict[str, tuple[int, ...]]:
     return shapes | {"22.weight": (3, c, 3, 3), "22.bias": (3,)}
 
 
-def tensors() -> dict[str, Tensor]:
+def tensors(widths: tuple[int, int, int] = WIDTHS) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(3)
     made = {}
-    for name, shape in layout().items():
+    for name, shape in layout(widths).items():
         fan_in = max(1, torch.Size(shape).numel() // shape[0])
         made[f"decoder.{name}"] = torch.randn(shape, generator=generator) * fan_in**-0.5
     made["decoder.22.weight"] *= 0.1  # most colours within what can be shown
@@ -154,12 +156,43 @@ def test_what_is_no_file_for_this_model_is_refused(tmp_path: Path) -> None:
         loaded(tmp_path / "taew2_1.pth", MODELS["brook"])
 
 
-def test_previews_change_pictures_and_no_latents(tiny: TinyDecoder) -> None:
-    engine = tiny_engine()
-    preview = replace(engine.parts, vae=PreviewVAE(engine.parts.vae, tiny))
-    config = engine.stream_config(**SMALL)
-    with engine.session("sea", config=config) as full, Session("preview", config, full.timeline.prompts, preview) as quick:
-        for shown, rough in zip(full.stream(3), quick.stream(3), strict=True):
-            assert rough.digest == shown.digest
-            assert rough.frames.shape == shown.frames.shape
-            assert not (rough.frames == shown.frames).all()
+def chunks(engine: Engine, **changes: object) -> list[Chunk]:
+    with engine.session("sea", **SMALL, **changes) as session:
+        return list(session.stream(3))
+
+
+@pytest.fixture(scope="module")
+def previewing(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """As `tiny_engine`, with a small decoder of the public files' size."""
+    path = saved(tmp_path_factory.mktemp("preview") / "taew2_1.pth", tensors(PUBLIC_WIDTHS))
+    return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", preview_decoder=str(path))
+
+
+def test_previews_change_pictures_and_no_latents(previewing: Engine) -> None:
+    for rough, shown in zip(*(chunks(engine) for engine in (previewing, tiny_engine())), strict=True):
+        assert rough.digest == shown.digest
+        assert rough.frames.shape == shown.frames.shape
+        assert not (rough.frames == shown.frames).all()
+
+
+def test_pictures_that_are_encoded_again_are_the_full_decoders(previewing: Engine) -> None:
+    for rough, shown in zip(*(chunks(engine, anchor="decoded") for engine in (previewing, tiny_engine())), strict=True):
+        assert rough.digest == shown.digest
+        assert (rough.frames == shown.frames).all()
+
+
+def test_weights_are_fingerprinted_without_the_preview(previewing: Engine) -> None:
+    assert previewing.fingerprint() == tiny_engine().fingerprint()
+
+
+def test_a_session_saved_with_previews_goes_on_with_them_and_not_without(previewing: Engine, tmp_path: Path) -> None:
+    path, fingerprint = tmp_path / "saved.safetensors", previewing.fingerprint()
+    with previewing.session("sea", **SMALL) as session:
+        list(session.stream(2))
+        snapshot.write(snapshot.take(previewing, session, fingerprint), path)
+        [expected] = session.stream(1)
+    with snapshot.revive(snapshot.read(path, previewing, fingerprint), previewing, "another") as revived:
+        [found] = revived.stream(1)
+    assert (found.frames == expected.frames).all()
+    with pytest.raises(SnapshotError, match="decoder"):
+        snapshot.read(path, tiny_engine(), fingerprint)
