@@ -1,6 +1,6 @@
 """Which speed-ups are on. All off is the plain path; every other is held against it.
 
-Figures only: what each one does is in `ops/`, `models/fast/` and `models/wan/decoder.py`.
+Figures only: what each one does is in `ops/`, `models/fast/` and `models/wan/fast_vae.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Speed:
     round_keys: bool = False
     """Attention over a round number of keys, zeros among them, corrected exactly; needs `blocks`."""
     decoder: bool = False
-    """Wan's decoder in channels-last, fused between convolutions."""
+    """Wan's VAE in channels-last, fused between convolutions."""
     own_convolution: bool = False
     """The 3x3x3 convolution of our own where it can be built; needs `decoder`."""
     paired_commits: bool = False
