@@ -48,7 +48,7 @@ def search(
     precision: Annotated[str, typer.Option(help="Of products: native (bf16) or fp8.")] = "native",
     software: Annotated[
         str | None,
-        typer.Option(help="Whose kernels: reference, eager, compiled, fused or processor; eager on GPUs.", show_default=False),
+        typer.Option(help="Whose kernels: fast, eager, reference, compiled or processor; fast on GPUs.", show_default=False),
     ] = None,
     batch: Annotated[int, typer.Option(help="Sessions that share their model calls.")] = 1,
     video_in: Annotated[bool, typer.Option("--video-in", help="Video to video: pictures are encoded too.")] = False,

@@ -97,7 +97,9 @@ def serve(
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines for programs.")] = False,
     plan: Annotated[
         Path | None,
-        typer.Option(help="What plan --json wrote: model, topology, batch, size, window and steps.", show_default=False),
+        typer.Option(
+            help="What plan --json wrote: model, topology, precision, batch, size, window and steps.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Serve live streams to browsers and programs, each person with a session of their own.
@@ -115,7 +117,9 @@ def serve(
             if (on.model, on.topology, room.batch) != ("brook", "local", 1):
                 raise ConfigError("--plan says what --model, --topology and --batch are; leave them out")
             planned = settings_of(plan)
-            on, room = replace(on, model=planned.model, topology=str(planned.topology)), replace(room, batch=planned.batch)
+            precision = planned.precision if on.precision == "auto" else on.precision
+            on = replace(on, model=planned.model, topology=str(planned.topology), precision=precision)
+            room = replace(room, batch=planned.batch)
             stream = planned.stream
             if planned.replicas > 1:
                 typer.echo(f"the plan counts on {planned.replicas} replicas; this is one of them", err=True)

@@ -75,8 +75,8 @@ class PlanRequest:
 
 
 def _own_software(device: Device) -> Software:
-    """What `millstream serve` would run there."""
-    return device.fitted or SOFTWARE["processor" if device.processor else "eager"]
+    """What `millstream serve` would run there; on a mesh the plain path, see `Workload.on`."""
+    return device.fitted or SOFTWARE["processor" if device.processor else "fast"]
 
 
 def profile_path() -> Path:
@@ -138,20 +138,22 @@ def _heading(ask: Ask) -> tuple[str, str]:
     return (
         f"{work.spec.name} at {stream.height}x{stream.width}, window {stream.window}, {len(stream.steps)} steps: "
         f"{stream.fps:g} FPS for {ask.sessions} on {ask.fleet.name}",
-        f"{work.software.name} kernels, {work.precision} precision, rates {rates}, ${device.dollars_per_hour:g} a device-hour",
+        f"{work.software.name} kernels{' (eager on a mesh)' if work.software.one_device else ''}, {work.precision} precision, "
+        f"rates {rates}, ${device.dollars_per_hour:g} a device-hour",
     )
 
 
 def show_parts(plan: Plan, console: Console) -> None:
     """Where the time of a chunk and the memory of a device go."""
     call, time = plan.time.call, plan.time
-    console.print(f"\n{plan.layout}, taken apart", highlight=False)
+    console.print(f"\n{plan.layout} with {plan.work.software.name} kernels, taken apart", highlight=False)
     table = Table("a chunk", "ms", box=None)
     parts = {"products": call.products, "attention": call.attention, "between products": call.elementwise}
     parts["communication"] = call.communication
     for name, each in parts.items():
         table.add_row(f"{name} ({time.calls:.1f} calls)", f"{time.calls * each:.1f}")
-    for name, ms in (("VAE decode", time.decode_ms), ("VAE encode", time.encode_ms), ("transport", time.transport_ms)):
+    beside = {"VAE decode": time.decode_ms, "VAE encode": time.encode_ms, "host": time.host_ms, "transport": time.transport_ms}
+    for name, ms in beside.items():
         if ms:
             table.add_row(name, f"{ms:.1f}")
     table.add_section()
@@ -178,6 +180,8 @@ def show_device(device: Device) -> None:
     table.add_row("attention", f"{rates.attention_tflops:.3g} TFLOP/s")
     for width, rate in rates.conv_tflops:
         table.add_row(f"convolution, {width} channels", f"{rate:.3g} TFLOP/s")
+    for width, rate in rates.deep_conv_tflops:
+        table.add_row(f"convolution over time, {width} channels", f"{rate:.3g} TFLOP/s")
     table.add_row("copy", f"{1e3 * rates.bandwidth_tb_s:.3g} GB/s")
     table.add_row("launch", f"{rates.launch_us:.2g} us")
     table.add_row(device.link.name, f"{device.link.alpha_us:.3g} us + bytes / {device.link.beta_gb_s:.3g} GB/s")

@@ -1,11 +1,13 @@
 """`millstream plan calibrate`: measure this machine and write the profile that plans use from then on.
 
 Products, attention, convolutions, copies, launches, and collectives between its ranks; each warmed up, then the best
-of several runs, because what else runs here only ever adds time. On a processor also how our own networks use it.
+of several runs, because what else runs here only ever adds time. Products and attention on a GPU are the exception: they run
+in a row, because a card that is kept busy is held to its power limit. On a processor also how our own networks use it.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,12 +24,17 @@ from millstream.commands.memory import free_bytes
 from millstream.commands.plan_collectives import fit_link
 from millstream.commands.plan_fit import fit_software
 from millstream.core.files import Staging
+from millstream.models.kv import KEY_MULTIPLE
 from millstream.ops.attention import attend
+from millstream.ops.fp8 import quantise
+from millstream.ops.linear import linear_rows
 from millstream.planner.hardware import DEVICES, GIB, Device, Rates
 from millstream.planner.profile import profile_text
 from millstream.planner.time import head_share
 from millstream.runtime.engine import choose_device, cpu_has_bfloat16
 
+THIN = (8, 16, 32, 64)
+"""Channels of deep convolutions that a processor is measured at."""
 _RUNS = 7
 _SECONDS = 0.5
 """Each measurement goes on at least this long: what else runs here comes in bursts."""
@@ -53,6 +60,19 @@ class Timer:
             self._wait()
             seconds.append(self.clock() - begin)
         return min(seconds)
+
+    @torch.inference_mode()
+    def sustained_s(self, run: Callable[[], Any]) -> float:
+        """Of one among many in a row, on a GPU."""
+        one = self.best_s(run)
+        if self.on.type != "cuda":
+            return one
+        count = math.ceil(_SECONDS / one)
+        begin = self.clock()
+        for _ in range(count):
+            run()
+        self._wait()
+        return (self.clock() - begin) / count
 
     def _wait(self) -> None:
         if self.on.type == "cuda":
@@ -91,7 +111,8 @@ def _rates(timer: Timer, base: Device) -> Rates:
         matmul_tflops=_matmul(timer, dtype, 8192 if big else 1024),
         fp8_tflops=_fp8(timer, 8192) if big and base.fp8_tflops is not None else None,
         attention_tflops=_attention(timer, dtype, base, queries=4680 if big else 768, heads=40 if big else 4),
-        conv_tflops=tuple((width, _convolution(timer, dtype, width, big=big)) for width in widths),
+        conv_tflops=tuple((width, _convolution(timer, dtype, width, deep=big)) for width in widths),
+        deep_conv_tflops=() if big else tuple((width, _convolution(timer, dtype, width, deep=True)) for width in THIN),
         bandwidth_tb_s=_bandwidth(timer, 1 << (30 if big else 26)),
         launch_us=_launch(timer),
     )
@@ -99,42 +120,39 @@ def _rates(timer: Timer, base: Device) -> Rates:
 
 def _matmul(timer: Timer, dtype: torch.dtype, size: int) -> float:
     a, b = (torch.randn(size, size, device=timer.on, dtype=dtype) for _ in range(2))
-    return 2 * size**3 / timer.best_s(lambda: a @ b) / 1e12
+    return 2 * size**3 / timer.sustained_s(lambda: a @ b) / 1e12
 
 
 def _fp8(timer: Timer, size: int) -> float:
-    one = torch.ones((), device=timer.on)
-    a = torch.randn(size, size, device=timer.on).to(torch.float8_e4m3fn)
-    b = torch.randn(size, size, device=timer.on).to(torch.float8_e4m3fn).t()
-    seconds = timer.best_s(lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16))
-    return 2 * size**3 / seconds / 1e12
+    """As fast blocks do it, with a scale a row."""
+    a, b = (quantise(torch.randn(size, size, device=timer.on)) for _ in range(2))
+    bias = torch.zeros(size, device=timer.on, dtype=torch.bfloat16)
+    return 2 * size**3 / timer.sustained_s(lambda: linear_rows(a, b, bias)) / 1e12
 
 
 def _attention(timer: Timer, dtype: torch.dtype, base: Device, *, queries: int, heads: int) -> float:
-    """What it would be if the last wave were full, as `time.py` takes the wave's share from it."""
-    width, keys = 128 if heads > 4 else 64, 3 * queries
+    """What it would be if the last wave were full, as `time.py` takes the wave's share from it. Over a round number of keys."""
+    width, keys = 128 if heads > 4 else 64, -(-3 * queries // KEY_MULTIPLE) * KEY_MULTIPLE
     q = torch.randn(1, queries, heads, width, device=timer.on, dtype=dtype)
     k, v = (torch.randn(1, keys, heads, width, device=timer.on, dtype=dtype) for _ in range(2))
-    reached = 4 * queries * keys * heads * width / timer.best_s(lambda: attend(q, k, v)) / 1e12
+    reached = 4 * queries * keys * heads * width / timer.sustained_s(lambda: attend(q, k, v)) / 1e12
     return reached / head_share(queries, heads, base)
 
 
-def _convolution(timer: Timer, dtype: torch.dtype, width: int, *, big: bool) -> float:
-    """A GPU decodes in three dimensions, at a size that shrinks as channels grow; Brook on a processor in two."""
-    if big:
-        frames, rows, columns = 12, 480 * 96 // width, 832 * 96 // width
-        x = torch.randn(1, width, frames, rows, columns, device=timer.on, dtype=dtype)
-        x = x.contiguous(memory_format=torch.channels_last_3d)
-        weight = torch.randn(width, width, 3, 3, 3, device=timer.on, dtype=dtype).contiguous(
-            memory_format=torch.channels_last_3d
-        )
-        flops, run = 2 * 27 * width * x.numel(), lambda: F.conv3d(x, weight, padding=1)
+def _convolution(timer: Timer, dtype: torch.dtype, width: int, *, deep: bool) -> float:
+    """At a size that shrinks as channels grow, as in a decoder: `deep` over time too as Wan's are, else as Brook's."""
+    size: tuple[int, ...]
+    if deep and timer.on.type == "cuda":
+        size, order = (1, width, 12, 480 * 96 // width, 832 * 96 // width), torch.channels_last_3d
+    elif deep:
+        size, order = (1, width, 12, 2048 // width, 2048 // width), torch.contiguous_format
     else:
-        side = 4096 // width
-        x = torch.randn(12, width, side, side, device=timer.on, dtype=dtype).contiguous(memory_format=torch.channels_last)
-        weight = torch.randn(width, width, 3, 3, device=timer.on, dtype=dtype).contiguous(memory_format=torch.channels_last)
-        flops, run = 2 * 9 * width * x.numel(), lambda: F.conv2d(x, weight, padding=1)
-    return flops / timer.best_s(run) / 1e12
+        size, order = (12, width, 4096 // width, 4096 // width), torch.channels_last
+    x = torch.randn(size, device=timer.on, dtype=dtype).contiguous(memory_format=order)
+    weight = torch.randn(width, width, *(3,) * (len(size) - 2), device=timer.on, dtype=dtype).contiguous(memory_format=order)
+    convolve = F.conv3d if deep else F.conv2d
+    seconds = timer.best_s(lambda: convolve(x, weight, padding=1))
+    return 2 * weight[0, 0].numel() * width * x.numel() / seconds / 1e12
 
 
 def _bandwidth(timer: Timer, size: int) -> float:

@@ -1,8 +1,9 @@
 """Fits how this program uses a processor: streams a small model of ours there and asks what, beside products, attention and
 convolutions at the measured rates, its time goes into.
 
-One model at two sizes is seen: what grows with the tokens is walks over activations, what does not is calls. Other models,
-sizes, windows and steps are predicted from it, which is what the fit is for.
+One model at two sizes is seen: what grows with the tokens is walks over activations, what does not is calls. Of a VAE over
+time, whose thin convolutions and norms are another matter, one size of one model. Other models, sizes, windows and steps are
+predicted from it, which is what the fit is for.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from millstream.planner.time import call_time, decode_ms
 from millstream.planner.workload import Workload
 from millstream.runtime.engine import Engine
 
-MODEL = "brook"
-CHUNKS = 10
+MODEL, DEEP_MODEL = "brook", "wan-mini"
+CHUNKS, DEEP_CHUNKS = 10, 4
 SMALLER: Mapping[str, Any] = {"height": 128, "width": 128}
+BARE = replace(SOFTWARE["processor"], passes=0.0, launches=0.0, vae_passes=0.0, conv_share=1.0)
+"""Products, attention and convolutions alone."""
 FRONT_PHASES = ("noise", "decode", "convert")
 """What is done to latents and pictures outside the model calls: all of it grows with the picture, most is decoding."""
 
@@ -47,36 +50,40 @@ class Seen:
 
 def fit_software(device: Device, clock: Callable[[], float]) -> Software:
     """Of the processor that `device` describes, which is this one."""
-    engine = Engine(MODEL, weights="random", device="cpu")
-    engine.generator.stopwatch.clock = clock
+    engine, deep = (Engine(name, weights="random", device="cpu") for name in (MODEL, DEEP_MODEL))
+    engine.generator.stopwatch.clock = deep.generator.stopwatch.clock = clock
     large, small = stream_side_by_side(engine, CHUNKS, {}, SMALLER)
     works = [Workload(spec=engine.spec, stream=engine.stream_config(**changes)) for changes in ({}, SMALLER)]
-    return fit(device, works, (large, small))
+    (seen,) = stream_side_by_side(deep, DEEP_CHUNKS, SMALLER)
+    work = Workload(spec=deep.spec, stream=deep.stream_config(**SMALLER))
+    return replace(fit(device, works, (large, small)), deep_vae_passes=fit_vae_passes(device, work, seen.front))
 
 
 def fit(device: Device, works: Sequence[Workload], seen: Sequence[Seen]) -> Software:
     """Walks and calls from two sizes; where rates alone explain more than was measured, there are none of either."""
-    base = SOFTWARE["processor"]
-    bare = replace(base, passes=0.0, launches=0.0, vae_passes=0.0, conv_share=1.0)
-    left = [max(0.0, one.call - _call_ms(device, work, bare)) for work, one in zip(works, seen, strict=True)]
+    left = [max(0.0, one.call - _call_ms(device, work, BARE)) for work, one in zip(works, seen, strict=True)]
     walk, launch = (
-        [_call_ms(device, work, kind) - _call_ms(device, work, bare) for work in works]
-        for kind in (replace(bare, passes=1.0), replace(bare, launches=1.0))
+        [_call_ms(device, work, kind) - _call_ms(device, work, BARE) for work in works]
+        for kind in (replace(BARE, passes=1.0), replace(BARE, launches=1.0))
     )
     mixed = walk[0] * launch[1] - walk[1] * launch[0]
     passes = max(0.0, (left[0] * launch[1] - left[1] * launch[0]) / mixed)
     launches = max(0.0, (left[0] - passes * walk[0]) / launch[0])
-    decode = decode_ms(replace(works[0], software=bare), device)
-    one_walk = decode_ms(replace(works[0], software=replace(bare, vae_passes=1.0)), device) - decode
     return replace(
-        base,
+        BARE,
         name="fitted",
         passes=passes,
         launches=launches,
-        conv_share=max(1.0, decode / seen[0].front),
-        vae_passes=max(0.0, (seen[0].front - decode) / one_walk),
+        conv_share=max(1.0, decode_ms(replace(works[0], software=BARE), device) / seen[0].front),
+        vae_passes=fit_vae_passes(device, works[0], seen[0].front),
         source=f"{works[0].spec.name}: a call {seen[0].call:.1f} and {seen[1].call:.1f} ms, decode {seen[0].front:.1f} ms",
     )
+
+
+def fit_vae_passes(device: Device, work: Workload, front_ms: float) -> float:
+    """Walks that explain what convolutions at their rates leave of decoding a chunk."""
+    convolved, walked = (decode_ms(replace(work, software=kind), device) for kind in (BARE, replace(BARE, vae_passes=1.0)))
+    return max(0.0, (front_ms - convolved) / (walked - convolved))
 
 
 def stream_side_by_side(engine: Engine, chunks: int, *streams: Mapping[str, Any]) -> list[Seen]:

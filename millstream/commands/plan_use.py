@@ -21,6 +21,8 @@ MAX_BYTES = 16 << 20
 class PlannedSettings:
     model: str
     topology: Topology
+    precision: str
+    """As `--precision` says it."""
     batch: int
     stream: StreamConfig
     """What a session is unless it asks for something else."""
@@ -34,7 +36,7 @@ def settings_of(path: Path) -> PlannedSettings:
     try:
         ask, best = record["ask"], record["plans"][0]
         missing = [str(line) for line in best["missing"]]
-        precision, model, topology = str(ask["precision"]), str(ask["model"]), str(best["topology"])
+        precision, model, topology = str(ask["precision"]), str(ask["model"]), Topology.parse(str(best["topology"]))
         batch, replicas = int(ask["batch"]), int(best["replicas"])
         height, width = (int(side) for side in str(ask["size"]).split("x"))
         changes = {
@@ -48,11 +50,14 @@ def settings_of(path: Path) -> PlannedSettings:
         raise ConfigError(f"{path} is not a whole plan (no {error}); write it again with millstream plan --json") from None
     if missing:
         raise ConfigError(f"the plan in {path} does not hold its promise: {missing[0]}; ask for less, or serve without --plan")
-    if precision != "native":
-        raise ConfigError(f"the plan in {path} counts on {precision}; plan again without --precision to serve it")
+    if precision != "native" and not topology.is_local:
+        raise ConfigError(
+            f"the plan in {path} counts on {precision} over {topology}; plan again without --precision to serve it"
+        )
     return PlannedSettings(
         model=model,
-        topology=Topology.parse(topology),
+        topology=topology,
+        precision="auto" if precision == "native" else precision,
         batch=batch,
         stream=_stream(path, model, changes),
         replicas=replicas,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from millstream.core.errors import ConfigError
@@ -77,6 +77,11 @@ class TextConfig:
     vocabulary: int = 256384
     position_buckets: int = 32
     """Of each layer's relative position bias, per head."""
+
+    @property
+    def untrained(self) -> TextConfig:
+        """With random weights it says nothing, so it need not be billions of them: same width, few layers, bytes as words."""
+        return replace(self, layers=min(self.layers, 2), vocabulary=384, ffn=min(self.ffn, 2 * self.width))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

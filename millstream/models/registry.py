@@ -141,7 +141,7 @@ def _load_umt5(
 ) -> UMT5Embedder:
     assert isinstance(spec.text, TextConfig)
     with torch.device("meta"):
-        text = build_umt5(spec.text if files else _small_text(spec.text))
+        text = build_umt5(spec.text if files else spec.text.untrained)
     tokenizer: Tokenizer = ByteTokenizer()
     if files is None:
         fill_random(text, seed=_random_seed(weights) or 0, device=device, dtype=dtype)
@@ -209,8 +209,3 @@ def _located(weights: Sequence[str], parts: Sequence[str]) -> ModelFiles | None:
             f"no weights for {', '.join(missing)}; give more --weights or convert all into one folder (millstream convert)"
         )
     return files
-
-
-def _small_text(config: TextConfig) -> TextConfig:
-    """Untrained text says nothing, so it need not be billions of parameters: same width, few layers, bytes as words."""
-    return replace(config, layers=min(config.layers, 2), vocabulary=384, ffn=min(config.ffn, 2 * config.width))

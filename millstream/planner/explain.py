@@ -74,7 +74,8 @@ def explain_vae(plan: Plan, frames: int, tile: int | None) -> Explanation:
     if not 1 <= frames <= MAX_FRAMES:
         raise ConfigError(f"--frames must be 1 to {MAX_FRAMES} latent frames, got {frames}")
     if tile is None:
-        peak = decode_peak(spec.vae, stream, frames=frames, value_bytes=size)
+        turned = not plan.ask.fleet.device.processor
+        peak = decode_peak(spec.vae, stream, frames=frames, value_bytes=size, turned=turned)
         parts, formula, why = str(peak), "working set of all pictures at once", "its widest block, a norm in float32, the tails"
     else:
         peak = tiled_decode_peak(spec.vae, stream, frames=frames, value_bytes=size, tile=tile)
@@ -133,7 +134,7 @@ def _period(plan: Plan) -> Explanation:
         filled = f"max({time.front_ms:.6g}, {mesh} + {time.transport_ms:.6g})"
         return Explanation(
             name="period",
-            formula="max(VAE, calls * call + transport)",
+            formula="max(VAE and host, calls * call + transport)",
             filled=filled,
             value=time.period_ms,
             unit="ms",
@@ -141,7 +142,7 @@ def _period(plan: Plan) -> Explanation:
         )
     return Explanation(
         name="period",
-        formula="VAE + calls * call",
+        formula="VAE and host + calls * call",
         filled=f"{time.front_ms:.6g} + {mesh}",
         value=time.period_ms,
         unit="ms",
@@ -162,15 +163,15 @@ def _fps(plan: Plan) -> Explanation:
 
 
 def _first_frame(plan: Plan) -> Explanation:
-    work, fleet = plan.ask.work, plan.ask.fleet
+    work, fleet = plan.work, plan.ask.fleet
     text = text_ms(work, fleet.device)
     call = call_time(work, fleet, plan.layout, keys=work.chunk_tokens).total
-    steps = len(work.stream.steps)
-    rest = plan.time.first_frame_ms - text - steps * call
+    calls = len(work.stream.steps) + work.commits
+    rest = plan.time.first_frame_ms - text - calls * call
     return Explanation(
         name="first-frame",
-        formula="text encoder + steps * first call + first decode and transport",
-        filled=f"{text:.6g} + {steps} * {call:.6g} + {rest:.6g}",
+        formula="text encoder + (steps + commit) * first call + first decode, host and transport",
+        filled=f"{text:.6g} + {calls} * {call:.6g} + {rest:.6g}",
         value=plan.time.first_frame_ms,
         unit="ms",
         why="the first chunk attends to itself alone; its nine frames are decoded together",
@@ -229,10 +230,11 @@ def _memory(plan: Plan) -> Explanation:
     fixed = " + ".join(f"{size / GIB:.6g}" for size in need.fixed.values())
     each = " + ".join(f"{size / GIB:.6g}" for size in need.per_session.values())
     names = ", ".join((*need.fixed, *need.per_session))
+    held = f"{fixed} + {sessions} * ({each})"
     return Explanation(
         name="memory",
-        formula="what is held once + sessions * what each holds",
-        filled=f"{fixed} + {sessions} * ({each})",
+        formula="max(while loading, what is held once + sessions * what each holds)",
+        filled=f"max({need.loading / GIB:.6g}, {held})",
         value=need.bytes_for(sessions) / GIB,
         unit="GiB",
         why=f"in this order: {names}",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from millstream.core.config import DiTConfig
+from millstream.core.config import DiTConfig, VAEConfig
 from millstream.core.topology import Topology
+from millstream.planner.fast_memory import canvas_bytes, fast_decode_peak, fast_dit_peak, recording_bytes, rounding_bytes
 from millstream.planner.hardware import GIB, Device
 from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters, window_bytes
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
@@ -15,6 +16,8 @@ from millstream.planner.workload import Workload
 
 PROCESS_BYTES = int(0.75 * GIB)
 """A CUDA context, library handles and their workspaces, per process; nothing on a CPU."""
+KEY_MULTIPLE = 128
+"""A ring on a GPU has room for a number of keys that is a multiple of this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,11 +28,16 @@ class DeviceNeed:
     fixed: Mapping[str, int]
     """Bytes by name, however many sessions there are."""
     per_session: Mapping[str, int]
+    loading: int = 0
+    """Bytes while weights are taken over, before there is any session; where that may be more than is held later."""
 
     def bytes_for(self, sessions: int) -> int:
-        return sum(self.fixed.values()) + sessions * sum(self.per_session.values())
+        """At the fullest moment."""
+        return max(self.loading, sum(self.fixed.values()) + sessions * sum(self.per_session.values()))
 
     def sessions_in(self, memory_bytes: int) -> int:
+        if self.loading > memory_bytes:
+            return 0
         return max(0, (memory_bytes - sum(self.fixed.values())) // max(1, sum(self.per_session.values())))
 
 
@@ -37,25 +45,24 @@ def device_needs(work: Workload, device: Device, layout: Topology) -> tuple[Devi
     process = 0 if device.processor else PROCESS_BYTES
     mesh, front = _mesh(work, device, layout), _front(work, device)
     if layout.front_apart:
-        return tuple(
-            DeviceNeed(role=need.role, fixed={**need.fixed, "process": process}, per_session=need.per_session)
-            for need in (mesh, front)
-        )
+        return tuple(replace(need, fixed={**need.fixed, "process": process}) for need in (mesh, front))
     # They take turns, so of the two working sets only the larger is there.
     working = max(mesh.fixed["DiT working set"], front.fixed["VAE working set"])
     fixed = {name: size for name, size in {**mesh.fixed, **front.fixed}.items() if not name.endswith("working set")}
     fixed |= {"working set": working, "process": process}
     role = "all" if layout.mesh_size == 1 else "mesh and front"
-    return (DeviceNeed(role=role, fixed=fixed, per_session={**mesh.per_session, **front.per_session}),)
+    beside = front.fixed["text encoder"] + front.fixed["VAE weights"] + process
+    loading = mesh.loading + beside if mesh.loading else 0
+    return (DeviceNeed(role=role, fixed=fixed, per_session={**mesh.per_session, **front.per_session}, loading=loading),)
 
 
 def rank_parameters(dit: DiTConfig, layout: Topology) -> tuple[int, int]:
-    """Of the fullest rank: those in the blocks' products, and all others. SP repeats weights on every rank, TP those of
-    cross-attention."""
-    split, whole = 4 * dit.width**2 + 2 * dit.width * dit.ffn, 4 * dit.width**2
+    """Of the fullest rank: those in the products of every call, and all others. SP repeats weights on every rank, TP those of
+    cross-attention, whose keys and values are made once a prompt and so are not among the first."""
+    split, whole = 4 * dit.width**2 + 2 * dit.width * dit.ffn, 2 * dit.width**2
     layers = math.ceil(dit.layers / layout.pp)
-    rest = dit_parameters(dit) - dit.layers * (split + whole)
-    return layers * (split // layout.tp + whole), rest
+    rest = dit_parameters(dit) - dit.layers * (split + 2 * whole)
+    return layers * (split // layout.tp + whole), layers * whole + rest
 
 
 def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
@@ -63,33 +70,53 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     products, rest = rank_parameters(dit, layout)
     split = layout.tp * layout.sp
     layers = math.ceil(dit.layers / layout.pp) / dit.layers
-    window = window_bytes(dit, work.stream, value_bytes=value) * layers / split
+    round_to = 1 if device.processor else KEY_MULTIPLE
+    window = window_bytes(dit, work.stream, value_bytes=value, key_multiple=round_to) * layers / split
     prompt = 2 * dit.layers * dit.width * dit.text_tokens * value * layers
-    peak = dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, tp=layout.tp, sp=layout.sp)
-    weights = products * (1 if work.precision == "fp8" else value) + rest * value
+    fp8 = work.precision == "fp8"
+    fixed = {"DiT weights": products * (1 if fp8 else value) + rest * value}
+    if work.software.one_device:
+        peak = fast_dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, fp8=fp8)
+    else:
+        peak = dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, tp=layout.tp, sp=layout.sp)
+    if work.software.graphs:
+        fixed |= {"recordings": recording_bytes(dit, work.stream, value_bytes=value), "graph pool": peak}
     return DeviceNeed(
         role="mesh",
-        fixed={"DiT weights": weights, "DiT working set": peak},
+        fixed={**fixed, "DiT working set": peak},
         per_session={"window": int(window), "prompt": int(prompt)},
+        loading=(products + rest) * value + rounding_bytes(dit) if fp8 else 0,
     )
 
 
 def _front(work: Workload, device: Device) -> DeviceNeed:
     spec, stream, value = work.spec, work.stream, device.value_bytes
     encodes = work.video_in or stream.anchor == "decoded"
-    peak = decode_peak(spec.vae, stream, frames=stream.frames_per_chunk, value_bytes=value)
-    if encodes:
-        peak = max(peak, encode_peak(spec.vae, stream, frames=stream.frames_per_chunk, value_bytes=value))
     height, width = stream.latent_size
+    fixed = {"text encoder": text_parameters(spec.text) * value, "VAE weights": vae_parameters(spec.vae) * value}
+    if work.software.canvases:
+        fixed["canvases"] = _canvases(work, device, stream.frames_per_chunk, encodes)
     return DeviceNeed(
         role="front",
-        fixed={
-            "text encoder": text_parameters(spec.text) * value,
-            "VAE weights": vae_parameters(spec.vae) * value,
-            "VAE working set": peak,
-        },
+        fixed={**fixed, "VAE working set": _vae_peak(work, device, encodes)},
         per_session={
             "VAE tails": vae_state_bytes(spec.vae, stream, value_bytes=value, encodes=encodes),
             "clean latents": stream.window * spec.dit.channels * height * width * value,
         },
     )
+
+
+def _vae_peak(work: Workload, device: Device, encodes: bool) -> int:
+    vae, stream = work.spec.vae, work.stream
+    size, turned = dict(frames=stream.frames_per_chunk, value_bytes=device.value_bytes), not device.processor
+    if work.software.canvases and isinstance(vae, VAEConfig):
+        # An epoch's second chunk finds the canvases of its first, which has one latent frame less, not gone yet.
+        decoding = fast_decode_peak(vae, stream, **size) + _canvases(work, device, stream.frames_per_chunk - 1, encodes)
+    else:
+        decoding = decode_peak(vae, stream, **size, turned=turned)
+    return max(decoding, encode_peak(vae, stream, **size, turned=turned)) if encodes else decoding
+
+
+def _canvases(work: Workload, device: Device, frames: int, encodes: bool) -> int:
+    own = work.software.own_conv_share is not None and device.own_convolution
+    return canvas_bytes(work.spec.vae, work.stream, frames=frames, value_bytes=device.value_bytes, own=own, encodes=encodes)

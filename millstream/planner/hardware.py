@@ -15,6 +15,7 @@ from millstream.planner.software import Software
 
 GIB = 2**30
 MAX_DEVICES = 16384
+HOPPER = ("H100", "H200")
 HERE = "here"
 
 
@@ -29,13 +30,17 @@ class Rates:
     """Of a fused kernel that fills the device; few heads take their share from it."""
     conv_tflops: tuple[tuple[int, float], ...]
     """By channels, ascending; fewer channels than the first reach the first."""
+    deep_conv_tflops: tuple[tuple[int, float], ...] = ()
+    """The same in a network over time as well as rows and columns, where that was measured apart, as on a processor."""
     bandwidth_tb_s: float
     launch_us: float
     """Of one kernel, when nothing hides it."""
 
-    def conv_rate(self, channels: int) -> float:
-        reached = [rate for width, rate in self.conv_tflops if width <= channels]
-        return reached[-1] if reached else self.conv_tflops[0][1]
+    def conv_rate(self, channels: int, *, deep: bool) -> float:
+        """`deep` is of a network over time too."""
+        known = (self.deep_conv_tflops if deep else ()) or self.conv_tflops
+        reached = [rate for width, rate in known if width <= channels]
+        return reached[-1] if reached else known[0][1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +69,8 @@ class Device:
     """Of weights and caches: 2 for bf16, 4 where only fp32 is quick."""
     processor: bool = False
     """No accelerator: no waves of tiles, no context of its own."""
+    own_convolution: bool = False
+    """Whether this engine has a convolution of its own for it."""
     measured: Rates | None = None
     fitted: Software | None = None
     """How this program was seen to use this very machine; else what is known of its kind, see `software.py`."""
@@ -125,6 +132,7 @@ def _gpu(
         link=link,
         dollars_per_hour=price,
         watts=watts,
+        own_convolution=name in HOPPER,
         measured=H200_RATES if name == "H200" else None,
     )
 

@@ -61,6 +61,11 @@ class Plan:
     """What gives first, with how far it is used."""
 
     @property
+    def work(self) -> Workload:
+        """What was asked, as it runs on this layout."""
+        return self.ask.work.on(self.layout)
+
+    @property
     def holds(self) -> bool:
         return not self.shortfalls
 
@@ -95,8 +100,9 @@ class Plan:
 
 
 def judge(ask: Ask, layout: Topology) -> Plan:
-    time = chunk_time(ask.work, ask.fleet, layout)
-    needs = device_needs(ask.work, ask.fleet.device, layout)
+    work = ask.work.on(layout)
+    time = chunk_time(work, ask.fleet, layout)
+    needs = device_needs(work, ask.fleet.device, layout)
     room = int(MEMORY_SHARE * ask.fleet.device.memory_bytes)
     fit = min(need.sessions_in(room) for need in needs)
     in_time = time.period_ms <= ask.work.deadline_ms

@@ -48,11 +48,11 @@ def tokens_per_frame(dit: DiTConfig, stream: StreamConfig) -> int:
     return (stream.height // cell) * (stream.width // cell)
 
 
-def window_bytes(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int) -> int:
-    """The key/value ring; with windowed positions the sink's keys are held twice."""
-    frame = dit.layers * dit.width * tokens_per_frame(dit, stream) * value_bytes
-    kept_sink = stream.sink if stream.positions == "windowed" else 0
-    return (2 * stream.window + kept_sink) * frame
+def window_bytes(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, key_multiple: int = 1) -> int:
+    """The key/value ring, with room for a round number of keys; with windowed positions the sink's keys are held twice."""
+    keys = -(-stream.window * tokens_per_frame(dit, stream) // key_multiple) * key_multiple
+    kept_sink = stream.sink * tokens_per_frame(dit, stream) if stream.positions == "windowed" else 0
+    return (2 * keys + kept_sink) * dit.layers * dit.width * value_bytes
 
 
 def dit_parameters(c: DiTConfig) -> int:

@@ -34,12 +34,17 @@ def _rotary_peak(dit: DiTConfig, tokens: int, value_bytes: int, tp: int) -> int:
     return tokens * dit.width * (2 * value_bytes + (3 * value_bytes + 3 * _FLOAT) // tp)
 
 
-def decode_peak(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int) -> int:
-    """Decoding `frames` latent frames at once, the new tails among it."""
+def decode_peak(
+    vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, turned: bool = False
+) -> int:
+    """Decoding `frames` latent frames at once, the new tails among it.
+
+    `turned`: as on a GPU, whose library turns a convolution's input and result to channels-last and back.
+    """
     convs = decoder_convs(vae, frames, stream.height, stream.width)
     if isinstance(vae, BrookVAEConfig):
         return _brook_decode(vae, convs, value_bytes)
-    return _wan_peak(convs, value_bytes)
+    return _wan_peak(convs, value_bytes, turned)
 
 
 def tiled_decode_peak(
@@ -53,13 +58,15 @@ def tiled_decode_peak(
     return decode_peak(vae, piece, frames=frames, value_bytes=value_bytes) + pictures
 
 
-def encode_peak(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int) -> int:
+def encode_peak(
+    vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, turned: bool = False
+) -> int:
     """Encoding pictures into `frames` latent frames at once."""
     convs = encoder_convs(vae, frames, stream.height, stream.width)
     if isinstance(vae, BrookVAEConfig):
         stem = convs[0]
         return 3 * stem.outer * _places(stem) * value_bytes
-    return _wan_peak(convs, value_bytes)
+    return _wan_peak(convs, value_bytes, turned)
 
 
 def vae_state_bytes(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, value_bytes: int, encodes: bool = False) -> int:
@@ -69,18 +76,19 @@ def vae_state_bytes(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, va
     return sum(conv.tail_values for conv in convs) * value_bytes
 
 
-def _wan_peak(convs: Sequence[Conv], value_bytes: int) -> int:
+def _wan_peak(convs: Sequence[Conv], value_bytes: int, turned: bool) -> int:
     """In a residual block, beside the tails of those before it: whichever is more of these.
 
     At its second norm its input, its middle, a float32 copy and its square. At its second convolution three such tensors,
-    and two that are a tail of two frames longer.
+    its own new tail, what it convolves, which is a tail of two frames longer, and the result; the last two again where turned.
     """
     norm = 2 * value_bytes + (_FLOAT if value_bytes < _FLOAT else 0) + _FLOAT
     tails, peak = 0, 0
     for conv in convs:
         if conv.taps == 27 and conv.inner == conv.outer:
             frame = conv.outer * conv.rows * conv.columns
-            convolved = (3 * conv.frames + 2 * (conv.frames + 2)) * value_bytes
+            moved = conv.frames + 2 + conv.frames
+            convolved = (3 * conv.frames + 2 + moved * (2 if turned else 1)) * value_bytes
             peak = max(peak, tails + frame * max(norm * conv.frames, convolved))
         tails += conv.tail_values * value_bytes
     return peak

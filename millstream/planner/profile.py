@@ -44,10 +44,11 @@ def read_profile(path: Path) -> Device | None:
 
 
 def _device(raw: dict[str, Any]) -> Device:
-    rates = {
-        **raw["measured"],
-        "conv_tflops": tuple((int(width), float(rate)) for width, rate in raw["measured"]["conv_tflops"]),
+    by_width = {
+        name: tuple((int(width), float(rate)) for width, rate in raw["measured"].get(name, ()))
+        for name in ("conv_tflops", "deep_conv_tflops")
     }
+    rates = {**raw["measured"], **by_width}
     known = {field.name for field in fields(Device)}
     parts = {
         "link": Link(**raw["link"]),

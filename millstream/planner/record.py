@@ -47,6 +47,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     time, call = plan.time, plan.time.call
     return {
         "topology": str(plan.layout),
+        "software": plan.work.software.name,
         "holds": plan.holds,
         "missing": [shortfall.said for shortfall in plan.shortfalls],
         "bound": plan.bound,
@@ -61,6 +62,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "mesh": time.mesh_ms,
             "decode": time.decode_ms,
             "encode": time.encode_ms,
+            "host": time.host_ms,
             "transport": time.transport_ms,
             "busiest_device": time.busy_ms,
             "first_frame": time.first_frame_ms,

@@ -100,7 +100,8 @@ def _phases(plan: Plan) -> dict[str, float]:
         "attention": time.calls * call.attention,
         "between products": time.calls * call.elementwise,
         "communication": time.mesh_ms - time.calls * (call.total - call.communication) + time.transport_ms,
-        "VAE": time.front_ms,
+        "VAE": time.encode_ms + time.decode_ms,
+        "host": time.host_ms,
     }
 
 

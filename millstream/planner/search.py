@@ -58,10 +58,12 @@ def search(ask: Ask, *, only: Topology | None = None) -> Answer:
         only.check(ask.work.spec.dit)
         if only.num_devices > ask.fleet.count:
             raise ConfigError(f"{only} takes {only.num_devices} devices and --gpus names {ask.fleet.count}")
+        if not ask.work.runs_on(only):
+            raise ConfigError(f"fp8 is of fast blocks, which run on one device; leave --precision out for {only}")
         if not _splits(ask, only):
             raise ConfigError(f"sp{only.sp} does not divide the {ask.work.chunk_tokens} tokens of a chunk; try another size")
     every = [only] if only is not None else topologies(ask.work.spec.dit, ask.fleet.count)
-    candidates = (layout for layout in every if _splits(ask, layout))
+    candidates = (layout for layout in every if _splits(ask, layout) and ask.work.runs_on(layout))
     return Answer(plans=tuple(sorted((judge(ask, layout) for layout in candidates), key=_rank)))
 
 

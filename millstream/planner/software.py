@@ -1,8 +1,9 @@
-"""How well the kernels of a program use a device: few numbers per program, each fitted to a measurement.
+"""How well the kernels of a program use a device: few numbers per program, each with where it comes from.
 
-Two things differ between programs that do the same products: how often they walk over the activations between
-the products, and how close their convolutions come to the rates of `hardware.py`. Fitted on an H200 to the milliseconds
-in `source`, the last on a processor. `plan calibrate` measures rates, and on a processor fits these numbers too.
+Programs that do the same products differ in how often they walk over the activations between them, in how close their
+attention and convolutions come to the rates of `hardware.py`, and in what they hold besides. This engine is one program with
+several paths, put together by `software_of`; others are there to compare with. `plan calibrate` measures rates, and on a
+processor fits these numbers too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream.core.errors import ConfigError
+from millstream.core.speed import ALL, Speed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,33 +19,105 @@ class Software:
     name: str
     passes: float
     """Reads or writes of a chunk's activations [tokens, width] per block, beside products and attention."""
+    fp8_passes: float = 0.0
+    """What fp8 adds to them; below 0 where rows are written in bytes."""
+    fp8_hidden_passes: float = 0.0
+    """What it adds over the MLP's hidden values, where their activation is no longer a product's end."""
+    attention_share: float = 1.0
+    """What its attention over a window reaches of the rate."""
     conv_share: float
-    """What its convolutions reach of the rates of `hardware.py`; above 1 where they are its own."""
+    """What its convolutions reach of the rates of `hardware.py`; above 1 where it needs fewer operations."""
+    own_conv_share: float | None = None
+    """The same where its own convolution runs, if it has one."""
     vae_passes: float
     """Reads or writes of each convolution's output in the VAE, beside the convolution."""
+    deep_vae_passes: float | None = None
+    """The same in a VAE over time, Wan's, where it was fitted apart from Brook's."""
     launches: float
     """Kernels per block that the host launches one by one; 0 when a graph replays them. A processor pays for each."""
+    host_ms: float = 0.0
+    """Of each chunk while no network runs: numbers to the host and back, bookkeeping, conversion of pictures."""
+    one_device: bool = False
+    """Its blocks do not run on a mesh."""
+    canvases: bool = False
+    """Its decoder keeps the inputs of its convolutions between chunks."""
+    graphs: bool = False
+    """Its calls are recorded, and what they use in between is reserved for good."""
     source: str
+
+
+# Fitted to one stream, plain: 1.3B at 480x832, window 9, on an H200: a call 60.5 ms, decode 226 ms, 6 ms beside them.
+_PLAIN = Software(
+    name="eager",
+    passes=156,
+    attention_share=0.94,  # keys as they are against a round number of them: 544 to 585 TFLOP/s, and 538 to 564
+    conv_share=0.83,  # convolutions in the default layout against channels-last: 267 to 347, 429 to 502, 558 to 632 TFLOP/s
+    vae_passes=44,
+    launches=55,
+    host_ms=6.0,
+    source="this engine, plain, 1.3B 480x832 window 9: DiT 301 ms, decode 226 ms",
+)
+# Fitted to the same stream, fast, in bf16: a call 45.6 ms, decode 73.6 ms; fp8 is counted from what its kernels read and write.
+_FAST = Software(
+    name="fast",
+    passes=25,
+    fp8_passes=-2.5,  # five results of norms and attention in one byte instead of two
+    fp8_hidden_passes=1.5,  # the activation: reads two bytes, writes one
+    conv_share=1.05,  # nearest doubling and a 3x3 convolution are one 2x2 convolution in four phases
+    own_conv_share=1.66,  # 738 to 347 TFLOP/s at 96 channels, 782 to 502 at 192
+    vae_passes=7,
+    launches=25,
+    host_ms=6.0,
+    one_device=True,
+    canvases=True,
+    graphs=True,
+    source="this engine, fast, 1.3B 480x832 window 9 in bf16: DiT 225 ms, decode 74 ms",
+)
+
+
+def software_of(speed: Speed) -> Software:
+    """This engine with these speed-ups on a GPU."""
+    blocks, vae = (_FAST if on else _PLAIN for on in (speed.blocks, speed.decoder))
+    return Software(
+        name=_name(speed),
+        passes=blocks.passes,
+        fp8_passes=blocks.fp8_passes,
+        fp8_hidden_passes=blocks.fp8_hidden_passes,
+        attention_share=_FAST.attention_share if speed.round_keys else _PLAIN.attention_share,
+        conv_share=vae.conv_share,
+        own_conv_share=vae.own_conv_share if speed.own_convolution else None,
+        vae_passes=vae.vae_passes,
+        launches=0 if speed.graphs else blocks.launches,
+        host_ms=blocks.host_ms,
+        one_device=speed.blocks,
+        canvases=speed.decoder,
+        graphs=speed.graphs,
+        source="; ".join(dict.fromkeys((blocks.source, vae.source))),
+    )
+
+
+def _name(speed: Speed) -> str:
+    """`eager`, `fast`, `fast` with one thing more or less, or what is on."""
+    on = [name for name in speed.names if name != "fp8"]
+    missing = [f"-{name}" for name in ALL.names if name not in on]
+    if not on:
+        return "eager"
+    return ",".join(on if len(missing) > 1 else ["fast", *missing, *(name for name in on if name not in ALL.names)])
 
 
 SOFTWARE = {
     kind.name: kind
     for kind in (
+        software_of(Speed()),
+        software_of(ALL),
         Software(
             name="reference",
             passes=260,
+            attention_share=_PLAIN.attention_share,
             conv_share=0.82,
             vae_passes=50,
             launches=80,
             source="published eager inference: 1.3B 480x832 window 9 371 ms, 14B 320x576 718 ms, VAE 245 ms",
-        ),
-        Software(
-            name="eager",
-            passes=190,
-            conv_share=1.0,
-            vae_passes=35,
-            launches=55,
-            source="1.3B 480x832 window 9 312 ms, 14B 320x576 659 ms, VAE 185 ms",
         ),
         Software(
             name="compiled",
@@ -51,15 +125,7 @@ SOFTWARE = {
             conv_share=1.0,
             vae_passes=0.5,
             launches=0,
-            source="blocks compiled, CUDA graphs: 234 ms, 518 ms, VAE 92 to 96 ms",
-        ),
-        Software(
-            name="fused",
-            passes=17,
-            conv_share=1.4,
-            vae_passes=0.5,
-            launches=0,
-            source="hand-written kernels, own convolution: 216 ms, 491 ms, VAE 67 ms",
+            source="a prototype, blocks compiled, CUDA graphs: 234 ms, 518 ms, VAE 92 to 96 ms",
         ),
         Software(
             name="processor",

@@ -51,6 +51,8 @@ class ChunkTime:
     """Full calls a chunk costs; a commit stops at the last layer's keys."""
     encode_ms: float
     decode_ms: float
+    host_ms: float
+    """While no network runs."""
     transport_ms: float
     mesh_ms: float
     """From envelope to latents, alone on the mesh."""
@@ -64,20 +66,20 @@ class ChunkTime:
 
     @property
     def front_ms(self) -> float:
-        return self.encode_ms + self.decode_ms
+        return self.encode_ms + self.decode_ms + self.host_ms
 
 
 def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
     call = call_time(work, fleet, layout, keys=work.window_tokens)
     calls = len(work.stream.steps) + work.rebuilds + work.commits * (1 - 1 / work.spec.dit.layers)
     encode = work.batch * encode_ms(work, fleet.device) if work.video_in or work.stream.anchor == "decoded" else 0.0
-    decode = work.batch * decode_ms(work, fleet.device)
+    decode, host = work.batch * decode_ms(work, fleet.device), work.batch * work.software.host_ms
     hops = layout.pp - 1
     boundary = point_to_point(_activation_bytes(work, fleet.device), fleet.link_between(layout.mesh_size))
     mesh = calls * (call.total + hops * boundary)
     transport = _transport_ms(work, fleet, layout)
-    busy = _busy(calls * call.total, calls * boundary if hops else 0.0, encode, decode, layout, work)
-    front = encode + decode
+    busy = _busy(calls * call.total, calls * boundary if hops else 0.0, encode, decode + host, layout, work)
+    front = encode + decode + host
     alone = mesh + transport if layout.front_apart else front + mesh
     period = max(front, alone) if layout.front_apart else alone
     if work.stream_batch and layout.pp > 1:
@@ -87,6 +89,7 @@ def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
         calls=calls,
         encode_ms=encode,
         decode_ms=decode,
+        host_ms=host,
         transport_ms=transport,
         mesh_ms=mesh,
         busy_ms=busy,
@@ -103,10 +106,10 @@ def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> C
     tokens = work.batch * work.chunk_tokens * shared // layout.sp
     products = sum(product_ms(p, device, fp8=work.precision == "fp8") for p in block_products(dit, tokens, tp=layout.tp))
     asked = attention_flops(tokens, dit.text_tokens, dit.width) / _CROSS_SHARE  # whole on every rank
-    attended = attention_flops(tokens, keys, dit.width // layout.tp) + asked
+    attended = attention_flops(tokens, keys, dit.width // layout.tp) / work.software.attention_share + asked
     share = head_share(tokens * layout.sp, dit.heads // layout.tp // layout.sp, device)
     attention = attended / device.rates.attention_tflops / share / 1e9
-    passes = work.software.passes * (1 - _SHARDED_PASSES + _SHARDED_PASSES / layout.tp)
+    passes = _passes(work) * (1 - _SHARDED_PASSES + _SHARDED_PASSES / layout.tp)
     walked = passes * tokens * dit.width * device.value_bytes
     elementwise = walked / device.rates.bandwidth_tb_s / 1e9
     launches = work.software.launches * device.rates.launch_us / 1e3
@@ -119,6 +122,14 @@ def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> C
     return CallTime(
         products=products * scale, attention=attention * scale, elementwise=elementwise * scale, communication=talk * scale
     )
+
+
+def _passes(work: Workload) -> float:
+    """Walks over activations of the model's width, per block."""
+    software, dit = work.software, work.spec.dit
+    if work.precision != "fp8":
+        return software.passes
+    return software.passes + software.fp8_passes + software.fp8_hidden_passes * dit.ffn / dit.width
 
 
 def product_ms(product: Product, device: Device, *, fp8: bool) -> float:
@@ -169,10 +180,13 @@ def text_ms(work: Workload, device: Device) -> float:
 
 
 def _convs_ms(convs: list[Conv], work: Workload, device: Device) -> float:
-    rates = device.rates
-    computed = sum(conv.flops / rates.conv_rate(min(conv.inner, conv.outer)) for conv in convs) / work.software.conv_share
+    rates, software = device.rates, work.software
+    own = software.own_conv_share if device.own_convolution else None
+    computed = sum(conv.flops / rates.conv_rate(min(conv.inner, conv.outer), deep=conv.deep) for conv in convs)
     written = sum(conv.outer * conv.frames * conv.rows * conv.columns for conv in convs) * device.value_bytes
-    return (computed + work.software.vae_passes * written / rates.bandwidth_tb_s) / 1e9
+    deep = software.deep_vae_passes if any(conv.deep for conv in convs) else None
+    passes = software.vae_passes if deep is None else deep
+    return (computed / (own or software.conv_share) + passes * written / rates.bandwidth_tb_s) / 1e9
 
 
 def _block_communication(work: Workload, tokens: int, layout: Topology, link: Link, value_bytes: int) -> float:
@@ -194,11 +208,11 @@ def _busy(calls_ms: float, boundary_ms: float, encode: float, decode: float, lay
 
 
 def _first_frame(work: Workload, fleet: Fleet, layout: Topology, hops_ms: float) -> float:
-    """Text, the first chunk's steps over its own keys, its decoding (nine frames of twelve)."""
+    """Text, the first chunk's calls over its own keys, its decoding (nine frames of twelve)."""
     call = call_time(work, fleet, layout, keys=work.chunk_tokens)
     shown = 1 - (TEMPORAL_STRIDE - 1) / work.chunk_frames
-    steps = len(work.stream.steps) * (call.total + hops_ms)
-    return text_ms(work, fleet.device) + steps + shown * decode_ms(work, fleet.device)
+    calls = (len(work.stream.steps) + work.commits) * (call.total + hops_ms)
+    return text_ms(work, fleet.device) + calls + shown * decode_ms(work, fleet.device) + work.software.host_ms
 
 
 def _transport_ms(work: Workload, fleet: Fleet, layout: Topology) -> float:

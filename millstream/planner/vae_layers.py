@@ -7,7 +7,7 @@ values a causal layer keeps of each place for the next call.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from millstream.core.config import SPATIAL_STRIDE, TEMPORAL_STRIDE, BrookVAEConfig, VAEConfig
@@ -22,6 +22,8 @@ class Conv:
     rows: int
     columns: int
     tail: int = 0
+    deep: bool = False
+    """Of a network over time as well as rows and columns."""
 
     @property
     def flops(self) -> int:
@@ -36,13 +38,13 @@ def decoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, wid
     rows, columns = height // SPATIAL_STRIDE, width // SPATIAL_STRIDE
     if isinstance(vae, BrookVAEConfig):
         return list(_brook_decoder(vae, frames, rows, columns))
-    return list(_wan_decoder(vae, frames, rows, columns))
+    return [replace(conv, deep=True) for conv in _wan_decoder(vae, frames, rows, columns)]
 
 
 def encoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int) -> list[Conv]:
     if isinstance(vae, BrookVAEConfig):
         return list(_brook_encoder(vae, frames, height, width))
-    return list(_wan_encoder(vae, frames, height, width))
+    return [replace(conv, deep=True) for conv in _wan_encoder(vae, frames, height, width)]
 
 
 def _wan_decoder(c: VAEConfig, t: int, y: int, x: int) -> Iterator[Conv]:

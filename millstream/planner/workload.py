@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
 from millstream.core.errors import ConfigError
+from millstream.core.topology import Topology
 from millstream.planner.memory import tokens_per_frame
 from millstream.planner.software import SOFTWARE, Software
 
@@ -32,6 +33,16 @@ class Workload:
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= 256:
             raise ConfigError(f"batch must be 1 to 256 sessions, got {self.batch}")
+
+    def on(self, layout: Topology) -> Workload:
+        """As it runs there: where fast blocks cannot, the plain path serves."""
+        if layout.is_local or not self.software.one_device:
+            return self
+        return replace(self, software=SOFTWARE["eager"])
+
+    def runs_on(self, layout: Topology) -> bool:
+        """Whether anything of it is left there: fp8 is of fast blocks."""
+        return layout.is_local or self.precision != "fp8" or not self.software.one_device
 
     @property
     def chunk_tokens(self) -> int:

@@ -72,7 +72,7 @@ def test_what_fp8_saves_is_said_in_time_and_memory() -> None:
     local, local8 = (next(plan for plan in plans if str(plan.layout) == "local") for plans in (native, quick))
     assert local8.holds
     assert not local.holds
-    assert local8.needs[0].fixed["DiT weights"] < 0.53 * local.needs[0].fixed["DiT weights"]
+    assert local8.needs[0].fixed["DiT weights"] < 0.6 * local.needs[0].fixed["DiT weights"]
 
 
 @pytest.mark.parametrize("quantity", ["size", "window", "sessions", "batch"])
@@ -212,7 +212,7 @@ def test_a_damaged_configuration_is_refused_in_a_line(tmp_path: Path, content: s
         (["--model", "layers=3,colour=2"], "custom model is"),
         (["--precision", "int1"], "native or fp8"),
         (["--precision", "fp8", "--gpus", "A100"], "A100 has no fp8"),
-        (["--software", "magic"], "known: reference"),
+        (["--software", "magic"], "known: eager, fast"),
         (["--topology", "tp0"], "1 or more ranks"),
         (["--topology", "ring"], "topology must be"),
         (["--topology", "tp8", "--gpus", "4xH200", "--model", "wan2.1-t2v-14b"], "takes 8 devices"),

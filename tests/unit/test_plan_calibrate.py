@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.commands.plan import PlanRequest
-from millstream.commands.plan_calibrate import calibrate
+from millstream.commands.plan_calibrate import THIN, calibrate
 from millstream.commands.plan_collectives import SIZES, fit_alpha_beta
-from millstream.commands.plan_fit import Seen, fit
+from millstream.commands.plan_fit import Seen, fit, fit_vae_passes
 from millstream.core.errors import DeviceError
 from millstream.core.presets import MODELS
 from millstream.core.topology import LOCAL
@@ -42,6 +42,8 @@ def test_this_machine_is_measured_and_read_back_as_it_was(measured: tuple[Device
     assert read_profile(path) == device
     assert 1e-4 < device.rates.matmul_tflops < 100
     assert 1e-4 < device.rates.bandwidth_tb_s < 10
+    assert [width for width, _ in device.rates.deep_conv_tflops] == list(THIN)
+    assert device.rates.conv_rate(8, deep=True) < device.rates.conv_rate(128, deep=False), "thin ones over time are slow"
     assert device.link.name == "2 ranks here"
     assert device.link.alpha_us > 0
 
@@ -53,6 +55,7 @@ def test_plans_for_here_use_what_was_measured(measured: tuple[Device, Path]) -> 
     assert ask.work.software == device.fitted
     assert device.fitted is not None
     assert device.fitted.passes >= 0
+    assert device.fitted.deep_vae_passes is not None
 
 
 def test_a_measured_card_stands_for_its_name_in_the_catalogue() -> None:
@@ -111,6 +114,7 @@ def test_a_fit_finds_the_walks_and_calls_that_made_the_times(passes: float, laun
         for work in works
     ]
     found = fit(device, works, seen)
+    assert fit_vae_passes(device, works[1], seen[1].front) == pytest.approx(vae_passes, abs=1e-6)
     assert found.passes == pytest.approx(passes, abs=1e-6)
     assert found.launches == pytest.approx(launches, abs=1e-6)
     assert found.vae_passes == pytest.approx(vae_passes, abs=1e-6)

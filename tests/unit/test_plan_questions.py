@@ -67,7 +67,7 @@ def test_what_does_another_gpu_buy_as_a_replica() -> None:
 def test_what_does_fp8_save() -> None:
     native, quick = (by_topology(f"{LARGE} --gpus H200 --precision {kind}")["local"] for kind in ("native", "fp8"))
     assert quick["time_ms"]["mesh"] < 0.75 * native["time_ms"]["mesh"]
-    assert quick["memory_gib"]["all"]["DiT weights"] < 0.55 * native["memory_gib"]["all"]["DiT weights"]
+    assert quick["memory_gib"]["all"]["DiT weights"] < 0.6 * native["memory_gib"]["all"]["DiT weights"]
 
 
 @pytest.mark.parametrize(("saving", "plain"), [("--offload", ""), ("--recompute full", "--recompute none")])

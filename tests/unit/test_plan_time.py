@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from millstream.core.config import StreamConfig
 from millstream.core.presets import MODELS, apply_schedule
-from millstream.core.topology import Topology
+from millstream.core.speed import ALL, parse_speed
+from millstream.core.topology import LOCAL, Topology
 from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
 from millstream.planner.flops import block_products, call_flops
 from millstream.planner.hardware import NETWORK, NVLINK4, Link, find_device, parse_fleet
-from millstream.planner.software import SOFTWARE, Software
+from millstream.planner.software import SOFTWARE, software_of
 from millstream.planner.time import chunk_time, decode_ms, wave_share
 from millstream.planner.vae_layers import decoder_convs
 from millstream.planner.workload import Workload
@@ -42,17 +43,13 @@ def fps(workload: Workload, gpus: str, topology: str) -> float:
         ("reference", "1.3b", 480, 832, 21, "native", 541),
         ("reference", "14b", 320, 576, 6, "native", 718),
         ("reference", "14b", 480, 832, 6, "native", 1610),
-        ("eager", "1.3b", 480, 832, 9, "native", 312),
-        ("eager", "14b", 320, 576, 6, "native", 659),
         ("compiled", "1.3b", 480, 832, 9, "native", 234),
         ("compiled", "14b", 320, 576, 6, "native", 518),
         ("compiled", "14b", 320, 576, 6, "fp8", 351),
-        ("fused", "1.3b", 480, 832, 9, "native", 216),
-        ("fused", "1.3b", 480, 832, 9, "fp8", 187),
-        ("fused", "14b", 320, 576, 6, "native", 491),
-        ("fused", "14b", 320, 576, 6, "fp8", 330),
-        ("fused", "14b", 480, 832, 6, "native", 1200),
-        ("fused", "14b", 480, 832, 6, "fp8", 852),
+        ("eager", "1.3b", 480, 832, 9, "native", 300.6),
+        ("fast", "1.3b", 480, 832, 9, "native", 225.5),
+        ("fast", "1.3b", 480, 832, 9, "fp8", 190.1),
+        ("fast", "14b", 320, 576, 6, "fp8", 330.2),
     ],
 )
 def test_a_chunk_on_an_h200_takes_what_was_measured_within_a_tenth(
@@ -64,7 +61,14 @@ def test_a_chunk_on_an_h200_takes_what_was_measured_within_a_tenth(
 
 @pytest.mark.parametrize(
     ("software", "height", "width", "ms"),
-    [("reference", 480, 832, 245), ("reference", 320, 576, 120), ("eager", 480, 832, 185), ("compiled", 480, 832, 94)],
+    [
+        ("reference", 480, 832, 245),
+        ("reference", 320, 576, 120),
+        ("compiled", 480, 832, 94),
+        ("eager", 480, 832, 226.2),
+        ("fast", 480, 832, 73.6),
+        ("fast", 320, 576, 36.8),
+    ],
 )
 def test_decoding_takes_what_was_measured_within_a_tenth(software: str, height: int, width: int, ms: float) -> None:
     workload = work("1.3b", height, width, 9, software=SOFTWARE[software])
@@ -126,18 +130,66 @@ def test_no_shape_reaches_more_than_the_peak(rows: int, columns: int) -> None:
     assert 0 < wave_share(rows, columns, 132) <= 1
 
 
-@given(window=st.integers(3, 60), height=st.integers(4, 40), software=st.sampled_from(sorted(SOFTWARE)))
+@given(
+    window=st.integers(3, 60), height=st.integers(4, 40), software=st.sampled_from(("fast", "compiled", "eager", "reference"))
+)
 def test_a_longer_window_a_larger_picture_and_a_slower_program_never_get_quicker(
     window: int, height: int, software: str
 ) -> None:
-    def period(kernels: Software, rows: int, frames: int) -> float:
-        workload = work("1.3b", 16 * rows, 832, frames, software=kernels)
-        return chunk_time(workload, parse_fleet("H200"), Topology.parse("local")).period_ms
+    def mesh_ms(kernels: str, rows: int, frames: int) -> float:
+        workload = work("1.3b", 16 * rows, 832, frames, software=SOFTWARE[kernels])
+        return chunk_time(workload, parse_fleet("H200"), Topology.parse("local")).mesh_ms
 
-    here = period(SOFTWARE[software], height, window)
-    assert period(SOFTWARE[software], height, window + 1) >= here
-    assert period(SOFTWARE[software], 2 * height, window) >= here
-    assert period(SOFTWARE["reference"], height, window) >= here >= period(SOFTWARE["fused"], height, window)
+    here = mesh_ms(software, height, window) * (1 - 1e-9)
+    assert mesh_ms(software, height, window + 1) >= here
+    assert mesh_ms(software, 2 * height, window) >= here
+    assert mesh_ms("reference", height, window) >= here
+    assert mesh_ms("fast", height, window) * (1 - 1e-9) <= mesh_ms(software, height, window)
+
+
+def test_the_engines_own_convolution_counts_where_it_runs() -> None:
+    with_own, without = (
+        work("1.3b", 480, 832, 9, software=software_of(speed)) for speed in (ALL, replace(ALL, own_convolution=False))
+    )
+    assert decode_ms(with_own, find_device("H200")) < 0.8 * decode_ms(without, find_device("H200"))
+    assert decode_ms(with_own, find_device("B200")) == decode_ms(without, find_device("B200"))
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("off", "eager"),
+        ("on", "fast"),
+        ("on,-graphs", "fast,-graphs"),
+        ("on,paired_commits", "fast,paired_commits"),
+        ("blocks,round_keys", "blocks,round_keys"),
+    ],
+)
+def test_every_path_of_the_engine_has_a_name_and_says_where_its_numbers_come_from(said: str, name: str) -> None:
+    software = software_of(parse_speed(said))
+    assert software.name == name
+    assert "this engine" in software.source
+    assert software.one_device == ("blocks" in parse_speed(said).names)
+
+
+def test_what_is_faster_is_predicted_faster_one_after_the_other() -> None:
+    paths = ("off", "blocks", "blocks,round_keys", "blocks,round_keys,decoder", "on,-graphs")
+    periods = [
+        chunk_time(work("1.3b", 480, 832, 9, software=software_of(parse_speed(said))), parse_fleet("H200"), LOCAL).period_ms
+        for said in paths
+    ]
+    assert periods == sorted(periods, reverse=True)
+    assert len(set(periods)) == len(paths)
+
+
+def test_on_a_mesh_the_plain_path_is_planned_and_no_fp8() -> None:
+    fast = work("14b", 320, 576, 6, software=SOFTWARE["fast"], precision="fp8")
+    mesh = Topology.parse("front+tp2")
+    assert fast.on(LOCAL) is fast
+    assert fast.on(mesh).software is SOFTWARE["eager"]
+    assert fast.runs_on(LOCAL)
+    assert not fast.runs_on(mesh)
+    assert replace(fast, software=SOFTWARE["compiled"]).runs_on(mesh)
 
 
 def test_apart_the_period_is_the_slower_side_and_together_it_is_their_sum() -> None:

@@ -11,9 +11,12 @@ from typer.testing import CliRunner
 
 from millstream.cli import app
 from millstream.commands import serve as serving
+from millstream.commands.plan import PlanRequest
 from millstream.commands.plan_use import settings_of
 from millstream.commands.serve import ServeRequest
 from millstream.core.errors import ConfigError
+from millstream.planner.record import answer_record
+from millstream.planner.search import search
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +75,59 @@ def test_serve_starts_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (request.stream.height, request.stream.width, request.stream.fps) == (128, 192, 4.0)
 
 
+class Started(Exception):
+    """A server that would now load its model."""
+
+
+def ask(model: str, gpus: str, size: tuple[int, int], fps: float, **options: Any) -> PlanRequest:
+    return PlanRequest(model=model, gpus=gpus, changes=dict(height=size[0], width=size[1], fps=fps), **options)
+
+
+ASKS = (
+    ask("wan2.1-t2v-1.3b", "4xH200", (480, 832), 16.0, sessions=4),
+    ask("wan2.1-t2v-1.3b", "1xH200", (480, 832), 24.0, precision="fp8"),
+    ask("wan2.1-t2v-14b", "4xH200", (320, 576), 24.0),
+    ask("wan2.1-t2v-14b", "8xH100", (320, 576), 8.0, sessions=6, batch=2),
+    ask("wan2.1-t2v-14b", "8xB200", (480, 832), 16.0, precision="fp8", sessions=8),
+    ask("brook", "4xlaptop-cpu", (128, 128), 2.0),
+)
+
+
+def plans_that_hold(request: PlanRequest) -> list[tuple[str, dict[str, Any]]]:
+    """Each as `plan --json --topology` would print it."""
+    answer = search(request.ask())
+    record = answer_record(answer, shown=len(answer.plans))
+    return [(plan["topology"], {**record, "plans": [plan]}) for plan in record["plans"] if plan["holds"]]
+
+
+@pytest.mark.parametrize("request_", ASKS, ids=lambda request: f"{request.model}-{request.gpus}-{request.precision}")
+def test_serve_takes_every_plan_that_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_: PlanRequest) -> None:
+    """As far as loading the model, which is where it would first need the devices."""
+    asked: list[Any] = []
+
+    def load_engine(wanted: Any, stream: Any) -> None:
+        asked.append((wanted, stream))
+        raise Started
+
+    monkeypatch.setattr(serving, "load_engine", load_engine)
+    plans, path = plans_that_hold(request_), tmp_path / "plan.json"
+    assert plans, "no plan holds, so nothing was tried"
+    for topology, record in plans:
+        path.write_text(json.dumps(record))
+        words = ["serve", "--plan", str(path), "--port", "0", "--data", str(tmp_path / "data"), "--weights", "random"]
+        result = CliRunner().invoke(app, words)
+        assert isinstance(result.exception, Started), f"{topology}: {result.output}"
+        wanted, stream = asked.pop()
+        assert (str(wanted.topology), wanted.model) == (topology, request_.model)
+        assert bool(wanted.speed.fp8) == (request_.precision == "fp8")
+        assert (stream.height, stream.fps) == (request_.changes["height"], request_.changes["fps"])
+
+
+def test_among_them_are_meshes_whose_front_has_no_device_of_its_own() -> None:
+    topologies = {topology for request in ASKS for topology, _ in plans_that_hold(request)}
+    assert {"local", "tp2", "sp2", "front+tp2", "front+sp2"} <= topologies
+
+
 def test_a_plan_and_what_it_says_already_do_not_go_together(tmp_path: Path) -> None:
     path = planned(tmp_path, *BIG)
     result = CliRunner().invoke(app, ["serve", "--plan", str(path), "--batch", "4"])
@@ -87,7 +143,7 @@ def test_a_plan_that_does_not_hold_is_not_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (dict(precision="fp8"), "counts on fp8"),
+        (dict(precision="fp8"), "counts on fp8 over "),
         (dict(model="layers=30,width=1536"), "cannot be served"),
         (dict(size="large"), "not a whole plan"),
         (dict(window=-3), "cannot be served"),

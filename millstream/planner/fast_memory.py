@@ -1,0 +1,70 @@
+"""Bytes that the fast path holds besides weights and sessions: canvases of its decoder, recordings of its calls, working sets.
+
+Counted from what `models/fast/` and `models/wan/channels_last.py` keep. A canvas is a convolution's input: the frames of a pass
+behind the two of its past, with a rim of one pixel where our own convolution reads it.
+"""
+
+from __future__ import annotations
+
+from millstream.core.config import BrookVAEConfig, DiTConfig, StreamConfig, VAEConfig
+from millstream.planner.memory import tokens_per_frame
+from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
+
+_PAST = 2
+_OWN_CHANNELS = (96, 192)
+"""Of the convolutions that are our own."""
+_E4M3_WORK = 9
+"""Bytes a value while a weight is rounded to e4m3: it and what it is divided by in float32, and the result."""
+
+
+def canvas_bytes(
+    vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, own: bool, encodes: bool
+) -> int:
+    """Of a pass over so many latent frames, one for each size."""
+    if isinstance(vae, BrookVAEConfig) or frames == 0:
+        return 0
+    networks = [decoder_convs(vae, frames, stream.height, stream.width)]
+    if encodes:
+        networks.append(encoder_convs(vae, frames, stream.height, stream.width))
+    sizes = [{size for conv in convs if (size := _canvas(conv, own, encodes=convs is not networks[0]))} for convs in networks]
+    return sum(t * y * x * c for network in sizes for t, y, x, c in network) * value_bytes
+
+
+def _canvas(conv: Conv, own: bool, *, encodes: bool) -> tuple[int, int, int, int] | None:
+    """A causal convolution's input; an encoder also halves pictures from canvases with an edge of zeros."""
+    if encodes and conv.taps == 9:
+        return conv.frames, 2 * conv.rows + 1, 2 * conv.columns + 1, conv.inner
+    if not conv.tail:
+        return None
+    rim = 2 if own and conv.taps == 27 and conv.inner == conv.outer and conv.inner in _OWN_CHANNELS else 0
+    return _PAST + conv.frames, conv.rows + rim, conv.columns + rim, conv.inner
+
+
+def fast_dit_peak(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, batch: int = 1, fp8: bool = False) -> int:
+    """Of a block: nine tensors of the model's width while it attends, or five and the MLP's hidden values, in fp8 once more."""
+    tokens = batch * stream.frames_per_chunk * tokens_per_frame(dit, stream)
+    hidden = dit.ffn * (value_bytes + (1 if fp8 else 0))
+    levels = batch * stream.frames_per_chunk * 6 * dit.width * (dit.layers + 1)
+    return tokens * max(9 * dit.width * value_bytes, 5 * dit.width * value_bytes + hidden) + levels * value_bytes
+
+
+def fast_decode_peak(vae: VAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int) -> int:
+    """In a residual block: what came in and its residual, their sum, what its two convolutions give; beside the new tails."""
+    tails, peak = 0, 0
+    for conv in decoder_convs(vae, frames, stream.height, stream.width):
+        tails += conv.tail_values
+        if conv.taps == 27 and conv.inner == conv.outer:
+            peak = max(peak, tails + 5 * conv.outer * conv.frames * conv.rows * conv.columns)
+    return peak * value_bytes
+
+
+def recording_bytes(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int) -> int:
+    """What recorded calls read from where it stays: the prompt once, the residual of a step and of a commit."""
+    prompt = 2 * dit.layers * dit.width * dit.text_tokens
+    residual = stream.frames_per_chunk * tokens_per_frame(dit, stream) * dit.width
+    return (prompt + 2 * residual) * value_bytes
+
+
+def rounding_bytes(dit: DiTConfig) -> int:
+    """Beside a whole model in its own precision, while its largest weight is rounded to e4m3."""
+    return _E4M3_WORK * dit.width * max(dit.ffn, 3 * dit.width)
