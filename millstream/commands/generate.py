@@ -46,8 +46,6 @@ class GenerateRequest(ModelRequest):
     events: Path | None = None
     journal: Path | None = None
     video: Path | None = None
-    stream_batch: int = 1
-    """Chunks under way at a time."""
     overwrite: bool = False
     quiet: bool = False
 
@@ -58,7 +56,7 @@ def generate(request: GenerateRequest) -> None:
     wanted = request.wanted()
     take_place(wanted)
     config = stream_config(spec.stream, request.schedule, **request.changes)
-    refuse_stream_batch(request.stream_batch, config)
+    refuse_stream_batch(request.stream_batch, config, wanted.speed)
     check_rows(config.latent_size[0], len(request.vae_devices))
     check_prompts(spoken((WeightedPrompt(request.prompt),), spec.calm))
     events = read_events(request.events) if request.events else ()
@@ -85,9 +83,9 @@ def generate(request: GenerateRequest) -> None:
             session_id=session_id,
         )
         progress = stack.enter_context(ChunkProgress(spec.name, total_frames=num_frames, quiet=request.quiet))
+        _say_unknown(progress, engine, request.prompt, placed)
         if engine.speed.any:
             progress.say(f"fast: {engine.speed}")
-        _say_unknown(progress, engine, request.prompt, placed)
         if request.stream_batch > 1:
             progress.warn(APPROXIMATE.format(request.stream_batch))
         for chunk in _steered(engine, session, placed, request.stream_batch, num_frames):

@@ -56,6 +56,8 @@ class ModelRequest:
     head_groups: int = 1
     vae_devices: tuple[str, ...] = ()
     offload_text: bool = False
+    stream_batch: int = 1
+    """Chunks of a stream under way at a time."""
 
     def wanted(self) -> Wanted:
         return Wanted(**self.resolved())
@@ -66,7 +68,8 @@ class ModelRequest:
         if self.threads:
             torch.set_num_threads(self.threads)
         topology, device, dtype = Topology.parse(self.topology), choose_device(self.device), dtype_of(self.precision)
-        automatic = automatic_speed(device, choose_dtype(dtype, device), topology, len(self.vae_devices))
+        how = dict(num_vae_devices=len(self.vae_devices), stream_batch=self.stream_batch)
+        automatic = automatic_speed(device, choose_dtype(dtype, device), topology, **how)
         return dict(
             model=self.model,
             weights=weights,

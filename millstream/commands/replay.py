@@ -52,7 +52,7 @@ def run_replay(
         topology=Topology.parse(topology),
         speed=parse_speed(fast, precision, automatic=header.speed),
     )
-    refuse_stream_batch(header.stream_batch, header.config)
+    refuse_stream_batch(header.stream_batch, header.config, wanted.speed)
     take_place(wanted)
     with ExitStack() as stack, plain_out_of_memory():
         reader = stack.enter_context(_open_input(header, video)) if header.input else None

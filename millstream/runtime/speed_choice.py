@@ -25,16 +25,24 @@ MAX_HEAD_WIDTH, HEAD_MULTIPLE = 128, 8
 """Heads whose sums of exponentials cuDNN gives."""
 
 
-def automatic_speed(device: torch.device, dtype: torch.dtype, topology: Topology, num_vae_devices: int = 0) -> Speed:
+def automatic_speed(
+    device: torch.device, dtype: torch.dtype, topology: Topology, *, num_vae_devices: int = 0, stream_batch: int = 1
+) -> Speed:
     """Everything that costs no quality, on one GPU in bfloat16; the plain path elsewhere.
 
-    float32 is left plain too: whoever asks for it wants the numbers rather than the speed. A VAE in strips has no fast decoder.
+    float32 is left plain too: whoever asks for it wants the numbers rather than the speed. A VAE in strips has no fast decoder,
+    and a stream batch no fast blocks.
     """
     if device.type != "cuda" or dtype != torch.bfloat16 or not topology.is_local:
         return Speed()
     if not has_triton() or torch.cuda.get_device_capability(device) < FIRST_CAPABILITY:
         return Speed()
-    return replace(ALL, decoder=False, own_convolution=False) if num_vae_devices > 1 else ALL
+    speed = ALL
+    if num_vae_devices > 1:
+        speed = replace(speed, decoder=False, own_convolution=False)
+    if stream_batch > 1:
+        speed = replace(speed, blocks=False, round_keys=False, graphs=False)
+    return speed
 
 
 def fitting_speed(asked: Speed, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Speed:

@@ -13,6 +13,7 @@ from typing import Protocol
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.envelope import check_under_way
 from millstream.core.errors import ConfigError
+from millstream.core.speed import Speed
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import ChunkLine
 from millstream.runtime.mesh_batch import MeshBatch
@@ -76,8 +77,10 @@ def staggered_stream(engine: Engine, session: Session, *, depth: int) -> Stagger
     return StaggeredStream(session, StreamBatch(engine.generator, depth=depth))
 
 
-def refuse_stream_batch(depth: int, config: StreamConfig) -> None:
+def refuse_stream_batch(depth: int, config: StreamConfig, speed: Speed) -> None:
     """Raise where a session's chunks cannot be staggered."""
     check_under_way(depth, window=config.window, sink=config.sink, frames=config.frames_per_chunk)
     if depth > 1 and config.anchor != "off":
         raise ConfigError(f"anchor {config.anchor} builds each chunk on the one before; a stream batch needs --anchor off")
+    if depth > 1 and speed.blocks:
+        raise ConfigError("fast blocks end a chunk before the next begins; a stream batch needs --fast auto, off or decoder")

@@ -185,6 +185,7 @@ MISTAKES = {
     "no such speed-up": (lambda t: ["--fast", "quick"], "say auto, off, on"),
     "graphs of nothing": (lambda t: ["--fast", "graphs"], "switch blocks on"),
     "fast decoder in strips": (lambda t: ["--fast", "on", "--vae-devices", "cpu,cpu"], "one device"),
+    "fast blocks staggered": (lambda t: ["--fast", "on", "--stream-batch", 2], "--fast auto"),
     "fast blocks on a mesh": (lambda t: ["--fast", "blocks", "--topology", "front+1"], "one device"),
     "too large": (lambda t: ["--size", "8192x8192", "--window", 900], "GiB free"),
     "both lengths": (lambda t: ["--seconds", 1, "--chunks", 1], "not both"),

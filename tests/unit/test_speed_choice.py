@@ -46,8 +46,13 @@ def test_auto_is_plain_elsewhere(device: torch.device, dtype: torch.dtype, topol
 
 @pytest.mark.usefixtures("hopper")
 def test_a_vae_in_strips_keeps_its_decoder_and_blocks_are_fast_all_the_same() -> None:
-    assert automatic_speed(GPU, BF16, LOCAL, 2) == replace(ALL, decoder=False, own_convolution=False)
-    assert automatic_speed(GPU, BF16, LOCAL, 1) == ALL
+    assert automatic_speed(GPU, BF16, LOCAL, num_vae_devices=2) == replace(ALL, decoder=False, own_convolution=False)
+    assert automatic_speed(GPU, BF16, LOCAL, num_vae_devices=1) == ALL
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_stream_batch_keeps_its_blocks_and_the_decoder_is_fast_all_the_same() -> None:
+    assert automatic_speed(GPU, BF16, LOCAL, stream_batch=2) == Speed(decoder=True, own_convolution=True)
 
 
 def test_auto_is_plain_on_an_old_gpu_and_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
