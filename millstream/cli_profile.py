@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from millstream.cli_parts import Device, TopologyName, Weights, parse_numbers, parse_size, plain_errors
-from millstream.core.topology import Topology
+from millstream.cli_options import ModelOptions, ShapeOptions, grouped
+from millstream.cli_parts import TopologyName, parse_numbers, plain_errors
 
 profile = typer.Typer(
     name="profile",
@@ -19,15 +19,14 @@ profile = typer.Typer(
 
 
 @profile.command()
+@grouped
 def run(
+    *,
     prompt: Annotated[str, typer.Argument(help="What the stream shows.")] = "a red balloon drifts over green hills at dawn",
-    model: Annotated[str, typer.Option("--model", "-m", help="A registered model.")] = "brook",
-    weights: Weights = None,
+    on: ModelOptions,
+    shape: ShapeOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="The trace: .json or .json.gz.")] = Path("out/trace.json.gz"),
     chunks: Annotated[int, typer.Option(help="Under the profiler, 1 to 64.")] = 4,
-    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)] = None,
-    window: Annotated[int | None, typer.Option(help="Latent frames a chunk sees.", show_default=False)] = None,
-    steps: Annotated[str | None, typer.Option(help="Noise levels, high to low.", show_default=False)] = None,
     schedule: Annotated[
         str | None, typer.Option(help="self-forcing, krea, streamdiffusion-v2 or longlive.", show_default=False)
     ] = None,
@@ -39,9 +38,6 @@ def run(
         str | None, typer.Option(help="Whose traces, with commas between: 0,1; all if nothing is said.", show_default=False)
     ] = None,
     spans: Annotated[bool, typer.Option("--spans", help="Only the spans that are always on; no profiler.")] = False,
-    device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)] = None,
 ) -> None:
     """Stream chunks until the window is full, then some under a profiler, and write the trace, one a rank.
 
@@ -49,23 +45,15 @@ def run(
     """
     with plain_errors():
         from millstream.commands.profile_run import ProfileRequest, run_profile
+        from millstream.commands.ranks import ModelRequest
 
-        height, width = parse_size(size) if size is not None else (None, None)
-        changes: dict[str, Any] = dict(
-            height=height, width=width, window=window, steps=parse_numbers(steps) if steps is not None else None
-        )
         request = ProfileRequest(
+            **ModelRequest(**on.request(), topology=topology).resolved(),
             prompt=prompt,
-            model=model,
-            weights=weights or [],
             out=out,
             schedule=schedule,
-            changes={name: value for name, value in changes.items() if value is not None},
+            changes=shape.changes(),
             chunks=chunks,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            topology=Topology.parse(topology),
             ranks=None if ranks is None else tuple(int(rank) for rank in parse_numbers(ranks)),
             clip=clip,
             spans_only=spans,

@@ -14,25 +14,28 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._logging._internal import set_logs
 
 from millstream.commands.memory import plain_out_of_memory
-from millstream.commands.paths import find_weights
 from millstream.commands.profile_capture import ProfiledGenerator, RankCapture, Recorder, rank_path, write_whole
+from millstream.commands.ranks import Wanted
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
-from millstream.core.topology import FRONT, LOCAL, Topology
+from millstream.core.topology import FRONT, Topology
 from millstream.core.trace import chrome_trace
+from millstream.models.fast.recorded import chunks_before
 from millstream.profiler.compilation import CompilerLog
 from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.launch import launcher
 from millstream.runtime.rank import run_rank
 from millstream.runtime.session import Chunk, Session
-from millstream.server.video_writer import VideoWriter
+
+if TYPE_CHECKING:
+    from millstream.server.video_writer import VideoWriter
 
 MAX_CHUNKS = 64
 """Under the profiler: a chunk of a large model is some twenty thousand events."""
@@ -40,19 +43,13 @@ SESSION = "profile"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProfileRequest:
+class ProfileRequest(Wanted):
     prompt: str
-    model: str
-    weights: list[str]
     out: Path
     schedule: str | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of StreamConfig that were given."""
     chunks: int = 4
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int | None = None
-    topology: Topology = LOCAL
     ranks: tuple[int, ...] | None = None
     """Whose traces; None: all."""
     clip: Path | None = None
@@ -83,12 +80,10 @@ class ProfileRequest:
 def run_profile(request: ProfileRequest) -> list[Path]:
     """Where the traces lie, one a rank."""
     spec = find_model(request.model)
-    weights = find_weights(request.model, request.weights)
     config = stream_config(spec.stream, request.schedule, **request.changes)
     request.topology.check(spec.dit)
-    if request.threads:
-        torch.set_num_threads(request.threads)
     warm_up = 1 + -(-config.window // config.frames_per_chunk)  # until the window is full, and one more
+    warm_up += chunks_before(len(config.steps)) if request.speed.graphs else 0
     capture = RankCapture(
         out=request.out,
         ranks=request.chosen,
@@ -102,15 +97,17 @@ def run_profile(request: ProfileRequest) -> list[Path]:
         engine = stack.enter_context(
             Engine(
                 request.model,
-                weights=weights,
+                weights=request.weights,
                 device=request.device,
                 dtype=request.dtype,
+                speed=request.speed,
                 topology=request.topology,
+                offload_text=request.offload_text,
                 launch=partial(launcher, run=run),
             )
         )
         session = stack.enter_context(engine.session(request.prompt, config=config, session_id=SESSION))
-        writer = stack.enter_context(VideoWriter(request.clip, fps=config.fps, overwrite=True)) if request.clip else None
+        writer = stack.enter_context(_writer(request.clip, config.fps)) if request.clip else None
         compiler = stack.enter_context(hear_the_compiler())
         streamed = _Streamed(engine, session, writer)
         streamed.chunks(warm_up)
@@ -121,6 +118,12 @@ def run_profile(request: ProfileRequest) -> list[Path]:
         else:
             _capture_front(request, streamed, about, compiler)
     return [request.path(rank) for rank in request.chosen]
+
+
+def _writer(path: Path, fps: float) -> VideoWriter:
+    from millstream.server.video_writer import VideoWriter  # a trace alone needs no video library
+
+    return VideoWriter(path, fps=fps, overwrite=True)
 
 
 def _capture_front(request: ProfileRequest, streamed: _Streamed, about: dict[str, Any], compiler: CompilerLog) -> None:
@@ -163,6 +166,7 @@ def _about(engine: Engine, config: StreamConfig, topology: Topology) -> dict[str
         "window": config.window,
         "steps": list(config.steps),
         "dtype": str(engine.dtype).removeprefix("torch."),
+        "fast": str(engine.speed),
         "device": engine.device.type,
         "threads": torch.get_num_threads(),
     }

@@ -39,6 +39,8 @@ class Wanted:
     head_groups: int = 1
     vae_devices: Sequence[str] = ()
     offload_text: bool = False
+    preview_decoder: str = ""
+    """The file of what shows the pictures instead of the VAE; empty for the VAE."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +58,7 @@ class ModelRequest:
     head_groups: int = 1
     vae_devices: tuple[str, ...] = ()
     offload_text: bool = False
+    preview_decoder: str = ""
     stream_batch: int = 1
     """Chunks of a stream under way at a time."""
 
@@ -64,7 +67,7 @@ class ModelRequest:
 
     def resolved(self) -> dict[str, Any]:
         """Fields of what is wanted: the weights found, the speed-ups chosen. The number of threads is set from here on."""
-        weights = find_weights(self.model, self.weights)
+        weights = find_weights(find_model(self.model).name, self.weights)  # no such model is said before no weights
         if self.threads:
             torch.set_num_threads(self.threads)
         topology, device, dtype = Topology.parse(self.topology), choose_device(self.device), dtype_of(self.precision)
@@ -81,6 +84,7 @@ class ModelRequest:
             head_groups=self.head_groups,
             vae_devices=self.vae_devices,
             offload_text=self.offload_text,
+            preview_decoder=self.preview_decoder,
         )
 
 
@@ -126,6 +130,7 @@ def open_engine(wanted: Wanted) -> Engine:
         head_groups=wanted.head_groups,
         vae_devices=wanted.vae_devices,
         offload_text=wanted.offload_text,
+        preview_decoder=wanted.preview_decoder,
         launch=launcher if place is None else joiner(place),
     )
 

@@ -42,7 +42,7 @@ ARROWS = {
     "cli_train": {"cli_parts", "commands", "trainer", "core"},
     "cli_parts": {"core"},
     "cli_plan": {"cli_parts", "commands", "planner"},
-    "cli_profile": {"cli_parts", "commands", "core"},
+    "cli_profile": {"cli_options", "cli_parts", "commands"},
     "__main__": {"cli"},
 }  # fmt: skip
 """Which room may import which, besides itself."""
@@ -128,14 +128,14 @@ SURFACE = {
     "generate": {
         "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--exchange-groups", "--fast", "--fps",
         "--input", "--journal", "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale", "--offload-text", "--out",
-        "--overwrite", "--positions", "--precision", "--quiet", "--schedule", "--seconds", "--seed", "--sink", "--size",
-        "--steps", "--stream-batch", "--threads", "--topology", "--vae-devices", "--weights", "--window",
+        "--overwrite", "--positions", "--precision", "--preview-decoder", "--quiet", "--schedule", "--seconds", "--seed",
+        "--sink", "--size", "--steps", "--stream-batch", "--threads", "--topology", "--vae-devices", "--weights", "--window",
     },
     "serve": {
         "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--exchange-groups", "--fast",
         "--host", "--ice-server", "--idle", "--insecure", "--lead", "--log-json", "--lora", "--max-chunks", "--max-life",
-        "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port", "--precision", "--share",
-        "--threads", "--topology", "--vae-devices", "--weights",
+        "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port", "--precision", "--preview-decoder",
+        "--share", "--threads", "--topology", "--vae-devices", "--weights",
     },
     "replay": {
         "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--topology",
@@ -161,8 +161,8 @@ SURFACE = {
         "--recompute", "--size", "--student", "--teacher", "--zero",
     },
     "profile run": {
-        "--chunks", "--clip", "--device", "--dtype", "--model", "--out", "--ranks", "--schedule", "--size", "--spans",
-        "--steps", "--threads", "--topology", "--weights", "--window",
+        "--chunks", "--clip", "--device", "--dtype", "--fast", "--model", "--offload-text", "--out", "--precision", "--ranks",
+        "--schedule", "--size", "--spans", "--steps", "--threads", "--topology", "--weights", "--window",
     },
     "profile read": {"--gpu", "--html", "--json", "--log", "--micro-batches", "--plan", "--stages"},
     "profile diff": {"--gate", "--json"},

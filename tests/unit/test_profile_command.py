@@ -62,6 +62,14 @@ def test_a_run_is_captured_with_its_chunks_phases_and_memory(taken: Path) -> Non
     assert ours["slower_than_unprofiled"] > 0.5
 
 
+def test_what_is_fast_is_profiled_as_such(tmp_path: Path) -> None:
+    out = tmp_path / "fast.json"
+    words = ["--model", "wan-tiny", "--weights", "random", "--device", "cpu", "--chunks", "1", "--out", str(out)]
+    assert profile("run", *words, "--fast", "blocks,decoder", "--precision", "fp32").exit_code == 0
+    ours = read([out]).group.ranks[0].trace.ours
+    assert (ours["fast"], ours["dtype"]) == ("blocks,decoder", "float32")
+
+
 def test_the_spans_of_a_run_are_a_trace_of_their_own(tmp_path: Path) -> None:
     out = tmp_path / "spans.json"
     words = ["--model", "wan-tiny", "--weights", "random", "--device", "cpu", "--chunks", "2", "--spans", "--out", str(out)]
