@@ -96,6 +96,9 @@ class PlacedOptions(ModelOptions):
     topology: TopologyName = "local"
     exchange_groups: ExchangeGroups = 1
     vae_devices: VAEDevices = None
+    preview_decoder: Annotated[
+        str, typer.Option(help="A small decoder that shows the pictures instead: taew2_1.pth.", show_default=False)
+    ] = ""
 
     def request(self) -> dict[str, Any]:
         return super().request() | dict(
@@ -103,6 +106,7 @@ class PlacedOptions(ModelOptions):
             topology=self.topology,
             head_groups=self.exchange_groups,
             vae_devices=parse_devices(self.vae_devices),
+            preview_decoder=self.preview_decoder,
         )
 
 

@@ -20,6 +20,7 @@ from millstream.core.presets import MODELS
 from millstream.models.dit import CausalDiT
 from millstream.server.video_writer import VideoWriter
 from tests.unit.test_session import moving_square
+from tests.unit.test_tiny_decoder import PUBLIC_WIDTHS, saved, tensors
 
 TINY = ["--model", "wan-tiny", "--weights", "random", "--size", "32x48", "--dtype", "float32", "--quiet"]
 
@@ -80,6 +81,20 @@ def test_the_fast_path_gives_the_same_clip_to_rounding_and_replays_to_its_own_bi
     assert (code, said.strip()) == (0, "identical")
     _, _, errors = millstream("replay", journal, "--check", "--quiet", "--fast", "off")
     assert "speed: blocks,round_keys,decoder then, off now" in errors
+
+
+def test_a_preview_decoder_shows_other_pictures_of_the_same_latents(tmp_path: Path) -> None:
+    small = saved(tmp_path / "taew2_1.pth", tensors(PUBLIC_WIDTHS))
+    made = {}
+    for name, options in (("full", []), ("preview", ["--preview-decoder", small])):
+        journal = tmp_path / f"{name}.jsonl"
+        command = ("generate", *TINY, "--chunks", 1, *options, "--journal", journal, "--out", tmp_path / name)
+        assert millstream(*command)[0] == 0
+        digests = [json.loads(line)["digest"] for line in journal.read_text().splitlines()[1:]]
+        made[name] = digests, [picture(path) for path in sorted((tmp_path / name).iterdir())]
+    assert made["full"][0] == made["preview"][0]
+    assert len(made["full"][1]) == len(made["preview"][1]) == 9
+    assert not np.array_equal(made["full"][1], made["preview"][1])
 
 
 def picture(path: Path) -> np.ndarray:
@@ -156,6 +171,11 @@ def file_of(folder: Path, name: str, content: bytes) -> Path:
     return path
 
 
+def tensors_of(folder: Path, name: str) -> Path:
+    save_file({"decoder.mine": torch.zeros(2)}, folder / name)
+    return folder / name
+
+
 MISTAKES = {
     "unknown model": (lambda t: ["--model", "wan3"], "wan-tiny"),
     "no such weights": (lambda t: ["--weights", t / "none"], "does not exist"),
@@ -185,6 +205,8 @@ MISTAKES = {
     "no such speed-up": (lambda t: ["--fast", "quick"], "say auto, off, on"),
     "graphs of nothing": (lambda t: ["--fast", "graphs"], "switch blocks on"),
     "fast decoder in strips": (lambda t: ["--fast", "on", "--vae-devices", "cpu,cpu"], "one device"),
+    "no such preview decoder": (lambda t: ["--preview-decoder", t / "none.pth"], "none.pth"),
+    "a preview decoder of something else": (lambda t: ["--preview-decoder", tensors_of(t, "vae.safetensors")], "taew2_1"),
     "fast blocks staggered": (lambda t: ["--fast", "on", "--stream-batch", 2], "--fast auto"),
     "fast blocks on a mesh": (lambda t: ["--fast", "blocks", "--topology", "front+1"], "one device"),
     "too large": (lambda t: ["--size", "8192x8192", "--window", 900], "GiB free"),
