@@ -52,6 +52,18 @@ Window = Annotated[int | None, typer.Option(help="Latent frames a chunk sees, it
 Steps = Annotated[str | None, typer.Option(help="Noise levels, high to low: 1000,750,500,250.", show_default=False)]
 
 
+class Compiler(str, Enum):
+    off = "off"
+    inductor = "inductor"
+    aot_eager = "aot_eager"
+    eager = "eager"
+
+
+Compile = Annotated[
+    Compiler, typer.Option("--compile", help="What compiles the blocks, on every rank alike; the last two only trace them.")
+]
+
+
 class Positions(str, Enum):
     absolute = "absolute"
     windowed = "windowed"
@@ -94,6 +106,7 @@ class PlacedOptions(ModelOptions):
 
     lora: Lora = None
     topology: TopologyName = "local"
+    compile: Compile = Compiler.off
     exchange_groups: ExchangeGroups = 1
     vae_devices: VAEDevices = None
     preview_decoder: Annotated[
@@ -104,6 +117,7 @@ class PlacedOptions(ModelOptions):
         return super().request() | dict(
             loras=[parse_lora(text) for text in self.lora or []],
             topology=self.topology,
+            compile_backend="" if self.compile is Compiler.off else self.compile.value,
             head_groups=self.exchange_groups,
             vae_devices=parse_devices(self.vae_devices),
             preview_decoder=self.preview_decoder,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from millstream.core.presets import find_model
 from millstream.core.speed import Speed, dtype_of, parse_speed
 from millstream.core.topology import FRONT, LOCAL, Topology
 from millstream.models.registry import is_random
+from millstream.parallel.compiled import check_backend
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, choose_vae_devices, refuse_fast_blocks
 from millstream.runtime.launch import joiner, launcher, placement
 from millstream.runtime.mesh_config import mesh_config
@@ -36,6 +37,7 @@ class Wanted:
     dtype: str = "auto"
     topology: Topology = LOCAL
     speed: Speed = field(default_factory=Speed)
+    compile_backend: str = ""
     head_groups: int = 1
     vae_devices: Sequence[str] = ()
     offload_text: bool = False
@@ -53,6 +55,7 @@ class ModelRequest:
     device: str = "auto"
     precision: str = "auto"
     fast: str = "auto"
+    compile_backend: str = ""
     threads: int | None = None
     topology: str = "local"
     head_groups: int = 1
@@ -73,6 +76,8 @@ class ModelRequest:
         topology, device, dtype = Topology.parse(self.topology), choose_device(self.device), dtype_of(self.precision)
         how = dict(num_vae_devices=len(self.vae_devices), stream_batch=self.stream_batch)
         automatic = automatic_speed(device, choose_dtype(dtype, device), topology, **how)
+        if self.compile_backend:
+            automatic = replace(automatic, blocks=False, round_keys=False, graphs=False)
         return dict(
             model=self.model,
             weights=weights,
@@ -81,6 +86,7 @@ class ModelRequest:
             dtype=dtype,
             topology=topology,
             speed=parse_speed(self.fast, self.precision, automatic=automatic),
+            compile_backend=self.compile_backend,
             head_groups=self.head_groups,
             vae_devices=self.vae_devices,
             offload_text=self.offload_text,
@@ -92,6 +98,7 @@ def take_place(wanted: Wanted) -> None:
     """Refuse what cannot be. Does not return on a rank of the mesh, which works for the front until it is let go."""
     topology, place, spec = wanted.topology, placement(), find_model(wanted.model)
     topology.check(spec.dit, head_groups=wanted.head_groups)
+    check_backend(wanted.compile_backend, wanted.speed)
     if not topology.is_local:
         refuse_fast_blocks(wanted.speed)
     if place is not None and not (topology.is_local and place.world_size == 1):
@@ -100,7 +107,8 @@ def take_place(wanted: Wanted) -> None:
         device = choose_device(wanted.device)
         dtype = choose_dtype(wanted.dtype, device)
         what = (topology, wanted.model, wanted.weights, wanted.loras, device, dtype)
-        config = mesh_config(*what, head_groups=wanted.head_groups)
+        how = dict(compile_backend=wanted.compile_backend, head_groups=wanted.head_groups, speed=wanted.speed)
+        config = mesh_config(*what, **how)
         run_rank(config, place.rank, place.meeting, local_rank=place.local_rank)
     choose_vae_devices(wanted.vae_devices, spec, wanted.speed)  # the front's: other machines need not have them
 
@@ -127,6 +135,7 @@ def open_engine(wanted: Wanted) -> Engine:
         dtype=wanted.dtype,
         speed=wanted.speed,
         topology=wanted.topology,
+        compile_backend=wanted.compile_backend,
         head_groups=wanted.head_groups,
         vae_devices=wanted.vae_devices,
         offload_text=wanted.offload_text,

@@ -51,6 +51,7 @@ def run_replay(
         dtype=header.dtype if precision == "auto" else dtype_of(precision),
         topology=Topology.parse(topology),
         speed=parse_speed(fast, precision, automatic=header.speed),
+        compile_backend="" if header.compile == "off" else header.compile,
     )
     refuse_stream_batch(header.stream_batch, header.config, wanted.speed)
     take_place(wanted)

@@ -16,6 +16,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from millstream.core.errors import CompileRefused, ConfigError
+from millstream.core.speed import Speed
 from millstream.models.dit import CausalDiT
 from millstream.models.kv import KVRing, RingShape
 from millstream.parallel.collectives import RankGroup
@@ -26,9 +27,13 @@ BACKENDS = ("inductor", "aot_eager", "eager")
 """What may compile the blocks. The last two only trace: for looking at graphs, not for speed."""
 
 
-def check_backend(name: str) -> None:
+def check_backend(name: str, speed: Speed) -> str:
+    """A backend's name, or none, if it can compile blocks that are as quick as asked."""
     if name and name not in BACKENDS:
         raise ConfigError(f"blocks are compiled by {', '.join(BACKENDS)} or not at all (off), got {name!r}")
+    if name and speed.blocks:
+        raise ConfigError("fast blocks are not compiled: leave out --compile, or --fast blocks and what needs them")
+    return name
 
 
 def compile_blocks(dit: CausalDiT | MeshDiT, *, backend: str = "inductor") -> None:

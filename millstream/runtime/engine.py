@@ -30,8 +30,10 @@ from millstream.models.registry import LoadedModel, load_model
 from millstream.models.visiting import VisitingEmbedder
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
 from millstream.models.weights.fingerprint import fingerprint_of
+from millstream.parallel.compiled import check_backend, compile_blocks
 from millstream.parallel.spatial import check_rows
 from millstream.runtime.feed import FrameFeed, Frames
+from millstream.runtime.first_split import pictures_s
 from millstream.runtime.generator import Generator
 from millstream.runtime.journal import Header, InputVideo
 from millstream.runtime.launch import Launch, launcher
@@ -71,8 +73,8 @@ class Engine:
         """`launch` is how the mesh of a topology that has one is started: by default, on this machine. `head_groups` are those
         that a mesh with `sp` exchanges its heads in. `vae_devices` are the VAE's: one of its own, or several that share each
         picture; without them it is where the engine is. `offload_text` keeps the text encoder in host memory between prompts.
-        `preview_decoder` is the file of a small decoder that shows the pictures instead. What this model cannot use of `speed`
-        is left plain."""
+        `preview_decoder` is the file of a small decoder that shows the pictures instead. `compile_backend` compiles the blocks, on
+        every rank alike. What this model cannot use of `speed` is left plain."""
         self.spec = find_model(model)
         self.topology = topology
         self.device = choose_device(device)
@@ -81,6 +83,7 @@ class Engine:
         self.loras = tuple(loras)
         self.speed = fitting_speed(speed or Speed(), self.spec, self.device, self.dtype)
         self.head_groups = head_groups
+        self.compile_backend = check_backend(compile_backend, self.speed)
         self.vae_devices = choose_vae_devices(vae_devices, self.spec, self.speed)
         topology.check(self.spec.dit, head_groups=head_groups)
         place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
@@ -90,12 +93,14 @@ class Engine:
         self._generator: Generator | None = None
         self._mesh: MeshTransport | None = None
         if topology.is_local:
+            if compile_backend:
+                compile_blocks(self.model.dit, backend=compile_backend)
             self._generator = Generator(self.model.dit, stopwatch, defers_commits=self.speed.paired_commits)
         else:
             refuse_fast_blocks(self.speed)
             what = (topology, model, self.weights, self.loras, self.device, self.dtype)
-            config = mesh_config(*what, limits, compile_backend, head_groups)
-            self._mesh = MeshTransport(launch(config, self.device))
+            how = (compile_backend, head_groups, self.speed, self._front_s())
+            self._mesh = MeshTransport(launch(mesh_config(*what, limits, *how), self.device))
         self._parts = SharedParts(
             transport=self._mesh or LocalTransport(self.generator),
             vae=place_vae(self.model.vae, self.vae_devices, self.device),
@@ -158,10 +163,13 @@ class Engine:
         return embedder.num_bytes if isinstance(embedder, VisitingEmbedder) else 0
 
     def chunks_until_warm(self, config: StreamConfig) -> int:
-        """After so many chunks a session costs what it will always cost: where calls are recorded, when all of them are."""
+        """After so many chunks a session costs what it will always cost: where calls are recorded or blocks compiled, when
+        all of them are."""
         fills, same_calls = -(-config.window // config.frames_per_chunk), len(config.steps)
         if self.speed.paired_commits:
             same_calls = 1  # the one that carries the last commit comes once a chunk
+        if self.compile_backend:
+            return fills + 1
         return fills + chunks_before(same_calls) if self.speed.graphs else 1
 
     def stream_config(self, schedule: str | None = None, **changes: Any) -> StreamConfig:
@@ -256,7 +264,14 @@ class Engine:
             "head_groups": self.head_groups,
             "vae_strips": max(1, len(self.vae_devices)),
             "speed": self.speed,
+            "compile": self.compile_backend or "off",
         }
+
+    def _front_s(self) -> float:
+        """What pictures take of the leader's device for every model call, where a pipeline shares it with the front."""
+        if self.topology.pp == 1 or self.topology.front_apart or self.vae_devices:
+            return 0.0
+        return pictures_s(self.model.vae, self.spec, device=self.device, dtype=self.dtype)
 
     def _loaded(self, *, offload_text: bool) -> LoadedModel:
         """The plain model; its fingerprint is known before the fast path rearranges weights."""

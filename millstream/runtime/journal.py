@@ -52,6 +52,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     """Chunks that were under way at a time. Above 1 they are other chunks, not the same to rounding."""
     speed: Speed = msgspec.field(default_factory=Speed)
     """Which speed-ups were on: bits depend on them. A journal that says nothing of them was made without."""
+    compile: str = "off"
+    """What compiled the blocks: bits depend on it."""
     input: InputVideo | None = None
     num_frames: int | None = None
     """How many pixel frames were to be shown, where the run had an end: the last chunk may hold more."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from millstream.core.errors import MeshError
 from millstream.core.presets import MODELS
 from millstream.core.topology import Topology
 from millstream.models.dit import Block
 from millstream.parallel.measure import CallCosts, measure_call
-from millstream.runtime.first_split import split_by
+from millstream.runtime.engine import Engine
+from millstream.runtime.first_split import pictures_s, split_by
+from millstream.runtime.launch import LaunchedMesh
+from millstream.runtime.mesh_config import MeshConfig
+from tests.unit.models_for_tests import tiny_engine
 
 PP2 = Topology.parse("front+pp2")
 EVEN = CallCosts(block_s=1.0, embed_s=0.1, head_s=0.1)
@@ -43,6 +49,22 @@ def test_a_large_head_is_made_up_for() -> None:
 def test_the_slowest_rank_of_a_stage_is_the_stage() -> None:
     topology = Topology.parse("front+pp2xtp2")
     assert split_by(40, topology, {1: EVEN, 2: EVEN, 3: EVEN, 4: slow(3.0)}, 0.0) == (0, 30, 40)
+
+
+def test_a_front_measures_its_pictures_only_where_a_stage_shares_its_device() -> None:
+    engine = tiny_engine()
+    taken_s = pictures_s(engine.model.vae, engine.spec, device=engine.device, dtype=engine.dtype)
+    assert 0 < taken_s < 60
+    asked = []
+
+    def launch(config: MeshConfig, device: torch.device) -> Callable[[], LaunchedMesh]:
+        asked.append(config)
+        raise MeshError("enough is known")
+
+    for name in ("front+pp2", "pp2"):
+        with pytest.raises(MeshError, match="enough"):
+            Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", topology=Topology.parse(name), launch=launch)
+    assert [config.front_s > 0 for config in asked] == [False, True]
 
 
 def test_a_block_that_takes_longer_is_measured_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,16 +126,17 @@ def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone
 
 SURFACE = {
     "generate": {
-        "--anchor", "--chunks", "--context-noise", "--device", "--dtype", "--events", "--exchange-groups", "--fast", "--fps",
-        "--input", "--journal", "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale", "--offload-text", "--out",
-        "--overwrite", "--positions", "--precision", "--preview-decoder", "--quiet", "--schedule", "--seconds", "--seed",
-        "--sink", "--size", "--steps", "--stream-batch", "--threads", "--topology", "--vae-devices", "--weights", "--window",
+        "--anchor", "--chunks", "--compile", "--context-noise", "--device", "--dtype", "--events", "--exchange-groups",
+        "--fast", "--fps", "--input", "--journal", "--kv-bias", "--lora", "--model", "--motion-gain", "--noise-scale",
+        "--offload-text", "--out", "--overwrite", "--positions", "--precision", "--preview-decoder", "--quiet", "--schedule",
+        "--seconds", "--seed", "--sink", "--size", "--steps", "--stream-batch", "--threads", "--topology", "--vae-devices",
+        "--weights", "--window",
     },
     "serve": {
-        "--abandon", "--allow-origin", "--api-key", "--batch", "--data", "--device", "--dtype", "--exchange-groups", "--fast",
-        "--host", "--ice-server", "--idle", "--insecure", "--lead", "--log-json", "--lora", "--max-chunks", "--max-life",
-        "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port", "--precision", "--preview-decoder",
-        "--share", "--threads", "--topology", "--vae-devices", "--weights",
+        "--abandon", "--allow-origin", "--api-key", "--batch", "--compile", "--data", "--device", "--dtype",
+        "--exchange-groups", "--fast", "--host", "--ice-server", "--idle", "--insecure", "--lead", "--log-json", "--lora",
+        "--max-chunks", "--max-life", "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port",
+        "--precision", "--preview-decoder", "--share", "--threads", "--topology", "--vae-devices", "--weights",
     },
     "replay": {
         "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--topology",
