@@ -7,8 +7,10 @@ its prompts as a stream goes on:
 
 teacher forcing      few steps learnt with clean frames of real clips as context
 diffusion forcing    the same with noisy ones
-self-forcing         the first, then on the student's own streams
+self-forcing         the first, then on the student's own streams; also streamed in 1 and in 4 steps
 no initialisation    self-forcing straight from the teacher
+
+Goes on where it was stopped: what has been trained and what has been judged is kept in --out.
 """
 
 from __future__ import annotations
@@ -16,22 +18,30 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean, stdev
 
 import torch
 from msgspec.structs import replace
 
 from benchmarks.report import write_report
+from millstream.core.schedule import even_steps
 from millstream.runtime.engine import Engine, choose_device
 from millstream.trainer.brook import BrookRun
-from millstream.trainer.evaluate.adherence import judge_prompts
+from millstream.trainer.evaluate.adherence import Adherence, judge_prompts
 from millstream.trainer.evaluate.classifier import load_classifier
 from millstream.trainer.plan import RECIPES, RunPlan, StagePlan, read_plan
 
 SHARED = ("vae-average.pt", "classifier-average.pt", "teacher-average.pt", "latents.pt")
 GOES_ON = {"self-forcing": "teacher forcing"}
 """Variants whose first stage is another's: with the same seed it would end at the same bits."""
+OTHER_STEPS = {"self-forcing": (1, 4)}
+"""Steps a chunk that a variant is judged with beside its own."""
+WARM_UP = 8
+"""One step in so many: the recipe's warm-up would be most of a stage that is cut short."""
+Judged = dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +49,11 @@ class Scale:
     """How much of the recipe each variant gets, and how long its streams are judged."""
 
     ode_steps: int
+    teacher_steps: int
+    """Of the guided path that the few steps are learnt from."""
     self_forcing_steps: int
+    streams: int
+    """Kept between steps: few go on sooner."""
     prompts: int
     seconds: tuple[float, ...]
 
@@ -47,9 +61,13 @@ class Scale:
 def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
     """The stages after the teacher, by variant."""
     shared = tuple(stage for stage in plan.stages if stage.method in ("vae", "classify", "flow"))
-    clean = replace(plan.stage("ode"), steps=scale.ode_steps)
+
+    def cut_short(stage: StagePlan, steps: int, **options: int) -> StagePlan:
+        return replace(stage, steps=steps, warm_up=steps // WARM_UP, options=stage.options | options)
+
+    clean = cut_short(plan.stage("ode"), scale.ode_steps, teacher_steps=scale.teacher_steps)
     noisy = replace(clean, options=clean.options | {"forcing": "diffusion"})
-    own = replace(plan.stage("self-forcing"), steps=scale.self_forcing_steps)
+    own = cut_short(plan.stage("self-forcing"), scale.self_forcing_steps, streams=scale.streams)
     return {
         "teacher forcing": (*shared, clean),
         "diffusion forcing": (*shared, noisy),
@@ -77,54 +95,89 @@ def folder_of(out: Path, variant: str, seed: int) -> Path:
     return out / f"{variant.replace(' ', '-')}-{seed}"
 
 
-def judge(weights: Path, scale: Scale, device: str) -> dict[str, object]:
-    """Adherence at every moment, and the most that any attribute has lost by the last; as found before, if it was."""
-    said = weights.with_name("judged.json")
+def judge(weights: Path, steps: int | None, scale: Scale, device: str) -> Judged:
+    """With so many steps a chunk, or the model's own; as found before, if it was."""
+    said = weights.with_name("judged.json" if steps is None else f"judged-{steps}.json")
     if said.exists():
         return dict(json.loads(said.read_text()))
     engine = Engine("brook", weights=str(weights), device=device)
-    classifier = load_classifier(weights.with_name("classifier.safetensors"), engine.device)
-    found = judge_prompts(
-        engine.model, classifier, config=engine.stream_config(), held_out=False, count=scale.prompts, seconds=scale.seconds
+    config = engine.stream_config() if steps is None else engine.stream_config(steps=even_steps(steps))
+    judgement = judge_prompts(
+        engine.model,
+        load_classifier(weights.with_name("classifier.safetensors"), engine.device),
+        config=config,
+        held_out=False,
+        count=scale.prompts,
+        seconds=scale.seconds,
     )
-    means = {f"{moment.second:g}": round(moment.mean, 4) for moment in found.moments}
-    lost = {name: round(found.moments[0].adherence[name] - last, 4) for name, last in found.moments[-1].adherence.items()}
-    judged = {"mean at second": means, "lost by the last": lost, "first edges": round(found.first_edges, 3)}
-    said.write_text(json.dumps(judged))
-    return judged
+    said.write_text(json.dumps(figures(judgement)))
+    return figures(judgement)
+
+
+def figures(found: Adherence) -> Judged:
+    """The mean of all attributes at every moment, what it and the attribute that lost most have lost by the last."""
+    first, last = found.moments[0], found.moments[-1]
+    return {
+        **{f"mean at {moment.second:g} s": round(moment.mean, 4) for moment in found.moments},
+        "drift": round(first.mean - last.mean, 4),
+        "most lost": round(last.lost, 4),
+        "edges at the end": round(last.edges, 3),
+        "first edges": round(found.first_edges, 3),
+    }
+
+
+def over_seeds(found: Mapping[str, Sequence[Judged]]) -> dict[str, dict[str, str]]:
+    """Mean and, of several seeds, standard deviation of every figure, by variant."""
+
+    def spelled(values: Sequence[float]) -> str:
+        return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+
+    return {name: {figure: spelled([each[figure] for each in seeds]) for figure in seeds[0]} for name, seeds in found.items()}
 
 
 def main() -> None:
+    options = _options()
+    scale = Scale(
+        ode_steps=options.ode_steps,
+        teacher_steps=options.teacher_steps,
+        self_forcing_steps=options.self_forcing_steps,
+        streams=options.streams,
+        prompts=options.prompts,
+        seconds=tuple(options.seconds),
+    )
+    plan, device = read_plan(options.recipe), choose_device(options.device)
+    found: dict[str, list[Judged]] = {}
+    for seed in options.seeds:
+        for name, stages in variants(plan, scale).items():
+            if options.only and name not in options.only:
+                continue
+            other = GOES_ON.get(name)
+            before = folder_of(options.out, other, seed) if other else None
+            variant = replace(plan, seed=seed, stages=stages, checkpoint_every=10**9)
+            weights = train(variant, options.run, before, folder_of(options.out, name, seed), device)
+            for steps in (None, *OTHER_STEPS.get(name, ())):
+                key = name if steps is None else f"{name}, steps {steps}"
+                found.setdefault(key, []).append(judge(weights, steps, scale, options.device))
+                print(f"{key}, seed {seed}:", json.dumps(found[key][-1]), flush=True)
+    configuration = {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}
+    write_report("ablation", configuration, {"over seeds": over_seeds(found), "each seed": found})
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=Path("out/brook"))
     parser.add_argument("--recipe", type=Path, default=RECIPES / "brook.toml")
     parser.add_argument("--out", type=Path, default=Path("out/ablation"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", help="variants; all if not said")
-    parser.add_argument("--ode-steps", type=int, default=150)
-    parser.add_argument("--self-forcing-steps", type=int, default=200)
+    parser.add_argument("--ode-steps", type=int, default=80)
+    parser.add_argument("--teacher-steps", type=int, default=6)
+    parser.add_argument("--self-forcing-steps", type=int, default=80)
+    parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--prompts", type=int, default=64)
-    parser.add_argument("--seconds", type=float, nargs="+", default=[2.0, 10.0, 30.0])
+    parser.add_argument("--seconds", type=float, nargs="+", default=[2.0, 30.0])
     parser.add_argument("--device", default="auto")
-    options = parser.parse_args()
-    scale = Scale(
-        ode_steps=options.ode_steps,
-        self_forcing_steps=options.self_forcing_steps,
-        prompts=options.prompts,
-        seconds=tuple(options.seconds),
-    )
-    plan, device, found = read_plan(options.recipe), choose_device(options.device), {}
-    for seed in options.seeds:
-        for name, stages in variants(plan, scale).items():
-            if options.only and name not in options.only:
-                continue
-            folder, other = folder_of(options.out, name, seed), GOES_ON.get(name)
-            before = folder_of(options.out, other, seed) if other else None
-            variant = replace(plan, seed=seed, stages=stages, checkpoint_every=10**9)
-            weights = train(variant, options.run, before, folder, device)
-            found[f"{name}, seed {seed}"] = judge(weights, scale, options.device)
-            print(name, seed, json.dumps(found[f"{name}, seed {seed}"]), flush=True)
-    write_report("ablation", {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}, found)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

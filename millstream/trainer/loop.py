@@ -35,6 +35,8 @@ class Turn:
     """Named terms for one batch; their sum is minimised. All randomness comes from the generator."""
     every: int = 1
     """Taken at every so many steps."""
+    after: int = 0
+    """Not before this step: what it learns from may need others to learn first."""
     carries: Mapping[str, Tensor] = field(default_factory=dict)
     """What outlives a step beside weights, changed in place; saved with them."""
 
@@ -84,7 +86,7 @@ def train_stage(
         for step in range(done, end):
             losses: dict[str, Tensor] = {}
             for turn in method.turns:
-                if step % turn.every == 0:
+                if step >= turn.after and step % turn.every == 0:
                     found = turn.losses(step_generator(seed, f"{stage.name}.{turn.name}", step, device))
                     torch.stack(list(found.values())).sum().backward()
                     found["norm" if turn.module is student else f"{turn.name} norm"] = optimisers[turn.name].step(step)

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from millstream.trainer.brook import BrookRun
+from millstream.trainer.plan import RECIPES, read_plan
 from tests.unit.test_cli import millstream
 
 
@@ -18,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_stage_leaves_its_log_and_the_run_its_model(run: Path) -> None:
-    stages = ["vae", "teacher", "ode", "self-forcing", "classifier"]
+    stages = ["vae", "teacher", "ode", "self-forcing", "polish", "classifier"]
     for stage in stages:
         lines = [json.loads(line) for line in (run / f"{stage}.jsonl").read_text().splitlines()]
         assert lines[0]["step"] == 0
@@ -28,16 +31,34 @@ def test_every_stage_leaves_its_log_and_the_run_its_model(run: Path) -> None:
 
 def test_a_run_shows_what_it_learns_and_where_its_time_goes(run: Path) -> None:
     sheets = sorted(path.name for path in (run / "samples").iterdir())
-    assert sheets == ["ode-000004.png", "self-forcing-000004.png", "teacher-000012.png", "vae-000012.png"]
+    assert sheets == [
+        "ode-000004.png",
+        "polish-000003.png",
+        "self-forcing-000004.png",
+        "teacher-000012.png",
+        "vae-000012.png",
+    ]
     assert list((run / "board").glob("events.*"))
     ledger = [json.loads(line)["what"] for line in (run / "ledger.jsonl").read_text().splitlines()]
-    assert {"rendering", "rendering for the VAE", "vae", "teacher", "self-forcing"} <= set(ledger)
+    assert {"rendering", "rendering for the VAE", "vae", "teacher", "self-forcing", "polish"} <= set(ledger)
 
 
 def test_a_run_that_is_done_is_not_trained_again(run: Path) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in run.glob("*-average.pt")}
     assert millstream("train", "brook", "--smoke", "--device", "cpu", "--out", run)[0] == 0
     assert {path.name: path.stat().st_mtime_ns for path in run.glob("*-average.pt")} == before
+
+
+def test_a_second_self_forcing_goes_on_from_the_firsts_average_with_a_critic_like_the_teacher(run: Path) -> None:
+    plan = read_plan(RECIPES / "brook-smoke.toml")
+    brook = BrookRun(plan, run, device=torch.device("cpu"))
+    brook.train(lambda stage, said: None, lambda stage, step, sheet: None, until="self-forcing")
+    student, critic = (turn.module.state_dict() for turn in brook._method(plan.stage("polish")).turns)
+    before, teacher = (torch.load(run / f"{name}-average.pt", weights_only=True) for name in ("self-forcing", "teacher"))
+    assert all(torch.equal(student[name], tensor) for name, tensor in before.items())
+    assert all(torch.equal(tensor, teacher[f"dit.{name}"]) for name, tensor in critic.items())
+    polished = torch.load(run / "polish-average.pt", weights_only=True)
+    assert any(not torch.equal(polished[name], tensor) for name, tensor in before.items())
 
 
 def test_what_was_trained_streams_and_says_what_it_did_not_understand(run: Path, tmp_path: Path) -> None:

@@ -103,9 +103,8 @@ def test_a_diffusion_forced_sequence_sees_the_past_as_noisy_as_it_is() -> None:
 
 def methods() -> dict[str, Method]:
     teacher = pair(1).requires_grad_(False)
-    student, critic = deepcopy(teacher), deepcopy(teacher.dit)
-    for module in (student.dit, critic):
-        module.requires_grad_(True)
+    student = deepcopy(teacher)
+    student.dit.requires_grad_(True)
     return {
         "teacher forcing": FlowMethod(pair(), pool(), batch=4, window=6),
         "first chunk twice": FlowMethod(pair(), pool(), batch=4, window=6, noisy=(0, 0, 1)),
@@ -115,21 +114,19 @@ def methods() -> dict[str, Method]:
         "ode, diffusion forced": ODEMethod(
             deepcopy(student), teacher, pool(), batch=4, levels=LEVELS, teacher_steps=3, forcing="diffusion", window=6
         ),
-        "self-forcing": SelfForcingMethod(
-            deepcopy(student),
-            teacher,
-            critic,
-            pool(),
-            batch=2,
-            levels=LEVELS,
-            begun=0.3,
-            switched=0.3,
-            longest=3,
-            streams=2,
-            student_every=2,
-            window=6,
-        ),
+        "self-forcing": self_forcing(begun=0.3, switched=0.3, student_every=2),
+        "self-forcing, critic first": self_forcing(begun=0.5, whole=0.5, student_every=1, critic_first=2),
     }
+
+
+def self_forcing(**options: float) -> SelfForcingMethod:
+    teacher = pair(1).requires_grad_(False)
+    student, critic = deepcopy(teacher), deepcopy(teacher.dit)
+    for module in (student.dit, critic):
+        module.requires_grad_(True)
+    return SelfForcingMethod(
+        student, teacher, critic, pool(), batch=2, levels=LEVELS, longest=3, streams=2, window=6, **options
+    )
 
 
 def test_what_a_caption_is_not_true_of_is_not_learnt() -> None:
@@ -213,13 +210,48 @@ def test_rollouts_begin_go_on_and_switch_and_keep_where_they_are() -> None:
 
 
 def test_a_stream_that_goes_on_is_judged_without_its_past() -> None:
-    method = methods()["self-forcing"]
-    assert isinstance(method, SelfForcingMethod)
+    method = self_forcing()
     stream, noisy, level = torch.randn(2, 9, 2, 4, 4), torch.randn(2, 6, 2, 4, 4), torch.full((2, 6), 500.0)
     cross = method._critic.read_prompt(torch.randn(2, 5, 16))
     for kind, forgets in (("go on", True), ("switch", False)):
-        one, other = (method._judged[kind].flows(method._critic, past, noisy, level, cross) for past in (stream, stream + 1.0))
+        view = method._judge(kind, 0.0)
+        one, other = (view.flows(method._critic, past, noisy, level, cross) for past in (stream, stream + 1.0))
         assert torch.equal(one, other) == forgets
+
+
+def test_a_share_of_the_beginnings_is_judged_as_a_whole() -> None:
+    method = self_forcing(begun=1.0, whole=0.5)
+    judged = [method._roll(torch.Generator().manual_seed(seed)).judged for seed in range(12)]
+    wholes = sum(view is method._wholes["begin"] for view in judged)
+    assert 0 < wholes < 12
+    levels = [method._noised(torch.zeros(2, 6, 2, 4, 4), view, torch.Generator().manual_seed(0))[2] for view in judged]
+    assert sum(len(set(level[0].tolist())) == 1 for level in levels) == wholes, "a whole has one noise level"
+
+
+def test_the_first_frame_of_a_stream_is_not_judged_as_part_of_a_whole() -> None:
+    def pulled(whole: float) -> list[bool]:
+        method = self_forcing(begun=1.0, whole=whole)
+        method._critic.head.proj.weight.data.mul_(2.0)  # so that it disagrees with the teacher
+        rolled, mine = method._roll(torch.Generator().manual_seed(0)), torch.randn(2, 6, 2, 4, 4)
+        target = method._pull(mine, rolled, torch.Generator().manual_seed(1))
+        return [not torch.equal(target[:, frame], mine[:, frame]) for frame in range(6)]
+
+    assert pulled(whole=0.0) == [True] * 6
+    assert pulled(whole=1.0) == [False] + [True] * 5
+
+
+def test_a_student_waits_until_its_critic_has_learnt_from_it(tmp_path: Path) -> None:
+    method = self_forcing(student_every=1, critic_first=2)
+    before = [deepcopy(turn.module.state_dict()) for turn in method.turns]
+
+    def learnt() -> list[bool]:
+        after = (turn.module.state_dict() for turn in method.turns)
+        return [any(not torch.equal(old[key], new[key]) for key in old) for old, new in zip(before, after, strict=True)]
+
+    assert "match" not in run(method, tmp_path, stage(3), stop_after=2)[0].losses
+    assert learnt() == [False, True]
+    run(method, tmp_path, stage(3))
+    assert learnt() == [True, True]
 
 
 @pytest.mark.parametrize("name", methods())

@@ -8,7 +8,8 @@ the stream as it came out. So gradients reach one step back and never through th
 A rollout begins a stream, goes on with one, or goes on under another prompt, as a session recomputes. A beginning and a
 switch are judged chunk by chunk, each given the clean ones before it. A stream that goes on is judged by a whole window
 at once, with nothing given: a teacher that is shown a faded past continues it faded, one that is shown only the
-picture asks for what the prompt says. That is what keeps a stream from drifting.
+picture asks for what the prompt says. That is what keeps a stream from drifting. Beginnings may be judged so too, a share
+of them: chunk by chunk, a thing that began wrong or moves the wrong way is continued as it is.
 Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns, S text tokens.
 """
 
@@ -21,6 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from millstream.core.config import DiTConfig
 from millstream.core.schedule import FULL
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CausalDiT, CrossKV
@@ -44,6 +46,8 @@ class View:
     sequence: ChunkedSequence
     alike: int
     """Frames in a row that share a noise level."""
+    unjudged: int = 0
+    """Frames at its start that are shown and not judged."""
 
     def flows(self, dit: CausalDiT, stream: Tensor, noisy: Tensor, level_BF: Tensor, cross: CrossKV) -> Tensor:
         return forced_flow(dit, stream, noisy, level_BF, self.sequence, cross)
@@ -61,6 +65,8 @@ class Rollout:
     """What one step of each chunk to learn from started from."""
     level_BF: Tensor
     """The noise level of that step."""
+    judged: View
+    """How teacher and critic see it."""
 
     @property
     def painted(self) -> Tensor:
@@ -79,16 +85,19 @@ class SelfForcingMethod:
         levels: tuple[float, ...],
         begun: float = 0.25,
         switched: float = 0.25,
+        whole: float = 0.0,
         longest: int = 4,
         streams: int = 512,
         guidance: float = 2.5,
         shift: float = 3.0,
         student_every: int = 2,
+        critic_first: int = 0,
         frames_per_chunk: int = 3,
         window: int = 9,
     ) -> None:
         """Of the batches a share begins streams (`begun`), a share switches prompts, the rest goes on, by a window's worth of
-        chunks and up to `longest`. `streams` are kept between steps."""
+        chunks and up to `longest`. Of the beginnings a share is judged as a `whole`. `streams` are kept between steps. For the
+        first steps, `critic_first`, the critic learns alone: before it knows the student its opinion is only the teacher's."""
         assert window % frames_per_chunk == 0, f"window {window} is not whole chunks of {frames_per_chunk}"
         assert longest * frames_per_chunk >= window, f"{longest} chunks do not show a window of {window}"
         _, _, channels, rows, columns = pool.latents_KFCYX.shape
@@ -97,23 +106,20 @@ class SelfForcingMethod:
         kept = (window - frames_per_chunk, channels, rows, columns)
         self._reservoir = Reservoir(max(streams, batch), kept, pool.ids_KWS.shape[-1], device)
         self.turns = (
-            Turn("student", student.dit, self._student_losses, every=student_every, carries=self._reservoir.state),
+            Turn(
+                "student",
+                student.dit,
+                self._student_losses,
+                every=student_every,
+                after=critic_first,
+                carries=self._reservoir.state,
+            ),
             Turn("critic", critic, self._critic_losses),
         )
         self._student, self._teacher, self._critic, self._pool = student, teacher, critic, pool
         self._levels, self._guidance, self._shift = levels, guidance, shift
-        self._begun, self._switched, self._longest = begun, switched, longest
-
-        def view(layout: Layout, alike: int) -> View:
-            return View(ChunkedSequence(layout, student.dit.config, (rows, columns), device), alike)
-
-        context, last = self._chunks - 1, 2 * self._chunks - 1
-        fresh = view(teacher_forced(range(self._chunks), frames_per_chunk, window), frames_per_chunk)
-        later = view(teacher_forced(range(context, last), frames_per_chunk, window), frames_per_chunk)
-        self._made: dict[Kind, View] = {"begin": fresh, "go on": later, "switch": later}
-        """How the student made it."""
-        self._judged: dict[Kind, View] = {"begin": fresh, "go on": view(together(window), window), "switch": later}
-        """How teacher and critic see it."""
+        self._begun, self._switched, self._begun_whole, self._longest = begun, switched, whole, longest
+        self._made, self._wholes = _views(student.dit.config, (rows, columns), device, frames_per_chunk, window)
         self._painter = copy.deepcopy(student.dit).to(torch.bfloat16).requires_grad_(False)
         """The student as it is served: what rolls out."""
 
@@ -129,7 +135,7 @@ class SelfForcingMethod:
     def _critic_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         """The critic learns the flow of what the student paints."""
         rolled = self._roll(generator)
-        view = self._judged[rolled.kind]
+        view = rolled.judged
         noisy, noise, level = self._noised(rolled.painted, view, generator)
         with torch.autocast(rolled.text.device.type, dtype=torch.bfloat16):
             flow = view.flows(self._critic, rolled.stream, noisy, level, self._critic.read_prompt(rolled.text))
@@ -138,7 +144,7 @@ class SelfForcingMethod:
     @torch.no_grad()
     def _pull(self, mine: Tensor, rolled: Rollout, generator: torch.Generator) -> Tensor:
         """Where the student should have been: moved by the difference between what teacher and critic see in it."""
-        view = self._judged[rolled.kind]
+        view = rolled.judged
         noisy, _, level = self._noised(mine, view, generator)
         empty = self._student.text(torch.full((len(mine), self._pool.ids_KWS.shape[-1]), PAD, device=mine.device))
 
@@ -151,13 +157,15 @@ class SelfForcingMethod:
         share = per_pixel(level) / FULL
         real, fake = noisy - share * wanted, noisy - share * found
         scale = (mine - real).abs().mean(dim=(1, 2, 3, 4), keepdim=True).clamp_min(1e-3)
-        return mine - (fake - real) / scale
+        pull = (fake - real) / scale
+        pull[:, : view.unjudged] = 0.0
+        return mine - pull
 
     @torch.no_grad()
     def _roll(self, generator: torch.Generator) -> Rollout:
         """Paint some chunks of streams new or kept, and keep them as they are then."""
         batch, frames, device = self._shape[0], self._shape[1], generator.device
-        rows, lot = self._reservoir.draw(batch, generator), torch.rand(3, generator=generator, device=device).tolist()
+        rows, lot = self._reservoir.draw(batch, generator), torch.rand(4, generator=generator, device=device).tolist()
         kind = self._kind(lot[0], rows)
         before, ids = (None, None) if kind == "begin" else self._reservoir.take(rows)
         if ids is None or kind == "switch":
@@ -177,12 +185,17 @@ class SelfForcingMethod:
             stream=stream[:, -shown:].float(),
             starts=torch.cat(recorder.starts[-self._chunks :], dim=1).float(),
             level_BF=torch.full((batch, learnt), self._levels[chosen], device=device),
+            judged=self._judge(kind, lot[3]),
         )
 
     def _kind(self, lot: float, rows: Tensor) -> Kind:
         if lot < self._begun or not self._reservoir.all_begun(rows):
             return "begin"
         return "switch" if lot < self._begun + self._switched else "go on"
+
+    def _judge(self, kind: Kind, lot: float) -> View:
+        as_whole = kind == "go on" or (kind == "begin" and lot < self._begun_whole)
+        return (self._wholes if as_whole else self._made)[kind]
 
     def _stream(
         self, model: FlowModel, text: Tensor, chunks: int, generator: torch.Generator, before: Tensor | None = None
@@ -212,6 +225,24 @@ class SelfForcingMethod:
         level = chunk_levels(clean, view.alike, self._shift, generator, margin=0.02)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         return at_levels(clean, noise, level), noise, level
+
+
+def _views(
+    config: DiTConfig, size: tuple[int, int], device: torch.device, frames_per_chunk: int, window: int
+) -> tuple[dict[Kind, View], dict[Kind, View]]:
+    """How the student makes the last window of each kind, which is how it is judged chunk by chunk; and windows as a whole.
+
+    A stream's first latent frame stands for a single picture, which none does in the windows the teacher has learnt as a whole.
+    """
+
+    def view(layout: Layout, alike: int, unjudged: int = 0) -> View:
+        return View(ChunkedSequence(layout, config, size, device), alike, unjudged)
+
+    chunks = window // frames_per_chunk
+    fresh = view(teacher_forced(range(chunks), frames_per_chunk, window), frames_per_chunk)
+    later = view(teacher_forced(range(chunks - 1, 2 * chunks - 1), frames_per_chunk, window), frames_per_chunk)
+    made: dict[Kind, View] = {"begin": fresh, "go on": later, "switch": later}
+    return made, {"begin": view(together(window), window, unjudged=1), "go on": view(together(window), window)}
 
 
 class _Recorder:

@@ -1,0 +1,40 @@
+"""The ablation's bookkeeping: what its variants differ in, what is kept, and what is said over seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.ablation import Scale, folder_of, judge, over_seeds, variants
+from millstream.trainer.plan import RECIPES, read_plan
+
+SCALE = Scale(ode_steps=16, teacher_steps=5, self_forcing_steps=24, streams=8, prompts=2, seconds=(2.0, 3.0))
+
+
+def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
+    found = variants(read_plan(RECIPES / "brook.toml"), SCALE)
+    assert {tuple(stage.name for stage in stages[:3]) for stages in found.values()} == {("vae", "classifier", "teacher")}
+    assert {name: [stage.name for stage in stages[3:]] for name, stages in found.items()} == {
+        "teacher forcing": ["ode"],
+        "diffusion forcing": ["ode"],
+        "self-forcing": ["ode", "self-forcing"],
+        "no initialisation": ["self-forcing"],
+    }
+    clean, noisy = found["teacher forcing"][3], found["diffusion forcing"][3]
+    assert noisy.options == clean.options | {"forcing": "diffusion"}
+    assert found["self-forcing"][3] == clean, "so that it can be taken over"
+    assert (clean.steps, clean.warm_up, clean.options["teacher_steps"]) == (16, 2, 5)
+
+
+def test_what_was_judged_is_not_judged_again(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "teacher forcing", 3)
+    folder.mkdir()
+    (folder / "judged.json").write_text(json.dumps({"drift": 0.25}))
+    (folder / "judged-4.json").write_text(json.dumps({"drift": 0.5}))
+    weights = folder / "brook.safetensors"
+    assert [judge(weights, steps, SCALE, "cpu") for steps in (None, 4)] == [{"drift": 0.25}, {"drift": 0.5}]
+
+
+def test_seeds_are_said_together_with_their_spread() -> None:
+    found = over_seeds({"one": [{"drift": 0.1}, {"drift": 0.2}, {"drift": 0.3}], "other": [{"drift": 0.1}]})
+    assert found == {"one": {"drift": "0.200 ± 0.100"}, "other": {"drift": "0.100"}}
