@@ -61,6 +61,31 @@ def test_shares_add_up_to_the_wall_and_no_gain_is_more_than_all(
         assert finding.evidence, finding.name
 
 
+def after_each_number(folder: Path, *, thinks_us: float) -> Reading:
+    """Three products, whose launches take nearly as long as they do, and a number brought back, forty times."""
+    rank = SimulatedRank(0, DEVICES["h200"], random.Random(3))
+    for _ in range(40):
+        for _ in range(3):
+            rank.op("aten::mm", "nvjet_tst_gemm", 25.0, dispatch=18.0)
+        rank.item(dispatch=30.0)
+        rank.python(thinks_us)
+    return read(written(folder, [rank]))
+
+
+def test_a_wait_is_blamed_for_the_empty_queue_it_leaves_however_short_it_was(tmp_path: Path) -> None:
+    found = after_each_number(tmp_path, thinks_us=1.0)
+    (rank,) = found.group.ranks
+    assert rank.waiting.total < 0.25 * rank.wall, "the host hardly waits"
+    assert rank.blocked.total > rank.waiting.total, "and the operator around the wait goes with it"
+    assert rank.shares["sync"] > 3 * rank.shares["launch"]
+    assert found.diagnosis.verdict.name == "synchronisation"
+
+
+def test_a_host_that_thinks_long_after_a_wait_is_what_the_device_waits_for(tmp_path: Path) -> None:
+    found = after_each_number(tmp_path, thinks_us=400.0)
+    assert found.diagnosis.verdict.name == "CPU-bound"
+
+
 def test_sums_are_not_wall_time(tmp_path: Path) -> None:
     """Communication that work covers costs nothing, however much of it there is."""
     found = reading(tmp_path, "products over covered communication")
