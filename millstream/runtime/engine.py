@@ -73,8 +73,8 @@ class Engine:
         """`launch` is how the mesh of a topology that has one is started: by default, on this machine. `head_groups` are those
         that a mesh with `sp` exchanges its heads in. `vae_devices` are the VAE's: one of its own, or several that share each
         picture; without them it is where the engine is. `offload_text` keeps the text encoder in host memory between prompts.
-        `preview_decoder` is the file of a small decoder that shows the pictures instead. `compile_backend` compiles the blocks, on
-        every rank alike. What this model cannot use of `speed` is left plain."""
+        `preview_decoder` is the file of a small decoder that shows the pictures instead. `compile_backend` compiles the blocks,
+        on every rank alike. What this model cannot use of `speed` is left plain."""
         self.spec = find_model(model)
         self.topology = topology
         self.device = choose_device(device)
