@@ -20,7 +20,7 @@ from millstream.core.config import TEMPORAL_STRIDE, pixel_frames
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope, Result
 from millstream.ops.host import Bringing
-from millstream.ops.pixels import to_bytes
+from millstream.ops.pictures import to_pictures
 from millstream.runtime.history import History
 from millstream.runtime.stopwatch import Stopwatch
 
@@ -100,8 +100,7 @@ class StreamDecoder:
             if self._keeps_anchors:
                 self._keep(history, chunk.envelope.start_frame + chunk.decoded, until - chunk.decoded, pixels_BTCYX)
             with self._stopwatch.span("convert"):
-                planes = to_bytes(pixels_BTCYX[0]).unbind(1)  # stacking planes is quicker on a CPU than permuting
-                chunk.pictures.append(Bringing(torch.stack(planes, dim=-1)))
+                chunk.pictures.append(Bringing(to_pictures(pixels_BTCYX[0])))
         chunk.decoded = until
 
     def _aside(self, latents: Tensor) -> AbstractContextManager[object]:

@@ -173,6 +173,7 @@ class WanVAE(nn.Module):
         self.quant = nn.Conv3d(2 * config.channels, 2 * config.channels, 1)
         self.unquant = nn.Conv3d(config.channels, config.channels, 1)
         self.decoder = Decoder(config)
+        self._kept: tuple[Tensor, Tensor] | None = None
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """Latents [B, F, C, Y/8, X/8]. Frames come as 1 + 4n at the start of an epoch and 4n after it."""
@@ -197,11 +198,13 @@ class WanVAE(nn.Module):
         return self.unquant(latents_BFCYX.transpose(1, 2) * std + mean)
 
     def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and std of the latents, broadcast over [B, C, T, Y, X]."""
-        count = self.config.channels
-        mean = like.new_tensor(self.config.mean or (0.0,) * count).view(-1, 1, 1, 1)
-        std = like.new_tensor(self.config.std or (1.0,) * count).view(-1, 1, 1, 1)
-        return mean, std
+        """Mean and std of the latents, broadcast over [B, C, T, Y, X]. Kept: bringing them to a GPU would make it wait."""
+        if self._kept is None or (self._kept[0].device, self._kept[0].dtype) != (like.device, like.dtype):
+            count = self.config.channels
+            mean = like.new_tensor(self.config.mean or (0.0,) * count).view(-1, 1, 1, 1)
+            std = like.new_tensor(self.config.std or (1.0,) * count).view(-1, 1, 1, 1)
+            self._kept = mean, std
+        return self._kept
 
 
 def check_frames(frames: int, *, lead: int) -> None:
