@@ -112,4 +112,5 @@ def show_sessions(measured: dict[str, Any], console: Console) -> None:
     shares = ", ".join(f"{one['fps']:.2f} ({one['share']:.1%})" for one in each)
     console.print(f"each, and its share of the time: {shares}", highlight=False)
     console.print(f"a chunk of all: {measured['round_ms']:.1f} ms", highlight=False)
-    console.print("memory MiB: " + ", ".join(f"{name} {size:.1f}" for name, size in memory.items()), highlight=False)
+    sizes = ", ".join(f"{name.replace('_', ' ')} {size:.1f}" for name, size in memory.items())
+    console.print(f"memory MiB: {sizes}", highlight=False, soft_wrap=True)

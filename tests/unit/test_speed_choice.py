@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.core.speed import ALL, FP8_GROUPS, Speed, dtype_of, parse_speed
 from millstream.core.topology import LOCAL, Topology
+from millstream.models.fast.recorded import RecordedStack
 from millstream.runtime import speed_choice
 from millstream.runtime.engine import Engine
 from millstream.runtime.speed_choice import automatic_speed, fitting_speed
@@ -135,6 +137,36 @@ def test_the_same_weights_have_one_fingerprint_at_any_speed_and_wherever_the_tex
     assert fast.speed.names == ("blocks", "fp8", "round_keys", "decoder")
     assert fast.fingerprint() == fast.model.fingerprint() == plain.fingerprint()
     assert engine(speed=Speed(decoder=True)).fingerprint() != Engine("wan-tiny", weights="random:4", device="cpu").fingerprint()
+
+
+class Counter:
+    """Stands for CUDA graphs where only their number is looked at: makes none, and replays nothing."""
+
+    def __init__(self) -> None:
+        self.recorded, self.replayed = 0, 0
+
+    def __call__(self, run: Callable[[], object]) -> Callable[[], object]:
+        self.recorded += 1
+        return self.count
+
+    def count(self) -> None:
+        self.replayed += 1
+
+
+@pytest.mark.parametrize("paired", [False, True], ids=["commits alone", "commits carried"])
+@pytest.mark.parametrize("stream", [dict(window=6), dict(window=7, steps=(1000.0, 750.0, 500.0, 250.0))], ids=str)
+def test_nothing_is_recorded_after_a_session_is_called_warm(paired: bool, stream: dict[str, object]) -> None:
+    engine, graphs = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Counter()
+    engine.speed = Speed(blocks=True, graphs=True, paired_commits=paired)
+    engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, graphs)
+    engine.generator.defers_commits = paired
+    config = engine.stream_config(height=32, width=48, **stream)
+    with engine.session("sea", config=config) as session:
+        assert len(list(session.stream(engine.chunks_until_warm(config)))) > 1
+        recorded, replayed = graphs.recorded, graphs.replayed
+        list(session.stream(3))
+    assert graphs.recorded == recorded > 0
+    assert graphs.replayed - replayed == 3 * (len(config.steps) + (not paired)), "every call"
 
 
 def test_a_stream_is_the_same_with_its_text_encoder_at_home() -> None:
