@@ -60,10 +60,8 @@ def search(ask: Ask, *, only: Topology | None = None) -> Answer:
             raise ConfigError(f"{only} takes {only.num_devices} devices and --gpus names {ask.fleet.count}")
         if not ask.work.runs_on(only):
             raise ConfigError(f"fp8 is of fast blocks, which run on one device; leave --precision out for {only}")
-        if not _splits(ask, only):
-            raise ConfigError(f"sp{only.sp} does not divide the {ask.work.chunk_tokens} tokens of a chunk; try another size")
     every = [only] if only is not None else topologies(ask.work.spec.dit, ask.fleet.count)
-    candidates = (layout for layout in every if _splits(ask, layout) and ask.work.runs_on(layout))
+    candidates = (layout for layout in every if ask.work.runs_on(layout))
     return Answer(plans=tuple(sorted((judge(ask, layout) for layout in candidates), key=_rank)))
 
 
@@ -90,11 +88,6 @@ def largest(ask: Ask, quantity: str, *, only: Topology | None = None) -> tuple[i
         middle = (low + high) // 2
         low, high = (middle, high) if answer(middle).best.holds else (low, middle)
     return (low * _UNIT if quantity == "size" else low), answer(low)
-
-
-def _splits(ask: Ask, layout: Topology) -> bool:
-    """Whether every rank gets the same tokens."""
-    return ask.work.chunk_tokens % layout.sp == 0
 
 
 def _rank(plan: Plan) -> tuple[float, ...]:

@@ -103,7 +103,7 @@ def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> C
     """One call over `keys` keys. Under stream batch all noise levels of a chunk share the call, which then counts a share."""
     dit, device = work.spec.dit, fleet.device
     shared = work.calls if work.stream_batch else 1
-    tokens = work.batch * work.chunk_tokens * shared // layout.sp
+    tokens = work.batch * shared * work.rank_tokens(layout)
     products = sum(product_ms(p, device, fp8=work.precision == "fp8") for p in block_products(dit, tokens, tp=layout.tp))
     asked = attention_flops(tokens, dit.text_tokens, dit.width) / _CROSS_SHARE  # whole on every rank
     attended = attention_flops(tokens, keys, dit.width // layout.tp) / work.software.attention_share + asked

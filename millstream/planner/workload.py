@@ -48,6 +48,10 @@ class Workload:
     def chunk_tokens(self) -> int:
         return self.stream.frames_per_chunk * tokens_per_frame(self.spec.dit, self.stream)
 
+    def rank_tokens(self, layout: Topology) -> int:
+        """Of a chunk, on each rank: where a frame's tokens do not divide, the last rank's are filled up."""
+        return self.stream.frames_per_chunk * -(-tokens_per_frame(self.spec.dit, self.stream) // layout.sp)
+
     @property
     def window_tokens(self) -> int:
         return self.stream.window * tokens_per_frame(self.spec.dit, self.stream)

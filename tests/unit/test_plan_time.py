@@ -15,6 +15,8 @@ from millstream.core.topology import LOCAL, Topology
 from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
 from millstream.planner.flops import block_products, call_flops
 from millstream.planner.hardware import NETWORK, NVLINK4, Link, find_device, parse_fleet
+from millstream.planner.judge import Ask
+from millstream.planner.search import search
 from millstream.planner.software import SOFTWARE, software_of
 from millstream.planner.time import chunk_time, decode_ms, wave_share
 from millstream.planner.vae_layers import decoder_convs
@@ -215,3 +217,12 @@ def test_an_anchored_window_is_paid_for_before_every_chunk() -> None:
     assert workload.calls == 5
     assert anchored.calls == 6 + 4
     assert StreamConfig().anchor == "off"
+
+
+def test_tokens_that_do_not_divide_are_filled_up_as_the_engine_does() -> None:
+    workload = work("14b", 480, 832, 6)
+    assert workload.rank_tokens(LOCAL) == workload.chunk_tokens == 3 * 1560
+    assert workload.rank_tokens(Topology.parse("sp8")) == 3 * 195
+    uneven = work("14b", 464, 832, 6)
+    assert uneven.rank_tokens(Topology.parse("sp8")) == 3 * 189 > uneven.chunk_tokens / 8
+    assert "sp8" in {str(plan.layout) for plan in search(Ask(work=uneven, fleet=parse_fleet("8xH200"))).plans}
