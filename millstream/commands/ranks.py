@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -74,10 +74,13 @@ class ModelRequest:
         if self.threads:
             torch.set_num_threads(self.threads)
         topology, device, dtype = Topology.parse(self.topology), choose_device(self.device), dtype_of(self.precision)
-        how = dict(num_vae_devices=len(self.vae_devices), stream_batch=self.stream_batch)
-        automatic = automatic_speed(device, choose_dtype(dtype, device), topology, **how)
-        if self.compile_backend:
-            automatic = replace(automatic, blocks=False, round_keys=False, graphs=False)
+        automatic = automatic_speed(
+            device,
+            choose_dtype(dtype, device),
+            topology,
+            num_vae_devices=len(self.vae_devices),
+            plain_blocks=self.stream_batch > 1 or bool(self.compile_backend),
+        )
         return dict(
             model=self.model,
             weights=weights,
@@ -107,7 +110,7 @@ def take_place(wanted: Wanted) -> None:
         device = choose_device(wanted.device)
         dtype = choose_dtype(wanted.dtype, device)
         what = (topology, wanted.model, wanted.weights, wanted.loras, device, dtype)
-        how = dict(compile_backend=wanted.compile_backend, head_groups=wanted.head_groups, speed=wanted.speed)
+        how: dict[str, Any] = dict(compile_backend=wanted.compile_backend, head_groups=wanted.head_groups, speed=wanted.speed)
         config = mesh_config(*what, **how)
         run_rank(config, place.rank, place.meeting, local_rank=place.local_rank)
     choose_vae_devices(wanted.vae_devices, spec, wanted.speed)  # the front's: other machines need not have them

@@ -26,12 +26,12 @@ MAX_HEAD_WIDTH, HEAD_MULTIPLE = 128, 8
 
 
 def automatic_speed(
-    device: torch.device, dtype: torch.dtype, topology: Topology, *, num_vae_devices: int = 0, stream_batch: int = 1
+    device: torch.device, dtype: torch.dtype, topology: Topology, *, num_vae_devices: int = 0, plain_blocks: bool = False
 ) -> Speed:
     """Everything that costs no quality, on one GPU in bfloat16; the plain path elsewhere.
 
-    float32 is left plain too: whoever asks for it wants the numbers rather than the speed. A VAE in strips has no fast decoder,
-    and a stream batch no fast blocks.
+    float32 is left plain too: whoever asks for it wants the numbers rather than the speed. A VAE in strips has no fast decoder.
+    `plain_blocks` are for what works on nothing else: a stream batch, a compiler.
     """
     if device.type != "cuda" or dtype != torch.bfloat16 or not topology.is_local:
         return Speed()
@@ -40,7 +40,7 @@ def automatic_speed(
     speed = ALL
     if num_vae_devices > 1:
         speed = replace(speed, decoder=False, own_convolution=False)
-    if stream_batch > 1:
+    if plain_blocks:
         speed = replace(speed, blocks=False, round_keys=False, graphs=False)
     return speed
 

@@ -53,8 +53,8 @@ def test_a_vae_in_strips_keeps_its_decoder_and_blocks_are_fast_all_the_same() ->
 
 
 @pytest.mark.usefixtures("hopper")
-def test_a_stream_batch_keeps_its_blocks_and_the_decoder_is_fast_all_the_same() -> None:
-    assert automatic_speed(GPU, BF16, LOCAL, stream_batch=2) == Speed(decoder=True, own_convolution=True)
+def test_what_needs_plain_blocks_keeps_them_and_the_decoder_is_fast_all_the_same() -> None:
+    assert automatic_speed(GPU, BF16, LOCAL, plain_blocks=True) == Speed(decoder=True, own_convolution=True)
 
 
 def test_auto_is_plain_on_an_old_gpu_and_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
