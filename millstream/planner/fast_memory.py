@@ -6,6 +6,8 @@ behind the two of its past, with a rim of one pixel where our own convolution re
 
 from __future__ import annotations
 
+import math
+
 from millstream.core.config import BrookVAEConfig, DiTConfig, StreamConfig, VAEConfig
 from millstream.planner.memory import tokens_per_frame
 from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
@@ -27,7 +29,20 @@ def canvas_bytes(
     if encodes:
         networks.append(encoder_convs(vae, frames, stream.height, stream.width))
     sizes = [{size for conv in convs if (size := _canvas(conv, own, encodes=convs is not networks[0]))} for convs in networks]
-    return sum(t * y * x * c for network in sizes for t, y, x, c in network) * value_bytes
+    return sum(math.prod(size) for network in sizes for size in network) * value_bytes
+
+
+def earlier_canvas_bytes(vae: VAEConfig, stream: StreamConfig, *, value_bytes: int, own: bool) -> int:
+    """What an epoch's second chunk holds at its fullest besides canvases of its own: those of the first chunk, which has one
+    latent frame less. Its own last canvas is not made by then, unless there is another of that size."""
+    *others, last = (
+        _canvas(conv, own, encodes=False)
+        for conv in decoder_convs(vae, stream.frames_per_chunk, stream.height, stream.width)
+        if conv.tail
+    )
+    unmade = 0 if last is None or last in others else math.prod(last) * value_bytes
+    first = canvas_bytes(vae, stream, frames=stream.frames_per_chunk - 1, value_bytes=value_bytes, own=own, encodes=False)
+    return max(0, first - unmade)
 
 
 def _canvas(conv: Conv, own: bool, *, encodes: bool) -> tuple[int, int, int, int] | None:

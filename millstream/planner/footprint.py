@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 
 from millstream.core.config import DiTConfig, VAEConfig
 from millstream.core.topology import Topology
-from millstream.planner.fast_memory import canvas_bytes, fast_decode_peak, fast_dit_peak, recording_bytes, rounding_bytes
+from millstream.planner.fast_memory import (
+    canvas_bytes,
+    earlier_canvas_bytes,
+    fast_decode_peak,
+    fast_dit_peak,
+    recording_bytes,
+    rounding_bytes,
+)
 from millstream.planner.hardware import GIB, Device
 from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters, window_bytes
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
@@ -95,7 +102,8 @@ def _front(work: Workload, device: Device) -> DeviceNeed:
     height, width = stream.latent_size
     fixed = {"text encoder": text_parameters(spec.text) * value, "VAE weights": vae_parameters(spec.vae) * value}
     if work.software.canvases:
-        fixed["canvases"] = _canvases(work, device, stream.frames_per_chunk, encodes)
+        frames, own = stream.frames_per_chunk, _own(work, device)
+        fixed["canvases"] = canvas_bytes(spec.vae, stream, frames=frames, value_bytes=value, own=own, encodes=encodes)
     return DeviceNeed(
         role="front",
         fixed={**fixed, "VAE working set": _vae_peak(work, device, encodes)},
@@ -110,13 +118,12 @@ def _vae_peak(work: Workload, device: Device, encodes: bool) -> int:
     vae, stream = work.spec.vae, work.stream
     size, turned = dict(frames=stream.frames_per_chunk, value_bytes=device.value_bytes), not device.processor
     if work.software.canvases and isinstance(vae, VAEConfig):
-        # An epoch's second chunk finds the canvases of its first, which has one latent frame less, not gone yet.
-        decoding = fast_decode_peak(vae, stream, **size) + _canvases(work, device, stream.frames_per_chunk - 1, encodes)
+        earlier = earlier_canvas_bytes(vae, stream, value_bytes=device.value_bytes, own=_own(work, device))
+        decoding = fast_decode_peak(vae, stream, **size) + earlier
     else:
         decoding = decode_peak(vae, stream, **size, turned=turned)
     return max(decoding, encode_peak(vae, stream, **size, turned=turned)) if encodes else decoding
 
 
-def _canvases(work: Workload, device: Device, frames: int, encodes: bool) -> int:
-    own = work.software.own_conv_share is not None and device.own_convolution
-    return canvas_bytes(work.spec.vae, work.stream, frames=frames, value_bytes=device.value_bytes, own=own, encodes=encodes)
+def _own(work: Workload, device: Device) -> bool:
+    return work.software.own_conv_share is not None and device.own_convolution
