@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-COLOURS = ("#3b6ea5", "#d98032", "#5a9367", "#a34a5e", "#7a6aa8", "#8a8d91", "#c2a83e", "#4aa3a3", "#b86f9f", "#6b4f3a")
+COLOURS = (
+    "#3b6ea5", "#d98032", "#5a9367", "#a34a5e", "#7a6aa8", "#8a8d91", "#c2a83e", "#4aa3a3", "#b86f9f",
+    "#6b4f3a", "#9bb55c", "#d46a6a",
+)  # fmt: skip
 _LEFT, _RIGHT, _ROW, _WIDTH = 150, 90, 28, 860
 
 
