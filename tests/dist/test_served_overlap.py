@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,7 @@ from millstream.runtime.recovery import MeshTransport
 from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
 from millstream.runtime.session import Transport
-from millstream.wire.local import Landed
-from millstream.wire.parcel import Parcel
+from millstream.wire.parcel import Delivery, Parcel
 from tests.dist.meshes import SMALL, mesh_engine, pids_of
 from tests.unit.test_service import Owner
 
@@ -39,6 +38,19 @@ ANCHOR_MS = FRONT_MS / 3 + 10.0
 CHUNKS, LEFT_OUT = 10, 3
 SLACK_MS = 50.0
 """What a busy machine may add to a chunk: half of what overlap saves."""
+
+
+@dataclass(frozen=True)
+class Landed:
+    """Chunks that were done as soon as they were posted."""
+
+    deliveries: list[Delivery]
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> list[Delivery]:
+        return self.deliveries
 
 
 class Waits:
