@@ -16,6 +16,7 @@ import torch
 from millstream.core.config import ModelSpec, StreamConfig
 from millstream.core.errors import DeviceError
 from millstream.planner.memory import memory_need
+from millstream.planner.peaks import vae_state_bytes
 
 GIB = 2**30
 TextPlace = Literal["held", "visiting", "none"]
@@ -49,9 +50,9 @@ def most_bytes_in_use(device: torch.device) -> int:
 
 
 def session_bytes(spec: ModelSpec, config: StreamConfig, dtype: torch.dtype) -> int:
-    """What a session is declared to hold on the device."""
+    """What a session is declared to hold on the device: its window, its prompt and the VAE's past."""
     need = memory_need(spec, config, value_bytes=dtype.itemsize)
-    return need.window_bytes + need.prompt_bytes
+    return need.window_bytes + need.prompt_bytes + vae_state_bytes(spec.vae, config, value_bytes=dtype.itemsize)
 
 
 def refuse_if_too_large(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -85,17 +85,17 @@ class Stopwatch:
             for span in ended:
                 self._keep(span.name, span.work, self._begin_ms(span), span.begin.elapsed_time(span.end))
             self._origin, self._origin_ms = ended[-1].begin, self._begin_ms(ended[-1])
-        phases: Counter[str] = Counter()
+        phases: dict[str, float] = {}
         for call, name in [key for key in self._phases_ms if key[0] <= last]:
             ms = self._phases_ms.pop((call, name))
             if of is None or call == last:
-                phases[name] += ms
-        return dict(phases)
+                phases[name] = phases.get(name, 0.0) + ms
+        return phases
 
     def _begin_ms(self, span: _Recorded) -> float:
         """When it began, by the host's clock."""
         assert self._origin is not None, "a span that was recorded has an origin before it"
-        return self._origin_ms + self._origin.elapsed_time(span.begin)
+        return self._origin_ms + float(self._origin.elapsed_time(span.begin))
 
     def _keep(self, name: str, work: Work, begin_ms: float, ms: float) -> None:
         key = work.call, name
