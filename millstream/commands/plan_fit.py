@@ -22,8 +22,10 @@ from millstream.planner.workload import Workload
 from millstream.runtime.engine import Engine
 
 MODEL, DEEP_MODEL = "brook", "wan-mini"
-CHUNKS, DEEP_CHUNKS = 10, 4
+CHUNKS = 10
 SMALLER: Mapping[str, Any] = {"height": 128, "width": 128}
+SHORTER: Mapping[str, Any] = {"window": 3, "steps": (1000,)}
+"""Of the deep model only decoding is fitted, and few calls do."""
 BARE = replace(SOFTWARE["processor"], passes=0.0, launches=0.0, vae_passes=0.0, conv_share=1.0)
 """Products, attention and convolutions alone."""
 FRONT_PHASES = ("noise", "decode", "convert")
@@ -37,6 +39,9 @@ class Seen:
     call: float
     commit: float
     front: float
+
+    def chunk_ms(self, steps: int) -> float:
+        return steps * self.call + self.commit + self.front
 
     @classmethod
     def best(cls, timings: Sequence[ChunkTiming], steps: int) -> Seen:
@@ -52,11 +57,10 @@ def fit_software(device: Device, clock: Callable[[], float]) -> Software:
     """Of the processor that `device` describes, which is this one."""
     engine, deep = (Engine(name, weights="random", device="cpu") for name in (MODEL, DEEP_MODEL))
     engine.generator.stopwatch.clock = deep.generator.stopwatch.clock = clock
-    large, small = stream_side_by_side(engine, CHUNKS, {}, SMALLER)
+    *seen, decoded = stream_side_by_side(CHUNKS, (engine, {}), (engine, SMALLER), (deep, SHORTER))
     works = [Workload(spec=engine.spec, stream=engine.stream_config(**changes)) for changes in ({}, SMALLER)]
-    (seen,) = stream_side_by_side(deep, DEEP_CHUNKS, SMALLER)
-    work = Workload(spec=deep.spec, stream=deep.stream_config(**SMALLER))
-    return replace(fit(device, works, (large, small)), deep_vae_passes=fit_vae_passes(device, work, seen.front))
+    work = Workload(spec=deep.spec, stream=deep.stream_config(**SHORTER))
+    return replace(fit(device, works, seen), deep_vae_passes=fit_vae_passes(device, work, decoded.front))
 
 
 def fit(device: Device, works: Sequence[Workload], seen: Sequence[Seen]) -> Software:
@@ -86,13 +90,16 @@ def fit_vae_passes(device: Device, work: Workload, front_ms: float) -> float:
     return max(0.0, (front_ms - convolved) / (walked - convolved))
 
 
-def stream_side_by_side(engine: Engine, chunks: int, *streams: Mapping[str, Any]) -> list[Seen]:
-    """Streams of one engine that take turns, chunk by chunk, over full windows: what disturbs one disturbs the others."""
-    configs = [engine.stream_config(**changes) for changes in streams]
+def stream_side_by_side(chunks: int, *streams: tuple[Engine, Mapping[str, Any]]) -> list[Seen]:
+    """Streams that take turns, chunk by chunk, over full windows: what disturbs one disturbs the others."""
+    configs = [engine.stream_config(**changes) for engine, changes in streams]
     warm = max(1 + -(-config.window // config.frames_per_chunk) for config in configs)
     timings: list[list[ChunkTiming]] = [[] for _ in configs]
     with ExitStack() as stack:
-        sessions = [stack.enter_context(engine.session("a boat on the sea", config=config)) for config in configs]
+        sessions = [
+            stack.enter_context(engine.session("a boat on the sea", config=config))
+            for (engine, _), config in zip(streams, configs, strict=True)
+        ]
         for _ in range(warm + chunks):
             for session, seen in zip(sessions, timings, strict=True):
                 seen += [chunk.timing for chunk in session.stream(1)]
