@@ -6,6 +6,7 @@ python -m benchmarks.ladder_plot        # docs/pictures/chunk-time.png
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ COLOURS = {
     "rest": "#8d99ae",
 }
 INCHES_A_BAR = 0.3
+BESIDE_MS = 5.0
+"""Phases that run beside each other for longer than this have no place in a bar."""
 
 Bars = dict[str, dict[str, float]]
 """Milliseconds of each phase, by what the bar is called."""
@@ -35,11 +38,15 @@ def climbed() -> dict[str, dict[str, Any]]:
     """Every stream that was measured, its rungs in their order."""
     streams: dict[str, dict[str, Any]] = {}
     for rung in RUNGS:
-        for file in sorted(RESULTS.glob(f"stream-*-w*-{rung}.json")):
+        for file in sorted(RESULTS.glob("stream-*.json")):
+            if not re.fullmatch(rf"stream-.*-w\d+-{rung}", file.stem):
+                continue
             report = json.loads(file.read_text())
             stream, model = report["configuration"]["stream"], report["configuration"]["model"]
             title = f"{model}, {stream['height']}x{stream['width']}, window {stream['window']}"
-            streams.setdefault(title, {})[rung] = report["measured"]["phases"]
+            phases = report["measured"]["phases"]
+            if phases["rest"]["ms"] > -BESIDE_MS:
+                streams.setdefault(title, {})[rung] = phases
     return streams
 
 
@@ -75,7 +82,9 @@ def main() -> None:
     every = figure.subplots(len(streams), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
     for axes, (title, bars) in zip(every, streams.items(), strict=True):
         draw_stream(axes, title, bars)
-    every[0].legend(fontsize=7, ncols=len(COLOURS), frameon=False)
+    figure.legend(
+        *every[0].get_legend_handles_labels(), loc="outside upper right", fontsize=7, ncols=len(COLOURS), frameon=False
+    )
     every[-1].set_xlabel("milliseconds of a chunk")
     figure.savefig(PATH, dpi=120)
 

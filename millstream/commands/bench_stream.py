@@ -94,6 +94,7 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
     samples = _samples(engine, session, request.chunks)
     ended, peak = time.perf_counter(), most_bytes_in_use(engine.device)  # before the floor, which takes memory of its own
     session.close()
+    engine.warm_up(config)
     frames, again_s = sum(sample.frames for sample in samples), _first_frame(engine, config)
     floor = _floor(request, engine, config) if request.floor else None
     return {

@@ -82,7 +82,7 @@ def run_profile(request: ProfileRequest) -> list[Path]:
     spec = find_model(request.model)
     config = stream_config(spec.stream, request.schedule, **request.changes)
     request.topology.check(spec.dit)
-    warm_up = 1 + -(-config.window // config.frames_per_chunk)  # until the window is full, and one more
+    warm_up = 1 + config.chunks_to_fill  # until the window is full, and one more
     warm_up += chunks_before(len(config.steps)) if request.speed.graphs else 0
     capture = RankCapture(
         out=request.out,

@@ -37,7 +37,7 @@ class Turn:
 
 def settling_chunks(engine: Engine, config: StreamConfig) -> int:
     """Until a stream is as it will be."""
-    return max(-(-config.window // config.frames_per_chunk) + SETTLE, engine.chunks_until_warm(config))
+    return max(config.chunks_to_fill + SETTLE, engine.chunks_until_warm(config))
 
 
 def measure_sessions(wanted: Wanted, config: StreamConfig, *, count: int, together: bool, chunks: int) -> dict[str, Any]:

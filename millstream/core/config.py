@@ -163,6 +163,11 @@ class StreamConfig:
     def latent_size(self) -> tuple[int, int]:
         return self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE
 
+    @property
+    def chunks_to_fill(self) -> int:
+        """Chunks of an epoch until its window is full."""
+        return -(-self.window // self.frames_per_chunk)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:

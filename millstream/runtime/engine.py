@@ -19,7 +19,7 @@ import torch
 
 from millstream import __version__
 from millstream.core.config import ModelSpec, StreamConfig
-from millstream.core.controls import WeightedPrompt
+from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed
@@ -165,12 +165,24 @@ class Engine:
     def chunks_until_warm(self, config: StreamConfig) -> int:
         """After so many chunks a session costs what it will always cost: where calls are recorded or blocks compiled, when
         all of them are."""
-        fills, same_calls = -(-config.window // config.frames_per_chunk), len(config.steps)
-        if self.speed.paired_commits:
-            same_calls = 1  # the one that carries the last commit comes once a chunk
         if self.compile_backend:
-            return fills + 1
-        return fills + chunks_before(same_calls) if self.speed.graphs else 1
+            return config.chunks_to_fill + 1
+        return config.chunks_to_fill + self._chunks_before(config) if self.speed.graphs else 1
+
+    def warm_up(self, config: StreamConfig) -> None:
+        """Pay for everything that only first chunks pay for: kernels that are built, and calls that are recorded, of a full
+        window and of one that fills. Those come once an epoch, so there are several."""
+        with self.session("warm up", config=config) as session:
+            for _ in session.stream(self.chunks_until_warm(config)):
+                pass
+            for _ in range(self._chunks_before(config) - 1 if self.speed.graphs else 0):
+                session.control(Cut())
+                for _ in session.stream(config.chunks_to_fill):
+                    pass
+
+    def _chunks_before(self, config: StreamConfig) -> int:
+        """Of chunks that make the same calls, how many until those are recorded."""
+        return chunks_before(1 if self.speed.paired_commits else len(config.steps))  # the one with the last commit comes once
 
     def stream_config(self, schedule: str | None = None, **changes: Any) -> StreamConfig:
         """The model's own stream, with a published schedule and single settings laid over it."""

@@ -228,8 +228,9 @@ class Service:
 
     def _measure(self, config: StreamConfig) -> None:
         """Chunk times of a configuration, and everything that only the first chunks pay for."""
+        self.engine.warm_up(config)
         with self.engine.session("warm up", config=config) as session:
-            for _ in session.stream(self.engine.chunks_until_warm(config)):
+            for _ in session.stream(config.chunks_to_fill):
                 pass
             for _ in range(MEASURED_CHUNKS):
                 begun = time.monotonic()

@@ -18,12 +18,13 @@ from millstream.commands.bench_quality import INFINITE_DB, QualityRequest, Strea
 from millstream.commands.bench_quality import measure as measure_quality
 from millstream.commands.bench_stream import StreamRequest, measure
 from millstream.commands.ranks import Wanted
-from millstream.commands.stream_sessions import measure_sessions
+from millstream.commands.stream_sessions import MIB, measure_sessions
 from millstream.commands.stream_work import chunk_work
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.core.speed import ALL, FP8_GROUPS, Speed, parse_speed
 from millstream.planner.flops import call_flops
+from millstream.planner.peaks import vae_state_bytes
 
 TINY = MODELS["wan-tiny"]
 
@@ -108,7 +109,9 @@ def test_several_sessions_make_what_each_makes_and_a_further_one_holds_what_it_d
     assert sum(one["share"] for one in measured["each"]) == pytest.approx(1.0, abs=0.1)
     assert all(one["share"] > 0 for one in measured["each"])
     memory = measured["memory_mib"]
-    assert memory["keys_and_values"] == pytest.approx(memory["declared"]), "on a CPU a ring has no zeros behind it"
+    past = vae_state_bytes(TINY.vae, config, value_bytes=4) / MIB
+    assert past > 0
+    assert memory["keys_and_values"] + past == pytest.approx(memory["declared"]), "on a CPU a ring has no zeros behind it"
     assert measured["round_ms"] > 0
 
 
