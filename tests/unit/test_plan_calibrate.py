@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.commands import plan_calibrate, plan_fit
 from millstream.commands.plan import PlanRequest
 from millstream.commands.plan_calibrate import THIN, calibrate
 from millstream.commands.plan_collectives import SIZES, fit_alpha_beta
@@ -28,11 +29,15 @@ from millstream.planner.workload import Workload
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path]:
+    """Hastily: what is found is not held against anything."""
     path = tmp_path_factory.mktemp("profile") / "profile.json"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return calibrate(device_name="cpu", out=path), path
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plan_calibrate, "_SECONDS", 0.02)
+            patch.setattr(plan_fit, "CHUNKS", 1)
+            return calibrate(device_name="cpu", out=path), path
     finally:
         torch.set_num_threads(threads)
 
