@@ -35,6 +35,7 @@ RUNGS = {
     "paired-commits": ("on,paired_commits", "bf16"),
     "decode-stream": ("on,decode_stream", "bf16"),
     "fp8": ("on", "fp8"),
+    "fp8-decode-stream": ("on,decode_stream", "fp8"),
 }
 """`--fast` and `--precision` of each: first what adds up, then what is tried on top."""
 FLOORED = ("on", "fp8")

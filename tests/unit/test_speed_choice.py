@@ -169,6 +169,15 @@ def test_nothing_is_recorded_after_a_session_is_called_warm(paired: bool, stream
     assert graphs.replayed - replayed == 3 * (len(config.steps) + (not paired)), "every call"
 
 
+def test_a_warm_engine_has_recorded_windows_that_fill_too() -> None:
+    engine, graphs = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Counter()
+    engine.speed = Speed(blocks=True, graphs=True)
+    engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, graphs)
+    config = engine.stream_config(height=32, width=48, window=6, steps=(1000.0, 750.0, 500.0, 250.0))
+    engine.warm_up(config)
+    assert graphs.recorded == 2 * config.chunks_to_fill, "steps and commit, at every level the window is filled to"
+
+
 def test_a_stream_is_the_same_with_its_text_encoder_at_home() -> None:
     at_home = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", offload_text=True)
     there = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
