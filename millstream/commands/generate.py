@@ -56,7 +56,7 @@ def generate(request: GenerateRequest) -> None:
     wanted = request.wanted()
     take_place(wanted)
     config = stream_config(spec.stream, request.schedule, **request.changes)
-    refuse_stream_batch(request.stream_batch, config, wanted.speed)
+    refuse_stream_batch(request.stream_batch, config, wanted.speed, wanted.compile_backend)
     check_rows(config.latent_size[0], len(request.vae_devices))
     check_prompts(spoken((WeightedPrompt(request.prompt),), spec.calm))
     events = read_events(request.events) if request.events else ()

@@ -77,10 +77,12 @@ def staggered_stream(engine: Engine, session: Session, *, depth: int) -> Stagger
     return StaggeredStream(session, StreamBatch(engine.generator, depth=depth))
 
 
-def refuse_stream_batch(depth: int, config: StreamConfig, speed: Speed) -> None:
+def refuse_stream_batch(depth: int, config: StreamConfig, speed: Speed, compile_backend: str = "") -> None:
     """Raise where a session's chunks cannot be staggered."""
     check_under_way(depth, window=config.window, sink=config.sink, frames=config.frames_per_chunk)
     if depth > 1 and config.anchor != "off":
         raise ConfigError(f"anchor {config.anchor} builds each chunk on the one before; a stream batch needs --anchor off")
+    if depth > 1 and compile_backend:
+        raise ConfigError("which frames a staggered chunk sees changes from call to call; a stream batch needs --compile off")
     if depth > 1 and speed.blocks:
         raise ConfigError("fast blocks end a chunk before the next begins; a stream batch needs --fast auto, off or decoder")

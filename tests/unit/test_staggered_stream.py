@@ -83,6 +83,7 @@ def test_a_journal_is_never_replayed_as_if_its_chunks_had_been_alone(tmp_path: P
 MISTAKES = {
     "no depth": (["--stream-batch", 0], "a depth of 1 or more, got 0"),
     "too deep": (["--stream-batch", 4], "4 chunks of 3 frames under way need a window of 12"),
+    "compiled": (["--stream-batch", 2, "--compile", "eager"], "a stream batch needs --compile off"),
     "anchors": (["--stream-batch", 2, "--anchor", "latent"], "a stream batch needs --anchor off"),
 }
 
