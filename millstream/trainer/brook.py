@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.config import SPATIAL_STRIDE, BrookTextConfig, BrookVAEConfig, ModelSpec, pixel_frames
+from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.core.schedule import noise_levels
@@ -122,8 +123,14 @@ class BrookRun:
         student.text.requires_grad_(False)
         if stage.method == "ode":
             return ODEMethod(student, teacher, self.latents, batch=stage.batch, levels=self._levels, **options)
+        options["favoured"] = self._word_ids(str(options.get("favoured", "")))
         critic = copy.deepcopy(self.pair.dit)
         return SelfForcingMethod(student, teacher, critic, self.latents, batch=stage.batch, levels=self._levels, **options)
+
+    def _word_ids(self, words: str) -> list[int]:
+        if unknown := self.tokenizer.unknown(words):
+            raise ConfigError(f"no caption says {', '.join(unknown)}; favour words that `millstream train data` counts")
+        return self.tokenizer.ids(words, len(words))
 
     def _sheet(self, average: nn.Module) -> np.ndarray:
         """What a stage's averaged module makes of the same few scenes each time."""

@@ -5,6 +5,7 @@ Shapes: K clips, W wordings, B batch, F latent frames, T pixel frames, C channel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,6 +43,16 @@ class LatentPool:
         clip = torch.randint(len(self.latents_KFCYX), (batch,), generator=generator, device=device)
         wording = torch.randint(self.ids_KWS.shape[1], (batch,), generator=generator, device=device)
         return Drawn(self.latents_KFCYX[clip].float(), self.ids_KWS[clip, wording], self.true_from_K[clip])
+
+    def favouring(self, words: Sequence[int], by: float) -> Tensor:
+        """Weights [K, W] for `draw_captions`: those that say one of these words `by` times those that do not."""
+        said = torch.tensor(words, dtype=torch.long, device=self.ids_KWS.device)
+        return 1.0 + (by - 1.0) * torch.isin(self.ids_KWS, said).any(dim=-1)
+
+    def draw_captions(self, batch: int, generator: torch.Generator, weight_KW: Tensor) -> Tensor:
+        """Token ids [B, S] of captions alone."""
+        chosen = torch.multinomial(weight_KW.flatten(), batch, replacement=True, generator=generator)
+        return self.ids_KWS.flatten(0, 1)[chosen]
 
 
 class Drawn(NamedTuple):

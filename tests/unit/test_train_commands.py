@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
+from millstream.core.errors import ConfigError
 from millstream.trainer.brook import BrookRun
 from millstream.trainer.plan import RECIPES, read_plan
 from tests.unit.test_cli import millstream
@@ -59,6 +61,13 @@ def test_a_second_self_forcing_goes_on_from_the_firsts_average_with_a_critic_lik
     assert all(torch.equal(tensor, teacher[f"dit.{name}"]) for name, tensor in critic.items())
     polished = torch.load(run / "polish-average.pt", weights_only=True)
     assert any(not torch.equal(polished[name], tensor) for name, tensor in before.items())
+
+
+def test_a_favoured_word_that_no_caption_says_is_named(run: Path) -> None:
+    plan = read_plan(RECIPES / "brook-smoke.toml")
+    stage = replace(plan.stage("polish"), options={"favoured": "space zeppelin"})
+    with pytest.raises(ConfigError, match="zeppelin"):
+        BrookRun(plan, run, device=torch.device("cpu"))._method(stage)
 
 
 def test_what_was_trained_streams_and_says_what_it_did_not_understand(run: Path, tmp_path: Path) -> None:

@@ -240,6 +240,15 @@ def test_the_first_frame_of_a_stream_is_not_judged_as_part_of_a_whole() -> None:
     assert pulled(whole=1.0) == [False] + [True] * 5
 
 
+def test_captions_that_say_a_favoured_word_are_drawn_so_many_times_as_often() -> None:
+    ids = torch.tensor([[[1, 2], [1, 3]], [[4, 2], [4, 5]]])
+    clips = LatentPool(latents_KFCYX=torch.zeros(2, 3, 2, 4, 4), ids_KWS=ids, true_from_K=torch.zeros(2))
+    assert clips.favouring([3, 5], 4.0).tolist() == [[1.0, 4.0], [1.0, 4.0]]
+    assert clips.favouring([], 4.0).tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    drawn = clips.draw_captions(2000, torch.Generator().manual_seed(0), clips.favouring([3], 9.0))
+    assert (drawn[:, 1] == 3).float().mean() == pytest.approx(9 / 12, abs=0.03)
+
+
 def test_a_student_waits_until_its_critic_has_learnt_from_it(tmp_path: Path) -> None:
     method = self_forcing(student_every=1, critic_first=2)
     before = [deepcopy(turn.module.state_dict()) for turn in method.turns]

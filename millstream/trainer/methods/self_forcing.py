@@ -16,6 +16,7 @@ Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns, S
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,12 +93,15 @@ class SelfForcingMethod:
         shift: float = 3.0,
         student_every: int = 2,
         critic_first: int = 0,
+        favoured: Sequence[int] = (),
+        favoured_by: float = 3.0,
         frames_per_chunk: int = 3,
         window: int = 9,
     ) -> None:
         """Of the batches a share begins streams (`begun`), a share switches prompts, the rest goes on, by a window's worth of
         chunks and up to `longest`. Of the beginnings a share is judged as a `whole`. `streams` are kept between steps. For the
-        first steps, `critic_first`, the critic learns alone: before it knows the student its opinion is only the teacher's."""
+        first steps, `critic_first`, the critic learns alone: before it knows the student its opinion is only the teacher's.
+        Prompts that say one of the words (by id) `favoured` are drawn so many times as often."""
         assert window % frames_per_chunk == 0, f"window {window} is not whole chunks of {frames_per_chunk}"
         assert longest * frames_per_chunk >= window, f"{longest} chunks do not show a window of {window}"
         _, _, channels, rows, columns = pool.latents_KFCYX.shape
@@ -117,6 +121,7 @@ class SelfForcingMethod:
             Turn("critic", critic, self._critic_losses),
         )
         self._student, self._teacher, self._critic, self._pool = student, teacher, critic, pool
+        self._caption_weights = pool.favouring(favoured, favoured_by)
         self._levels, self._guidance, self._shift = levels, guidance, shift
         self._begun, self._switched, self._begun_whole, self._longest = begun, switched, whole, longest
         self._made, self._wholes = _views(student.dit.config, (rows, columns), device, frames_per_chunk, window)
@@ -169,7 +174,7 @@ class SelfForcingMethod:
         kind = self._kind(lot[0], rows)
         before, ids = (None, None) if kind == "begin" else self._reservoir.take(rows)
         if ids is None or kind == "switch":
-            ids = self._pool.draw(batch, generator).ids_BS
+            ids = self._pool.draw_captions(batch, generator, self._caption_weights)
         longest = self._longest if kind == "go on" else self._chunks
         count = self._chunks + int(lot[1] * (longest - self._chunks + 1))
         chosen = int(lot[2] * len(self._levels))
