@@ -40,7 +40,7 @@ from millstream.runtime.first_split import first_split
 from millstream.runtime.generator import Generator
 from millstream.runtime.mesh import Leader, MeshRank
 from millstream.runtime.mesh_config import MeshConfig, MeshLimits
-from millstream.runtime.parity import compared
+from millstream.runtime.parity import ComparedRecord, compared
 from millstream.runtime.standing import Standing
 from millstream.runtime.startup import Facts, agree, facts_of
 from millstream.runtime.stopwatch import Stopwatch
@@ -125,28 +125,14 @@ def plain_reason(error: BaseException) -> str:
 
 
 def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, make_generator: MakeGenerator) -> None:
-    topology, limits = config.topology, config.limits
     torch.set_num_threads(config.threads)
-    watchdog = Watchdog(board, rank, limits)
+    watchdog = Watchdog(board, rank, config.limits)
     watchdog.start()
     device, backend = rank_device(config, rank, local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    spec = find_model(config.model)
-    topology.check(spec.dit, head_groups=config.head_groups)
-    compare_with_all(board, rank, config, facts_of(config, backend, None), "start")
-    bounds = first_split(config, spec, rank, board, device=device, dtype=DTYPES[config.dtype])
-    dit, weights = _load_share(config, spec, share_of(topology, rank, bounds), device)
-    if rank == LEADER:
-        board.post(WEIGHTS, weights.hex())
-    facts = facts_of(config, backend, fingerprint_of({"dit": weights})) | {"layers": str(bounds)}
-    compare_with_all(board, rank, config, facts, "weights")
-    groups = join_groups(board, topology, rank, limits, backend=backend)
-    groups, record = compared(groups, board, limits.window_s)
+    share, groups, record = _assembled(config, rank, board, device, backend)
     watchdog.record = record
-    share = connect(dit, topology, groups, bounds=bounds, head_groups=config.head_groups)
-    if config.compile_backend:
-        compile_blocks(share, backend=config.compile_backend)
     generator = make_generator(share, Stopwatch(device, rank=rank))
     generator.defers_commits = config.speed.paired_commits
     standing = Standing(share, board, config, groups, record)
@@ -156,6 +142,27 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
     else:
         member.follow()
     watchdog.stop()
+
+
+def _assembled(
+    config: MeshConfig, rank: int, board: Board, device: torch.device, backend: str
+) -> tuple[CausalDiT | MeshDiT, Groups, ComparedRecord]:
+    """This rank's share of the model, connected to the others', the groups it speaks on and the record of what it says."""
+    topology, spec = config.topology, find_model(config.model)
+    topology.check(spec.dit, head_groups=config.head_groups)
+    compare_with_all(board, rank, config, facts_of(config, backend, None), "start")
+    bounds = first_split(config, spec, rank, board, device=device, dtype=DTYPES[config.dtype])
+    dit, weights = _load_share(config, spec, share_of(topology, rank, bounds), device)
+    if rank == LEADER:
+        board.post(WEIGHTS, weights.hex())
+    facts = facts_of(config, backend, fingerprint_of({"dit": weights})) | {"layers": str(bounds)}
+    compare_with_all(board, rank, config, facts, "weights")
+    groups = join_groups(board, topology, rank, config.limits, backend=backend)
+    groups, record = compared(groups, board, config.limits.window_s)
+    share = connect(dit, topology, groups, bounds=bounds, head_groups=config.head_groups)
+    if config.compile_backend:
+        compile_blocks(share, backend=config.compile_backend)
+    return share, groups, record
 
 
 def _load_share(config: MeshConfig, spec: ModelSpec, share: Share, device: torch.device) -> tuple[CausalDiT, bytes]:
