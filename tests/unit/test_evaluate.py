@@ -20,7 +20,16 @@ from millstream.trainer.data.vocabulary import CLASSES
 from millstream.trainer.evaluate import adherence, response, streams
 from millstream.trainer.evaluate.adherence import adherence_ticks, judge_prompts
 from millstream.trainer.evaluate.classifier import GLIMPSED, ClipClassifier
-from millstream.trainer.evaluate.metrics import accuracy, edge_strength, flicker, frechet, impression, relative, wilson
+from millstream.trainer.evaluate.metrics import (
+    accuracy,
+    by_class,
+    edge_strength,
+    flicker,
+    frechet,
+    impression,
+    relative,
+    wilson,
+)
 from millstream.trainer.evaluate.plots import write_plots
 from millstream.trainer.evaluate.response import WATCHED, Pairs, Response, draw_pairs, measure_response, response_ticks
 from tests.unit.models_for_tests import tiny_engine
@@ -55,6 +64,14 @@ def test_accuracy_counts_what_is_right() -> None:
     shown = torch.tensor([[0, 1, 0], [1, 0, 1], [1, 0, 1], [0, 1, 0]]).bool()
     assert accuracy({"thing": torch.tensor([1, 0, 2, 2])}, {"thing": shown}) == {"thing": 0.75}
     assert relative({"thing": 0.75, "time": 0.5}, {"thing": 0.75, "time": 0.0}, clips=4) == {"thing": 1.0, "time": 2.0}
+
+
+def test_accuracy_by_class_says_where_what_is_recognised() -> None:
+    named = {"thing": torch.tensor([0, 1, 1, 0])}
+    shown = {"thing": torch.tensor([[1, 0], [1, 0], [0, 1], [1, 0]]).bool()}
+    scenes = {"setting": torch.tensor([2, 0, 0, 0])}
+    found = by_class(named, shown, scenes, {"setting": ("hills", "sea", "space")})
+    assert found == {"setting": {"hills": {"thing": pytest.approx(2 / 3)}, "space": {"thing": 1.0}}}
 
 
 def test_the_wilson_interval_is_the_textbooks() -> None:

@@ -19,9 +19,20 @@ from millstream.models.registry import LoadedModel
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.render import render
-from millstream.trainer.data.scene import Scenes, sample_scenes, shown
+from millstream.trainer.data.scene import Scenes, attributes, sample_scenes, shown
+from millstream.trainer.data.vocabulary import CLASSES
 from millstream.trainer.evaluate.classifier import ClipClassifier
-from millstream.trainer.evaluate.metrics import Impression, accuracy, frechet, impression, joined, mean, relative, wilson
+from millstream.trainer.evaluate.metrics import (
+    Impression,
+    accuracy,
+    by_class,
+    frechet,
+    impression,
+    joined,
+    mean,
+    relative,
+    wilson,
+)
 from millstream.trainer.evaluate.streams import DECODED, BatchStream, Moment, Tick, chunks_until, moments, row_groups
 
 SEED = 424242
@@ -58,6 +69,8 @@ class Adherence:
     """Crispness of the first chunk, relative to the VAE's reconstruction of the same frames."""
     real: dict[str, float]
     """How often the judge recognises an attribute in the renders, at the first moment."""
+    by_class: dict[str, dict[str, dict[str, float]]]
+    """How often it recognises each attribute in the streams of one class of scene (by attribute and class), then too."""
     moments: tuple[Judgement, ...]
 
 
@@ -93,6 +106,7 @@ def judge_prompts(
         clips=count,
         first_edges=_ratio(start.streamed.edges, start.rebuilt.edges),
         real=accuracy(whole[seconds[0]].rendered.named, wanted),
+        by_class=by_class(whole[seconds[0]].streamed.named, wanted, attributes(scenes), CLASSES),
         moments=tuple(_judgements(whole, wanted)),
     )
 

@@ -62,6 +62,21 @@ def accuracy(named: Mapping[str, Tensor], shown: Mapping[str, Tensor]) -> dict[s
     return {name: float(is_shown(found, shown[name].cpu()).float().mean()) for name, found in named.items()}
 
 
+def by_class(
+    named: Mapping[str, Tensor], shown: Mapping[str, Tensor], scenes: Mapping[str, Tensor], classes: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """By attribute and class of the `scenes` (ids [B]), of those there are: the accuracy of every attribute among them."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for attribute, ids in scenes.items():
+        rows = {name: (ids.cpu() == i).nonzero().flatten() for i, name in enumerate(classes[attribute])}
+        found[attribute] = {
+            name: accuracy({key: of[few] for key, of in named.items()}, {key: of.cpu()[few] for key, of in shown.items()})
+            for name, few in rows.items()
+            if len(few)
+        }
+    return found
+
+
 def is_shown(named_B: Tensor, shown_BC: Tensor) -> Tensor:
     return shown_BC.gather(1, named_B[:, None]).squeeze(1)
 
