@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import write_between
 from millstream.core.config import ModelSpec, StreamConfig, TextConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import ALL, Speed
@@ -31,7 +32,6 @@ from millstream.planner.workload import Workload
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs" / "planning.md"
-BEGIN, END = "<!-- plan_results begins -->", "<!-- plan_results ends -->"
 TIME_GOAL, MEMORY_GOAL = 0.10, 0.05
 FITTED = "wan2.1-t2v-1.3b", "480x832", 9
 FITTED_PATHS = (Speed(), replace(ALL, graphs=False))
@@ -153,14 +153,6 @@ def _cells(pair: Pair | None, goal: float, digits: int) -> tuple[str, str, str]:
     return f"{pair.measured:.{digits}f}", f"{pair.planned:.{digits}f}", miss if abs(pair.miss) <= goal else f"**{miss}**"
 
 
-def put_between(text: str, lines: Iterable[str]) -> str:
-    """Between the two marks, in the place of what was there."""
-    before, _, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert end, f"no {BEGIN} with {END} after it"
-    return "\n".join((before + BEGIN, *lines, END + after))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--results", type=Path, default=RESULTS, help="where stream-*.json lie")
@@ -170,7 +162,7 @@ def main() -> None:
     lines = [*table(rows), "", summary(rows)]
     print("\n".join(lines))
     if asked.docs:
-        DOCS.write_text(put_between(DOCS.read_text(), lines))
+        write_between(DOCS, "plan_results", lines)
 
 
 if __name__ == "__main__":

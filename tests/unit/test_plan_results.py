@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from benchmarks import plan_results
-from benchmarks.plan_results import BEGIN, DOCS, END, MEMORY_GOAL, TIME_GOAL, put_between, row_of, rows_of, table
+from benchmarks.pages import marks, put_between
+from benchmarks.plan_results import DOCS, MEMORY_GOAL, TIME_GOAL, row_of, rows_of, table
+
+BEGIN, END = marks("plan_results")
 
 PLAIN: dict[str, Any] = {
     "hardware": {"gpu": "NVIDIA H200"},
@@ -95,7 +98,7 @@ def test_the_table_takes_its_own_place_in_the_document(tmp_path: Path, monkeypat
     assert text.startswith(f"before\n{BEGIN}\n| stream |")
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
-    assert put_between(text, ["x"]) == f"before\n{BEGIN}\nx\n{END}\nafter\n"
+    assert put_between(text, "plan_results", ["x"]) == f"before\n{BEGIN}\nx\n{END}\nafter\n"
 
 
 def test_the_committed_document_has_a_place_for_it() -> None:

@@ -1,4 +1,4 @@
-"""Traces of an H200, one for each bottleneck that was put there and named by it: `tests/gpu/test_profile.py` makes such traces."""
+"""Traces of an H200, one for each bottleneck that was put there and named by it, as `tests/gpu/test_profile.py` makes them."""
 
 from __future__ import annotations
 

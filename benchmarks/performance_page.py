@@ -1,0 +1,110 @@
+"""The tables of docs/performance.md, from the results that are there.
+
+python -m benchmarks.performance_page
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ladder import RUNGS
+from benchmarks.pages import write_between
+from benchmarks.report import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+CALLS = ("step", "commit")
+
+
+def report_of(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def ladder() -> Iterator[str]:
+    """Every stream that was measured, its rungs in their order."""
+    yield "| stream | rung | frames a second | chunk ms | calls | of floor | decode | of floor | else | first frame | GiB |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    names = [file.stem for file in RESULTS.glob("stream-*.json")]
+    for stream in sorted(
+        {name.rpartition("-w")[0] + "-w" + re.findall(r"-w(\d+)-", name)[0] for name in names if "-w" in name}
+    ):
+        for rung in RUNGS:
+            if f"{stream}-{rung}" in names:
+                yield rung_row(rung, report_of(f"{stream}-{rung}"))
+
+
+def rung_row(rung: str, report: dict[str, Any]) -> str:
+    measured, stream = report["measured"], report["configuration"]["stream"]
+    phases, chunk = measured["phases"], measured["chunk_ms"]["p50"]
+    calls, decode = sum(phases[name]["ms"] for name in CALLS), phases["decode"]["ms"]
+    calls_floor = sum(phases[name].get("floor_ms", 0.0) for name in CALLS)
+    beside = calls + decode > chunk
+    cells = [
+        f"{report['configuration']['model']} {stream['height']}x{stream['width']}, window {stream['window']}",
+        rung,
+        f"{measured['fps']:.1f}",
+        f"{chunk:.0f}",
+        f"{calls:.0f}",
+        f"{calls / calls_floor:.2f}" if calls_floor else "",
+        f"{decode:.1f}",
+        f"{phases['decode']['of_floor']:.2f}" if "of_floor" in phases["decode"] else "",
+        "beside" if beside else f"{(chunk - calls - decode) / chunk:.1%}",
+        f"{measured['first_frame_s']['warm']:.2f} s",
+        f"{measured['memory_mib']['peak'] / 1024:.1f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def peers() -> Iterator[str]:
+    yield "| stream | who | chunk ms | calls | decode | ours in bf16 is faster | in fp8 |"
+    yield "|---|---|---|---|---|---|---|"
+    for file in sorted(RESULTS.glob("compare-*.json")):
+        report = report_of(file.stem)
+        measured, config = report["measured"], report["configuration"]
+        stream = f"{config['model']} {config['size']}, window {config['window']}"
+        for name, found in (measured["peers"] | measured["ours"]).items():
+            if "cannot_run" in found:
+                yield f"| {stream} | {name} | {found['cannot_run']} | | | | |"
+                continue
+            times = [measured["times_faster"][way].get(name) for way in ("bf16", "fp8")]
+            ratios = [f"{each['chunk']:.2f} times" if each else "" for each in times]
+            label = f"{name} {found['version']}" if "version" in found else f"ours, {name}"
+            cells = [stream, label, *(f"{found[key]:.0f}" for key in ("chunk_ms", "calls_ms", "decode_ms")), *ratios]
+            yield f"| {' | '.join(cells)} |"
+
+
+def quality() -> Iterator[str]:
+    yield "| stream | compared | latents, relative | mean | largest | PSNR dB | lowest |"
+    yield "|---|---|---|---|---|---|---|"
+    for file in sorted(RESULTS.glob("quality-*.json")):
+        report = report_of(file.stem)
+        for compared, found in report["measured"]["streams"].items():
+            numbers = [f"{found[f'latents_{key}']:.4f}" for key in ("relative", "mean", "largest")]
+            numbers += [f"{found[key]:.1f}" for key in ("psnr_db", "psnr_db_lowest")]
+            yield f"| {file.stem.removeprefix('quality-')} | {compared} | {' | '.join(numbers)} |"
+
+
+def sessions() -> Iterator[str]:
+    yield "| sessions of the 1.3B, 480x832 | frames a second of all | MiB of a further one | declared |"
+    yield "|---|---|---|---|"
+    for file in sorted(RESULTS.glob("sessions-*.json")):
+        measured = report_of(file.stem)["measured"]
+        how = "in shared calls" if measured["together"] else "in turns"
+        memory = measured["memory_mib"]
+        yield f"| {measured['sessions']}, {how} | {measured['fps']:.1f} | {memory['further']:.0f} | {memory['declared']:.0f} |"
+
+
+TABLES = {"ladder": ladder, "peers": peers, "quality": quality, "sessions": sessions}
+
+
+def main() -> None:
+    for name, table in TABLES.items():
+        write_between(PAGE, name, table())
+
+
+if __name__ == "__main__":
+    main()
