@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -195,6 +196,10 @@ BT709 = {"colorspace": "bt709", "color_primaries": "bt709", "color_trc": "bt709"
 """Said in the file, and used for the conversion: without it players guess the matrix from the picture's size."""
 
 
+PROBED = 256
+"""Pixels high and wide of what an encoder is tried with."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoder:
     """One way to encode a kind of file."""
@@ -206,10 +211,21 @@ class Encoder:
     pixel_format: str
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     container_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    smallest: int = 1
+    """Pixels high and wide that it is trusted with: devices refuse pictures below some size."""
 
 
 ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
     ".mp4": (
+        Encoder(
+            label="mp4 (h264 by the GPU)",
+            name="h264_nvenc",
+            container="mp4",
+            pixel_format="yuv420p",
+            options={"preset": "p5", "rc": "vbr", "cq": "19", "b": "0", **BT709},
+            smallest=PROBED,
+            container_options={"movflags": "+faststart"},
+        ),
         Encoder(
             label="mp4 (h264)",
             name="libx264",
@@ -240,31 +256,41 @@ ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
     ),
     "": (Encoder(label="png", name="png", container="", pixel_format="rgb24"),),
 }
-"""By suffix; where there are several, the first one that this build of PyAV has is taken."""
+"""By suffix; where there are several, the first one that opens here is taken."""
 
 
-def find_encoder(kind: str) -> Encoder | None:
-    return next((encoder for encoder in ENCODERS[kind] if is_available(encoder)), None)
+def find_encoder(kind: str, size: tuple[int, int] = (PROBED, PROBED)) -> Encoder | None:
+    """The first that can, for pictures of this size."""
+    return next((encoder for encoder in ENCODERS[kind] if min(size) >= encoder.smallest and is_available(encoder)), None)
 
 
 def is_available(encoder: Encoder) -> bool:
+    """Whether this build of PyAV has it and, where it needs a device, that is here: a build may have more than a machine."""
+    return _opens(encoder.name, encoder.pixel_format)
+
+
+@cache
+def _opens(name: str, pixel_format: str) -> bool:
     try:
-        av.Codec(encoder.name, "w")
-    except av.codec.codec.UnknownCodecError:
+        context = av.CodecContext.create(name, "w")
+        context.height = context.width = PROBED
+        context.pix_fmt, context.time_base = pixel_format, Fraction(1, 24)
+        context.open()
+    except (av.codec.codec.UnknownCodecError, av.error.FFmpegError, OSError):
         return False
     return True
 
 
 def available_codecs() -> dict[str, bool]:
     """What this build of PyAV can write, by kind: `{"mp4 (h264)": True, ...}`."""
-    return {(find_encoder(kind) or choices[0]).label: find_encoder(kind) is not None for kind, choices in ENCODERS.items()}
+    return {(find_encoder(kind) or choices[-1]).label: find_encoder(kind) is not None for kind, choices in ENCODERS.items()}
 
 
 class FileEncoder:
     """One video file. Memory holds the encoder's look-ahead, a few dozen frames, however long the video."""
 
     def __init__(self, path: Path, kind: str, rate: Fraction, size: tuple[int, int]) -> None:
-        encoder = find_encoder(kind)
+        encoder = find_encoder(kind, size)
         assert encoder is not None, f"no encoder for {kind}"
         self.size = size
         self._path = path

@@ -141,7 +141,8 @@ def test_a_name_with_a_colon_or_in_capitals_is_a_file_like_any_other(tmp_path: P
 
 
 def test_doctor_learns_what_can_be_written() -> None:
-    assert available_codecs() == {"mp4 (h264)": True, "webm (vp9)": True, "gif": True, "png": True}
+    found = {label.replace(" by the GPU", ""): there for label, there in available_codecs().items()}
+    assert found == {"mp4 (h264)": True, "webm (vp9)": True, "gif": True, "png": True}
 
 
 # Appearing whole or not at all
@@ -286,6 +287,15 @@ def test_a_build_without_an_encoder_says_what_it_can_write(tmp_path: Path, monke
         VideoWriter(tmp_path / "clip.mp4", fps=FPS)
     one_line(error, "clip.mp4", ".webm", "folder/")
     assert len(read_all(write_video(tmp_path / "clip.webm", moving_frames(4)))) == 4
+
+
+def test_a_gpus_encoder_is_taken_where_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_writer, "is_available", lambda encoder: True)
+    assert video_writer.find_encoder(".mp4").name == "h264_nvenc"
+    assert video_writer.find_encoder(".mp4", (480, 128)).name == "libx264", "too small for a device"
+    monkeypatch.undo()
+    assert not video_writer._opens("h264_of_nobody", "yuv420p"), "what a build lacks is no error"
+    assert video_writer.find_encoder(".mp4").name in ("h264_nvenc", "libx264"), "one that opens here"
 
 
 def test_a_parent_that_is_a_file_is_refused_at_once(tmp_path: Path) -> None:
