@@ -229,3 +229,21 @@ def test_a_conditioning_that_is_not_held_is_refused() -> None:
     (arrived,) = HeldConditionings().restore([parcel("gone")])
     with pytest.raises(EnvelopeRefused, match="without a conditioning"):
         arrived.validate()
+
+
+def test_an_envelope_that_says_nothing_of_chunks_under_way_has_one() -> None:
+    said = msgspec.to_builtins(envelope(under_way=2))
+    assert said.pop("under_way") == 2
+    assert msgspec.convert(said, Envelope).under_way == 1
+
+
+@pytest.mark.parametrize(("chunks", "sink"), [(0, 0), (4, 0), (3, 1)])
+def test_more_chunks_under_way_than_a_window_holds_are_refused_before_they_are_sent(chunks: int, sink: int) -> None:
+    envelope(under_way=3).validate()
+    with pytest.raises(EnvelopeRefused, match="chunk 3 of s: "):
+        envelope(under_way=chunks, sink=sink).validate()
+
+
+def test_a_flush_travels_without_tensors() -> None:
+    message, tensors = unwire(wire(pack_instruction(instruction("FLUSH", 7, "s"), sequence=1)))
+    assert (message.envelopes[0].action, message.envelopes[0].session_id, tensors) == ("FLUSH", "s", {})
