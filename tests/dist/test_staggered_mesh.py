@@ -61,7 +61,7 @@ def test_a_steered_stream_batch_on_a_mesh_makes_the_latents_of_a_local_one(topol
         assert max(map(relative_error, latents(engine, 1), latents(local, 1))) < 1e-5, "one at a time is the exact stream"
 
 
-SLOW_S = 0.03
+SLOW_S = 0.05
 
 
 def run_slow_rank(config: MeshConfig, rank: int, meeting: Meeting) -> None:
@@ -75,7 +75,7 @@ def with_slow_blocks(share: MeshDiT, stopwatch: Stopwatch) -> Generator:
 
 
 def test_staggered_chunks_fill_the_stages_of_a_pipeline() -> None:
-    """Of five calls a chunk, four go through both blocks: one after the other that is 8 sleeps, and half of it for stages that
+    """A chunk is four steps through both blocks and a commit through the first: 9 sleeps one after the other, 5 for stages that
     never wait."""
     with mesh_engine("front+pp2", run=run_slow_rank) as engine:
         taken = {}
@@ -83,7 +83,7 @@ def test_staggered_chunks_fill_the_stages_of_a_pipeline() -> None:
             begun = time.perf_counter()
             latents(engine, depth, chunks=6)
             taken[depth] = time.perf_counter() - begun
-    assert taken[3] < 0.8 * taken[1], f"three under way took {taken[3]:.2f} s, one at a time {taken[1]:.2f} s"
+    assert taken[3] < 0.85 * taken[1], f"three under way took {taken[3]:.2f} s, one at a time {taken[1]:.2f} s"
 
 
 def test_a_rank_that_dies_costs_a_stall_and_the_staggered_chunks_begin_again(tmp_path: Path, local: Engine) -> None:
