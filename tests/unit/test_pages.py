@@ -1,0 +1,34 @@
+"""What the docs say was measured is what the results say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import performance_page, plan_results
+from benchmarks.pages import put_between, write_between
+
+
+@pytest.mark.parametrize("name", performance_page.TABLES)
+def test_the_performance_page_holds_the_tables_of_the_committed_results(name: str) -> None:
+    page = performance_page.PAGE.read_text()
+    lines = list(performance_page.TABLES[name]())
+    assert len(lines) > 2, "a head, and something under it"
+    assert put_between(page, name, lines) == page, "run python -m benchmarks.performance_page"
+
+
+def test_the_planning_page_holds_the_table_of_the_committed_results() -> None:
+    page, rows = plan_results.DOCS.read_text(), plan_results.rows_of(plan_results.RESULTS)
+    lines = [*plan_results.table(rows), "", plan_results.summary(rows)]
+    assert put_between(page, "plan_results", lines) == page, "run python -m benchmarks.plan_results --docs"
+
+
+def test_a_table_takes_its_own_place_and_a_page_without_one_is_not_touched(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- x begins -->\nold\n<!-- x ends -->\nafter\n")
+    write_between(page, "x", ["new"])
+    assert page.read_text() == "before\n<!-- x begins -->\nnew\n<!-- x ends -->\nafter\n"
+    with pytest.raises(AssertionError, match="no <!-- y begins -->"):
+        write_between(page, "y", ["new"])
+    assert "new" in page.read_text()
