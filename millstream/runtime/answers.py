@@ -25,13 +25,24 @@ class Made(NamedTuple):
     calls: int
     brought: Bringing
 
-    def delivery(self, envelope: Envelope, *, stage1_ms: float, idle_ms: float) -> Delivery:
-        """What it is answered with. Waits for the latents, not for the commit behind them."""
+    def read(self) -> Reading:
+        """What its latents are. Waits for them, not for the commit behind them."""
         there = self.brought.wait()
-        if not bool(torch.isfinite(there).all()):
+        return Reading(self.latents, self.calls, digest(there), bool(torch.isfinite(there).all()))
+
+
+class Reading(NamedTuple):
+    latents: Tensor
+    calls: int
+    fingerprint: str
+    finite: bool
+
+    def delivery(self, envelope: Envelope, *, stage1_ms: float, idle_ms: float) -> Delivery:
+        """What it is answered with."""
+        if not self.finite:
             error = f"chunk {envelope.chunk_index} came out with latents that are not finite; try --dtype float32"
             return Delivery(result=result_of(envelope, error, self.calls, stage1_ms, idle_ms, ""))
-        result = result_of(envelope, "", self.calls, stage1_ms, idle_ms, digest(there))
+        result = result_of(envelope, "", self.calls, stage1_ms, idle_ms, self.fingerprint)
         return Delivery(result=result, latents_out=self.latents)
 
 
@@ -46,16 +57,14 @@ class Begun:
 
     def result(self) -> list[Delivery]:
         """Waits for all latents."""
-        for _, made in self.answers:
-            if isinstance(made, Made):
-                made.brought.wait()
+        readings = [(envelope, made.read() if isinstance(made, Made) else made) for envelope, made in self.answers]
         self.rest()
         took_ms, idle_ms = 1000.0 * (time.perf_counter() - self.begun), 1000.0 * self.idle_s
         return [
-            made.delivery(envelope, stage1_ms=took_ms, idle_ms=idle_ms)
-            if isinstance(made, Made)
-            else Delivery(result=result_of(envelope, made, 0, took_ms, idle_ms, ""))
-            for envelope, made in self.answers
+            Delivery(result=result_of(envelope, found, 0, took_ms, idle_ms, ""))
+            if isinstance(found, str)
+            else found.delivery(envelope, stage1_ms=took_ms, idle_ms=idle_ms)
+            for envelope, found in readings
         ]
 
 

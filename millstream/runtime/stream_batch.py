@@ -88,4 +88,4 @@ class StreamBatch:
         assert chunk.work.result is not None, "a chunk that ended has its latents"
         (made,) = chunk.work.result
         took_ms = 1000.0 * (time.perf_counter() - chunk.begun)
-        return made.delivery(chunk.parcel.envelope, stage1_ms=took_ms, idle_ms=0.0)
+        return made.read().delivery(chunk.parcel.envelope, stage1_ms=took_ms, idle_ms=0.0)
