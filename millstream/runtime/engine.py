@@ -39,8 +39,9 @@ from millstream.runtime.journal import Header, InputVideo
 from millstream.runtime.launch import Launch, launcher
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.mesh_config import MeshLimits, mesh_config
+from millstream.runtime.ports import ChunkLog, Transport
 from millstream.runtime.recovery import MeshTransport
-from millstream.runtime.session import ChunkLog, Session, SharedParts, Transport
+from millstream.runtime.session import Session, SharedParts
 from millstream.runtime.speed_choice import fitting_speed
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.runtime.vae_place import place_vae, refuse_strips

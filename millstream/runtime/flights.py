@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 from millstream.runtime.decoding import Arrived
 from millstream.runtime.engine import Engine
+from millstream.runtime.ports import Posted
 from millstream.runtime.seats import Ready, Seat, Work
-from millstream.runtime.session import Chunk, Posted, Session
+from millstream.runtime.session import Chunk, Session
 from millstream.wire.parcel import Delivery
 
 

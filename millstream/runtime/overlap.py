@@ -21,7 +21,8 @@ from millstream.core.errors import ConfigError
 from millstream.core.overlap import ChunkPace
 from millstream.core.topology import Topology
 from millstream.runtime.decoding import Arrived
-from millstream.runtime.session import Chunk, Posted, Session, Transport
+from millstream.runtime.ports import Posted, Transport
+from millstream.runtime.session import Chunk, Session
 
 KEPT_PACES = 512
 

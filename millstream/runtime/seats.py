@@ -15,7 +15,8 @@ from millstream.runtime.generator import kinship
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Ended, Tell
 from millstream.runtime.pacing import Pace
-from millstream.runtime.session import ChunkLog, Decision, Session
+from millstream.runtime.ports import ChunkLog
+from millstream.runtime.session import Decision, Session
 from millstream.runtime.timeline import Timeline
 from millstream.runtime.turns import Halt, Terms
 from millstream.wire.parcel import Parcel

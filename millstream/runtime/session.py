@@ -11,10 +11,9 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -33,41 +32,10 @@ from millstream.runtime.decoding import VAE, Arrived, Outstanding, State, Stream
 from millstream.runtime.generator import chunk_noise
 from millstream.runtime.history import History
 from millstream.runtime.motion import MotionNoise
+from millstream.runtime.ports import ChunkLog, Feed, Transport
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.runtime.timeline import Timeline, TimelineState
 from millstream.wire.parcel import Delivery, Parcel
-
-
-class Feed(Protocol):
-    """Where an input video comes from."""
-
-    def take(self, count: int) -> tuple[NDArray[np.uint8], int] | None:
-        """[count, H, W, 3] and how many of them are real, or None at the end."""
-
-
-class Posted(Protocol):
-    """Chunks on their way."""
-
-    def done(self) -> bool: ...
-
-    def result(self) -> list[Delivery]:
-        """Waits. Asked for in the order of posts."""
-
-
-class Transport(Protocol):
-    def post(self, parcels: Sequence[Parcel]) -> Posted: ...
-
-    def submit(self, parcel: Parcel) -> Delivery: ...
-
-    def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]: ...
-
-    def release(self, session_id: str) -> None: ...
-
-
-class ChunkLog(Protocol):
-    """Where finished chunks are written down."""
-
-    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...]) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

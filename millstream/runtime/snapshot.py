@@ -29,7 +29,8 @@ from millstream.runtime.decoding import State
 from millstream.runtime.engine import Engine
 from millstream.runtime.generator import SessionCache
 from millstream.runtime.live_feed import LiveFeed
-from millstream.runtime.session import ChunkLog, Session, SessionState
+from millstream.runtime.ports import ChunkLog
+from millstream.runtime.session import Session, SessionState
 from millstream.runtime.snapshot_parts import Look, check_parts
 from millstream.runtime.timeline import TimelineState
 

@@ -23,9 +23,9 @@ from millstream.core.errors import JournalError, UnknownFile
 from millstream.runtime import snapshot
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, JournalWriter
+from millstream.runtime.ports import ChunkLog
 from millstream.runtime.seats import label
 from millstream.runtime.service import Service
-from millstream.runtime.session import ChunkLog
 from millstream.server.recording import Recording
 from millstream.server.shelf import Kept, Shelf
 from millstream.server.threads import start_threads

@@ -27,7 +27,7 @@ from millstream.runtime.paced import PacedVAE, run_paced_rank
 from millstream.runtime.recovery import MeshTransport
 from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
-from millstream.runtime.session import Transport
+from millstream.runtime.ports import Transport
 from millstream.wire.parcel import Delivery, Parcel
 from tests.dist.meshes import SMALL, mesh_engine, pids_of
 from tests.unit.test_service import Owner
