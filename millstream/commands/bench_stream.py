@@ -93,8 +93,8 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
     steady = bytes_in_use(engine.device)
     samples = _samples(engine, session, request.chunks)
     ended, peak = time.perf_counter(), most_bytes_in_use(engine.device)  # before the floor, which takes memory of its own
+    engine.warm_up(session)
     session.close()
-    engine.warm_up(config)
     frames, again_s = sum(sample.frames for sample in samples), _first_frame(engine, config)
     floor = _floor(request, engine, config) if request.floor else None
     return {

@@ -170,16 +170,16 @@ class Engine:
             return config.chunks_to_fill + 1
         return config.chunks_to_fill + self._chunks_before(config) if self.speed.graphs else 1
 
-    def warm_up(self, config: StreamConfig) -> None:
-        """Pay for everything that only first chunks pay for: kernels that are built, and calls that are recorded, of a full
-        window and of one that fills. Those come once an epoch, so there are several."""
-        with self.session("warm up", config=config) as session:
-            for _ in session.stream(self.chunks_until_warm(config)):
+    def warm_up(self, session: Session) -> None:
+        """Have a session pay for everything that only first chunks pay for: kernels that are built, and calls that are
+        recorded, of a full window and of one that fills. Those come once an epoch, so there are several."""
+        config = session.config
+        for _ in session.stream(self.chunks_until_warm(config)):
+            pass
+        for _ in range(self._chunks_before(config) - 1 if self.speed.graphs else 0):
+            session.control(Cut())
+            for _ in session.stream(config.chunks_to_fill):
                 pass
-            for _ in range(self._chunks_before(config) - 1 if self.speed.graphs else 0):
-                session.control(Cut())
-                for _ in session.stream(config.chunks_to_fill):
-                    pass
 
     def _chunks_before(self, config: StreamConfig) -> int:
         """Of chunks that make the same calls, how many until those are recorded."""

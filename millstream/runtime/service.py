@@ -228,10 +228,8 @@ class Service:
 
     def _measure(self, config: StreamConfig) -> None:
         """Chunk times of a configuration, and everything that only the first chunks pay for."""
-        self.engine.warm_up(config)
         with self.engine.session("warm up", config=config) as session:
-            for _ in session.stream(config.chunks_to_fill):
-                pass
+            self.engine.warm_up(session)
             for _ in range(MEASURED_CHUNKS):
                 begun = time.monotonic()
                 next(session.stream(chunks=1))

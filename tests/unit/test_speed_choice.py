@@ -174,7 +174,8 @@ def test_a_warm_engine_has_recorded_windows_that_fill_too() -> None:
     engine.speed = Speed(blocks=True, graphs=True)
     engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, graphs)
     config = engine.stream_config(height=32, width=48, window=6, steps=(1000.0, 750.0, 500.0, 250.0))
-    engine.warm_up(config)
+    with engine.session("sea", config=config) as session:
+        engine.warm_up(session)
     assert graphs.recorded == 2 * config.chunks_to_fill, "steps and commit, at every level the window is filled to"
 
 
