@@ -38,6 +38,8 @@ class Station:
     paused: bool = False
     total_ms: float = 0.0
     receipts: list[dict[str, Any]] = field(default_factory=list)
+    sending: asyncio.Task[None] | None = None
+    """To whoever came last."""
 
     def stand_still(self) -> None:
         self.still_since = self.still_since or time.monotonic()
@@ -91,7 +93,9 @@ class SmallServer:
                         continue
                     await say(socket, "live", session=station.name, view="v", format="raw", config={}, note="")
                     station.go_on()
-                    sending = asyncio.create_task(self.send(socket, station))
+                    if station.sending is not None:
+                        station.sending.cancel()  # who comes back may be quicker than the news that they had gone
+                    sending = station.sending = asyncio.create_task(self.send(socket, station))
                 elif kind == "control" and station is not None and isinstance(message["control"], dict):
                     await self.steer(socket, station, message["control"])
                 elif kind == "stop" and station is not None:
@@ -103,7 +107,8 @@ class SmallServer:
         finally:
             if sending is not None and station is not None:
                 sending.cancel()
-                station.stand_still()
+                if station.sending is sending:
+                    station.stand_still()
 
     def enter(self, message: dict[str, Any]) -> Station | None:
         if message["type"] == "attach":
