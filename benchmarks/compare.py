@@ -10,12 +10,12 @@ says why. Ours is timed by `bench stream`, everything from plan to bytes include
 from __future__ import annotations
 
 import argparse
-import gc
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from benchmarks.ladder import tidy
 from benchmarks.peers import PEERS, Peer, Stage
 from benchmarks.report import write_report
 from millstream.cli_parts import parse_size
@@ -60,12 +60,6 @@ def theirs(peer: Peer, stage: Stage) -> dict[str, Any]:
     finally:
         tidy()
     return found | {"chunk_ms": found["calls_ms"] + found["decode_ms"]}
-
-
-def tidy() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def ratios(fast: dict[str, float], peers: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:

@@ -10,6 +10,10 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- {name} begins -->", f"<!-- {name} ends -->"
 
 
+def row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def write_between(page: Path, name: str, lines: Iterable[str]) -> None:
     """In the place of what was there."""
     page.write_text(put_between(page.read_text(), name, lines))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ladder import RUNGS
-from benchmarks.pages import write_between
+from benchmarks.pages import row, write_between
 from benchmarks.report import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -56,7 +56,7 @@ def rung_row(rung: str, report: dict[str, Any]) -> str:
         f"{measured['first_frame_s']['warm']:.2f} s",
         f"{measured['memory_mib']['peak'] / 1024:.1f}",
     ]
-    return f"| {' | '.join(cells)} |"
+    return row(cells)
 
 
 def peers() -> Iterator[str]:
@@ -74,7 +74,7 @@ def peers() -> Iterator[str]:
             ratios = [f"{each['chunk']:.2f} times" if each else "" for each in times]
             label = f"{name} {found['version']}" if "version" in found else f"ours, {name}"
             cells = [stream, label, *(f"{found[key]:.0f}" for key in ("chunk_ms", "calls_ms", "decode_ms")), *ratios]
-            yield f"| {' | '.join(cells)} |"
+            yield row(cells)
 
 
 def quality() -> Iterator[str]:
@@ -85,7 +85,7 @@ def quality() -> Iterator[str]:
         for compared, found in report["measured"]["streams"].items():
             numbers = [f"{found[f'latents_{key}']:.4f}" for key in ("relative", "mean", "largest")]
             numbers += [f"{found[key]:.1f}" for key in ("psnr_db", "psnr_db_lowest")]
-            yield f"| {file.stem.removeprefix('quality-')} | {compared} | {' | '.join(numbers)} |"
+            yield row([file.stem.removeprefix("quality-"), compared, *numbers])
 
 
 def sessions() -> Iterator[str]:

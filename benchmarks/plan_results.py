@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import row as table_row
 from benchmarks.pages import write_between
 from millstream.core.config import ModelSpec, StreamConfig, TextConfig
 from millstream.core.presets import find_model
@@ -135,7 +136,7 @@ def table(rows: Iterable[Row]) -> list[str]:
         cells = [row.what, f"{row.path}{' (fitted)' if row.fitted else ''}", *_cells(row.chunk_ms, TIME_GOAL, 0)]
         cells += _cells(row.steady_gib, MEMORY_GOAL, 2)
         cells += _cells(row.peak_gib, MEMORY_GOAL, 2)
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(table_row(cells))
     return lines
 
 

@@ -19,7 +19,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from millstream.core.config import Positions
+from millstream.core.config import SPATIAL_STRIDE, DiTConfig, Positions, StreamConfig
+from millstream.core.envelope import Envelope
 from millstream.ops.attention import attend
 from millstream.ops.rope import Phases, frame_phases, rotate, shift_phases
 
@@ -69,6 +70,23 @@ class RingShape:
     sink: int
     positions: Positions = "absolute"
     batch: int = 1
+
+    @staticmethod
+    def of(
+        dit: DiTConfig, stream: Envelope | StreamConfig, *, layers: int | None = None, heads: int | None = None, batch: int = 1
+    ) -> RingShape:
+        """What a chunk or a whole stream needs; of all the model's layers and heads, unless a rank holds fewer."""
+        cell = SPATIAL_STRIDE * dit.patch
+        return RingShape(
+            layers=dit.layers if layers is None else layers,
+            heads=dit.heads if heads is None else heads,
+            head_width=dit.head_width,
+            grid=(stream.height // cell, stream.width // cell),
+            window=stream.window,
+            sink=stream.sink,
+            positions=stream.positions,
+            batch=batch,
+        )
 
     @property
     def tokens_per_frame(self) -> int:

@@ -39,16 +39,7 @@ def measure_call(spec: ModelSpec, *, device: torch.device, dtype: torch.dtype) -
         dit = CausalDiT(config)
     fill_random(dit, seed=0, device=device, dtype=dtype)
     rows, columns = stream.latent_size
-    shape = RingShape(
-        layers=1,
-        heads=config.heads,
-        head_width=config.head_width,
-        grid=(rows // config.patch, columns // config.patch),
-        window=stream.window,
-        sink=stream.sink,
-        positions=stream.positions,
-    )
-    ring = KVRing(shape, device=device, dtype=dtype)
+    ring = KVRing(RingShape.of(config, stream), device=device, dtype=dtype)
     ring.place(list(range(stream.window)))  # attention over zeros takes as long as over anything
     ring.place(list(range(stream.window - stream.frames_per_chunk, stream.window)))
     latents_BFCYX = torch.zeros(1, stream.frames_per_chunk, config.channels, rows, columns, device=device, dtype=dtype)

@@ -112,7 +112,7 @@ class Engine:
             stopwatch=stopwatch,
             next_call_id=itertools.count(1).__next__,
             calm=self.spec.calm,
-            decode_stream=torch.cuda.Stream(self.device) if self.speed.decode_stream and self.device.type == "cuda" else None,
+            decode_stream=torch.cuda.Stream(self.device) if self.speed.decode_stream else None,
         )
         if self._mesh is not None:
             self._warm_up(self._mesh, fill_window=bool(compile_backend))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from millstream.core.config import SPATIAL_STRIDE, StreamConfig
+from millstream.core.config import StreamConfig
 from millstream.core.envelope import Envelope
 from millstream.core.errors import EnvelopeRefused
 from millstream.models import sampler
@@ -249,17 +249,7 @@ class Generator:
 
     def ring_shape(self, stream: Envelope | StreamConfig) -> RingShape:
         """Of the cache that a chunk or a whole stream needs here: a mesh's rank holds some of the layers or heads."""
-        config = self.dit.config
-        cell = SPATIAL_STRIDE * config.patch
-        return RingShape(
-            layers=self.dit.cached_layers,
-            heads=self.dit.cached_heads,
-            head_width=config.head_width,
-            grid=(stream.height // cell, stream.width // cell),
-            window=stream.window,
-            sink=stream.sink,
-            positions=stream.positions,
-        )
+        return RingShape.of(self.dit.config, stream, layers=self.dit.cached_layers, heads=self.dit.cached_heads)
 
 
 def kinship(envelope: Envelope) -> Hashable:

@@ -76,7 +76,8 @@ class BatchStream:
         self.config = config
         self._model, self._prompts, self._seeds, self._switch = model, list(prompts), list(seeds), switch
         self._levels = noise_levels(config.steps, shift=config.shift, warp=config.warp)
-        self._ring = KVRing(_ring_shape(model, config, len(seeds)), device=model.device, dtype=model.dtype)
+        shape = RingShape.of(model.spec.dit, config, batch=len(seeds))
+        self._ring = KVRing(shape, device=model.device, dtype=model.dtype)
         self._cross = self._read(self._prompts)
         self._epoch = self._chunk = self._start = 0
         self._begin_epoch()
@@ -199,18 +200,3 @@ def _mix(old: str, new: str, share: float) -> tuple[WeightedPrompt, ...]:
 
 def _first_and_last(frames: list[int], first: int, last: int) -> list[int]:
     return frames[:first] + frames[max(first, len(frames) - last) :]
-
-
-def _ring_shape(model: LoadedModel, config: StreamConfig, rows: int) -> RingShape:
-    dit = model.spec.dit
-    high, wide = config.latent_size
-    return RingShape(
-        layers=dit.layers,
-        heads=dit.heads,
-        head_width=dit.head_width,
-        grid=(high // dit.patch, wide // dit.patch),
-        window=config.window,
-        sink=config.sink,
-        positions=config.positions,
-        batch=rows,
-    )
