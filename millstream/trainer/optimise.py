@@ -17,7 +17,7 @@ def learning_rate(stage: StagePlan, step: int) -> float:
     warm = min(1.0, (step + 1) / max(1, stage.warm_up))
     if stage.schedule == "constant":
         return stage.lr * warm
-    done = min(1.0, step / max(1, stage.steps))
+    done = min(1.0, step / max(1, stage.cosine_over or stage.steps))
     return stage.lr * warm * (0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * done)))
 
 

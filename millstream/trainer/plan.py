@@ -37,6 +37,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     batch: int
     lr: float
     schedule: Literal["cosine", "constant"] = "cosine"
+    cosine_over: int = 0
+    """Steps the cosine is drawn over, where the stage ends before its rate does; 0 for as many as it takes."""
     warm_up: int = 100
     ema: float = 0.999
     clip: float = 1.0

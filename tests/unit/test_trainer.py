@@ -240,6 +240,30 @@ def test_the_first_frame_of_a_stream_is_not_judged_as_part_of_a_whole() -> None:
     assert pulled(whole=1.0) == [False] + [True] * 5
 
 
+def test_streams_grow_older_where_few_that_begin_are_kept() -> None:
+    def renewed(share: float) -> int:
+        method = self_forcing(begun=1.0, renewed=share)
+        generator = torch.Generator().manual_seed(0)
+        method._roll(generator)  # fills the reservoir
+        before = method._reservoir.state["windows"].clone()
+        method._roll(generator)
+        return sum(not torch.equal(old, new) for old, new in zip(before, method._reservoir.state["windows"], strict=True))
+
+    assert [renewed(share) for share in (1.0, 0.5, 0.0)] == [2, 1, 0]
+
+
+def test_only_streams_that_go_on_are_pulled_by_the_lasting_guidance() -> None:
+    def target(**options: float) -> torch.Tensor:
+        method, generator = self_forcing(**options), torch.Generator().manual_seed(0)
+        method._roll(generator)
+        rolled, mine = method._roll(generator), torch.ones(2, 6, 2, 4, 4)
+        return method._pull(mine, rolled, torch.Generator().manual_seed(1))
+
+    for begun, alike in ((1.0, True), (0.0, False)):
+        shared = dict(begun=begun, switched=0.0, guidance=3.0)
+        assert torch.equal(target(**shared), target(**shared, lasting_guidance=1.0)) is alike
+
+
 def test_captions_that_say_a_favoured_word_are_drawn_so_many_times_as_often() -> None:
     ids = torch.tensor([[[1, 2], [1, 3]], [[4, 2], [4, 5]]])
     clips = LatentPool(latents_KFCYX=torch.zeros(2, 3, 2, 4, 4), ids_KWS=ids, true_from_K=torch.zeros(2))
@@ -355,6 +379,8 @@ def test_learning_rates_rise_then_fall_or_stay() -> None:
     assert learning_rate(cosine, 0) < learning_rate(cosine, 9)
     assert learning_rate(cosine, 99) < 0.02 * cosine.lr
     assert learning_rate(constant, 99) == constant.lr
+    longer = stage(200, warm_up=10)
+    assert learning_rate(stage(100, warm_up=10, cosine_over=200), 99) == learning_rate(longer, 99) > 0.4 * longer.lr
 
 
 def test_a_loss_that_is_no_number_stops_the_run_with_advice(tmp_path: Path) -> None:

@@ -7,4 +7,4 @@ from pathlib import Path
 BUNDLED = "bundled"
 """What `--weights` calls it."""
 PATH = Path(__file__).parent / "brook.safetensors"
-FINGERPRINT = "1fd512cb05e03640ea9d7281f9c52524"
+FINGERPRINT = "f4ce9c178cbaab52381484b5029ebbaf"

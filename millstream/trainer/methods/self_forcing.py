@@ -89,7 +89,9 @@ class SelfForcingMethod:
         whole: float = 0.0,
         longest: int = 4,
         streams: int = 512,
+        renewed: float = 1.0,
         guidance: float = 2.5,
+        lasting_guidance: float | None = None,
         shift: float = 3.0,
         student_every: int = 2,
         critic_first: int = 0,
@@ -99,7 +101,9 @@ class SelfForcingMethod:
         window: int = 9,
     ) -> None:
         """Of the batches a share begins streams (`begun`), a share switches prompts, the rest goes on, by a window's worth of
-        chunks and up to `longest`. Of the beginnings a share is judged as a `whole`. `streams` are kept between steps. For the
+        chunks and up to `longest`. Of the beginnings a share is judged as a `whole`. `streams` are kept between steps; of those
+        that begin a share takes the place of kept ones (`renewed`): the less, the older they grow. Streams that go on may have
+        a guidance of their own (`lasting_guidance`): what makes a beginning clear makes what lasts too crisp. For the
         first steps, `critic_first`, the critic learns alone: before it knows the student its opinion is only the teacher's.
         Prompts that say one of the words (by id) `favoured` are drawn so many times as often."""
         assert window % frames_per_chunk == 0, f"window {window} is not whole chunks of {frames_per_chunk}"
@@ -122,7 +126,10 @@ class SelfForcingMethod:
         )
         self._student, self._teacher, self._critic, self._pool = student, teacher, critic, pool
         self._caption_weights = pool.favouring(favoured, favoured_by)
-        self._levels, self._guidance, self._shift = levels, guidance, shift
+        self._levels, self._shift = levels, shift
+        lasting = guidance if lasting_guidance is None else lasting_guidance
+        self._guidance: dict[Kind, float] = {"begin": guidance, "go on": lasting, "switch": guidance}
+        self._renewed = round(renewed * batch)
         self._begun, self._switched, self._begun_whole, self._longest = begun, switched, whole, longest
         self._made, self._wholes = _views(student.dit.config, (rows, columns), device, frames_per_chunk, window)
         self._painter = copy.deepcopy(student.dit).to(torch.bfloat16).requires_grad_(False)
@@ -157,7 +164,7 @@ class SelfForcingMethod:
             return view.flows(dit, rolled.stream, noisy, level, dit.read_prompt(text))
 
         without = flows(self._teacher.dit, empty)
-        wanted = without + self._guidance * (flows(self._teacher.dit, rolled.text) - without)
+        wanted = without + self._guidance[rolled.kind] * (flows(self._teacher.dit, rolled.text) - without)
         found = flows(self._critic, rolled.text)
         share = per_pixel(level) / FULL
         real, fake = noisy - share * wanted, noisy - share * found
@@ -181,7 +188,8 @@ class SelfForcingMethod:
         torch._foreach_copy_(list(self._painter.parameters()), list(self._student.dit.parameters()))
         recorder, text = _Recorder(self._painter, chosen, len(self._levels)), self._student.text(ids)
         stream = self._stream(recorder, text, count, generator, before)
-        self._reservoir.put(rows, stream, ids)
+        kept = self._renewed if kind == "begin" and self._reservoir.all_begun(rows) else batch
+        self._reservoir.put(rows[:kept], stream[:kept], ids[:kept])
         learnt = self._chunks * frames
         shown = learnt if before is None else learnt + before.shape[1]
         return Rollout(
