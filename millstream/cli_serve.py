@@ -107,8 +107,9 @@ def serve(
     Prints the address once it listens. [bold]Try[/]: millstream serve --weights random
     """
     with plain_errors():
-        from millstream.commands.serve import HubLimits, ServeRequest
+        from millstream.commands.serve import ServeRequest
         from millstream.commands.serve import serve as run
+        from millstream.server.hub import HubLimits
 
         stream = None
         if plan is not None:

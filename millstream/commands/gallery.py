@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,16 +12,14 @@ from millstream.core.files import Staging
 from millstream.server.picture import png
 from millstream.trainer.loop import StepReport
 
-try:
+if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-except ImportError:  # pip install tensorboard
-    SummaryWriter = None
 
 
 class Gallery:
     def __init__(self, run: Path) -> None:
         self._samples = run / "samples"
-        self._board = SummaryWriter(str(run / "board")) if SummaryWriter else None
+        self._board = _board(run / "board")
 
     def __enter__(self) -> Gallery:
         return self
@@ -40,3 +39,12 @@ class Gallery:
             staging.path(f"{stage}-{step:06d}.png").write_bytes(png(sheet_HW3))
         if self._board is not None:
             self._board.add_image(stage, sheet_HW3, step, dataformats="HWC")
+
+
+def _board(folder: Path) -> SummaryWriter | None:
+    """None where TensorBoard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))

@@ -72,8 +72,13 @@ def generate(request: GenerateRequest) -> None:
         engine = stack.enter_context(load_engine(wanted, config))
         session_id, journal = secrets.token_hex(8), None
         if request.journal:
-            ends = dict(video=_describe(request.video), num_frames=num_frames)
-            header = engine.journal_header(config, session_id, stream_batch=request.stream_batch, **ends)
+            header = engine.journal_header(
+                config,
+                session_id,
+                stream_batch=request.stream_batch,
+                video=_describe(request.video),
+                num_frames=num_frames,
+            )
             journal = stack.enter_context(JournalWriter(request.journal, header, overwrite=request.overwrite))
         session = engine.session(
             request.prompt,

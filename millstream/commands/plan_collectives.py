@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
+from torch.multiprocessing.spawn import spawn
 
 from millstream.planner.hardware import Link
 
@@ -30,7 +30,7 @@ def fit_link(on: torch.device) -> Link | None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         measured = Path(folder) / "seconds"
-        multiprocessing.spawn(_rank, args=(ranks, on.type, f"file://{folder}/meet", str(measured)), nprocs=ranks)
+        spawn(_rank, args=(ranks, on.type, f"file://{folder}/meet", str(measured)), nprocs=ranks)
         seconds = dict(zip(SIZES, map(float, measured.read_text().split()), strict=True))
     alpha_us, beta_gb_s = fit_alpha_beta(seconds, ranks)
     return Link(name=f"{ranks} ranks here", alpha_us=alpha_us, beta_gb_s=beta_gb_s)

@@ -126,4 +126,4 @@ def _timed(work: Work, device: torch.device) -> float:
     work()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end)
+    return float(begin.elapsed_time(end))

@@ -26,7 +26,7 @@ from millstream.core.schedule import noise_levels
 from millstream.models.brook.bundle import save_bundle
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
-from millstream.models.dit import CausalDiT
+from millstream.models.dit import CausalDiT, CrossAttention
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.data.captions import WORDS, canonical_captions, captions
@@ -39,6 +39,7 @@ from millstream.trainer.methods.flow import FlowMethod, TextAndDiT
 from millstream.trainer.methods.ode import ODEMethod
 from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.methods.vae import VAEMethod, measure_latents
+from millstream.trainer.options import FlowOptions, ODEOptions, SelfForcingOptions, VAEOptions
 from millstream.trainer.plan import RunPlan, StagePlan
 from millstream.trainer.pool import LatentPool, PixelPool
 from millstream.trainer.samples import reconstructions, student_streams, taught_streams
@@ -111,21 +112,30 @@ class BrookRun:
             torch.save(average.state_dict(), staging.path(done.name))
 
     def _method(self, stage: StagePlan) -> Method:
-        options = dict(stage.options)
         if stage.method == "vae":
-            return VAEMethod(self.vae, self._clips(), batch=stage.batch, **options)
+            return VAEMethod(self.vae, self._clips(), batch=stage.batch, options=stage.choose(VAEOptions))
         if stage.method == "classify":
             return ClassifyMethod(self.classifier, self.thumbnails, batch=stage.batch)
         if stage.method == "flow":
-            return FlowMethod(self.pair, self.latents, batch=stage.batch, compiled=self.plan.compiled, **options)
+            flow = stage.choose(FlowOptions)
+            return FlowMethod(self.pair, self.latents, batch=stage.batch, options=flow, compiled=self.plan.compiled)
         teacher = copy.deepcopy(self.pair).requires_grad_(False).eval()
         student = self.student or copy.deepcopy(self.pair)
         student.text.requires_grad_(False)
         if stage.method == "ode":
-            return ODEMethod(student, teacher, self.latents, batch=stage.batch, levels=self._levels, **options)
-        options["favoured"] = self._word_ids(str(options.get("favoured", "")))
-        critic = copy.deepcopy(self.pair.dit)
-        return SelfForcingMethod(student, teacher, critic, self.latents, batch=stage.batch, levels=self._levels, **options)
+            ode = stage.choose(ODEOptions)
+            return ODEMethod(student, teacher, self.latents, batch=stage.batch, levels=self._levels, options=ode)
+        forcing = stage.choose(SelfForcingOptions)
+        return SelfForcingMethod(
+            student,
+            teacher,
+            copy.deepcopy(self.pair.dit),
+            self.latents,
+            batch=stage.batch,
+            levels=self._levels,
+            options=forcing,
+            favoured=self._word_ids(forcing.favoured),
+        )
 
     def _word_ids(self, words: str) -> list[int]:
         if unknown := self.tokenizer.unknown(words):
@@ -210,7 +220,8 @@ def new_pair(spec: ModelSpec) -> TextAndDiT:
     """An untrained text encoder and DiT, with outputs that start at zero."""
     assert isinstance(spec.text, BrookTextConfig)
     pair = TextAndDiT(BrookText(dataclasses.replace(spec.text, vocabulary=len(WORDS))), CausalDiT(spec.dit))
-    for layer in (pair.dit.head.proj, *(block.cross_attn.o for block in pair.dit.blocks)):
+    readers = (module for module in pair.dit.modules() if isinstance(module, CrossAttention))
+    for layer in (pair.dit.head.proj, *(reader.o for reader in readers)):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
     return pair
@@ -232,14 +243,14 @@ def render_pools(
 ) -> tuple[LatentPool, PixelPool]:
     """Latents with captions for the DiT and labelled thumbnails for the classifier, from one rendering."""
     assert isinstance(spec.text, BrookTextConfig)
-    frames, size = pixel_frames(0, plan.pool.latent_frames), (plan.pool.size, plan.pool.size)
+    frames, size, tokens = pixel_frames(0, plan.pool.latent_frames), (plan.pool.size, plan.pool.size), spec.text.tokens
     latents, ids, true_from, looks, labels = [], [], [], [], []
 
     def add(pixels: Tensor, scenes: Scenes, number: int, first: int) -> None:
         with torch.autocast(device.type, dtype=torch.bfloat16):
             latents.append(vae.encode(pixels)[0].bfloat16())
         wordings = [captions(scenes, seed=plan.seed + plan.pool.wordings * number + w) for w in range(plan.pool.wordings)]
-        ids.append(torch.stack([padded(tokenizer, texts, spec.text.tokens) for texts in wordings], dim=1).to(device))
+        ids.append(torch.stack([padded(tokenizer, texts, tokens) for texts in wordings], dim=1).to(device))
         true_from.append(torch.full((len(scenes),), first, device=device))
 
     for number, count in enumerate(_batches(plan.pool.clips, plan.pool.batch)):
@@ -250,8 +261,8 @@ def render_pools(
         add(pixels, scenes, number, 0)
     for number, count in enumerate(_batches(plan.pool.switches, plan.pool.batch), start=len(looks)):
         (before, early), (after, late) = (_scenes(plan, 2 * number + i, count, device) for i in range(2))
-        pixels = (render(scenes, start=at, frames=frames, size=size) for scenes, at in ((before, early), (after, late)))
-        add(torch.lerp(*pixels, dissolve(frames, device)), after, number, SWITCH_FRAME)
+        old, new = (render(scenes, start=at, frames=frames, size=size) for scenes, at in ((before, early), (after, late)))
+        add(torch.lerp(old, new, dissolve(frames, device)), after, number, SWITCH_FRAME)
     joined = {name: torch.cat([each[name] for each in labels]) for name in labels[0]}
     return (
         LatentPool(latents_KFCYX=torch.cat(latents), ids_KWS=torch.cat(ids), true_from_K=torch.cat(true_from)),

@@ -44,7 +44,8 @@ class Turn:
 class Method(Protocol):
     """How a stage learns. The first turn's module is what the stage is for: it is the one that is averaged."""
 
-    turns: tuple[Turn, ...]
+    @property
+    def turns(self) -> tuple[Turn, ...]: ...
 
 
 class Diverged(MillstreamError):

@@ -7,7 +7,8 @@ Shapes: K matrices, R rows, C columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -28,27 +29,43 @@ class Muon(torch.optim.Optimizer):
             [{"params": group} for group in groups.values()], dict(lr=lr, weight_decay=weight_decay, momentum=momentum)
         )
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """A closure computes the gradients first and says the loss."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if not parameters:
-                continue
-            gradients = [parameter.grad for parameter in parameters]
-            moments = [self.state[p].setdefault("momentum", torch.zeros_like(p)) for p in parameters]
-            torch._foreach_lerp_(moments, gradients, 1.0 - group["momentum"])
-            ahead = torch._foreach_lerp(gradients, moments, group["momentum"])  # Nesterov
-            updates = orthogonal(torch.stack(ahead))
-            rows, columns = parameters[0].shape
-            torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(parameters, list(updates.unbind(0)), alpha=-group["lr"] * 0.2 * max(rows, columns) ** 0.5)
+            self._update(group)
+        return loss
+
+    def _update(self, group: dict[str, Any]) -> None:
+        """One step of the matrices of one shape, those that have gradients."""
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if not parameters:
+            return
+        gradients = [parameter.grad for parameter in parameters]
+        moments = [self.state[p].setdefault("momentum", torch.zeros_like(p)) for p in parameters]
+        torch._foreach_lerp_(moments, gradients, 1.0 - group["momentum"])
+        ahead = torch._foreach_lerp(gradients, moments, group["momentum"])  # Nesterov
+        updates = orthogonal(torch.stack(ahead))
+        rows, columns = parameters[0].shape
+        torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(parameters, list(updates.unbind(0)), alpha=-group["lr"] * 0.2 * max(rows, columns) ** 0.5)
 
 
 def orthogonal(x_KRC: Tensor) -> Tensor:
     """The nearest orthogonal matrices, about: Newton-Schulz iterations in bfloat16."""
     a, b, c = _COEFFICIENTS
     tall = x_KRC.shape[1] > x_KRC.shape[2]
-    x = (x_KRC.mT if tall else x_KRC).bfloat16()
+    x: Tensor = (x_KRC.mT if tall else x_KRC).bfloat16()
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
     for _ in range(_ROUNDS):
         gram = x @ x.mT

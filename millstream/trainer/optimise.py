@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,10 +48,10 @@ class Optimisers:
             optimiser.zero_grad(set_to_none=True)
         return norm
 
-    def state_dict(self) -> list[dict]:
+    def state_dict(self) -> list[dict[str, Any]]:
         return [optimiser.state_dict() for optimiser in self._all]
 
-    def load_state_dict(self, states: list[dict]) -> None:
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         for optimiser, state in zip(self._all, states, strict=True):
             optimiser.load_state_dict(state)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from millstream.core.errors import ConfigError
+from millstream.trainer.options import OPTIONS, MethodOptions
 
 RECIPES = Path(__file__).parent / "recipes"
+
+Chosen = TypeVar("Chosen", bound=MethodOptions)
 
 
 class PoolPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,8 +47,16 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     clip: float = 1.0
     """Largest gradient norm."""
     weight_decay: float = 0.01
-    options: dict[str, bool | float | int | str | list[int | float]] = {}
-    """What only this method knows."""
+    options: dict[str, object] = {}
+    """What only this method knows: the fields of its `MethodOptions`."""
+
+    def choose(self, kind: type[Chosen]) -> Chosen:
+        """The options as the method takes them."""
+        try:
+            return msgspec.convert(self.options, kind)
+        except msgspec.ValidationError as error:
+            known = ", ".join(kind.__struct_fields__) or "none"
+            raise ConfigError(f"stage {self.name!r}: {error}; the options of {self.method} are {known}") from None
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,4 +86,6 @@ def read_plan(path: Path) -> RunPlan:
     names = [stage.name for stage in plan.stages]
     if len(set(names)) != len(names) or not names:
         raise ConfigError(f"{path} must name each of its stages once, has {', '.join(names) or 'none'}")
+    for stage in plan.stages:
+        stage.choose(OPTIONS[stage.method])
     return plan

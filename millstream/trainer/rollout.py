@@ -27,7 +27,7 @@ class Guided:
     scale: float
 
     def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        flow = self.dit(latents_BFCYX.repeat(2, 1, 1, 1, 1), level_BF.repeat(2, 1), memory, cross)
+        flow: Tensor = self.dit(latents_BFCYX.repeat(2, 1, 1, 1, 1), level_BF.repeat(2, 1), memory, cross)
         asked, without = flow.float().chunk(2)
         return without + self.scale * (asked - without)
 

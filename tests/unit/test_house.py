@@ -38,7 +38,7 @@ ARROWS = {
     },
     "cli_bench": {"cli_options", "cli_parts", "commands", "core"},
     "cli_options": {"cli_parts"},
-    "cli_serve": {"cli_options", "cli_parts", "commands", "load", "core"},
+    "cli_serve": {"cli_options", "cli_parts", "commands", "load", "server", "core"},
     "cli_train": {"cli_parts", "commands", "trainer", "core"},
     "cli_parts": {"core"},
     "cli_plan": {"cli_parts", "commands", "planner"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 from copy import deepcopy
 from dataclasses import replace
@@ -25,6 +26,7 @@ from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.methods.vae import VAEMethod, measure_latents, psnr
 from millstream.trainer.muon import Muon
 from millstream.trainer.optimise import learning_rate
+from millstream.trainer.options import FlowOptions, ODEOptions, SelfForcingOptions, VAEOptions
 from millstream.trainer.plan import StagePlan, read_plan
 from millstream.trainer.pool import LatentPool, PixelPool
 from millstream.trainer.rollout import ring_for, stream_batch
@@ -101,19 +103,21 @@ def test_a_diffusion_forced_sequence_sees_the_past_as_noisy_as_it_is() -> None:
         assert relative_error(found[:, frames], expected) < 1e-5
 
 
-def methods() -> dict[str, Method]:
+def ode_method(options: ODEOptions) -> ODEMethod:
     teacher = pair(1).requires_grad_(False)
     student = deepcopy(teacher)
     student.dit.requires_grad_(True)
+    return ODEMethod(student, teacher, pool(), batch=4, levels=LEVELS, options=options)
+
+
+def methods() -> dict[str, Method]:
     return {
-        "teacher forcing": FlowMethod(pair(), pool(), batch=4, window=6),
-        "first chunk twice": FlowMethod(pair(), pool(), batch=4, window=6, noisy=(0, 0, 1)),
-        "whole windows too": FlowMethod(pair(), pool(), batch=4, window=6, whole=True),
-        "diffusion forcing": FlowMethod(pair(), pool(), batch=4, window=6, forcing="diffusion"),
-        "ode": ODEMethod(deepcopy(student), teacher, pool(), batch=4, levels=LEVELS, teacher_steps=3, window=6),
-        "ode, diffusion forced": ODEMethod(
-            deepcopy(student), teacher, pool(), batch=4, levels=LEVELS, teacher_steps=3, forcing="diffusion", window=6
-        ),
+        "teacher forcing": FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6)),
+        "first chunk twice": FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, noisy=(0, 0, 1))),
+        "whole windows too": FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, whole=True)),
+        "diffusion forcing": FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, forcing="diffusion")),
+        "ode": ode_method(ODEOptions(teacher_steps=3, window=6)),
+        "ode, diffusion forced": ode_method(ODEOptions(teacher_steps=3, forcing="diffusion", window=6)),
         "self-forcing": self_forcing(begun=0.3, switched=0.3, student_every=2),
         "self-forcing, critic first": self_forcing(begun=0.5, whole=0.5, student_every=1, critic_first=2),
     }
@@ -124,9 +128,8 @@ def self_forcing(**options: float) -> SelfForcingMethod:
     student, critic = deepcopy(teacher), deepcopy(teacher.dit)
     for module in (student.dit, critic):
         module.requires_grad_(True)
-    return SelfForcingMethod(
-        student, teacher, critic, pool(), batch=2, levels=LEVELS, longest=3, streams=2, window=6, **options
-    )
+    chosen = SelfForcingOptions(longest=3, streams=2, window=6, **options)
+    return SelfForcingMethod(student, teacher, critic, pool(), batch=2, levels=LEVELS, options=chosen)
 
 
 def test_what_a_caption_is_not_true_of_is_not_learnt() -> None:
@@ -137,7 +140,7 @@ def test_what_a_caption_is_not_true_of_is_not_learnt() -> None:
         told = LatentPool(latents_KFCYX=latents, ids_KWS=clips.ids_KWS, true_from_K=torch.full((8,), 3))
         model = pair()
         model.dit.head.proj.weight.data.zero_()  # then a flow does not depend on the context
-        (turn,) = FlowMethod(model, told, batch=4, window=6).turns
+        (turn,) = FlowMethod(model, told, batch=4, options=FlowOptions(window=6)).turns
         return float(turn.losses(torch.Generator().manual_seed(0))["flow"].detach())
 
     assert loss(0) == loss(2)
@@ -152,7 +155,7 @@ def test_a_whole_window_is_learnt_at_one_level_and_only_of_clips_that_are_all_tr
         told = LatentPool(latents_KFCYX=latents, ids_KWS=clips.ids_KWS, true_from_K=torch.full((8,), true_from))
         model = pair()
         model.dit.head.proj.weight.data.zero_()
-        method = FlowMethod(model, told, batch=4, window=6, noisy=(1,), whole=True)
+        method = FlowMethod(model, told, batch=4, options=FlowOptions(window=6, noisy=(1,), whole=True))
         levels = method._levels(latents[:4, method._learnt], torch.Generator().manual_seed(0))
         assert all(len(set(row.tolist())) == 1 for row in levels[:, 3:])
         return float(method.turns[0].losses(torch.Generator().manual_seed(0))["flow"].detach())
@@ -345,7 +348,7 @@ def test_a_vae_learns_a_picture_and_measures_its_latents(tmp_path: Path) -> None
     clips = picture[:, None].expand(-1, 9, -1, -1, -1).contiguous()
     vae = BrookVAE(BrookVAEConfig(channels=4, widths=(24, 16, 12), blocks=(1, 1, 1)))
     pixels = PixelPool(pixels_KTCYX=to_bytes(clips), labels={})
-    method = VAEMethod(vae, pixels, batch=2)
+    method = VAEMethod(vae, pixels, batch=2, options=VAEOptions())
     with torch.no_grad():
         before = psnr(vae.reconstruct(vae.moments(clips)[0])[0], clips)
     run(method, tmp_path, stage(60, method="vae", batch=2, schedule="constant"))
@@ -372,6 +375,20 @@ def test_muon_takes_the_steps_of_the_librarys() -> None:
         library.step()
     for one, other in zip(ours, theirs, strict=True):
         assert relative_error(one.detach(), other.detach()) < 5e-3  # both iterate in bfloat16
+
+
+def test_muon_takes_gradients_from_a_closure_and_says_its_loss() -> None:
+    plain, closed = (torch.nn.Parameter(torch.eye(4)) for _ in range(2))
+    plain.square().sum().backward()
+    Muon([plain], lr=0.01).step()
+
+    def loss() -> float:
+        found = closed.square().sum()
+        found.backward()
+        return float(found.detach())
+
+    assert Muon([closed], lr=0.01).step(loss) == 4.0
+    assert torch.equal(plain, closed)
 
 
 def test_learning_rates_rise_then_fall_or_stay() -> None:
@@ -408,4 +425,26 @@ def test_a_plan_that_is_wrong_is_refused_in_one_line(text: str, tmp_path: Path) 
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_plan(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "fix"),
+    [
+        ("flow", "{ widnow = 9 }", "the options of flow are frames_per_chunk, window"),
+        ("ode", "{ teacher_steps = 2.5 }", "teacher_steps"),
+        ("self_forcing", '{ favoured = ["sea"] }', "favoured"),
+        ("flow", '{ forcing = "force" }', "forcing"),
+        ("classify", "{ window = 9 }", "the options of classify are none"),
+    ],
+)
+def test_an_option_that_a_method_does_not_know_is_refused_when_the_plan_is_read(
+    method: str, options: str, fix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    stage = f'name = "late"\nmethod = "{method}"\nsteps = 1\nbatch = 1\nlr = 1.0\noptions = {options}'
+    path.write_text(f'model = "brook"\n[[stages]]\n{stage}')
+    with pytest.raises(ConfigError, match=re.escape(fix)) as caught:
+        read_plan(path)
+    assert "'late'" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -97,11 +97,11 @@ def table(device: torch.device) -> Tensor:
     return torch.rand(4, TABLE_SIDE * TABLE_SIDE, generator=generator).to(device)
 
 
-def chance(column: Tensor, row: Tensor | int = 0) -> Tensor:
-    """Four random numbers for each cell (column, row), whole numbers held in floats: [4, ...]."""
+def chance(column: Tensor, row: Tensor | int = 0) -> tuple[Tensor, ...]:
+    """Four random numbers for each cell (column, row), whole numbers held in floats."""
     side = TABLE_SIDE
     index = row % side * side + column.remainder(side)
-    return table(column.device)[:, index.long()]
+    return table(column.device)[:, index.long()].unbind(0)
 
 
 def smooth(low: float | Tensor, high: float | Tensor, value: Tensor) -> Tensor:
@@ -125,11 +125,12 @@ def line(x: Tensor, *, scale: float, octaves: int = 4, time: Tensor | None = Non
 
 
 @lru_cache(maxsize=256)
-def _sines(device: torch.device, scale: float, octaves: int, rough: float) -> Tensor:
-    """Frequencies, shifts, drifts and weights of `line`: [4, octaves]."""
+def _sines(device: torch.device, scale: float, octaves: int, rough: float) -> tuple[Tensor, ...]:
+    """Frequencies, shifts, drifts and weights of `line`, one an octave each."""
     octave = torch.arange(octaves, dtype=torch.float32)
     weight = rough**octave
-    return torch.stack((scale * 1.87**octave, 1.7 * octave, 0.6 + 0.37 * octave, weight / weight.sum())).to(device)
+    parts = torch.stack((scale * 1.87**octave, 1.7 * octave, 0.6 + 0.37 * octave, weight / weight.sum()))
+    return parts.to(device).unbind(0)
 
 
 @lru_cache(maxsize=32)

@@ -58,7 +58,7 @@ def _paint(scenes: Scenes, start: int, frames: int, size: tuple[int, int], fps: 
         if veil is not None:
             part = view.rows(rows)
             canvas[rows] = veil(part, light_of(part), canvas[rows].float()).to(dtype)
-    return canvas.clamp_(0, 1).mul_(2).sub_(1).unflatten(0, (len(scenes), frames))
+    return canvas.clamp_(0, 1).mul_(2).sub_(1).view(len(scenes), frames, 3, *size)
 
 
 def thing_coverage(
@@ -68,7 +68,7 @@ def thing_coverage(
     view, time_T = view_of(scenes, start, frames, size, fps)
     canvas = torch.zeros(len(view), 3, *size, device=view.values.device)
     draw_things(canvas, scenes, view, time_T, opacity_only=True)
-    return canvas.unflatten(0, (len(scenes), frames))[:, :, 0]
+    return canvas[:, 0].view(len(scenes), frames, *size)
 
 
 def backdrop(view: View, setting: str) -> Tensor:

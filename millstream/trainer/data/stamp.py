@@ -75,7 +75,7 @@ def _stamp(canvas: Tensor, rows: Tensor, columns: Tensor, slots: list[int], name
     """
     side, height = _side(canvas), canvas.shape[2]
     x, y, half, tilt = columns[:, :4, None, None, None].unbind(1)
-    paint, direction, time, ambient = torch.split(columns[:, 4:, None, None], (3, 1, 1, 3), dim=1)
+    paint, direction, time, ambient = torch.split(columns[:, 4:, None, None], [3, 1, 1, 3], dim=1)
     steps = torch.arange(side, device=canvas.device)
     down = (y * height - side / 2).round().clamp(0, height - side).long() + steps[:, None]  # [M, 1, P, 1]
     across = (x * height - side / 2).round().clamp(0, canvas.shape[3] - side).long() + steps  # [M, 1, 1, P]

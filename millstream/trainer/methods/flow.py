@@ -18,6 +18,7 @@ from millstream.models.brook.text import PAD, BrookText
 from millstream.models.dit import CausalDiT
 from millstream.trainer.loop import Turn
 from millstream.trainer.noising import at_levels, chunk_levels
+from millstream.trainer.options import FlowOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.sequence import (
     ChunkedSequence,
@@ -41,37 +42,21 @@ class TextAndDiT(nn.Module):
 
 
 class FlowMethod:
-    def __init__(
-        self,
-        pair: TextAndDiT,
-        pool: LatentPool,
-        *,
-        batch: int,
-        frames_per_chunk: int = 3,
-        window: int = 9,
-        forcing: str = "teacher",
-        noisy: Sequence[int] = (),
-        whole: bool = False,
-        shift: float = 3.0,
-        drop: float = 0.1,
-        compiled: bool = False,
-    ) -> None:
-        """`noisy` numbers the chunks that teacher forcing learns, some more often than others; all once if empty.
-        With `whole` it learns a clip's last window too, as one."""
+    def __init__(self, pair: TextAndDiT, pool: LatentPool, *, batch: int, options: FlowOptions, compiled: bool = False) -> None:
         self.turns = (Turn("student", pair, self._losses),)
         self._pair, self._pool, self._batch = pair, pool, batch
-        self._frames, self._shift, self._drop, self._forcing = frames_per_chunk, shift, drop, forcing
+        self._options, frames_per_chunk, window = options, options.frames_per_chunk, options.window
         self._flow = torch.compile(pair.dit) if compiled else pair.dit
         _, frames, _, rows, columns = pool.latents_KFCYX.shape
         assert frames % frames_per_chunk == 0, f"{frames} latent frames are not whole chunks of {frames_per_chunk}"
         chunks = frames // frames_per_chunk
-        learnt = tuple(noisy) or tuple(range(chunks))
-        assert forcing == "teacher" or not (noisy or whole), "diffusion forcing learns every chunk once"
-        layout = (teacher_forced if forcing == "teacher" else _every_chunk)(learnt, frames_per_chunk, window)
+        learnt = options.noisy or tuple(range(chunks))
+        assert options.forcing == "teacher" or not (options.noisy or options.whole), "diffusion forcing learns every chunk once"
+        layout = (teacher_forced if options.forcing == "teacher" else _every_chunk)(learnt, frames_per_chunk, window)
         self._apart = len(learnt) * frames_per_chunk
         """Frames that are learnt chunk by chunk; those after them as one."""
         places = frames_of(learnt, frames_per_chunk)
-        if whole:
+        if options.whole:
             layout, places = beside(layout, together(window)), [*places, *range(frames - window, frames)]
         device = pool.latents_KFCYX.device
         self._learnt = torch.tensor(places, device=device)
@@ -84,10 +69,10 @@ class FlowMethod:
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         level_BF = self._levels(clean, generator)
         noisy = at_levels(clean, noise, level_BF)
-        ids = ids.masked_fill(torch.rand(len(ids), 1, generator=generator, device=ids.device) < self._drop, PAD)
+        ids = ids.masked_fill(torch.rand(len(ids), 1, generator=generator, device=ids.device) < self._options.drop, PAD)
         with torch.autocast(clean.device.type, dtype=torch.bfloat16):
             cross = self._pair.dit.read_prompt(self._pair.text(ids))
-            if self._forcing == "teacher":
+            if self._options.forcing == "teacher":
                 flow = forced_flow(self._flow, clip, noisy, level_BF, self._sequence, cross)
             else:
                 flow = self._flow(noisy, level_BF, self._sequence, cross)
@@ -97,10 +82,10 @@ class FlowMethod:
     def _levels(self, clean: Tensor, generator: torch.Generator) -> Tensor:
         """One a chunk, and one for the whole window."""
         apart, window = clean[:, : self._apart], clean[:, self._apart :]
-        level_BF = chunk_levels(apart, self._frames, self._shift, generator)
+        level_BF = chunk_levels(apart, self._options.frames_per_chunk, self._options.shift, generator)
         if not window.shape[1]:
             return level_BF
-        return torch.cat([level_BF, chunk_levels(window, window.shape[1], self._shift, generator)], dim=1)
+        return torch.cat([level_BF, chunk_levels(window, window.shape[1], self._options.shift, generator)], dim=1)
 
 
 def _every_chunk(chunks: Sequence[int], frames_per_chunk: int, window: int) -> Layout:

@@ -18,6 +18,7 @@ from millstream.models.dit import CrossKV
 from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import at_levels, chunk_levels
+from millstream.trainer.options import ODEOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.rollout import Guided, ring_for, solve
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
@@ -32,25 +33,19 @@ class ODEMethod:
         *,
         batch: int,
         levels: tuple[float, ...],
-        guidance: float = 2.5,
-        teacher_steps: int = 10,
-        shift: float = 3.0,
-        forcing: str = "teacher",
-        frames_per_chunk: int = 3,
-        window: int = 9,
+        options: ODEOptions,
     ) -> None:
         self.turns = (Turn("student", student.dit, self._losses),)
-        self._forcing, self._shift = forcing, shift
         self._student, self._teacher, self._pool, self._batch = student, teacher, pool, batch
-        self._levels, self._guidance, self._frames, self._window = levels, guidance, frames_per_chunk, window
+        self._levels, self._options, self._frames = levels, options, options.frames_per_chunk
         _, frames, _, rows, columns = pool.latents_KFCYX.shape
-        longest = min(frames, window) // frames_per_chunk
-        layouts = (diffusion_forced(count, frames_per_chunk, window) for count in range(1, longest + 1))
+        longest = min(frames, options.window) // self._frames
+        layouts = (diffusion_forced(count, self._frames, options.window) for count in range(1, longest + 1))
         size, device = (rows, columns), pool.latents_KFCYX.device
         self._sequences = [ChunkedSequence(layout, student.dit.config, size, device) for layout in layouts]
         """For a chunk with none, one, two ... before it."""
-        steps = tuple(FULL * (1 - i / teacher_steps) for i in range(teacher_steps))
-        self._path = noise_levels(steps, shift=shift, warp=True)
+        steps = tuple(FULL * (1 - i / options.teacher_steps) for i in range(options.teacher_steps))
+        self._path = noise_levels(steps, shift=options.shift, warp=True)
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         clip, ids, _ = self._pool.draw(self._batch, generator)
@@ -75,11 +70,11 @@ class ODEMethod:
     @torch.no_grad()
     def _teach(self, context: Tensor, noise: Tensor, text: Tensor, ids: Tensor) -> Tensor:
         """Where the guided teacher goes from `noise`, given the clean frames before it."""
-        guided = Guided(self._teacher.dit, self._guidance)
+        guided = Guided(self._teacher.dit, self._options.guidance)
         empty = self._teacher.text(torch.full_like(ids, PAD))
         cross = guided.dit.read_prompt(torch.cat([text, empty]))
         shape = (2 * noise.shape[0], *noise.shape[1:])
-        ring = ring_for(guided.dit, shape, window=self._window, device=noise.device)
+        ring = ring_for(guided.dit, shape, window=self._options.window, device=noise.device)
         for start in range(0, context.shape[1], self._frames):
             ring.place(list(range(start, start + self._frames)))
             sampler.commit(guided, context[:, start : start + self._frames], 0.0, ring, cross)
@@ -88,9 +83,9 @@ class ODEMethod:
 
     def _forced(self, context: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The context as the student is shown it, and the noise level of each of its frames."""
-        if self._forcing == "teacher" or not context.shape[1]:
+        if self._options.forcing == "teacher" or not context.shape[1]:
             return context, torch.zeros(context.shape[:2], device=context.device)
-        level_BF = chunk_levels(context, self._frames, self._shift, generator)
+        level_BF = chunk_levels(context, self._frames, self._options.shift, generator)
         noise = torch.randn(context.shape, generator=generator, device=context.device)
         return at_levels(context, noise, level_BF), level_BF
 
@@ -99,5 +94,5 @@ class ODEMethod:
         before = context.shape[1]
         sequence = self._sequences[before // self._frames]
         levels = torch.cat([context_BF, sampler.per_frame(level, start)], dim=1)
-        flow = self._student.dit(torch.cat([context, start], dim=1), levels, sequence, cross)[:, before:]
+        flow: Tensor = self._student.dit(torch.cat([context, start], dim=1), levels, sequence, cross)[:, before:]
         return start - level / FULL * flow.float()

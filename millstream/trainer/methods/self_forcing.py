@@ -32,6 +32,7 @@ from millstream.models.sampler import FlowModel
 from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import at_levels, chunk_levels, per_pixel
+from millstream.trainer.options import SelfForcingOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.reservoir import Reservoir
 from millstream.trainer.rollout import recommit, ring_for, stream_batch
@@ -84,53 +85,35 @@ class SelfForcingMethod:
         *,
         batch: int,
         levels: tuple[float, ...],
-        begun: float = 0.25,
-        switched: float = 0.25,
-        whole: float = 0.0,
-        longest: int = 4,
-        streams: int = 512,
-        renewed: float = 1.0,
-        guidance: float = 2.5,
-        lasting_guidance: float | None = None,
-        shift: float = 3.0,
-        student_every: int = 2,
-        critic_first: int = 0,
+        options: SelfForcingOptions,
         favoured: Sequence[int] = (),
-        favoured_by: float = 3.0,
-        frames_per_chunk: int = 3,
-        window: int = 9,
     ) -> None:
-        """Of the batches a share begins streams (`begun`), a share switches prompts, the rest goes on, by a window's worth of
-        chunks and up to `longest`. Of the beginnings a share is judged as a `whole`. `streams` are kept between steps; of those
-        that begin a share takes the place of kept ones (`renewed`): the less, the older they grow. Streams that go on may have
-        a guidance of their own (`lasting_guidance`): what makes a beginning clear makes what lasts too crisp. For the
-        first steps, `critic_first`, the critic learns alone: before it knows the student its opinion is only the teacher's.
-        Prompts that say one of the words (by id) `favoured` are drawn so many times as often."""
+        """`favoured` are the ids of the words that the options name."""
+        window, frames_per_chunk = options.window, options.frames_per_chunk
         assert window % frames_per_chunk == 0, f"window {window} is not whole chunks of {frames_per_chunk}"
-        assert longest * frames_per_chunk >= window, f"{longest} chunks do not show a window of {window}"
+        assert options.longest * frames_per_chunk >= window, f"{options.longest} chunks do not show a window of {window}"
         _, _, channels, rows, columns = pool.latents_KFCYX.shape
         self._chunks, device = window // frames_per_chunk, pool.latents_KFCYX.device
-        self._shape, self._window = (batch, frames_per_chunk, channels, rows, columns), window
+        self._shape, self._options = (batch, frames_per_chunk, channels, rows, columns), options
         kept = (window - frames_per_chunk, channels, rows, columns)
-        self._reservoir = Reservoir(max(streams, batch), kept, pool.ids_KWS.shape[-1], device)
+        self._reservoir = Reservoir(max(options.streams, batch), kept, pool.ids_KWS.shape[-1], device)
         self.turns = (
             Turn(
                 "student",
                 student.dit,
                 self._student_losses,
-                every=student_every,
-                after=critic_first,
+                every=options.student_every,
+                after=options.critic_first,
                 carries=self._reservoir.state,
             ),
             Turn("critic", critic, self._critic_losses),
         )
         self._student, self._teacher, self._critic, self._pool = student, teacher, critic, pool
-        self._caption_weights = pool.favouring(favoured, favoured_by)
-        self._levels, self._shift = levels, shift
-        lasting = guidance if lasting_guidance is None else lasting_guidance
-        self._guidance: dict[Kind, float] = {"begin": guidance, "go on": lasting, "switch": guidance}
-        self._renewed = round(renewed * batch)
-        self._begun, self._switched, self._begun_whole, self._longest = begun, switched, whole, longest
+        self._caption_weights = pool.favouring(favoured, options.favoured_by)
+        self._levels = levels
+        lasting = options.guidance if options.lasting_guidance is None else options.lasting_guidance
+        self._guidance: dict[Kind, float] = {"begin": options.guidance, "go on": lasting, "switch": options.guidance}
+        self._renewed = round(options.renewed * batch)
         self._made, self._wholes = _views(student.dit.config, (rows, columns), device, frames_per_chunk, window)
         self._painter = copy.deepcopy(student.dit).to(torch.bfloat16).requires_grad_(False)
         """The student as it is served: what rolls out."""
@@ -182,7 +165,7 @@ class SelfForcingMethod:
         before, ids = (None, None) if kind == "begin" else self._reservoir.take(rows)
         if ids is None or kind == "switch":
             ids = self._pool.draw_captions(batch, generator, self._caption_weights)
-        longest = self._longest if kind == "go on" else self._chunks
+        longest = self._options.longest if kind == "go on" else self._chunks
         count = self._chunks + int(lot[1] * (longest - self._chunks + 1))
         chosen = int(lot[2] * len(self._levels))
         torch._foreach_copy_(list(self._painter.parameters()), list(self._student.dit.parameters()))
@@ -202,12 +185,12 @@ class SelfForcingMethod:
         )
 
     def _kind(self, lot: float, rows: Tensor) -> Kind:
-        if lot < self._begun or not self._reservoir.all_begun(rows):
+        if lot < self._options.begun or not self._reservoir.all_begun(rows):
             return "begin"
-        return "switch" if lot < self._begun + self._switched else "go on"
+        return "switch" if lot < self._options.begun + self._options.switched else "go on"
 
     def _judge(self, kind: Kind, lot: float) -> View:
-        as_whole = kind == "go on" or (kind == "begin" and lot < self._begun_whole)
+        as_whole = kind == "go on" or (kind == "begin" and lot < self._options.whole)
         return (self._wholes if as_whole else self._made)[kind]
 
     def _stream(
@@ -215,7 +198,7 @@ class SelfForcingMethod:
     ) -> Tensor:
         """So many chunks under a prompt, in the precision of serving, after `before`, which is read under the same."""
         frames = self._shape[1]
-        ring = ring_for(self._painter, self._shape, window=self._window, device=text.device)
+        ring = ring_for(self._painter, self._shape, window=self._options.window, device=text.device)
         cross = self._painter.read_prompt(text.to(torch.bfloat16))
         first = 0 if before is None else before.shape[1] // frames
         if before is not None:
@@ -235,7 +218,7 @@ class SelfForcingMethod:
 
     def _noised(self, clean: Tensor, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Clean latents at random levels, the noise, and the level [B, F]."""
-        level = chunk_levels(clean, view.alike, self._shift, generator, margin=0.02)
+        level = chunk_levels(clean, view.alike, self._options.shift, generator, margin=0.02)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
         return at_levels(clean, noise, level), noise, level
 
@@ -270,4 +253,5 @@ class _Recorder:
         if self._calls % self._steps == self._step:
             self.starts.append(latents_BFCYX)
         self._calls += 1
-        return self._dit(latents_BFCYX, level_BF, memory, cross)
+        flow: Tensor = self._dit(latents_BFCYX, level_BF, memory, cross)
+        return flow

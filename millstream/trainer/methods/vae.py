@@ -13,14 +13,15 @@ from torch.nn import functional as F
 
 from millstream.models.brook.vae import BrookVAE
 from millstream.trainer.loop import Turn
+from millstream.trainer.options import VAEOptions
 from millstream.trainer.pool import PixelPool
 
 
 class VAEMethod:
-    def __init__(self, vae: BrookVAE, pool: PixelPool, *, batch: int, kl: float = 1e-4, edges: float = 1.0) -> None:
+    def __init__(self, vae: BrookVAE, pool: PixelPool, *, batch: int, options: VAEOptions) -> None:
         self.turns = (Turn("vae", vae, self._losses),)
         self._vae, self._pool = vae, pool
-        self._batch, self._kl, self._edges = batch, kl, edges
+        self._batch, self._options = batch, options
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         pixels, _ = self._pool.draw(self._batch, generator)
@@ -33,8 +34,8 @@ class VAEMethod:
         kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).mean()
         return {
             "pixels": pyramid_error(found, pixels),
-            "edges": self._edges * edge_error(found, pixels),
-            "kl": self._kl * kl,
+            "edges": self._options.edges * edge_error(found, pixels),
+            "kl": self._options.kl * kl,
         }
 
 
