@@ -6,7 +6,7 @@ Starts from the VAE, the judge, the latents and the teacher of a finished run. E
 its prompts as a stream goes on:
 
 teacher forcing      few steps learnt with clean frames of real clips as context
-diffusion forcing    the same with noisy ones
+diffusion forcing    the same with noisy ones, at levels drawn as for sampling or evenly; also streamed with a noised past
 self-forcing         the first, then on the student's own streams; also streamed in 1 and in 4 steps
 no initialisation    self-forcing straight from the teacher
 
@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -37,8 +38,13 @@ from millstream.trainer.plan import RECIPES, RunPlan, StagePlan, read_plan
 SHARED = ("vae-average.pt", "classifier-average.pt", "teacher-average.pt", "latents.pt")
 GOES_ON = {"self-forcing": "teacher forcing"}
 """Variants whose first stage is another's: with the same seed it would end at the same bits."""
-OTHER_STEPS = {"self-forcing": (1, 4)}
-"""Steps a chunk that a variant is judged with beside its own."""
+_NOISED_PAST = {f"past at {level:g}": {"context_noise": level} for level in (100.0, 300.0)}
+OTHERWISE: dict[str, dict[str, dict[str, Any]]] = {
+    "self-forcing": {f"steps {count}": {"steps": even_steps(count)} for count in (1, 4)},
+    "diffusion forcing": _NOISED_PAST,
+    "diffusion forcing, evenly": _NOISED_PAST,
+}
+"""How a variant is streamed and judged beside the model's own way: a name and what changes."""
 WARM_UP = 8
 """One step in so many: the recipe's warm-up would be most of a stage that is cut short."""
 Judged = dict[str, float]
@@ -71,6 +77,7 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
     return {
         "teacher forcing": (*shared, clean),
         "diffusion forcing": (*shared, noisy),
+        "diffusion forcing, evenly": (*shared, replace(noisy, options=noisy.options | {"context_shift": 1.0})),
         "self-forcing": (*shared, clean, own),
         "no initialisation": (*shared, own),
     }
@@ -92,20 +99,19 @@ def train(plan: RunPlan, source: Path, before: Path | None, folder: Path, device
 
 
 def folder_of(out: Path, variant: str, seed: int) -> Path:
-    return out / f"{variant.replace(' ', '-')}-{seed}"
+    return out / f"{variant.replace(', ', '-').replace(' ', '-')}-{seed}"
 
 
-def judge(weights: Path, steps: int | None, scale: Scale, device: str) -> Judged:
-    """With so many steps a chunk, or the model's own; as found before, if it was."""
-    said = weights.with_name("judged.json" if steps is None else f"judged-{steps}.json")
+def judge(weights: Path, way: str, changes: Mapping[str, Any], scale: Scale, device: str) -> Judged:
+    """Streamed in the model's own way but for the `changes`; as found before, if it was."""
+    said = weights.with_name(f"judged {way}".strip().replace(" ", "-") + ".json")
     if said.exists():
         return dict(json.loads(said.read_text()))
     engine = Engine("brook", weights=str(weights), device=device)
-    config = engine.stream_config() if steps is None else engine.stream_config(steps=even_steps(steps))
     judgement = judge_prompts(
         engine.model,
         load_classifier(weights.with_name("classifier.safetensors"), engine.device),
-        config=config,
+        config=engine.stream_config(**changes),
         held_out=False,
         count=scale.prompts,
         seconds=scale.seconds,
@@ -155,9 +161,9 @@ def main() -> None:
             before = folder_of(options.out, other, seed) if other else None
             variant = replace(plan, seed=seed, stages=stages, checkpoint_every=10**9)
             weights = train(variant, options.run, before, folder_of(options.out, name, seed), device)
-            for steps in (None, *OTHER_STEPS.get(name, ())):
-                key = name if steps is None else f"{name}, steps {steps}"
-                found.setdefault(key, []).append(judge(weights, steps, scale, options.device))
+            for way, changes in {"": {}, **OTHERWISE.get(name, {})}.items():
+                key = f"{name}, {way}" if way else name
+                found.setdefault(key, []).append(judge(weights, way, changes, scale, options.device))
                 print(f"{key}, seed {seed}:", json.dumps(found[key][-1]), flush=True)
     configuration = {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}
     write_report("ablation", configuration, {"over seeds": over_seeds(found), "each seed": found})

@@ -39,6 +39,8 @@ class ODEOptions(MethodOptions, frozen=True, kw_only=True):
     teacher_steps: int = 10
     shift: float = 3.0
     forcing: Forcing = "teacher"
+    context_shift: float = 3.0
+    """Of the noise levels of a noisy past; 1 draws all alike."""
     frames_per_chunk: int = 3
     window: int = 9
 

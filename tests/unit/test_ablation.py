@@ -17,6 +17,7 @@ def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
     assert {name: [stage.name for stage in stages[3:]] for name, stages in found.items()} == {
         "teacher forcing": ["ode"],
         "diffusion forcing": ["ode"],
+        "diffusion forcing, evenly": ["ode"],
         "self-forcing": ["ode", "self-forcing"],
         "no initialisation": ["self-forcing"],
     }
@@ -30,9 +31,9 @@ def test_what_was_judged_is_not_judged_again(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "teacher forcing", 3)
     folder.mkdir()
     (folder / "judged.json").write_text(json.dumps({"drift": 0.25}))
-    (folder / "judged-4.json").write_text(json.dumps({"drift": 0.5}))
+    (folder / "judged-steps-4.json").write_text(json.dumps({"drift": 0.5}))
     weights = folder / "brook.safetensors"
-    assert [judge(weights, steps, SCALE, "cpu") for steps in (None, 4)] == [{"drift": 0.25}, {"drift": 0.5}]
+    assert [judge(weights, way, {}, SCALE, "cpu") for way in ("", "steps 4")] == [{"drift": 0.25}, {"drift": 0.5}]
 
 
 def test_seeds_are_said_together_with_their_spread() -> None:
