@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt install chromium")
 FLAGS = [
     "--no-sandbox",
     "--use-fake-ui-for-media-stream",
@@ -39,6 +41,18 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
+
+
+@contextmanager
+def greeted(chrome: Browser, url: str) -> Iterator[Page]:
+    """A page that has been greeted; whatever it complains about fails the test."""
+    with chrome.new_context(permissions=["camera"], reduced_motion="reduce") as context:
+        page = context.new_page()
+        found = complaints(page)
+        page.goto(url)
+        expect(phase(page)).to_have_text("ready")
+        yield page
+    assert found == []
 
 
 def complaints(page: Page) -> list[str]:

@@ -1,64 +1,23 @@
-"""What the engine tells goes to everybody who watches, in order, once encoded; and nobody is forgotten or kept too long."""
+"""What the engine tells goes to everybody who watches, in order, once encoded."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
-from millstream.core.errors import Overloaded, UnknownSession
-from millstream.runtime.notices import Applied, Ended, Live, Waiting
+from millstream.core.errors import UnknownSession
+from millstream.runtime.notices import Applied, Live
 from millstream.server import hub as hubs
 from millstream.server import station as stations
-from millstream.server.asking import Ask, open_asked
 from millstream.server.hub import Hub
 from millstream.server.outbox import Outbox, Picture
-from millstream.server.station import OpeningBytes, Standing, Station
-from tests.server.fakes import TINY, FakeService, fake_hub, until
-
-SEA = (WeightedPrompt("sea"),)
-
-
-def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **limits: float) -> None:
-    async def main() -> None:
-        service = FakeService()
-        hub = fake_hub(service, **limits)
-        hub.start()
-        try:
-            await asyncio.wait_for(play(hub, service), 30)
-        finally:
-            await hub.close()
-        assert hub.stations == {}
-        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-
-    before = set(threading.enumerate())
-    asyncio.run(main())
-    assert {thread for thread in set(threading.enumerate()) - before if "millstream" in thread.name} == set()
-
-
-async def pictures(outbox: Outbox, count: int) -> list[Picture]:
-    return [
-        item
-        for item in await items(outbox, lambda got: sum(isinstance(i, Picture) for i in got) >= count)
-        if isinstance(item, Picture)
-    ]
-
-
-async def items(outbox: Outbox, enough: Callable[[list[Any]], bool]) -> list[Any]:
-    """What comes out, but for the figures that come every second."""
-    found: list[Any] = []
-    while not enough(found):
-        item = await outbox.take()
-        if not isinstance(item, Standing):
-            found.append(item)
-        if item is None:
-            break
-    return found
+from millstream.server.station import OpeningBytes, Standing
+from tests.server.fakes import TINY, FakeService, until
+from tests.server.hub_plays import SEA, items, pictures, with_hub
 
 
 def test_viewers_get_the_same_chunks_each_in_its_format() -> None:
@@ -193,26 +152,6 @@ def test_when_encoding_falls_behind_the_oldest_frames_go_and_every_chunk_is_stil
     with_hub(play)
 
 
-def test_the_end_is_the_last_thing_heard_and_the_station_is_gone() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
-        outbox = Outbox()
-        viewer = station.join("jpeg", outbox)
-        service.picture(station.session_id)
-        service.end(station.session_id, "enough")
-        found = await items(outbox, lambda got: None in got)
-        assert [type(item) for item in found] == [Live, Picture, Ended, type(None)]
-        await until(lambda: not hub.stations)
-        station.leave(viewer)
-        for find, name in ((hub.find, station.session_id), (hub.find_view, station.view_id)):
-            with pytest.raises(UnknownSession):
-                find(name)
-        with pytest.raises(UnknownSession):
-            station.join("jpeg", Outbox())
-
-    with_hub(play)
-
-
 def test_two_names_that_differ_and_only_one_steers() -> None:
     async def play(hub: Hub, service: FakeService) -> None:
         names = [(station.session_id, station.view_id) for station in (hub.open(SEA, TINY) for _ in range(20))]
@@ -236,31 +175,6 @@ def test_watching_is_counted_and_leaving_twice_is_leaving_once() -> None:
         assert service.sessions[station.session_id].viewers == 0
 
     with_hub(play)
-
-
-def test_a_session_that_nobody_watches_is_ended_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "TICK_S", 0.01)
-
-    async def play(hub: Hub, service: FakeService) -> None:
-        kept, left = hub.open(SEA, TINY), hub.open(SEA, TINY)
-        kept.join("jpeg", Outbox())
-        left.leave(left.join("jpeg", Outbox()))
-        await until(lambda: left.session_id not in hub.stations)
-        assert list(hub.stations) == [kept.session_id]
-
-    with_hub(play, abandon_s=0.1)
-
-
-def test_a_session_in_line_that_nobody_is_at_loses_its_place_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "TICK_S", 0.01)
-
-    async def play(hub: Hub, service: FakeService) -> None:
-        waits, lives = (hub.open(SEA, TINY) for _ in range(2))
-        service.sessions[waits.session_id].tell(Waiting(position=1, expected_wait_s=None, reason="full"))
-        await until(lambda: waits.session_id not in hub.stations)
-        assert lives.session_id in hub.stations
-
-    with_hub(play, abandon_s=1000.0, leave_line_s=0.1)
 
 
 def test_how_a_session_does_is_told_every_tick_and_only_the_newest_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,21 +210,6 @@ def test_the_last_receipt_of_each_control_can_be_asked_for_and_there_is_an_end_t
     with_hub(play)
 
 
-def test_one_that_waits_to_come_back_is_kept_as_long_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has been live, so its owner may come back to it; only who never began loses a place in line soon."""
-    monkeypatch.setattr(hubs, "TICK_S", 0.01)
-
-    async def play(hub: Hub, service: FakeService) -> None:
-        returning, newcomer = (hub.open(SEA, TINY) for _ in range(2))
-        service.picture(returning.session_id)
-        for station in (returning, newcomer):
-            service.sessions[station.session_id].tell(Waiting(position=1, expected_wait_s=None, reason="full"))
-        await until(lambda: newcomer.session_id not in hub.stations)
-        assert returning.session_id in hub.stations
-
-    with_hub(play, abandon_s=1000.0, leave_line_s=0.1)
-
-
 def test_only_controls_that_were_to_show_at_once_count_as_latency() -> None:
     async def play(hub: Hub, service: FakeService) -> None:
         station = hub.open(SEA, TINY)
@@ -322,86 +221,3 @@ def test_only_controls_that_were_to_show_at_once_count_as_latency() -> None:
         assert "millstream_control_seconds_count 1.0" in text
 
     with_hub(play)
-
-
-def test_a_session_may_give_way_and_the_servers_limits_hold_for_all() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = open_asked(hub, Ask(prompt="sea", weight=0.25))
-        request = service.sessions[station.session_id].request
-        assert (request.weight, request.idle_s, request.max_life_s, request.max_chunks) == (0.25, 5, 60, 100)
-
-    with_hub(play, idle_s=5, max_life_s=60, max_chunks=100)
-
-
-def test_there_is_an_end_to_sessions_and_to_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stations, "MAX_VIEWERS", 2)
-
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
-        hub.open(SEA, TINY)
-        with pytest.raises(Overloaded, match="2 sessions"):
-            hub.open(SEA, TINY)
-        for _ in range(2):
-            station.join("jpeg", Outbox())
-        with pytest.raises(Overloaded, match="2 watch"):
-            station.join("jpeg", Outbox())
-
-    with_hub(play, max_sessions=2)
-
-
-def test_an_encoder_that_fails_ends_its_session_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = stations.encoder_for
-
-    def broken(format: Any, fps: float) -> Any:
-        encoder = real(format, fps)
-        if format == "webp":
-            encoder.encode = lambda frames: 1 / 0
-        return encoder
-
-    monkeypatch.setattr(stations, "encoder_for", broken)
-
-    async def play(hub: Hub, service: FakeService) -> None:
-        good, bad = hub.open(SEA, TINY), hub.open(SEA, TINY)
-        well, ill = Outbox(), Outbox()
-        good.join("jpeg", well)
-        bad.join("webp", ill)
-        for station in (good, bad):
-            service.picture(station.session_id)
-        assert isinstance((await items(ill, lambda got: None in got))[-2], Ended)
-        await until(lambda: list(hub.stations) == [good.session_id])
-        assert (await pictures(well, 1))[0].parts
-        assert list(service.sessions) == [good.session_id]
-
-    with_hub(play)
-
-
-def test_closing_the_hub_ends_every_session_in_words() -> None:
-    outboxes = [Outbox() for _ in range(3)]
-
-    async def play(hub: Hub, service: FakeService) -> None:
-        for outbox in outboxes:
-            hub.open(SEA, TINY).join("jpeg", outbox)
-
-    with_hub(play)
-
-    async def last(outbox: Outbox) -> Any:
-        return (await items(outbox, lambda got: None in got))[-2]
-
-    for outbox in outboxes:
-        assert "shutting down" in asyncio.run(last(outbox)).reason
-
-
-def test_stations_do_not_keep_ended_sessions_frames() -> None:
-    held: list[Station] = []
-
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
-        outbox = Outbox()
-        station.join("jpeg", outbox)
-        service.picture(station.session_id)
-        await pictures(outbox, 1)
-        held.append(station)
-
-    with_hub(play)
-    assert held[0]._last is None
-    assert held[0]._encodings == {}

@@ -18,7 +18,7 @@ from millstream.server.auth import access_for
 from tests.server import browser as screen
 from tests.server.serving import serving
 
-pytestmark = pytest.mark.skipif(screen.CHROMIUM is None, reason="no chromium on PATH: apt install chromium")
+pytestmark = screen.needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +35,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(chrome: Browser, server: str) -> Iterator[Page]:
-    """A page that has been greeted; whatever it complains about fails the test."""
-    with chrome.new_context(reduced_motion="reduce", permissions=["camera"]) as context:
-        page = context.new_page()
-        complaints = screen.complaints(page)
-        page.goto(server)
-        expect(screen.phase(page)).to_have_text("ready")
+    with screen.greeted(chrome, server) as page:
         yield page
-        assert complaints == []
 
 
 def test_the_picture_follows_the_prompt_after_two_receipts(page: Page) -> None:

@@ -19,7 +19,7 @@ from millstream.models.dit import CausalDiT
 from millstream.models.wan.layouts import Layout, Part, translation
 from millstream.models.wan.text import build_umt5
 from millstream.models.wan.vae import WanVAE
-from millstream.models.weights.fill import fill_random
+from millstream.models.weights.fill import fill, fill_random
 from millstream.models.weights.lora import merging
 
 TINY = MODELS["wan-tiny"]
@@ -117,3 +117,9 @@ def assert_same(found: Weights, expected: Weights) -> None:
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype, name
         assert torch.equal(found[name], tensor), name
+
+
+def filled(part: Part, *sources: Path, dtype: torch.dtype = torch.float32, prefer_ema: bool = True) -> nn.Module:
+    module = meta_module(part)
+    fill(module, part, sources, device="cpu", dtype=dtype, prefer_ema=prefer_ema)
+    return module

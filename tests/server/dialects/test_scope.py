@@ -1,0 +1,127 @@
+"""Scope's dialect, spoken by a client that knows its public description alone, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.server.clients.scope_client import Camera, ScopeClient
+from tests.server.serving import Serving
+
+
+def with_scope(server: Serving, does: Callable[[ScopeClient], Awaitable[None]]) -> None:
+    async def run() -> None:
+        client = ScopeClient(server.url())
+        try:
+            await does(client)
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+
+
+def test_scope_the_servers_one_pipeline_loads_and_no_other(server: Serving) -> None:
+    async def run(client: ScopeClient) -> None:
+        refused = await client.request("POST", "/pipeline/load", {"pipeline_id": "longlive"})
+        assert (refused.status_code, "wan-tiny" in refused.json()["detail"]) == (404, True)
+        params = {"height": 64, "width": 48, "seed": 5, "vae_type": "tae"}
+        asked = {"pipeline_id": "wan-tiny", "load_params": params, "quantization": "fp8", "user_id": None}
+        loaded = await client.request("POST", "/pipeline/load", asked)
+        assert loaded.json()["left_out"] == ["vae_type", "quantization"]
+        status = (await client.request("GET", "/pipeline/status")).json()
+        assert (status["status"], status["load_params"]) == ("loaded", {"height": 64, "width": 48, "seed": 5})
+        await client.connect(prompts=[{"text": "sea", "weight": 1.0}])
+        assert {(frame.height, frame.width) for frame in await client.frames(3)} == {(64, 48)}
+
+    with_scope(server, run)
+
+
+def test_scope_parameters_become_controls_and_the_rest_is_answered_in_words(server: Serving) -> None:
+    async def run(client: ScopeClient) -> None:
+        first = {"prompts": [{"text": "sea", "weight": 1.0}], "denoising_step_list": [1000, 500], "manage_cache": True}
+        await client.connect(trickle=True, **first, vace_context_scale=1.5)
+        await client.frames(2)
+        assert (await client.hear("note"))["parameter"] == "vace_context_scale"
+        sent = {
+            "prompts": [{"text": "a storm", "weight": 0.7}, {"text": "sun", "weight": 0.3}],
+            "denoising_step_list": [1000],
+            "reset_cache": True,
+            "kv_cache_attention_bias": 0.5,
+            "transition": {"target_prompts": [{"text": "night"}], "num_steps": 2, "temporal_interpolation_method": "slerp"},
+        }
+        client.channel.send(msgspec.json.encode(sent).decode())
+        for name in ("reset_cache", "prompts", "transition", "denoising_step_list", "kv_cache_attention_bias"):
+            await client.hear("receipt", parameter=name, state="queued")
+        assert (await client.hear("note"))["parameter"] == "temporal_interpolation_method"
+        for name in ("reset_cache", "prompts", "transition", "denoising_step_list", "kv_cache_attention_bias"):
+            await client.hear("receipt", parameter=name, state="applied")
+        client.channel.send('{"paused": true, "noise_scale": 0.5, "recording": true}')
+        assert "this session has none" in (await client.hear("error", parameter="noise_scale"))["error_message"]
+        assert "keeps no recordings" in (await client.hear("error"))["error_message"]
+        await client.hear("receipt", parameter="paused", state="applied")
+
+    with_scope(server, run)
+
+
+def test_scope_a_camera_becomes_the_stream_and_hanging_up_ends_it(server: Serving) -> None:
+    async def run(client: ScopeClient) -> None:
+        await client.connect(camera=Camera(), input_mode="video", noise_scale=0.5, prompts=[{"text": "sea"}])
+        await client.frames(5)
+        client.channel.send('{"noise_scale": 0.2}')
+        await client.hear("receipt", parameter="noise_scale", state="queued")
+        await client.hang_up()
+        await asyncio.to_thread(server.until_empty)
+
+    with_scope(server, run)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"sdp": "x", "type": "offer", "initialParameters": {"prompts": [{"text": "sea"}]}}, 400, "offer"),
+        ({"sdp": "x", "type": "offer"}, 400, "prompts"),
+        ({"sdp": "x", "type": "answer", "initialParameters": {}}, 400, "offer"),
+        ({"sdp": "x" * 200_000, "type": "offer"}, 413, "bytes"),
+        ({"type": "offer"}, 400, "sdp"),
+        ([], 400, "body"),
+    ],
+)
+def test_scope_offers_that_cannot_be_used_leave_nothing(server: Serving, body: Any, status: int, said: str) -> None:
+    async def run(client: ScopeClient) -> None:
+        response = await client.request("POST", "/webrtc/offer", body)
+        assert (response.status_code, said in response.json()["detail"]) == (status, True), response.text
+
+    with_scope(server, run)
+
+
+def test_scope_nobody_hangs_up_a_connection_that_is_not_there(server: Serving) -> None:
+    async def run(client: ScopeClient) -> None:
+        assert (await client.request("DELETE", "/webrtc/offer/guess")).status_code == 404
+        assert (await client.request("PATCH", "/webrtc/offer/guess", {"candidates": []})).status_code == 404
+
+    with_scope(server, run)
+
+
+def test_scope_nonsense_on_the_channel_is_answered_and_the_stream_goes_on(server: Serving) -> None:
+    async def run(client: ScopeClient) -> None:
+        await client.connect(prompts=[{"text": "sea"}])
+        await client.frames(1)
+        for text in (
+            "{",
+            "[]",
+            '{"prompts": "sea"}',
+            '{"prompts": [{"text": "sea", "wieght": 2}]}',
+            '{"transition": {"target_prompts": [{"text": "sea"}], "speed": 2}}',
+            '{"denoising_step_list": [1, 2]}',
+            '{"noise_scale": 0.5}',
+            '{"x": 1e999}',
+        ):
+            client.channel.send(text)
+            await client.hear("error")
+        await client.frames(3)
+
+    with_scope(server, run)

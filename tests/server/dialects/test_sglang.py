@@ -1,0 +1,112 @@
+"""SGLang's dialect, spoken by a client that knows its public description alone, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any
+
+import pytest
+from PIL import Image
+from websockets.exceptions import ConnectionClosed
+
+from tests.server.clients.sglang_client import sglang_client
+from tests.server.dialects.chunks import FIRST, FPS, LATER
+from tests.server.serving import Serving
+
+
+@pytest.mark.parametrize("format", ["webp", "jpeg", "raw"])
+def test_sglang_chunks_come_as_frame_batches_and_end_after_max_chunks(server: Serving, format: str) -> None:
+    async def run() -> None:
+        async with sglang_client(server.socket_url()) as client:
+            await client.init("sea", size="48x64", fps=FPS, max_chunks=3, realtime_output_format=format, guidance_scale=1.0)
+            chunks = [await client.chunk() for _ in range(3)]
+            with pytest.raises(ConnectionClosed):
+                await client.chunk()
+        assert [chunk.stats["chunk_index"] for chunk in chunks] == [0, 1, 2]
+        assert (
+            [chunk.num_frames for chunk in chunks] == [chunk.stats["num_frames"] for chunk in chunks] == [FIRST, LATER, LATER]
+        )
+        assert chunks[0].stats["notes"] == ["guidance_scale means nothing here and was left out"]
+        assert client.errors == []
+        if format == "raw":
+            assert {len(frame) for frame in chunks[1].frames} == {LATER * 64 * 48 * 3}
+        else:
+            assert {Image.open(io.BytesIO(frame)).size for frame in chunks[1].frames} == {(48, 64)}
+            assert chunks[1].content_types == {f"image/{format}"}
+
+    asyncio.run(run())
+
+
+def test_sglang_prompt_events_get_two_receipts_and_others_an_error_while_the_stream_goes_on(server: Serving) -> None:
+    async def run() -> None:
+        async with sglang_client(server.socket_url()) as client:
+            await client.init("sea", fps=FPS, first_frame=b"a picture")
+            await client.chunk()
+            assert "first_frame" in client.errors.pop()["content"]
+            await client.event("prompt", {"prompt": "a storm"}, event_id=7)
+            await client.event("camera_actions", ["w"], event_id=8)
+            await client.send({"type": "event", "kind": "camera_actions", "event_id": 9, "speed": 2, "smooth": None})
+            receipts: list[dict[str, Any]] = []
+            notes: list[str] = []
+            while len(receipts) < 2 or not notes:
+                stats = (await client.chunk()).stats
+                receipts += stats["receipts"]
+                notes += stats["notes"]
+            assert notes == ["speed means nothing here and was left out"]
+            assert [(each["event_id"], each["state"]) for each in receipts] == [(7, "queued"), (7, "applied")]
+            assert [(each["event_id"], each["code"]) for each in client.errors] == [(8, "bad_control"), (9, "bad_control")]
+            assert "camera_actions" in client.errors[0]["content"]
+            await client.chunk()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"type": "event", "kind": "prompt", "payload": "x"}, "say init first"),
+        ({"type": "init", "prompt": ""}, "prompt"),
+        ({"type": "init", "prompt": 7}, "prompt"),
+        ({"type": "init", "prompt": "x", "fps": float("nan")}, "fps"),
+        ({"type": "init", "prompt": "x", "fps": 1e300}, "fps"),
+        ({"type": "init", "prompt": "x", "size": "wide"}, "size"),
+        ({"type": "init", "prompt": "x", "size": "65x64"}, "multiples of 16"),
+        ({"type": "init", "prompt": "x", "max_chunks": 0}, "max_chunks"),
+        ({"type": "init", "prompt": "x" * 2**20}, "bytes"),
+        ({"type": "weather"}, "type must be"),
+        ([1, 2, 3], "a map"),
+        ({1: 2}, "a map"),
+    ],
+)
+def test_sglang_nonsense_is_answered_and_the_connection_still_works(server: Serving, message: Any, said: str) -> None:
+    async def run() -> None:
+        async with sglang_client(server.socket_url()) as client:
+            await client.send(message)
+            assert said in (await client.error())["content"]
+            await client.init("sea", fps=FPS)
+            assert (await client.chunk()).num_frames == FIRST
+            await client.init("sea")
+            assert "already" in (await client.error())["content"]
+
+    asyncio.run(run())
+
+
+def test_sglang_bytes_that_are_no_messagepack_are_answered(server: Serving) -> None:
+    async def run() -> None:
+        async with sglang_client(server.socket_url()) as client:
+            for data in (
+                b"",
+                b"\xc1",
+                b"\x91" * 20_000,
+                b"\xdf\xff\xff\xff\xff",
+                "text",
+                b"\xc6\xff\xff\xff\xffx",
+                b"\x80" * 5,
+            ):
+                await client.socket.send(data)
+                assert (await client.error())["code"] == "bad_message"
+            await client.socket.send(bytes(5 * 2**20))
+            assert (await client.error())["code"] == "too_large"
+
+    asyncio.run(run())

@@ -1,0 +1,55 @@
+"""The page's playout and its strip of chunks: frames when they are due, and never too many."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
+
+from playwright.sync_api import Page
+
+from tests.server import browser as screen
+
+pytestmark = screen.needs_chromium
+
+
+def test_the_strip_and_the_buffer_are_bounded(page: Page) -> None:
+    figures = page.evaluate(
+        """async () => {
+            const { Timeline } = await import("./timeline.js");
+            const make = (tag) => document.body.appendChild(document.createElement(tag));
+            const [runs, pending, empty] = [make("ol"), make("ul"), make("p")];
+            const strip = new Timeline({ runs, pending, empty });
+            for (let index = 0; index < 500; index++) {
+                const prompts = [{ text: `prompt ${index >> 5}`, weight: 1 }];
+                strip.add({ index, epoch: 0, media_s: index, fps: 16, prompts, late_s: 0, total_ms: 1 }, []);
+                strip.queue(`c${index}`, "cut", index);
+            }
+            const { Playout } = await import("./playout.js");
+            let discarded = 0;
+            const playout = new Playout({ capacity: 100, discard: () => discarded++ });
+            for (let i = 0; i < 500; i++) playout.add({ at: i / 16, lasts: 1 / 16 });
+            return [runs.querySelectorAll(".cell").length, runs.children.length, pending.children.length, discarded];
+        }"""
+    )
+    assert figures == [120, 5, 16, 400]
+
+
+def test_frames_are_due_by_media_time_and_a_dry_buffer_waits(page: Page) -> None:
+    shown = page.evaluate(
+        """async () => {
+            const { Playout } = await import("./playout.js");
+            const playout = new Playout({ maxAhead: 3 });
+            const shown = [];
+            const look = (now) => shown.push(playout.due(now)?.at ?? null);
+            for (let i = 0; i < 4; i++) playout.add({ at: 10 + i * 0.25, lasts: 0.25 });
+            look(0); look(0.1); look(0.2); look(0.9); look(2); look(3);
+            playout.add({ at: 11, lasts: 0.25 });
+            look(7); look(7.1);
+            for (let i = 0; i < 40; i++) playout.add({ at: 11.25 + i * 0.25, lasts: 0.25 });
+            look(7.2);
+            return { shown, stalls: playout.stalls, ahead: playout.ahead(7.2) };
+        }"""
+    )
+    assert shown["shown"] == [None, 10, None, 10.75, None, None, None, 11, 18.25]
+    assert (shown["stalls"], shown["ahead"]) == (1, pytest.approx(3))

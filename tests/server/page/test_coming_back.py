@@ -1,0 +1,128 @@
+"""Connections that break, pages that reload, lines to wait in and links to watch by, in a real browser."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
+
+from playwright.sync_api import Page, expect
+
+from millstream.server.messages import Attach, Start
+from tests.server import browser as screen
+from tests.server.fake_stream import FakeStream
+from tests.server.page.heard import controls
+
+pytestmark = screen.needs_chromium
+
+
+def chunks_on_strip(page: Page) -> list[int]:
+    labels = page.get_by_role("region", name="Timeline").locator(".cell > span:first-of-type")
+    return [int(text) for text in labels.all_inner_texts()]
+
+
+def test_the_same_session_goes_on_after_a_lost_connection(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    server.drop_connections()
+    expect(page.get_by_role("alert")).to_contain_text("connection is lost")
+    expect(screen.phase(page)).to_have_text("live")
+    screen.wait_until_moving(page)
+    assert len(server.sessions) == 1
+    assert any(isinstance(asked, Attach) for asked in server.heard)
+    chunks = chunks_on_strip(page)
+    assert chunks == list(range(len(chunks))), "the strip goes on without a hole or a repetition"
+
+
+def test_a_reload_comes_back_to_the_same_session(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.reload()
+    expect(screen.phase(page)).to_have_text("live")
+    screen.wait_until_moving(page)
+    assert len(server.sessions) == 1
+
+
+def test_a_paused_stream_is_still_paused_after_a_lost_connection(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Pause").click()
+    expect(screen.phase(page)).to_have_text("paused")
+    server.drop_connections()
+    expect(screen.phase(page)).to_have_text("reconnecting")
+    expect(screen.phase(page)).to_have_text("paused")
+    page.get_by_role("button", name="Resume").click()
+    screen.wait_until_moving(page)
+    expect(screen.phase(page)).to_have_text("live")
+
+
+def test_video_is_played_when_asked_for_and_goes_on_after_a_lost_connection(page: Page, server: FakeStream) -> None:
+    page.get_by_text("New stream", exact=True).click()
+    page.get_by_label("Pictures").select_option("mp4")
+    screen.start(page, "a kite")
+    video = page.locator("#video")
+    expect(video).to_be_visible()
+    page.wait_for_function("document.getElementById('video').currentTime > 1")
+    server.drop_connections()
+    expect(screen.phase(page)).to_have_text("reconnecting")
+    expect(screen.phase(page)).to_have_text("live")
+    screen.start(page, "a comet")
+    expect(page.get_by_role("status", name="Last change")).to_have_text(re.compile(r"applied at chunk \d+, on screen after"))
+
+
+def test_two_tabs_are_two_sessions_with_pictures_of_their_own(page: Page, server: FakeStream) -> None:
+    other = page.context.new_page()
+    other.goto(server.url)
+    screen.start(page, "a kite")
+    screen.start(other, "a comet")
+    for tab in (page, other):
+        screen.wait_until_moving(tab)
+    assert len(server.sessions) == 2
+    assert screen.mean_colour(page) != pytest.approx(screen.mean_colour(other), abs=4)
+    seeds = {asked.seed for asked in server.heard if isinstance(asked, Start)}
+    assert len(seeds) == 2, "each stream has noise of its own"
+
+
+def test_a_refusal_is_told_with_its_reason_and_can_be_tried_again(page: Page, server: FakeStream) -> None:
+    server.admission = "refuse"
+    screen.start(page, "a kite")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("cannot take this stream now. 3 streams use 0.93 of the device")
+    server.admission = "admit"
+    alert.get_by_role("button", name="Start again").click()
+    expect(screen.phase(page)).to_have_text("live")
+
+
+def test_waiting_is_told_with_the_position_until_there_is_room(page: Page, server: FakeStream) -> None:
+    server.admission = "wait"
+    screen.start(page, "a kite")
+    expect(page.get_by_role("alert")).to_contain_text("You are number 2 in line, about 30 s. Every place is taken.")
+    expect(screen.phase(page)).to_have_text("in line")
+    screen.start(page, "a comet")
+    expect(page.get_by_role("status", name="Last change")).to_contain_text("Still in line")
+    server.admission = "admit"
+    expect(screen.phase(page)).to_have_text("live")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    assert len([asked for asked in server.heard if isinstance(asked, Start)]) == 1
+
+
+def test_a_view_link_shows_the_stream_and_steers_nothing(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    watcher = page.context.new_page()
+    watcher.goto(f"{server.url}/?view=s0")
+    expect(screen.phase(watcher)).to_have_text("watching")
+    screen.wait_until_moving(watcher)
+    expect(watcher.get_by_role("textbox")).to_have_count(0)
+    expect(watcher.get_by_role("button", name="Record")).to_have_count(0)
+    watcher.keyboard.press("c")
+    watcher.keyboard.press("Space")
+    screen.wait_until_moving(watcher)
+    assert controls(server) == []
+
+
+def test_a_view_link_to_nothing_says_so(page: Page, server: FakeStream) -> None:
+    page.goto(f"{server.url}/?view=gone")
+    expect(page.get_by_role("alert")).to_contain_text("That stream is not there any more.")

@@ -1,0 +1,87 @@
+"""A stream from a camera or a file, and the knobs beside it, in a real browser."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
+
+from playwright.sync_api import Page, expect
+
+from millstream.core.controls import SetNoiseScale, SetSeed, SetSteps, SetWindow
+from millstream.server.messages import Start
+from millstream.server.picture import png
+from millstream.server.video_writer import VideoWriter
+from tests.server import browser as screen
+from tests.server.fake_stream import FakeStream
+from tests.server.page.heard import controls
+
+pytestmark = screen.needs_chromium
+
+
+def wait_for_frames(page: Page, server: FakeStream, count: int) -> None:
+    """Until the camera or file has sent so many."""
+    give_up = time.monotonic() + screen.PATIENCE_MS / 1000
+    while server.frames_in < count:
+        assert time.monotonic() < give_up, f"{server.frames_in} frames came, not {count}"
+        page.wait_for_timeout(5)  # milliseconds in which the page goes on
+
+
+def test_every_knob_sends_its_control(page: Page, server: FakeStream) -> None:
+    page.get_by_role("radio", name="Camera").check(force=True)
+    expect(page.get_by_label("Your input")).to_be_visible()
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("spinbutton", name="Seed").fill("7")
+    page.get_by_role("slider", name="Steps").press("ArrowLeft")
+    page.get_by_role("spinbutton", name="Window").fill("12")
+    page.get_by_role("spinbutton", name="Window").press("Enter")
+    page.get_by_role("slider", name="Noise").press("ArrowRight")
+    expect(page.get_by_role("status", name="Last change")).to_contain_text("Noise 75% applied")
+    sent = {type(control): control for control in controls(server)}
+    assert sent[SetSeed].seed == 7  # type: ignore[attr-defined]
+    assert sent[SetSteps].steps == pytest.approx((1000, 2000 / 3, 1000 / 3))  # type: ignore[attr-defined]
+    assert (sent[SetWindow].window, sent[SetWindow].sink) == (12, 3)  # type: ignore[attr-defined]
+    assert sent[SetNoiseScale].noise_scale == pytest.approx(0.75)  # type: ignore[attr-defined]
+
+
+def test_camera_frames_reach_the_server_at_the_streams_rate(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("radio", name="Camera").check(force=True)
+    expect(page.get_by_label("Your input")).to_be_visible()
+    expect(screen.phase(page)).to_have_text("live")
+    rate, already, begun = 16, server.frames_in, time.monotonic()
+    wait_for_frames(page, server, already + rate)
+    assert 1 / 1.2 <= time.monotonic() - begun < 2, "a second's worth of frames in about a second"
+    assert [asked.input for asked in server.heard if isinstance(asked, Start)] == [False, True]
+
+
+@pytest.mark.parametrize("kind", ["still.png", "film.mp4"])
+def test_a_file_becomes_the_input(page: Page, server: FakeStream, tmp_path: Path, kind: str) -> None:
+    path, frames_THW3 = tmp_path / kind, np.full((16, 48, 96, 3), 128, np.uint8)
+    if kind == "still.png":
+        path.write_bytes(png(frames_THW3[0]))
+    else:
+        with VideoWriter(path, fps=16) as film:
+            film.write(frames_THW3)
+    page.get_by_role("textbox", name="Prompt").fill("a kite")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("radio", name="File").check(force=True)
+    chooser.value.set_files(path)
+    screen.wait_until_moving(page)
+    assert [asked.input for asked in server.heard if isinstance(asked, Start)] == [True]
+    wait_for_frames(page, server, 2)
+
+
+def test_a_file_that_is_no_picture_is_told_in_words(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "notes.mp4").write_text("not a video")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("radio", name="File").check(force=True)
+    chooser.value.set_files(tmp_path / "notes.mp4")
+    expect(page.get_by_role("alert")).to_contain_text("notes.mp4 is not a video or picture")
+    expect(page.get_by_role("radio", name="Words")).to_be_checked()

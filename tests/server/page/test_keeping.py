@@ -1,0 +1,46 @@
+"""What people take away from the page: recordings and saved streams."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
+
+from playwright.sync_api import Page, expect
+
+from tests.server import browser as screen
+from tests.server.fake_stream import FakeStream
+
+pytestmark = screen.needs_chromium
+
+
+def test_a_recording_is_offered_for_download(page: Page) -> None:
+    screen.start(page, "a kite")
+    page.get_by_role("button", name="Record").click()
+    expect(page.locator("#recording-mark")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.path().read_bytes() == b"a recording"
+
+
+def test_a_recording_that_a_lost_connection_ended_is_offered_too(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    page.get_by_role("button", name="Record").click()
+    expect(page.locator("#recording-mark")).to_be_visible()
+    server.drop_connections()
+    expect(page.get_by_role("link", name="Download")).to_be_visible()
+    expect(page.get_by_role("button", name="Record")).to_be_enabled()
+    expect(page.locator("#recording-mark")).to_be_hidden()
+
+
+def test_a_saved_stream_can_be_gone_on_from(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("status", name="News")).to_contain_text("Saved, 1.2 MB")
+    page.get_by_role("button", name="Saved").click()
+    page.get_by_role("button", name="Go on from a kite").click()
+    expect(screen.phase(page)).to_have_text("live")
+    screen.wait_until_moving(page)
+    assert server.heard[-1].snapshot == "s0"

@@ -1,0 +1,80 @@
+"""What the page looks like to everybody: themes, names, sizes and contrasts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
+
+from playwright.sync_api import Page
+
+from tests.server import browser as screen
+from tests.server.fake_stream import WEB, FakeStream
+
+pytestmark = screen.needs_chromium
+
+
+def test_both_themes_follow_the_system_and_the_switch(page: Page) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(background)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(background)
+    page.get_by_role("button", name="Switch between dark and light").click()
+    assert page.evaluate(background) == dark != light
+    page.reload()
+    assert page.evaluate(background) == dark, "the choice is remembered"
+
+
+def test_every_control_has_a_name(page: Page) -> None:
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("button:not([hidden]), a[href], input, select, textarea")].filter((element) => {
+            const label = element.labels?.[0]?.textContent ?? "";
+            return !(element.getAttribute("aria-label") ?? element.textContent + label).trim();
+        }).map((element) => element.outerHTML)"""
+    )
+    assert nameless == []
+
+
+def test_a_phone_needs_no_sideways_scrolling(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    screen.start(page, "a kite with a very long tail over a very wide sea at the end of a very long day")
+    screen.wait_until_moving(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_the_page_asks_nobody_but_its_server(page: Page, server: FakeStream) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.reload()
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    assert asked
+    assert all(url.startswith((server.url, "blob:", "data:")) for url in asked), asked
+
+
+@pytest.mark.parametrize("path", sorted(WEB.glob("*.js")) + sorted(WEB.glob("*.css")), ids=lambda path: path.name)
+def test_every_file_of_the_page_says_what_it_is(path: Path) -> None:
+    assert path.read_text().startswith("/*"), f"{path.name} begins without a word about itself"
+
+
+def luminance(colour: str) -> float:
+    """As WCAG defines it, of #rgb or #rrggbb."""
+    digits = colour.lstrip("#")
+    digits = digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)
+    shares = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("ground", ["wall", "panel", "raised"])
+@pytest.mark.parametrize("ink", ["ink", "soft", "faint", "accent", "good", "warn", "bad"])
+def test_text_is_readable_in_both_themes(ink: str, ground: str) -> None:
+    pairs = re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\)", (WEB / "theme.css").read_text())
+    colours = {name: (light, dark) for name, light, dark in pairs}
+    for one, other in zip(colours[ink], colours[ground], strict=True):
+        darker, lighter = sorted((luminance(one), luminance(other)))
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, f"{one} on {other}"

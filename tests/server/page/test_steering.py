@@ -1,0 +1,136 @@
+"""What people see while they steer a stream in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from millstream.core.controls import Cut, SetPrompt
+from millstream.server.messages import Start
+from tests.server import browser as screen
+from tests.server.fake_stream import EXAMPLES, FakeStream
+from tests.server.page.heard import controls
+
+pytestmark = screen.needs_chromium
+
+
+def test_the_picture_moves(page: Page) -> None:
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("live")
+    screen.wait_until_moving(page)
+    screen.wait_until_moving(page)
+
+
+def test_an_example_starts_a_stream_with_one_click(page: Page, server: FakeStream) -> None:
+    page.get_by_role("button", name=EXAMPLES[1]).click()
+    expect(screen.phase(page)).to_have_text("live")
+    expect(page.get_by_role("img", name=f"The stream: {EXAMPLES[1]}")).to_be_visible()
+    assert isinstance(server.heard[0], Start)
+
+
+def test_a_prompt_is_shown_queued_then_applied_then_seen(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    before = screen.mean_colour(page)
+    screen.start(page, "a comet")
+    status = page.get_by_role("status", name="Last change")
+    expect(status).to_have_text(re.compile(r"Prompt queued for chunk \d+"))
+    expect(status).to_have_text(re.compile(r"Prompt applied at chunk \d+, on screen after [\d.]+ s"))
+    after = screen.mean_colour(page)
+    assert max(abs(a - b) for a, b in zip(before, after, strict=True)) > 8, f"{before} → {after}"
+    chunk = re.findall(r"chunk (\d+)", status.inner_text())[0]
+    expect(page.get_by_role("listitem", name=re.compile(rf"Chunk {chunk} .*Prompt applied at chunk {chunk}"))).to_be_visible()
+    expect(page.locator("#meter-latency")).to_have_text(re.compile(r"[\d.]+ s"))
+
+
+def test_figures_and_where_the_time_goes_are_told(page: Page) -> None:
+    screen.start(page, "a kite")
+    expect(page.locator("#meter-fps")).to_have_text(re.compile(r"^[1-9][\d.]* of 16$"))
+    expect(page.locator("#meter-continuity")).to_have_text("99.7 %")
+    expect(page.locator("#meter-viewers")).to_have_text("1")
+    told = "Where a chunk's time goes: prompt 10 ms, step 80 ms, decode 25 ms, other 5 ms"
+    expect(page.get_by_role("img", name=told)).to_be_visible()
+    expect(page.get_by_text("120 ms of work for 500 ms of stream")).to_be_visible()
+
+
+def test_every_chunk_leaves_its_picture_on_the_strip_under_its_prompt(page: Page) -> None:
+    screen.start(page, "a kite")
+    painted = """() => {
+        const thumbnail = document.querySelector(".cell canvas");
+        if (!thumbnail) return false;
+        const copy = new OffscreenCanvas(thumbnail.width, thumbnail.height).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(thumbnail, 0, 0);
+        return copy.getImageData(0, 0, thumbnail.width, thumbnail.height).data.every((value, i) => i % 4 < 3 || value === 255);
+    }"""
+    page.wait_for_function(painted)
+    expect(page.locator(".run").first).to_contain_text("a kite")
+
+
+def test_a_blend_is_as_long_as_it_was_asked_to_be(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("live")
+    page.get_by_role("radio", name="Blend").check(force=True)
+    page.get_by_role("spinbutton", name="Blend length in chunks").fill("7")
+    screen.start(page, "a comet")
+    expect(page.get_by_role("status", name="Last change")).to_contain_text("applied")
+    assert [(each.mode, each.chunks) for each in controls(server) if isinstance(each, SetPrompt)] == [("blend", 7)]
+
+
+def test_words_that_are_not_understood_are_named(page: Page) -> None:
+    screen.start(page, "a blorp at sea")
+    expect(page.get_by_role("status", name="Words not understood")).to_have_text("Not understood: “blorp”")
+    screen.start(page, "a boat at sea")
+    expect(page.get_by_role("status", name="Words not understood")).to_be_hidden()
+
+
+def test_left_out_pictures_and_overload_are_told(page: Page, server: FakeStream) -> None:
+    server.dropped = 3
+    screen.start(page, "a kite")
+    expect(page.get_by_role("status", name="News")).to_contain_text("the pictures of 3 chunks were left out")
+    server.overloaded = True
+    expect(screen.phase(page)).to_have_text("overloaded")
+
+
+def test_everything_can_be_done_from_the_keyboard(page: Page, server: FakeStream) -> None:
+    keyboard = page.keyboard
+    keyboard.press("/")
+    expect(page.get_by_role("textbox", name="Prompt")).to_be_focused()
+    keyboard.type("a kite")
+    keyboard.press("Enter")
+    expect(screen.phase(page)).to_have_text("live")
+    keyboard.press("Escape")
+    keyboard.press("2")
+    expect(page.get_by_role("radio", name="Blend")).to_be_checked()
+    keyboard.press("Space")
+    expect(screen.phase(page)).to_have_text("paused")
+    keyboard.press("Space")
+    expect(screen.phase(page)).to_have_text("live")
+    keyboard.press("c")
+    keyboard.press("/")
+    keyboard.press("Control+A")
+    keyboard.type("a comet")
+    keyboard.press("Enter")
+    expect(page.get_by_role("status", name="Last change")).to_contain_text("Prompt applied")
+    assert any(isinstance(control, Cut) for control in controls(server))
+    assert controls(server)[-1] == SetPrompt(id=controls(server)[-1].id, prompt="a comet", mode="blend", chunks=4)  # type: ignore[attr-defined]
+    keyboard.press("Escape")
+    keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+
+
+def test_earlier_prompts_come_back_with_the_arrow_keys(page: Page) -> None:
+    prompt = page.get_by_role("textbox", name="Prompt")
+    for text in ("a kite", "a comet"):
+        screen.start(page, text)
+        expect(screen.phase(page)).to_have_text("live")
+    prompt.fill("a draft")
+    for key, text in [("ArrowUp", "a comet"), ("ArrowUp", "a kite"), ("ArrowUp", "a kite"), ("ArrowDown", "a comet")]:
+        prompt.press(key)
+        expect(prompt).to_have_value(text)
+    prompt.press("ArrowDown")
+    expect(prompt).to_have_value("a draft")

@@ -1,0 +1,21 @@
+"""Chunks as the load harness hears of them, at one rate."""
+
+from __future__ import annotations
+
+from millstream.core.controls import Receipt
+from millstream.load.messages import ChunkHeader
+
+FPS, FRAMES = 16.0, 12
+CHUNK_S = FRAMES / FPS
+
+
+def chunk(index: int, *, pictures: bool = True, shows: tuple[str, ...] = (), media_s: float | None = None) -> ChunkHeader:
+    return ChunkHeader(
+        index=index,
+        epoch=0,
+        media_s=index * CHUNK_S if media_s is None else media_s,
+        fps=FPS,
+        frames=FRAMES,
+        sizes=(10,) * FRAMES if pictures else (),
+        receipts=tuple(Receipt(control_id=name, state="applied", chunk_index=index) for name in shows),
+    )

@@ -1,0 +1,50 @@
+"""Frames to write, what comes back of them, and what a refusal looks like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from millstream.core.errors import VideoError
+from millstream.server.video_reader import VideoReader
+from millstream.server.video_writer import VideoWriter
+
+HEIGHT, WIDTH, FPS = 64, 96, 16.0
+FILE_KINDS = [".mp4", ".webm", ".gif"]
+ALL_KINDS = [*FILE_KINDS, ""]
+
+
+def moving_frames(num_frames: int, height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
+    """A gradient that brightens, so that frames differ and order shows."""
+    level = np.linspace(0.2, 1.0, num_frames)[:, None, None, None]
+    shade = np.linspace(0.5, 1.0, width)[None, None, :, None]
+    colour = np.array([230, 120, 40])[None, None, None, :]
+    return np.broadcast_to(level * shade * colour, (num_frames, height, width, 3)).astype(np.uint8)
+
+
+def noise_frames(num_frames: int, height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
+    """Does not compress, so that files get large."""
+    return np.random.default_rng(0).integers(0, 256, (num_frames, height, width, 3), dtype=np.uint8)
+
+
+def write_video(path: Path, frames: np.ndarray, fps: float = FPS) -> Path:
+    with VideoWriter(path, fps=fps) as writer:
+        writer.write(frames)
+    return path
+
+
+def read_all(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
+    with VideoReader(path, size=size) as reader:
+        return np.stack(list(reader.frames()))
+
+
+def one_line(error: pytest.ExceptionInfo[VideoError], *words: str | Path) -> None:
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(str(word) in message for word in words), message
+
+
+def mean_colours(frames_THW3: np.ndarray) -> np.ndarray:
+    return frames_THW3.mean(axis=(1, 2))
