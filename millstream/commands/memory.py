@@ -15,7 +15,8 @@ import torch
 
 from millstream.core.config import ModelSpec, StreamConfig
 from millstream.core.errors import DeviceError
-from millstream.planner.memory import memory_need
+from millstream.core.speed import Speed
+from millstream.planner.memory import memory_need, packed_bytes
 from millstream.planner.peaks import vae_state_bytes
 
 GIB = 2**30
@@ -49,10 +50,11 @@ def most_bytes_in_use(device: torch.device) -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def session_bytes(spec: ModelSpec, config: StreamConfig, dtype: torch.dtype) -> int:
+def session_bytes(spec: ModelSpec, config: StreamConfig, dtype: torch.dtype, speed: Speed) -> int:
     """What a session is declared to hold on the device: its window, its prompt and the VAE's past."""
     need = memory_need(spec, config, value_bytes=dtype.itemsize)
-    return need.window_bytes + need.prompt_bytes + vae_state_bytes(spec.vae, config, value_bytes=dtype.itemsize)
+    packed = packed_bytes(spec.dit, config) if speed.low_attention else 0
+    return need.window_bytes + packed + need.prompt_bytes + vae_state_bytes(spec.vae, config, value_bytes=dtype.itemsize)
 
 
 def refuse_if_too_large(

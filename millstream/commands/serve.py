@@ -136,6 +136,6 @@ def _service(request: ServeRequest, engine: Engine) -> Service:
     return Service(
         engine,
         admission=AdmissionConfig(memory_bytes=budget, share=request.share, max_waiting=request.max_waiting),
-        session_bytes=lambda config: session_bytes(engine.spec, config, engine.dtype),
+        session_bytes=lambda config: session_bytes(engine.spec, config, engine.dtype, engine.speed),
         batch=request.batch,
     )

@@ -72,7 +72,7 @@ def measure_sessions(wanted: Wanted, config: StreamConfig, *, count: int, togeth
         "memory_mib": {
             "first": (in_use[1] - in_use[0]) / MIB,
             "further": (in_use[-1] - in_use[1]) / max(1, count - 1) / MIB,
-            "declared": session_bytes(engine.spec, config, engine.dtype) / MIB,
+            "declared": session_bytes(engine.spec, config, engine.dtype, engine.speed) / MIB,
             "keys_and_values": held / count / MIB,
             "all": in_use[-1] / MIB,
         },

@@ -31,6 +31,8 @@ class Speed:
     """Layer groups in e4m3, with a scale a row; needs `blocks`."""
     round_keys: bool = False
     """Attention over a round number of keys, zeros among them, corrected exactly; needs `blocks`."""
+    low_attention: bool = False
+    """Attention in 8 bits, over a copy of the window that is kept beside it; needs `blocks`."""
     decoder: bool = False
     """Wan's VAE in channels-last, fused between convolutions."""
     own_convolution: bool = False
@@ -45,8 +47,8 @@ class Speed:
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.fp8) - set(FP8_GROUPS)):
             raise ConfigError(f"fp8 knows no layer group {', '.join(unknown)}; known: {', '.join(FP8_GROUPS)}")
-        if (self.fp8 or self.round_keys or self.graphs) and not self.blocks:
-            raise ConfigError("fp8, round_keys and graphs are ways to run fast blocks; switch blocks on too")
+        if (self.fp8 or self.round_keys or self.low_attention or self.graphs) and not self.blocks:
+            raise ConfigError("fp8, round_keys, low_attention and graphs are ways to run fast blocks; switch blocks on too")
         if self.own_convolution and not self.decoder:
             raise ConfigError("own_convolution is a part of the fast decoder; switch decoder on too")
 
@@ -66,7 +68,7 @@ class Speed:
 
 
 ALL = Speed(blocks=True, round_keys=True, decoder=True, own_convolution=True, graphs=True)
-"""Everything but fp8, which costs quality, and what does not always pay: these are asked for by name."""
+"""Everything but fp8 and low_attention, which cost quality, and what does not always pay: these are asked for by name."""
 
 
 def dtype_of(precision: str) -> str:

@@ -6,6 +6,7 @@ All bookkeeping is in Python integers; tensors are only written and sliced, so n
 With `windowed` positions the sink's keys are kept a second time as they were written, and turned to their
 distance from the window once a chunk.
 Behind the last slot there is room for zeros, so that a kernel can be given a round number of keys; nothing else sees it.
+Beside it there may be a copy in 8 bits, for whoever asks for one: `packed`.
 Shapes: B batch, L chunk tokens, W valid window tokens, N heads, H head width.
 """
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from millstream.core.config import SPATIAL_STRIDE, DiTConfig, Positions, StreamConfig
 from millstream.core.envelope import Envelope
+from millstream.models.packed import PackedWindow
 from millstream.ops.attention import attend
 from millstream.ops.rope import Phases, frame_phases, rotate, shift_phases
 
@@ -102,6 +104,8 @@ class KVRing:
         self._make_room(device, dtype)
         keeps_sink = shape.positions == "windowed" and shape.sink > 0
         self.sink_k = self.k[:, :, : shape.sink * shape.tokens_per_frame].clone() if keeps_sink else None
+        self.packed: PackedWindow | None = None
+        """The same in 8 bits, once asked for; made from the rest and no part of the state."""
         self.reset()
 
     def reset(self) -> None:
@@ -119,11 +123,13 @@ class KVRing:
             self.k.copy_(k)
             self.v.copy_(v)
             self.sink_k = None if self.sink_k is None else self.sink_k.to(device)
+            self.packed = None
         return self
 
     @property
     def num_bytes(self) -> int:
-        return self._room.nbytes + (0 if self.sink_k is None else self.sink_k.nbytes)
+        beside = 0 if self.packed is None else self.packed.num_bytes
+        return self._room.nbytes + beside + (0 if self.sink_k is None else self.sink_k.nbytes)
 
     def state(self) -> dict[str, Tensor]:
         """Its tensors by name; with `frames` and `written` they are all there is of it between chunks."""
@@ -152,6 +158,7 @@ class KVRing:
         `end_frame` is where the window ends for `windowed` positions, if that is past the last of `frames`.
         """
         end = frames[-1] + 1 if end_frame is None else end_frame
+        self._past = min(self.written, self.shape.window) * self.shape.tokens_per_frame
         slots = [self._slot_of(frame) for frame in frames]
         self._index = self._token_index(slots)
         held = min(self.written, self.shape.window)
@@ -163,6 +170,22 @@ class KVRing:
         self._room[:, :, :, self._valid : self._rounded(self._valid)] = 0  # before a ring is full, old frames may lie there
         if self.sink_k is not None:
             self._turn_sink(slots, end)
+        self._renew_packed()
+
+    def pack(self) -> None:
+        """Have `packed` from here on, for the frames that are placed and all later ones."""
+        if self.packed is None:
+            shape = self.shape
+            self.packed = PackedWindow(
+                layers=shape.layers,
+                batch=shape.batch,
+                places=self.k.shape[2],
+                heads=shape.heads,
+                head_width=shape.head_width,
+                tokens_per_frame=shape.tokens_per_frame,
+                device=self.k.device,
+            )
+            self._renew_packed()
 
     @property
     def index(self) -> Tensor:
@@ -209,6 +232,10 @@ class KVRing:
         size = (2, shape.layers, shape.batch, self._rounded(tokens), shape.heads, shape.head_width)
         self._room = torch.zeros(size, device=device, dtype=dtype)
         self.k, self.v = self._room[:, :, :, :tokens].unbind(0)
+
+    def _renew_packed(self) -> None:
+        if self.packed is not None:
+            self.packed.renew(self.k[:, :, : self._valid], self.v[:, :, : self._valid], self._past)
 
     def _rounded(self, tokens: int) -> int:
         return -(-tokens // self.key_multiple) * self.key_multiple

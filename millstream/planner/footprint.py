@@ -17,7 +17,7 @@ from millstream.planner.fast_memory import (
     rounding_bytes,
 )
 from millstream.planner.hardware import GIB, Device
-from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters, window_bytes
+from millstream.planner.memory import dit_parameters, packed_bytes, text_parameters, vae_parameters, window_bytes
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
 from millstream.planner.workload import Workload
 
@@ -79,6 +79,7 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     layers = math.ceil(dit.layers / layout.pp) / dit.layers
     round_to = 1 if device.processor else KEY_MULTIPLE
     window = window_bytes(dit, work.stream, value_bytes=value, key_multiple=round_to) * layers / split
+    packed = {"packed window": packed_bytes(dit, work.stream)} if work.software.packs_window else {}
     prompt = 2 * dit.layers * dit.width * dit.text_tokens * value * layers
     fp8 = work.precision == "fp8"
     fixed = {"DiT weights": products * (1 if fp8 else value) + rest * value}
@@ -91,7 +92,7 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     return DeviceNeed(
         role="mesh",
         fixed={**fixed, "DiT working set": peak},
-        per_session={"window": int(window), "prompt": int(prompt)},
+        per_session={"window": int(window), **packed, "prompt": int(prompt)},
         loading=(products + rest) * value + rounding_bytes(dit) if fp8 else 0,
     )
 

@@ -20,6 +20,9 @@ from millstream.core.config import (
     VAEConfig,
 )
 
+TILE = 128
+"""Keys that share a scale in a window's 8-bit copy."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryNeed:
@@ -53,6 +56,12 @@ def window_bytes(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, key_
     keys = -(-stream.window * tokens_per_frame(dit, stream) // key_multiple) * key_multiple
     kept_sink = stream.sink * tokens_per_frame(dit, stream) if stream.positions == "windowed" else 0
     return (2 * keys + kept_sink) * dit.layers * dit.width * value_bytes
+
+
+def packed_bytes(dit: DiTConfig, stream: StreamConfig) -> int:
+    """The window's copy in 8 bits, in whole tiles of keys, with two scales for each head's tile and a mean key, in float32."""
+    tiles = -(-stream.window * tokens_per_frame(dit, stream) // TILE)
+    return dit.layers * (2 * tiles * TILE * dit.width + 4 * (2 * tiles * dit.heads + dit.width))
 
 
 def dit_parameters(c: DiTConfig) -> int:

@@ -41,6 +41,8 @@ class Software:
     """Its blocks do not run on a mesh."""
     canvases: bool = False
     """Its decoder keeps the inputs of its convolutions between chunks."""
+    packs_window: bool = False
+    """Its attention reads a copy of the window in 8 bits, kept beside it. How much quicker it is, is not counted."""
     graphs: bool = False
     """Its calls are recorded, and what they use in between is reserved for good."""
     source: str
@@ -91,6 +93,7 @@ def software_of(speed: Speed) -> Software:
         host_ms=blocks.host_ms,
         one_device=speed.blocks,
         canvases=speed.decoder,
+        packs_window=speed.low_attention,
         graphs=speed.graphs,
         source="; ".join(dict.fromkeys((blocks.source, vae.source))),
     )

@@ -17,16 +17,20 @@ from millstream.models.fast.stack import FastStack
 from millstream.models.registry import LoadedModel
 from millstream.models.wan.fast_vae import FastVAE
 from millstream.models.wan.vae import WanVAE
+from millstream.ops.backend import has_triton
 from millstream.ops.conv3 import find_convolution
+from millstream.ops.low_attention import HEAD_WIDTHS
 
 _FP8_CAPABILITY = (9, 0)
-"""The first GPUs that multiply e4m3 with a scale a row."""
+"""The first GPUs that multiply e4m3 with a scale a row, and whose tiles a descriptor brings."""
 
 
 def accelerate(model: LoadedModel, speed: Speed) -> LoadedModel:
     """The same model, its weights taken over; the one that was given cannot be used any more."""
     if speed.fp8:
         _refuse_without_fp8(model.device, model.dtype)
+    if speed.low_attention:
+        _refuse_without_low_attention(model.device, model.dtype, model.dit.config.head_width)
     dit, vae = model.dit, model.vae
     if speed.blocks:
         dit = quicken(dit, speed)
@@ -52,3 +56,17 @@ def _refuse_without_fp8(device: torch.device, dtype: torch.dtype) -> None:
         raise DeviceError(f"{torch.cuda.get_device_name(device)} cannot multiply in fp8; use --precision bf16")
     if dtype != torch.bfloat16:
         raise DeviceError("fp8 products come out in bfloat16; use --dtype bfloat16 or --precision bf16")
+
+
+def _refuse_without_low_attention(device: torch.device, dtype: torch.dtype, head_width: int) -> None:
+    if device.type != "cuda":
+        return  # the same rounding in float32: slow, and good for looking at what it costs
+    if not has_triton():
+        raise DeviceError("low_attention is written in Triton; install it, or leave low_attention out of --fast")
+    if torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
+        raise DeviceError(f"{torch.cuda.get_device_name(device)} cannot attend in 8 bits; leave low_attention out of --fast")
+    if dtype != torch.bfloat16 or head_width not in HEAD_WIDTHS:
+        widths = ", ".join(map(str, HEAD_WIDTHS))
+        raise DeviceError(
+            f"low_attention is for bfloat16 and heads of {widths}, not {dtype} and {head_width}; leave it out of --fast"
+        )

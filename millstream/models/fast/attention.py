@@ -1,6 +1,7 @@
 """Attention for the fast path: q, k and v as one product, written into the rings in the same pass that norms and turns them.
 
-Takes the plain layers' weights over. Inputs and answers may be e4m3, as the products before and after want them.
+Takes the plain layers' weights over. Inputs and answers may be e4m3, as the products before and after want them. Self-attention
+may be in 8 bits throughout, over the ring's packed copy; a bias on the past is for the other kind alone.
 Shapes: L tokens of all rows, D width, N heads, H head width, S text tokens, B rows (sessions).
 """
 
@@ -16,8 +17,11 @@ from millstream.core.speed import Speed
 from millstream.models.dit import CrossAttention, SelfAttention
 from millstream.models.fast.linear import Dense
 from millstream.models.kv import Span
+from millstream.models.packed import PackedWindow
 from millstream.ops.attention import attend, attend_with_sum
 from millstream.ops.fp8 import Rows8
+from millstream.ops.low_attention import attend_packed
+from millstream.ops.packed import PackedQueries
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import Phases
 from millstream.ops.rows import finish_attention, norm_query
@@ -35,6 +39,9 @@ class Ring(Protocol):
     @property
     def bias(self) -> Tensor | None: ...
 
+    @property
+    def packed(self) -> PackedWindow | None: ...
+
     def span(self, layer: int, *, rounded: bool) -> Span: ...
 
     def written_in_place(self, layer: int) -> None: ...
@@ -43,7 +50,8 @@ class Ring(Protocol):
 class FastSelfAttention(nn.Module):
     def __init__(self, plain: SelfAttention, speed: Speed) -> None:
         super().__init__()
-        self.heads, self.eps, self.round_keys = plain.heads, plain.norm_q.eps, speed.round_keys
+        self.heads, self.eps = plain.heads, plain.norm_q.eps
+        self.round_keys, self.low_attention = speed.round_keys, speed.low_attention
         self.qkv = Dense([plain.q, plain.k, plain.v], fp8="qkv" in speed.fp8)
         self.out = Dense([plain.o], fp8="out" in speed.fp8)
         self.norm_q, self.norm_k = plain.norm_q.weight, plain.norm_k.weight
@@ -69,17 +77,23 @@ class FastSelfAttention(nn.Module):
         batches = [len(ring.span(layer, rounded=False).k_BWNH) for ring in rings]
         return self.qkv(x).unflatten(0, (sum(batches), -1)).split(batches)
 
-    def _write(self, qkv_BLX: Tensor, layer: int, ring: Ring) -> Tensor:
+    def _write(self, qkv_BLX: Tensor, layer: int, ring: Ring) -> Tensor | PackedQueries:
         """Keys and values into the ring; the answer is the queries [B, L, N, H]."""
         k_BWNH, v_BWNH, _ = ring.span(layer, rounded=False)
+        packs = self.low_attention and ring.bias is None
         queries = [
-            write_ring(qkv, self.norm_q, self.norm_k, ring.phases, ring.index, k, v, eps=self.eps)
+            write_ring(qkv, self.norm_q, self.norm_k, ring.phases, ring.index, k, v, eps=self.eps, packs=packs)
             for qkv, k, v in zip(qkv_BLX, k_BWNH, v_BWNH, strict=True)
         ]
         ring.written_in_place(layer)
-        return queries[0][None] if len(queries) == 1 else torch.stack(queries)
+        if self.low_attention:  # with a bias too: who comes next may have none
+            assert ring.packed is not None, "a ring is packed before blocks walk over it"
+            ring.packed.follow(layer, k_BWNH, v_BWNH, ring.index)
+        return _stacked(queries)
 
-    def _attend(self, q_BLNH: Tensor, layer: int, ring: Ring) -> Tensor | Rows8:
+    def _attend(self, q_BLNH: Tensor | PackedQueries, layer: int, ring: Ring) -> Tensor | Rows8:
+        if isinstance(q_BLNH, PackedQueries):
+            return self._attend_packed(q_BLNH, layer, ring)
         k, v, num_zeros = ring.span(layer, rounded=self.round_keys and ring.bias is None)
         fp8 = self.out.is_fp8
         if not num_zeros:
@@ -87,6 +101,12 @@ class FastSelfAttention(nn.Module):
         out, lse = attend_with_sum(q_BLNH, k, v)
         rows = zip(out.flatten(2), lse, strict=True)
         return _joined([finish_attention(out_LD, lse_NL, num_zeros, fp8=fp8) for out_LD, lse_NL in rows])
+
+    def _attend_packed(self, q_BLNH: PackedQueries, layer: int, ring: Ring) -> Tensor | Rows8:
+        k_BWNH = ring.span(layer, rounded=False).k_BWNH
+        assert ring.packed is not None, "queries are packed where keys are"
+        out = attend_packed(q_BLNH, ring.packed.layer(layer), k_BWNH.shape[1], dtype=k_BWNH.dtype)
+        return finish_attention(out.flatten(2).flatten(0, 1), None, 0, fp8=self.out.is_fp8)
 
 
 class FastCrossAttention(nn.Module):
@@ -112,6 +132,18 @@ class FastCrossAttention(nn.Module):
         q_LD = norm_query(self.q(x), self.norm_q, eps=self.eps)
         out = attend(q_LD.view(len(k_BSNH), -1, self.heads, k_BSNH.shape[-1]), k_BSNH, v_BSNH)
         return self.out(finish_attention(out.flatten(2).flatten(0, 1), None, 0, fp8=self.out.is_fp8))
+
+
+def _stacked(rows: Sequence[Tensor | PackedQueries]) -> Tensor | PackedQueries:
+    """Queries of a ring's rows as one batch."""
+    packed = [row for row in rows if isinstance(row, PackedQueries)]
+    if packed:
+        return PackedQueries(_batch([row.numbers for row in packed]), _batch([row.scales for row in packed]))
+    return _batch([row for row in rows if isinstance(row, Tensor)])
+
+
+def _batch(rows: Sequence[Tensor]) -> Tensor:
+    return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
 
 def _joined(parts: Sequence[Tensor | Rows8]) -> Tensor | Rows8:

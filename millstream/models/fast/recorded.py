@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from millstream.core.speed import Speed
 from millstream.models.dit import CrossKV
-from millstream.models.fast.stack import FastStack, rings_of
+from millstream.models.fast.stack import FastStack
 from millstream.models.kv import KVRing, Memory, Span
+from millstream.models.packed import PackedWindow
 from millstream.ops.rope import Phases
 
 CALLS_BEFORE = {"step": 8, "commit": 2}
@@ -44,10 +45,12 @@ class RingView:
         self.phases = Phases(ring.phases.cos.clone(), ring.phases.sin.clone())
         self.bias = None
 
+    @property
+    def packed(self) -> PackedWindow | None:
+        return self._there().packed
+
     def span(self, layer: int, *, rounded: bool) -> Span:
-        ring = self._ring()
-        assert ring is not None, "recorded after its session ended"
-        return ring.span(layer, rounded=rounded)
+        return self._there().span(layer, rounded=rounded)
 
     def written_in_place(self, layer: int) -> None:
         """Nothing: a ring that fills its sink is not recorded."""
@@ -56,6 +59,11 @@ class RingView:
         self.index.copy_(ring.index)
         self.phases.cos.copy_(ring.phases.cos)
         self.phases.sin.copy_(ring.phases.sin)
+
+    def _there(self) -> KVRing:
+        ring = self._ring()
+        assert ring is not None, "recorded after its session ended"
+        return ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +106,19 @@ class RecordedStack(FastStack):
         self._told: dict[torch.Size, CrossKV] = {}
 
     def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        recording = self._recording("step", x_BFTD, levels_BF6D, rings_of(memory), cross)
+        rings = self._rings(memory)
+        recording = self._recording("step", x_BFTD, levels_BF6D, rings, cross)
         if recording is None:
             return super().forward(x_BFTD, levels_BF6D, memory, cross)
-        return recording.replay(x_BFTD, levels_BF6D, rings_of(memory))
+        return recording.replay(x_BFTD, levels_BF6D, rings)
 
     def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
-        recording = self._recording("commit", x_BFTD, levels_BF6D, rings_of(memory), cross)
+        rings = self._rings(memory)
+        recording = self._recording("commit", x_BFTD, levels_BF6D, rings, cross)
         if recording is None:
             super().remember(x_BFTD, levels_BF6D, memory, cross)
         else:
-            recording.replay(x_BFTD, levels_BF6D, rings_of(memory))
+            recording.replay(x_BFTD, levels_BF6D, rings)
 
     def _recording(
         self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], cross: CrossKV
@@ -160,4 +170,4 @@ def chunks_before(steps: int) -> int:
 def _address(ring: KVRing) -> Hashable:
     """All that a recording depends on: a new ring of this shape in this place may use it as the old one did."""
     k, _, num_zeros = ring.span(0, rounded=True)
-    return ring.shape, k.data_ptr(), k.shape[1], num_zeros
+    return ring.shape, k.data_ptr(), k.shape[1], num_zeros, ring.packed and ring.packed.address

@@ -26,6 +26,7 @@ class FastStack(nn.ModuleList):
 
     def __init__(self, plain: nn.ModuleList, speed: Speed) -> None:
         super().__init__()
+        self._low_attention = speed.low_attention
         modulations = torch.stack([block.modulation.detach()[0] for block in plain])
         for layer, block in enumerate(plain):
             self.append(FastBlock(block, speed))
@@ -34,12 +35,12 @@ class FastStack(nn.ModuleList):
 
     def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
         """Changes `x` in place and returns it."""
-        self.walk(x_BFTD, levels_BF6D, rings_of(memory), cross)
+        self.walk(x_BFTD, levels_BF6D, self._rings(memory), cross)
         return x_BFTD
 
     def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
         """Leave keys and values; the last layer stops at its own."""
-        self.walk_to_keys(x_BFTD, levels_BF6D, rings_of(memory), cross)
+        self.walk_to_keys(x_BFTD, levels_BF6D, self._rings(memory), cross)
 
     def walk(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
         """All blocks, on `x` in place."""
@@ -56,6 +57,14 @@ class FastStack(nn.ModuleList):
         for layer, block in enumerate(body):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
         last.remember(x_LD, pending, levels[-1], len(body), rings)
+
+    def _rings(self, memory: Memory) -> Sequence[KVRing]:
+        """With all that blocks need of them."""
+        rings = rings_of(memory)
+        if self._low_attention:
+            for ring in rings:
+                ring.pack()
+        return rings
 
     def _levels(self, levels_BF6D: Tensor) -> Tensor:
         """Every block's modulations at once: [blocks, B*F, 6, D]."""

@@ -10,14 +10,31 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from millstream.ops.fp8 import LEAST_SCALE
+from millstream.ops.kernels.packed import ROUNDS
 from millstream.ops.kernels.rows import warps_for
+from millstream.ops.packed import PackedQueries, largest_of
 from millstream.ops.rope import Phases
+
+_INT8 = tl.constexpr(largest_of(torch.int8))
+_LEAST_SCALE = tl.constexpr(LEAST_SCALE)
+
+
+@triton.jit
+def _store_packed(values, out, scales, row, column, inside, WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr):
+    """In int8, with a scale for each head. `values` are zero outside."""
+    head = tl.arange(0, BLOCK // HEAD)
+    heads = tl.reshape(values, [BLOCK // HEAD, HEAD])
+    scale = tl.maximum(tl.max(tl.abs(heads), 1) / _INT8, _LEAST_SCALE)
+    whole = (heads * (1.0 / scale)[:, None] + ROUNDS) - ROUNDS
+    tl.store(scales + row * (WIDTH // HEAD) + head, scale, mask=head < WIDTH // HEAD)
+    tl.store(out + row * WIDTH + column, tl.reshape(whole, [BLOCK]).to(tl.int8), mask=inside)
 
 
 @triton.jit
 def _write_ring(
-    qkv, weight_q, weight_k, cos, sin, index, q_out, k_ring, v_ring, eps,
-    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr,
+    qkv, weight_q, weight_k, cos, sin, index, q_out, q_scales, k_ring, v_ring, eps,
+    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PACKS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     which = tl.program_id(1)
@@ -39,7 +56,9 @@ def _write_ring(
         c = tl.load(cos + row * (HEAD // 2) + pair)
         s = tl.load(sin + row * (HEAD // 2) + pair)
         turned = tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), [BLOCK])
-        if which == 0:
+        if which == 0 and PACKS:
+            _store_packed(turned, q_out, q_scales, row, column, inside, WIDTH, HEAD, BLOCK)
+        elif which == 0:
             tl.store(q_out + row * WIDTH + column, turned.to(q_out.dtype.element_ty), mask=inside)
         else:
             tl.store(k_ring + place * WIDTH + column, turned.to(k_ring.dtype.element_ty), mask=inside)
@@ -55,7 +74,8 @@ def launch_write_ring(
     v_WNH: Tensor,
     *,
     eps: float,
-) -> Tensor:
+    packs: bool = False,
+) -> Tensor | PackedQueries:
     (tokens, width), (heads, head) = (qkv_LX.shape[0], qkv_LX.shape[1] // 3), k_WNH.shape[-2:]
     assert heads * head == width, f"{heads} heads of {head} are not the width {width}"
     assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
@@ -65,9 +85,11 @@ def launch_write_ring(
     assert phases.cos.numel() == tokens * head // 2 == phases.sin.numel(), (
         f"phases {tuple(phases.cos.shape)} of {tokens} tokens"
     )
-    q_LNH = torch.empty(tokens, heads, head, dtype=qkv_LX.dtype, device=qkv_LX.device)
+    assert not packs or head == triton.next_power_of_2(head), f"heads of {head} cannot be packed"
+    q_LNH = torch.empty(tokens, heads, head, dtype=torch.int8 if packs else qkv_LX.dtype, device=qkv_LX.device)
+    scales_LN = torch.empty(tokens, heads, dtype=torch.float32, device=qkv_LX.device) if packs else q_LNH
     _write_ring[(tokens, 3)](
-        qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, index_L, q_LNH, k_WNH, v_WNH, eps,
-        WIDTH=width, HEAD=head, BLOCK=triton.next_power_of_2(width), num_warps=warps_for(width),
+        qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, index_L, q_LNH, scales_LN, k_WNH, v_WNH, eps,
+        WIDTH=width, HEAD=head, BLOCK=triton.next_power_of_2(width), PACKS=packs, num_warps=warps_for(width),
     )  # fmt: skip
-    return q_LNH
+    return PackedQueries(q_LNH, scales_LN) if packs else q_LNH

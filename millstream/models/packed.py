@@ -1,0 +1,51 @@
+"""A ring's keys and values once more, in 8 bits, for attention below bf16.
+
+Nothing of it is state: all of it follows from the ring's frames and is made anew whenever frames are placed, so a session that
+is saved, moved, cut or brought back needs nothing of it. Between two placings only the placed frames change, and with them
+their tiles. Knows no frames by number: the ring says where things are.
+Shapes: B batch, L chunk tokens, W valid window tokens, N heads, H head width, R = layers * B.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from millstream.ops.packed import Packed, pack_runs
+
+
+class PackedWindow:
+    """Of all layers of one ring."""
+
+    def __init__(
+        self, *, layers: int, batch: int, places: int, heads: int, head_width: int, tokens_per_frame: int, device: torch.device
+    ) -> None:
+        self._batch, self._tokens_per_frame = batch, tokens_per_frame
+        self._all = Packed.room(layers * batch, places, heads, head_width, device=device)
+        self._layers = [self._all.rows(slice(layer * batch, (layer + 1) * batch)) for layer in range(layers)]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._all.tensors)
+
+    @property
+    def address(self) -> tuple[int, ...]:
+        """What a recording of its use depends on."""
+        return tuple(tensor.data_ptr() for tensor in self._all.tensors)
+
+    def layer(self, layer: int) -> Packed:
+        return self._layers[layer]
+
+    def renew(self, k: Tensor, v: Tensor, past: int) -> None:
+        """Pack all that [layers, B, W, N, H] hold. The mean that is taken from keys is of the first `past` places: frames of
+        this epoch, written before the ones that are placed now."""
+        if past:
+            self._all.mean_RNH.copy_(k[:, :, :past].mean(2, dtype=torch.float32).flatten(0, 1))
+        else:
+            self._all.mean_RNH.zero_()
+        beginning = torch.zeros(1, dtype=torch.int64, device=k.device)
+        pack_runs(self._all, k.flatten(0, 1), v.flatten(0, 1), beginning, k.shape[2])
+
+    def follow(self, layer: int, k_BWNH: Tensor, v_BWNH: Tensor, index_L: Tensor) -> None:
+        """Pack a layer's placed frames, whose tokens lie at `index`, after they were written."""
+        pack_runs(self._layers[layer], k_BWNH, v_BWNH, index_L[:: self._tokens_per_frame], self._tokens_per_frame)

@@ -1,0 +1,69 @@
+"""Triton: keys and values to 8 bits. One program does one head's keys and values of one tile.
+
+Shapes as in `ops/packed.py`. Which tiles is read on the device, where runs begin, so that a recording packs what is new in
+every chunk. A tile that two runs touch is packed twice, to the same bits.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from millstream.ops.fp8 import LARGEST, LEAST_SCALE
+from millstream.ops.packed import TILE, Packed, largest_of
+
+_LARGEST = tl.constexpr(LARGEST)
+_LEAST_SCALE = tl.constexpr(LEAST_SCALE)
+ROUNDS = tl.constexpr(1.5 * 2**23)
+"""Added to a small number and taken away again, it leaves the nearest whole one, the even one of two: floats that large have
+no places after the point."""
+
+
+@triton.jit(do_not_specialize=["places", "length"])  # a window that fills has many lengths: one kernel for all of them
+def _pack_runs(
+    k, v, mean, starts, k8, vt8, k_scales, v_scales, places, length, row_step, start_step, room,
+    PIECES: tl.constexpr, N: tl.constexpr, H: tl.constexpr, TILE: tl.constexpr, LARGEST: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    run, head, row = tl.program_id(0) // PIECES, tl.program_id(1), tl.program_id(2).to(tl.int64)
+    start = tl.load(starts + run * start_step).to(tl.int32)
+    tile = start // TILE + tl.program_id(0) % PIECES
+    if tile * TILE < start + length:
+        place = tile * TILE + tl.arange(0, TILE)
+        channel = tl.arange(0, H)
+        inside = (place < places)[:, None]
+        source = row * row_step + place.to(tl.int64)[:, None] * (N * H) + head * H + channel[None, :]
+        first = row * N + head
+        keys = tl.load(k + source, mask=inside, other=0.0).to(tl.float32)
+        keys = tl.where(inside, keys - tl.load(mean + first * H + channel)[None, :], 0.0)
+        scale = tl.maximum(tl.max(tl.abs(keys)) / LARGEST, _LEAST_SCALE)
+        tl.store(k_scales + first * (room // TILE) + tile, scale)
+        keys *= 1.0 / scale
+        if WHOLE:
+            keys = (keys + ROUNDS) - ROUNDS
+        target = (row * room + place)[:, None] * (N * H) + head * H + channel[None, :]
+        tl.store(k8 + target, keys.to(k8.dtype.element_ty))
+        values = tl.load(v + source, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.maximum(tl.max(tl.abs(values)) / _LARGEST, _LEAST_SCALE)
+        tl.store(v_scales + first * (room // TILE) + tile, scale)
+        turned = tl.trans((values * (1.0 / scale)).to(tl.float8e4nv))
+        tl.store(vt8 + (first * H + channel)[:, None] * room + place[None, :], turned)
+
+
+def launch_pack_runs(packed: Packed, k_RWNH: Tensor, v_RWNH: Tensor, starts_F: Tensor, length: int) -> None:
+    rows, places, heads, width = k_RWNH.shape
+    room = packed.k_RWNH.shape[1]
+    assert places <= room, f"{places} keys for a room of {room}"
+    assert k_RWNH.stride()[1:] == v_RWNH.stride()[1:] == (heads * width, width, 1), (
+        f"keys and values must be contiguous rows, got strides {k_RWNH.stride()} and {v_RWNH.stride()}"
+    )
+    assert k_RWNH.stride(0) == v_RWNH.stride(0), f"rows are {k_RWNH.stride(0)} and {v_RWNH.stride(0)} apart"
+    assert all(tensor.is_contiguous() for tensor in packed.tensors), "packed rows are walked in order"
+    pieces = (length + TILE - 2) // TILE + 1
+    _pack_runs[(len(starts_F) * pieces, heads, rows)](
+        k_RWNH, v_RWNH, packed.mean_RNH, starts_F, packed.k_RWNH, packed.vt_RNHW, packed.k_scales_RNT, packed.v_scales_RNT,
+        places, length, k_RWNH.stride(0), starts_F.stride(0), room,
+        PIECES=pieces, N=heads, H=width, TILE=TILE, LARGEST=largest_of(packed.k_RWNH.dtype),
+        WHOLE=packed.k_RWNH.dtype == torch.int8, num_warps=8,
+    )  # fmt: skip

@@ -1,0 +1,111 @@
+"""Keys and values in 8 bits, as a product of 8 bits wants them: keys in int8, values in e4m3 and turned, a scale for each tile.
+
+A mean is taken from the keys first. It moves all scores of a query alike, which softmax does not see; what is left is smaller
+and rounds better. Triton on a GPU, plain torch elsewhere. Knows no frames and no sessions: only where runs of keys begin.
+Shapes: R rows (layers, sessions), W places, N heads, H head width, T tiles of places, F runs of places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from millstream.ops.backend import runs_kernels
+from millstream.ops.fp8 import E4M3, LARGEST, LEAST_SCALE
+
+TILE = 128
+"""Keys that share a scale, and that attention takes at a time."""
+LIFT = 8
+"""Attention's probabilities reach 2**LIFT before they are rounded to e4m3, so that small ones are not lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Places are a number of tiles; those that hold nothing are zeros."""
+
+    k_RWNH: Tensor
+    """int8; e4m3 is the other kind that kernels know."""
+    vt_RNHW: Tensor
+    k_scales_RNT: Tensor
+    v_scales_RNT: Tensor
+    mean_RNH: Tensor
+    """What is taken from every key of a row."""
+
+    @staticmethod
+    def room(
+        rows: int, places: int, heads: int, head_width: int, *, device: torch.device, keys: torch.dtype = torch.int8
+    ) -> Packed:
+        """Zeros."""
+        tiles = -(-places // TILE)
+
+        def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        return Packed(
+            zeros(rows, tiles * TILE, heads, head_width, dtype=keys),
+            zeros(rows, heads, head_width, tiles * TILE, dtype=E4M3),
+            zeros(rows, heads, tiles) + LEAST_SCALE,
+            zeros(rows, heads, tiles) + LEAST_SCALE,
+            zeros(rows, heads, head_width),
+        )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    def rows(self, part: slice) -> Packed:
+        """Some of them; the same memory."""
+        return Packed(*(tensor[part] for tensor in self.tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedQueries:
+    """Of a chunk: numbers [..., N, H] of the keys' kind, and a scale for each query of each head."""
+
+    numbers: Tensor
+    scales: Tensor
+
+    @staticmethod
+    def of(q: Tensor, kind: torch.dtype = torch.int8) -> PackedQueries:
+        return PackedQueries(*rounded(q.float(), (q.dim() - 1,), kind))
+
+
+def largest_of(keys: torch.dtype) -> float:
+    """What a key's largest channel becomes."""
+    return 127.0 if keys == torch.int8 else LARGEST
+
+
+def pack_runs(packed: Packed, k_RWNH: Tensor, v_RWNH: Tensor, starts_F: Tensor, length: int) -> None:
+    """Pack every tile that a run touches: runs begin at `starts` and are `length` long. What is there is [R, W, N, H]; places
+    past W are zeros to attention, whatever memory holds."""
+    if runs_kernels(k_RWNH):
+        from millstream.ops.kernels.packed import launch_pack_runs
+
+        return launch_pack_runs(packed, k_RWNH, v_RWNH, starts_F, length)
+    places = (starts_F[:, None] + torch.arange(length, device=starts_F.device)).flatten()
+    for tile in torch.unique(places // TILE).tolist():
+        part = slice(tile * TILE, min((tile + 1) * TILE, k_RWNH.shape[1]))
+        room = slice(tile * TILE, (tile + 1) * TILE)
+        k, v = k_RWNH[:, part].float() - packed.mean_RNH[:, None], v_RWNH[:, part].float()
+        numbers, packed.k_scales_RNT[..., tile] = rounded(k, (1, 3), packed.k_RWNH.dtype)
+        packed.k_RWNH[:, room] = _filled(numbers)
+        numbers, packed.v_scales_RNT[..., tile] = rounded(v, (1, 3), E4M3)
+        packed.vt_RNHW[..., room] = _filled(numbers).permute(0, 2, 3, 1)
+    return None
+
+
+def rounded(x: Tensor, over: tuple[int, ...], kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Numbers of this kind, and what each set of them, `over` these dimensions, was divided by."""
+    largest = largest_of(kind)
+    scales = (x.abs().amax(over, keepdim=True) / largest).clamp_min(LEAST_SCALE)
+    numbers = x * (1 / scales)
+    return (numbers.round() if kind == torch.int8 else numbers).to(kind), scales.squeeze(over)
+
+
+def _filled(x_RWNH: Tensor) -> Tensor:
+    """A whole tile, zeros at its end."""
+    whole = x_RWNH.new_zeros(len(x_RWNH), TILE, *x_RWNH.shape[2:])
+    whole[:, : x_RWNH.shape[1]] = x_RWNH
+    return whole
