@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from millstream.cli_parts import parse_numbers, parse_size, plain_errors
+from millstream.cli_options import ShapeOptions, grouped
+from millstream.cli_parts import parse_size, plain_errors
 
 plan = typer.Typer(
     name="plan",
@@ -22,48 +24,76 @@ Model = Annotated[
     typer.Option("--model", "-m", help="A registered model, a checkpoint's folder, or layers=30,width=1536,heads=12,ffn=8960."),
 ]
 Gpus = Annotated[str, typer.Option(help="How many of what: 4xH200, RTX4090, 1024xH100, laptop-cpu; or here, once calibrated.")]
-Profile = Annotated[
-    Path | None, typer.Option(help="Another calibration than this machine's.", show_default=False, dir_okay=False)
-]
+Sessions = Annotated[int, typer.Option(help="Streams at the same time.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
-@plan.callback()
-def search(
-    context: typer.Context,
-    model: Model = "wan2.1-t2v-1.3b",
-    gpus: Gpus = "1xH200",
-    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)] = None,
-    fps: Annotated[float | None, typer.Option(help="Frames a second promised to each session.", show_default=False)] = None,
-    sessions: Annotated[int, typer.Option(help="Streams at the same time.")] = 1,
-    first_frame: Annotated[
-        float | None, typer.Option(help="Seconds until the first frame, at most.", show_default=False)
-    ] = None,
-    window: Annotated[
-        int | None, typer.Option(help="Latent frames a chunk sees, its own included.", show_default=False)
-    ] = None,
-    steps: Annotated[str | None, typer.Option(help="Noise levels, high to low: 1000,750,500,250.", show_default=False)] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="self-forcing, krea, streamdiffusion-v2 or longlive.", show_default=False)
-    ] = None,
-    precision: Annotated[str, typer.Option(help="Of products: native (bf16) or fp8.")] = "native",
+@dataclass(frozen=True, kw_only=True)
+class PlannedOptions:
+    """Which model, at which rate, by whose kernels, on which devices."""
+
+    model: Model = "wan2.1-t2v-1.3b"
+    gpus: Gpus = "1xH200"
+    fps: Annotated[float | None, typer.Option(help="Frames a second promised to each session.", show_default=False)] = None
     software: Annotated[
         str | None,
         typer.Option(help="Whose kernels: fast, eager, reference, compiled or processor; fast on GPUs.", show_default=False),
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Sessions that share their model calls.")] = 1,
-    video_in: Annotated[bool, typer.Option("--video-in", help="Video to video: pictures are encoded too.")] = False,
+    ] = None
     topology: Annotated[
-        str | None, typer.Option(help="Only this one: local, front+1, tp2, front+pp2xtp2.", show_default=False)
-    ] = None,
+        str | None,
+        typer.Option(help="Only this one, not the best: local, front+1, tp2, front+pp2xtp2.", show_default=False),
+    ] = None
+
+    def request(self, shape: ShapeOptions) -> dict[str, Any]:
+        """Fields of a PlanRequest, for streams of that shape."""
+        changes = shape.changes() | ({} if self.fps is None else {"fps": self.fps})
+        return dict(model=self.model, gpus=self.gpus, changes=changes, software=self.software, topology=self.topology)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromisedOptions(PlannedOptions):
+    """The same, for how many, under which promise and at what price."""
+
+    sessions: Sessions = 1
+    first_frame: Annotated[float | None, typer.Option(help="Most seconds until the first frame.", show_default=False)] = None
+    schedule: Annotated[
+        str | None, typer.Option(help="self-forcing, krea, streamdiffusion-v2 or longlive.", show_default=False)
+    ] = None
+    precision: Annotated[str, typer.Option(help="Of products: native (bf16) or fp8.")] = "native"
+    batch: Annotated[int, typer.Option(help="Sessions that share their model calls.")] = 1
+    video_in: Annotated[bool, typer.Option("--video-in", help="Video to video: pictures are encoded too.")] = False
     price: Annotated[
         float | None, typer.Option(help="Dollars per device and hour, instead of an assumed price.", show_default=False)
-    ] = None,
+    ] = None
+    profile: Annotated[
+        Path | None, typer.Option(help="Another calibration than this machine's.", show_default=False, dir_okay=False)
+    ] = None
+
+    def request(self, shape: ShapeOptions) -> dict[str, Any]:
+        return super().request(shape) | dict(
+            sessions=self.sessions,
+            first_frame_s=self.first_frame,
+            schedule=self.schedule,
+            precision=self.precision,
+            batch=self.batch,
+            video_in=self.video_in,
+            price=self.price,
+            profile=self.profile,
+        )
+
+
+@plan.callback()
+@grouped
+def search(
+    *,
+    context: typer.Context,
+    on: PromisedOptions,
+    shape: ShapeOptions,
     most: Annotated[
         str | None, typer.Option("--max", help="The largest that holds: size, window, sessions or batch.", show_default=False)
     ] = None,
-    profile: Profile = None,
     html: Annotated[Path | None, typer.Option(help="Write a report with plots, one file.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Calculate what fits, how fast it is and which topology to choose, before anything is rented or loaded.
 
@@ -76,26 +106,7 @@ def search(
     from millstream.commands.plan import PlanRequest, run_plan
 
     with plain_errors():
-        height, width = parse_size(size) if size is not None else (None, None)
-        changes: dict[str, Any] = dict(
-            height=height, width=width, fps=fps, window=window, steps=parse_numbers(steps) if steps is not None else None
-        )
-        request = PlanRequest(
-            model=model,
-            gpus=gpus,
-            changes={name: value for name, value in changes.items() if value is not None},
-            schedule=schedule,
-            sessions=sessions,
-            first_frame_s=first_frame,
-            precision=precision,
-            software=software,
-            batch=batch,
-            video_in=video_in,
-            topology=topology,
-            price=price,
-            profile=profile,
-        )
-        holds = run_plan(request, most=most, html=html, as_json=as_json)
+        holds = run_plan(PlanRequest(**on.request(shape)), most=most, html=html, as_json=as_json)
     if not holds:
         raise typer.Exit(1)
 
@@ -135,7 +146,7 @@ def train(
     recompute: Annotated[str, typer.Option(help="Activations made again: none, selective or full.")] = "full",
     ema: Annotated[bool, typer.Option(help="Keep averaged weights of the student.")] = True,
     lora: Annotated[int, typer.Option(help="Rank of the student's adapters; 0 trains all of it.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Can this student be distilled with that teacher and critic on these GPUs, which roles go where, and what syncing costs.
 
@@ -165,20 +176,18 @@ def train(
 
 
 @plan.command()
+@grouped
 def explain(
+    *,
     what: Annotated[
         str,
         typer.Argument(
             help="weights, window, memory, call, period, fps, first-frame, all-reduce, sessions, cost, vae, bubble or adam."
         ),
     ],
-    model: Model = "wan2.1-t2v-1.3b",
-    gpus: Gpus = "1xH200",
-    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)] = None,
-    window: Annotated[int | None, typer.Option(help="Latent frames a chunk sees.", show_default=False)] = None,
-    sessions: Annotated[int, typer.Option(help="Streams at the same time.")] = 1,
-    software: Annotated[str | None, typer.Option(help="Whose kernels.", show_default=False)] = None,
-    topology: Annotated[str | None, typer.Option(help="Of this one, not of the best.", show_default=False)] = None,
+    on: PlannedOptions,
+    shape: ShapeOptions,
+    sessions: Sessions = 1,
     pipeline: Annotated[
         str, typer.Option(help="For bubble: gpipe, 1f1b, interleaved, zero-bubble-h1 or zero-bubble-h2.")
     ] = "1f1b",
@@ -192,7 +201,7 @@ def explain(
         int | None, typer.Option(help="For vae: latent frames decoded at once; a chunk's.", min=1, show_default=False)
     ] = None,
     tile: Annotated[int | None, typer.Option(help="For vae: side of a tile in pixels; whole.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """A single number with its formula filled in, for checking by hand.
 
@@ -202,16 +211,7 @@ def explain(
     from millstream.commands.plan_explain import Assumptions, run_plan_explain
 
     with plain_errors():
-        height, width = parse_size(size) if size is not None else (None, None)
-        changes = dict(height=height, width=width, window=window)
-        request = PlanRequest(
-            model=model,
-            gpus=gpus,
-            changes={name: value for name, value in changes.items() if value is not None},
-            sessions=sessions,
-            software=software,
-            topology=topology,
-        )
+        request = PlanRequest(**on.request(shape), sessions=sessions)
         assumptions = Assumptions(
             pipeline=pipeline,
             stages=stages,
@@ -226,10 +226,19 @@ def explain(
         run_plan_explain(what, request, assumptions, as_json=as_json)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CrowdedOptions(PlannedOptions):
+    """The same, on enough devices that several replicas share the people."""
+
+    gpus: Gpus = "8xH200"
+
+
 @plan.command()
+@grouped
 def simulate(
-    model: Model = "wan2.1-t2v-1.3b",
-    gpus: Gpus = "8xH200",
+    *,
+    on: CrowdedOptions,
+    shape: ShapeOptions,
     arrivals: Annotated[float, typer.Option(help="People a minute.")] = 6.0,
     stay: Annotated[float, typer.Option(help="Seconds they stay, on average.")] = 120.0,
     minutes: Annotated[float, typer.Option(help="How long it goes on.")] = 10.0,
@@ -239,13 +248,8 @@ def simulate(
     recovery: Annotated[float, typer.Option(help="Seconds until a failed replica is back.")] = 30.0,
     max_waiting: Annotated[int, typer.Option(help="Places in line; 0 turns away at once.")] = 16,
     spread: Annotated[float, typer.Option(help="How much chunk times vary: deviation over mean.")] = 0.03,
-    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)] = None,
-    fps: Annotated[float | None, typer.Option(help="Frames a second promised to each.", show_default=False)] = None,
-    window: Annotated[int | None, typer.Option(help="Latent frames a chunk sees.", show_default=False)] = None,
-    software: Annotated[str | None, typer.Option(help="Whose kernels.", show_default=False)] = None,
-    topology: Annotated[str | None, typer.Option(help="This one, not the best.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """A plan with people on it: they arrive, are admitted or wait, watch and leave; replicas queue, jitter and fail.
 
@@ -256,15 +260,6 @@ def simulate(
     from millstream.planner.simulate import Scenario
 
     with plain_errors():
-        height, width = parse_size(size) if size is not None else (None, None)
-        changes = dict(height=height, width=width, fps=fps, window=window)
-        request = PlanRequest(
-            model=model,
-            gpus=gpus,
-            changes={name: value for name, value in changes.items() if value is not None},
-            software=software,
-            topology=topology,
-        )
         scenario = Scenario(
             arrivals_per_minute=arrivals,
             stay_s=stay,
@@ -275,4 +270,4 @@ def simulate(
             spread=spread,
             seed=seed,
         )
-        run_plan_simulate(request, scenario, as_json=as_json)
+        run_plan_simulate(PlanRequest(**on.request(shape)), scenario, as_json=as_json)

@@ -91,17 +91,8 @@ class Engine:
         self.preview = load_tiny_decoder(Path(preview_decoder), self.spec, **place) if preview_decoder else None
         self.model = accelerate(self._loaded(offload_text=offload_text), self.speed)
         stopwatch = Stopwatch(self.device)
-        self._generator: Generator | None = None
-        self._mesh: MeshTransport | None = None
-        if topology.is_local:
-            if compile_backend:
-                compile_blocks(self.model.dit, backend=compile_backend)
-            self._generator = Generator(self.model.dit, stopwatch, defers_commits=self.speed.paired_commits)
-        else:
-            refuse_fast_blocks(self.speed)
-            what = (topology, model, self.weights, self.loras, self.device, self.dtype)
-            how = (compile_backend, head_groups, self.speed, self._front_s())
-            self._mesh = MeshTransport(launch(mesh_config(*what, limits, *how), self.device))
+        self._generator = self._generator_here(stopwatch) if topology.is_local else None
+        self._mesh = None if topology.is_local else self._launched(launch, limits)
         self._parts = SharedParts(
             transport=self._mesh or LocalTransport(self.generator),
             vae=place_vae(self.model.vae, self.vae_devices, self.device),
@@ -115,7 +106,7 @@ class Engine:
             decode_stream=torch.cuda.Stream(self.device) if self.speed.decode_stream else None,
         )
         if self._mesh is not None:
-            self._warm_up(self._mesh, fill_window=bool(compile_backend))
+            self._warm_up(self._mesh)
 
     @property
     def generator(self) -> Generator:
@@ -280,6 +271,18 @@ class Engine:
             "compile": self.compile_backend or "off",
         }
 
+    def _generator_here(self, stopwatch: Stopwatch) -> Generator:
+        if self.compile_backend:
+            compile_blocks(self.model.dit, backend=self.compile_backend)
+        return Generator(self.model.dit, stopwatch, defers_commits=self.speed.paired_commits)
+
+    def _launched(self, launch: Launch, limits: MeshLimits | None) -> MeshTransport:
+        """To a mesh that is started for it."""
+        refuse_fast_blocks(self.speed)
+        what = (self.topology, self.spec.name, self.weights, self.loras, self.device, self.dtype)
+        how = (self.compile_backend, self.head_groups, self.speed, self._front_s())
+        return MeshTransport(launch(mesh_config(*what, limits, *how), self.device))
+
     def _front_s(self) -> float:
         """What pictures take of the leader's device for every model call, where a pipeline shares it with the front."""
         if self.topology.pp == 1 or self.topology.front_apart or self.vae_devices:
@@ -304,13 +307,13 @@ class Engine:
             return model
         return model.remembering("dit", "vae") if local else model.remembering("vae")
 
-    def _warm_up(self, mesh: MeshTransport, *, fill_window: bool) -> None:
+    def _warm_up(self, mesh: MeshTransport) -> None:
         """A few chunks through the ordinary way, during which ranks compare every collective; then each compares itself.
 
         Where blocks are compiled, the window is filled, so that every shape that comes has been there.
         """
         stream = self.spec.stream
-        chunks = 2 + (stream.window // stream.frames_per_chunk if fill_window else 0)
+        chunks = 2 + (stream.window // stream.frames_per_chunk if self.compile_backend else 0)
         try:
             with self.session("warm up", session_id="warm-up") as session:
                 session.timeline.epoch = WARM_UP_EPOCH

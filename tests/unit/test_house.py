@@ -41,7 +41,7 @@ ARROWS = {
     "cli_serve": {"cli_options", "cli_parts", "commands", "load", "server", "core"},
     "cli_train": {"cli_parts", "commands", "trainer", "core"},
     "cli_parts": {"core"},
-    "cli_plan": {"cli_parts", "commands", "planner"},
+    "cli_plan": {"cli_options", "cli_parts", "commands", "planner"},
     "cli_profile": {"cli_options", "cli_parts", "commands"},
     "__main__": {"cli"},
 }  # fmt: skip
@@ -150,12 +150,12 @@ SURFACE = {
     },
     "plan calibrate": {"--device", "--out"},
     "plan explain": {
-        "--chunks", "--frames", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline", "--sessions",
-        "--shards", "--size", "--software", "--stages", "--tile", "--topology", "--window", "--zero",
+        "--chunks", "--fps", "--frames", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline",
+        "--sessions", "--shards", "--size", "--software", "--stages", "--steps", "--tile", "--topology", "--window", "--zero",
     },
     "plan simulate": {
         "--arrivals", "--failures", "--fps", "--gpus", "--json", "--max-waiting", "--minutes", "--model", "--recovery",
-        "--seed", "--size", "--software", "--spread", "--stay", "--topology", "--window",
+        "--seed", "--size", "--software", "--spread", "--stay", "--steps", "--topology", "--window",
     },
     "plan train": {
         "--batch", "--critic", "--ema", "--frames", "--gpus", "--hybrid", "--json", "--lora", "--no-ema", "--offload",

@@ -87,6 +87,18 @@ def test_people_read_three_lines_and_a_reason() -> None:
     assert record["value"] == pytest.approx(300 / 11)
 
 
+@pytest.mark.parametrize(
+    ("option", "values", "what"), [("--steps", ("1000,500", "1000"), "period"), ("--fps", ("6", "24"), "sessions")]
+)
+def test_a_number_is_explained_of_the_stream_that_is_asked_for(option: str, values: tuple[str, str], what: str) -> None:
+    def value(text: str) -> float:
+        result = CliRunner().invoke(app, ["plan", "explain", what, "--topology", "local", option, text, "--json"])
+        return float(json.loads(result.stdout)["value"])
+
+    one, other = map(value, values)
+    assert one != other
+
+
 @pytest.mark.parametrize("fps", [24.0, 240.0])
 def test_a_report_is_one_file_that_names_every_plan_and_loads_nothing(tmp_path: Path, fps: float) -> None:
     path = tmp_path / "deep" / "report.html"
