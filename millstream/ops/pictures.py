@@ -33,17 +33,19 @@ def merge_onto(
     past: int = PAST,
     pad: int = 0,
     keep: bool = False,
+    tail: Tensor | None = None,
 ) -> Tensor | None:
     """`y + bias + residual`: kept and returned, put on a canvas, or both; there normed and with SiLU if given a weight.
 
     `y` is [T, Y, X, C], or what a convolution in four phases leaves, [T, Y/2 + 1, X/2 + 1, 4, C]. On the canvas it comes after
-    `past` frames, `pad` rows and `pad` columns; what is beyond it stays as it is.
+    `past` frames, `pad` rows and `pad` columns; what is beyond it stays as it is. `tail` is room for the canvas's last `past`
+    frames without their rim: those of `y` among them are put there too.
     """
     assert keep or canvas is not None, "nothing to do"
     if runs_kernels(y):
         from millstream.ops.kernels.pictures import launch_merge_onto
 
-        return launch_merge_onto(y, bias_C, residual_TYXC, weight_C, canvas, past=past, pad=pad, keep=keep)
+        return launch_merge_onto(y, bias_C, residual_TYXC, weight_C, canvas, past=past, pad=pad, keep=keep, tail=tail)
     value = (woven(y) if y.dim() == 5 else y).float() + bias_C.float()
     if residual_TYXC is not None:
         value = value + residual_TYXC.float()
@@ -54,6 +56,8 @@ def merge_onto(
             shown = F.silu(value * length * weight_C.float())
         _, rows, columns, _ = shown.shape
         canvas[past:, pad : pad + rows, pad : pad + columns] = shown.to(canvas.dtype)
+        if tail is not None:
+            tail[-len(shown) :] = shown[-past:].to(tail.dtype)
     return value.to(y.dtype) if keep else None
 
 

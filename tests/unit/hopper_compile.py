@@ -60,8 +60,8 @@ def main() -> None:
     build(rows._norm_query, "*bf16 *bf16 *bf16 fp32", ROW)
     build(rows._gelu_rows, "*bf16 *fp8e4nv *fp32", dict(WIDTH=8960, FIRST=8192, REST=1024), warps=8)
     for on in (False, True):
-        choices = dict(PHASES=on, ADDS=not on, NORMS=on, KEEPS=not on, PAINTS=True, AFTER=2, PAD=int(on), ROOT=9.8)
-        build(pictures._merge_onto, "*bf16 *bf16 *bf16 *bf16 *bf16 *bf16 i32 i32 i32 i32 i32", PICTURE | choices)
+        choices = dict(PHASES=on, ADDS=not on, NORMS=on, KEEPS=not on, PAINTS=True, LEAVES=on, AFTER=2, PAD=int(on), ROOT=9.8)
+        build(pictures._merge_onto, f"{'*bf16 ' * 7}i32 i32 i32 i32 i32 i32", PICTURE | choices)
     build(pictures._split_frames, "*bf16 *bf16 *bf16 i32 i32", PICTURE)
     build(pictures._sum_taps, "*bf16 *bf16 *bf16 i32 i32 i32 i32", dict(CHANNELS=3, PAD=0, RUN=512))
     build(pictures._to_pictures, "*bf16 *u8 i32 i32 i32 i32 i32 i32 i32", dict(COLOURS=3, RUN=1024))

@@ -42,6 +42,19 @@ def test_merge_onto_only_keeps_where_there_is_no_canvas() -> None:
     assert relative_error(found, y + bias) <= 1e-6
 
 
+@pytest.mark.parametrize("phases", [False, True])
+@pytest.mark.parametrize(("past", "pad"), [(1, 0), (2, 1), (3, 0)], ids=["shorter", "as long", "longer"])
+def test_the_tail_is_the_canvass_last_frames_as_far_as_they_are_new(past: int, pad: int, phases: bool) -> None:
+    size = (FRAMES, ROWS // 2 + 1, COLUMNS // 2 + 1, 4, 12) if phases else (FRAMES, ROWS, COLUMNS, 12)
+    y, bias, weight = torch.randn(size), torch.randn(12), torch.randn(12)
+    for merge in (launch_merge_onto, merge_onto):
+        canvas = torch.full((past + FRAMES, ROWS + 2 * pad, COLUMNS + 2 * pad, 12), 9.0)
+        tail = torch.full((past, ROWS, COLUMNS, 12), 9.0)
+        merge(y, bias, None, weight, canvas, past=past, pad=pad, tail=tail)
+        assert torch.equal(tail, inner(canvas, pad)[-past:])
+        assert int((tail != 9.0).sum()) == min(past, FRAMES) * ROWS * COLUMNS * 12
+
+
 @pytest.mark.parametrize(("past", "edge"), [(0, 1), (1, 0)])
 def test_merge_onto_a_canvas_with_another_past_or_an_edge_equals_its_twin(past: int, edge: int) -> None:
     y, bias = torch.randn(FRAMES, ROWS, COLUMNS, 12), torch.randn(12)

@@ -64,12 +64,21 @@ class Tails:
         else:
             copy_frames(first_TYXC, next(self._old)[0].permute(1, 2, 3, 0))
 
-    def leave(self, canvas: Tensor, past: int, pad: int = 0) -> None:
-        """Keep the last frames of a canvas."""
-        last_TYXC = inner(canvas, pad)[-past:]
+    def leave(self, canvas: Tensor, past: int) -> None:
+        """Keep the last frames of a canvas without a rim."""
+        last_TYXC = canvas[-past:]
         tail_TYXC = torch.empty_like(last_TYXC, memory_format=torch.contiguous_format)
         copy_frames(tail_TYXC, last_TYXC)
         self.keep(tail_TYXC)
+
+    def room(self, canvas: Tensor, past: int, pad: int = 0) -> Tensor:
+        """For the last frames of a canvas that is yet to be painted: of a past that is longer than the pass, some are there."""
+        entered_TYXC, frames = inner(canvas, pad)[:past], len(canvas) - past
+        tail_TYXC = torch.empty_like(entered_TYXC, memory_format=torch.contiguous_format)
+        if frames < past:
+            copy_frames(tail_TYXC[: past - frames], entered_TYXC[frames:])
+        self.keep(tail_TYXC)
+        return tail_TYXC
 
     def keep(self, tail_TYXC: Tensor) -> None:
         """What a layer will see as its past."""
@@ -164,9 +173,8 @@ class FastLayers:
         size = (past + frames, rows + 2 * pad, columns + 2 * pad, parted.y.shape[-1])
         canvas = self._canvases.take(size, (past, pad), parted.y)
         tails.enter(canvas, past, pad)
-        kept = merge_onto(*parted, None if weight is None else weight.flatten(), canvas, past=past, pad=pad, keep=keep)
-        tails.leave(canvas, past, pad)
-        return canvas, kept
+        tail, flat = tails.room(canvas, past, pad), None if weight is None else weight.flatten()
+        return canvas, merge_onto(*parted, flat, canvas, past=past, pad=pad, keep=keep, tail=tail)
 
     def with_edge(self, parted: Parted) -> Tensor:
         """Frames with a row of zeros below them and a column to their right."""

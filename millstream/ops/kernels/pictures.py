@@ -24,9 +24,10 @@ _TAPS = tl.constexpr(TAPS)
 
 @triton.jit
 def _merge_onto(
-    y, bias, residual, weight, kept, canvas, pixels, ROWS, COLUMNS, CANVAS_ROWS, CANVAS_COLUMNS,
+    y, bias, residual, weight, kept, canvas, tail, pixels, ROWS, COLUMNS, CANVAS_ROWS, CANVAS_COLUMNS, before_tail,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr, PHASES: tl.constexpr, ADDS: tl.constexpr,
-    NORMS: tl.constexpr, KEEPS: tl.constexpr, PAINTS: tl.constexpr, AFTER: tl.constexpr, PAD: tl.constexpr, ROOT: tl.constexpr,
+    NORMS: tl.constexpr, KEEPS: tl.constexpr, PAINTS: tl.constexpr, LEAVES: tl.constexpr, AFTER: tl.constexpr,
+    PAD: tl.constexpr, ROOT: tl.constexpr,
 ):  # fmt: skip
     pixel = tl.program_id(0) * RUN + tl.arange(0, RUN)
     channel = tl.arange(0, BLOCK)
@@ -54,6 +55,9 @@ def _merge_onto(
         place = ((frame + AFTER) * CANVAS_ROWS + row + PAD).to(tl.int64) * CANVAS_COLUMNS + column + PAD
         target = place[:, None] * CHANNELS + channel[None, :]
         tl.store(canvas + target, value.to(canvas.dtype.element_ty), mask=inside)
+        if LEAVES:
+            again = (pixel - before_tail).to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+            tl.store(tail + again, value.to(tail.dtype.element_ty), mask=inside & (pixel >= before_tail)[:, None])
 
 
 @triton.jit
@@ -127,6 +131,7 @@ def launch_merge_onto(
     past: int = PAST,
     pad: int = 0,
     keep: bool = False,
+    tail: Tensor | None = None,
 ) -> Tensor | None:
     phases, channels = y.dim() == 5, y.shape[-1]
     frames, rows, columns = (y.shape[0], 2 * y.shape[1] - 2, 2 * y.shape[2] - 2) if phases else y.shape[:3]
@@ -136,14 +141,18 @@ def launch_merge_onto(
         fits = (canvas.shape[0], canvas.shape[3]) == (past + frames, channels)
         fits = fits and canvas.shape[1] >= pad + rows and canvas.shape[2] >= pad + columns and canvas.is_contiguous()
         assert fits, f"canvas {tuple(canvas.shape)} for {(frames, rows, columns, channels)}, past {past}, pad {pad}"
+    if tail is not None:
+        fits = canvas is not None and tail.shape == (past, rows, columns, channels) and tail.is_contiguous()
+        assert fits, f"a tail {tuple(tail.shape)} for {(frames, rows, columns, channels)}, past {past}"
     kept = torch.empty(frames, rows, columns, channels, dtype=y.dtype, device=y.device) if keep else None
     (block, run), pixels = _run(channels), frames * rows * columns
     _merge_onto[(triton.cdiv(pixels, run),)](
         y, bias_C, y if residual_TYXC is None else residual_TYXC, bias_C if weight_C is None else weight_C,
-        y if kept is None else kept, y if canvas is None else canvas, pixels, rows, columns,
+        y if kept is None else kept, y if canvas is None else canvas, y if tail is None else tail, pixels, rows, columns,
         0 if canvas is None else canvas.shape[1], 0 if canvas is None else canvas.shape[2],
+        (frames - past) * rows * columns,
         CHANNELS=channels, BLOCK=block, RUN=run, PHASES=phases, ADDS=residual_TYXC is not None, NORMS=weight_C is not None,
-        KEEPS=keep, PAINTS=canvas is not None, AFTER=past, PAD=pad, ROOT=channels**0.5, num_warps=4,
+        KEEPS=keep, PAINTS=canvas is not None, LEAVES=tail is not None, AFTER=past, PAD=pad, ROOT=channels**0.5, num_warps=4,
     )  # fmt: skip
     return kept
 
