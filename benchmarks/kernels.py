@@ -29,7 +29,9 @@ from millstream.ops.backend import only_twins
 from millstream.ops.conv3 import find_convolution
 from millstream.ops.fp8 import Rows8, quantise
 from millstream.ops.linear import linear_gelu, linear_rows
+from millstream.ops.low_attention import attend_packed
 from millstream.ops.noise import gaussian
+from millstream.ops.packed import Packed, PackedQueries, pack_runs
 from millstream.ops.pictures import PAST, TAPS, copy_frames, merge_onto, split_frames, sum_taps, to_pictures
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
@@ -124,6 +126,7 @@ def ring_case(size: Size) -> Case:
 
     def write(ring: list[Tensor]) -> Tensor:
         q = write_ring(qkv, weight_q, weight_k, phases, index, *ring, eps=1e-6)
+        assert isinstance(q, Tensor), "queries in their own dtype"
         return torch.stack([q, ring[0][index], ring[1][index]])
 
     return Case(
@@ -190,6 +193,33 @@ def attention_cases(size: Size) -> Iterator[Case]:
         **common,
     )
     yield Case(name="attention, round keys", ours=round_keys, twin=exact, **common)
+
+
+def low_attention_cases(size: Size) -> Iterator[Case]:
+    head, per_frame = size.width // size.heads, size.tokens // 3
+    k, v = (random(1, size.keys, size.heads, head) for _ in range(2))
+    rooms = [Packed.room(1, size.keys, size.heads, head, device=GPU) for _ in range(2)]
+    starts = size.keys - size.tokens + per_frame * torch.arange(3, device=GPU)
+
+    def pack(room: Packed, starts_F: Tensor, length: int) -> Tensor:
+        pack_runs(room, k, v, starts_F, length)
+        return room.k_RWNH
+
+    for name, where, length in (("a window", starts[:1] * 0, size.keys), ("a chunk", starts, per_frame)):
+        yield Case(
+            name=f"pack {name} in 8 bits",
+            ours=lambda w=where, n=length: pack(rooms[0], w, n),
+            twin=lambda w=where, n=length: pack(rooms[1], w, n),
+            moved=6 * len(where) * length * size.width,
+        )
+    q = PackedQueries.of(random(1, size.tokens, size.heads, head))
+    yield Case(
+        name="attention in 8 bits",
+        ours=lambda: attend_packed(q, rooms[0], size.keys, dtype=BF16),
+        twin=lambda: attend_packed(q, rooms[0], size.keys, dtype=torch.float32),
+        moved=(3 * size.tokens + 2 * size.keys) * size.width,
+        flops=4 * size.tokens * size.keys * size.width,
+    )
 
 
 def picture_cases() -> Iterator[Case]:
@@ -315,6 +345,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Iterator[Case]]]]:
         yield size.name, lambda s=size: iter([ring_case(s)])
         yield size.name, lambda s=size: product_cases(s)
         yield size.name, lambda s=size: attention_cases(s)
+        yield size.name, lambda s=size: low_attention_cases(s)
     yield "480x832", picture_cases
     yield "480x832", byte_cases
     yield "480x832", lambda: iter([noise_case()])

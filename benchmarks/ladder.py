@@ -36,6 +36,8 @@ RUNGS = {
     "decode-stream": ("on,decode_stream", "bf16"),
     "fp8": ("on", "fp8"),
     "fp8-decode-stream": ("on,decode_stream", "fp8"),
+    "low-attention": ("on,low_attention", "bf16"),
+    "fp8-low-attention": ("on,low_attention", "fp8"),
 }
 """`--fast` and `--precision` of each: first what adds up, then what is tried on top."""
 FLOORED = ("on", "fp8")

@@ -1,35 +1,42 @@
-"""Attention below bf16 at a stream's shapes: what three ways of it take and cost, beside cuDNN's in bf16.
+"""Attention in 8 bits at a stream's shapes: ways to do it, what each takes and costs, beside cuDNN's in bf16.
 
     python -m benchmarks.low_attention        # results/low_attention.json
 
-An experiment, not a part of the engine. Queries and keys are bf16, e4m3, or int8 with a scale for each query and each tile of
-keys; probabilities and values are e4m3 throughout, which wants values transposed. Errors are relative to float32 on normal
-numbers, the hardest case: nothing stands out, so what is averaged is noise.
+The engine's kernels, with what it has chosen (int8 queries and keys, means taken away) and what it has not. Errors are relative
+to float32, of some queries: once on normal numbers, the hardest case since what is averaged is noise; once where keys and
+values have something in common beside it, which the errors are without. `gain` is how much of the answer is left: sums of e4m3
+products have few places.
 Shapes: L queries, S keys, N heads, H head width.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.report import write_report
+from millstream.ops.attention import attend, attend_with_sum
+from millstream.ops.fp8 import E4M3
+from millstream.ops.low_attention import attend_packed
+from millstream.ops.packed import Packed, PackedQueries, pack_runs
+from millstream.ops.rows import finish_attention
 
-HEAD_WIDTH = 128
-TILE = 128
-"""Keys that share a scale, and that a step takes."""
-LIFT = 8
-"""Probabilities reach 2**LIFT before they are rounded to e4m3, so that small ones are not lost."""
-QUERIES, WARPS, STAGES = 64, 4, 3
+HEAD_WIDTH, ROUND = 128, 128
+GPU, BF16 = torch.device("cuda"), torch.bfloat16
+COMMON = 4.0
+"""How large what keys and values have in common is, of what they have not."""
+WAYS = {
+    "int8": (torch.int8, True),
+    "int8, no means": (torch.int8, False),
+    "e4m3": (E4M3, True),
+    "e4m3, no means": (E4M3, False),
+}
+"""What queries and keys are rounded to, and whether means are taken away."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,61 +56,24 @@ SHAPES = {
 }
 
 
-@triton.jit
-def _attend(
-    q_LNH, k_SNH, vt_NHS, out_LNH, q_scales_LN, k_scales_NT, queries, keys, room, base, N: tl.constexpr, H: tl.constexpr,
-    BLOCK: tl.constexpr, TILE: tl.constexpr, LIFT: tl.constexpr,
-):  # fmt: skip
-    head, rows, columns = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, H)
-    inside = rows[:, None] < queries
-    q = tl.load(q_LNH + rows[:, None] * (N * H) + head * H + columns[None, :], mask=inside, other=0.0)
-    row_scale = tl.load(q_scales_LN + rows * N + head, mask=rows < queries, other=0.0) * base
-    sums, top, total = tl.zeros([BLOCK, H], tl.float32), tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
-    all_k = tl.make_tensor_descriptor(k_SNH + head * H, shape=[keys, H], strides=[N * H, 1], block_shape=[TILE, H])
-    all_v = tl.make_tensor_descriptor(vt_NHS + head * H * room, shape=[H, keys], strides=[room, 1], block_shape=[H, TILE])
-    tiles = tl.cdiv(keys, TILE)
-    for tile in tl.range(0, tiles):
-        scale = row_scale * tl.load(k_scales_NT + head * tiles + tile)
-        scores = tl.dot(q, all_k.load([tile * TILE, 0]).T).to(tl.float32) * scale[:, None]
-        if tile == tiles - 1:
-            scores = tl.where(tile * TILE + tl.arange(0, TILE)[None, :] < keys, scores, -1e30)
-        new = tl.maximum(top, tl.max(scores, 1) - LIFT)
-        chances, fade = tl.exp2(scores - new[:, None]), tl.exp2(top - new)
-        total, top = total * fade + tl.sum(chances, 1), new
-        sums = tl.dot(chances.to(tl.float8e4nv), all_v.load([0, tile * TILE]).T, sums * fade[:, None])
-    tl.store(
-        out_LNH + rows[:, None] * (N * H) + head * H + columns[None, :], (sums / total[:, None]).to(tl.bfloat16), mask=inside
-    )
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    q_1LNH: Tensor
+    k_1SNH: Tensor
+    v_1SNH: Tensor
+    middle_1NH: Tensor
+    """What all values have in common."""
 
+    @staticmethod
+    def random(shape: Shape, common: float) -> Numbers:
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(1, n, shape.heads, HEAD_WIDTH, device=GPU) for n in (shape.queries, shape.keys, shape.keys))
+        of_k, of_v = (common * torch.randn(1, shape.heads, HEAD_WIDTH, device=GPU) for _ in range(2))
+        return Numbers(q.to(BF16), (k + of_k).to(BF16), (v + of_v).to(BF16), of_v)
 
-def attend(q: Tensor, k: Tensor, vt: Tensor, q_scales: Tensor, k_scales: Tensor, out: Tensor) -> None:
-    (queries, heads, width), keys = q.shape, len(k)
-    _attend[(triton.cdiv(queries, QUERIES), heads)](
-        q, k, vt, out, q_scales, k_scales, queries, keys, vt.shape[-1], math.log2(math.e) * width**-0.5,
-        N=heads, H=width, BLOCK=QUERIES, TILE=TILE, LIFT=LIFT, num_warps=WARPS, num_stages=STAGES,
-    )  # fmt: skip
-
-
-def as_int8(x_LNH: Tensor, tile: int) -> tuple[Tensor, Tensor]:
-    """Numbers and, for each head and each `tile` of them in a row, a scale."""
-    length = len(x_LNH)
-    padded = F.pad(x_LNH.float(), (0, 0, 0, 0, 0, -length % tile)).unflatten(0, (-1, tile))
-    scales = padded.abs().amax((1, 3), keepdim=True) / 127
-    numbers = (padded / scales.clamp_min(1e-12)).round().to(torch.int8).flatten(0, 1)[:length]
-    return numbers, scales[:, 0, :, 0]
-
-
-def ways(q: Tensor, k: Tensor) -> dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Queries, keys and their scales."""
-    heads, tiles = q.shape[1], triton.cdiv(len(k), TILE)
-    rows, columns = torch.ones(len(q), heads, device=q.device), torch.ones(heads, tiles, device=q.device)
-    (q8, q_scales), (k8, k_scales) = as_int8(q, 1), as_int8(k, TILE)
-    e4m3 = torch.float8_e4m3fn
-    return {
-        "bf16": (q, k, rows, columns),
-        "e4m3": (q.to(e4m3), k.to(e4m3), rows, columns),
-        "int8": (q8, k8, q_scales.contiguous(), k_scales.t().contiguous()),
-    }
+    def exact(self, some: slice) -> Tensor:
+        q, k, v = (x.float().transpose(1, 2) for x in (self.q_1LNH[:, some], self.k_1SNH, self.v_1SNH))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2) - self.middle_1NH
 
 
 def timed(work: Callable[[], object], times: int = 20) -> float:
@@ -119,41 +89,59 @@ def timed(work: Callable[[], object], times: int = 20) -> float:
     return begin.elapsed_time(end) / times
 
 
+def packed_of(numbers: Numbers, kind: torch.dtype, means: bool) -> Packed:
+    k, v = numbers.k_1SNH, numbers.v_1SNH
+    packed = Packed.room(1, *k.shape[1:], device=GPU, keys=kind)
+    if means:
+        packed.k_mean_RNH.copy_(k.mean(1, dtype=torch.float32))
+        packed.v_mean_RNH.copy_(v.mean(1, dtype=torch.float32))
+    pack_runs(packed, k, v, torch.zeros(1, dtype=torch.int64, device=GPU), k.shape[1])
+    return packed
+
+
+def costs(shape: Shape, common: float, kind: torch.dtype, means: bool) -> dict[str, float]:
+    numbers, some = Numbers.random(shape, common), slice(0, 256)
+    asked, packed = PackedQueries.of(numbers.q_1LNH[:, some].contiguous(), kind), packed_of(numbers, kind, means)
+    found = attend_packed(asked, packed, shape.keys, dtype=torch.float32) - numbers.middle_1NH
+    wanted = numbers.exact(some)
+    error = float((found - wanted).norm() / wanted.norm())
+    return {"error": round(error, 5), "gain": round(float((found * wanted).sum() / wanted.square().sum()), 5)}
+
+
+def cudnn(numbers: Numbers, shape: Shape) -> dict[str, float]:
+    """As they are, and over a round number of them."""
+    q, k, v = numbers.q_1LNH, numbers.k_1SNH, numbers.v_1SNH
+    zeros = -shape.keys % ROUND
+    round_k, round_v = (F.pad(x, (0, 0, 0, 0, 0, zeros)) for x in (k, v))
+
+    def rounded() -> object:
+        out, lse = attend_with_sum(q, round_k, round_v)
+        return finish_attention(out[0].flatten(1), lse[0], zeros, fp8=False)
+
+    return {"cuDNN, keys as they are": timed(lambda: attend(q, k, v)), "cuDNN, round keys": timed(rounded)}
+
+
 @torch.inference_mode()
 def measure(shape: Shape) -> dict[str, dict[str, float]]:
-    torch.manual_seed(0)
-    lengths = (shape.queries, shape.keys, shape.keys)
-    q, k, v = (torch.randn(n, shape.heads, HEAD_WIDTH, device="cuda", dtype=torch.bfloat16) for n in lengths)
-    batched = [x.transpose(0, 1)[None] for x in (q, k, v)]
-    exact = F.scaled_dot_product_attention(*(x.float() for x in batched))[0].transpose(0, 1)
+    numbers = Numbers.random(shape, 0.0)
+    times = cudnn(numbers, shape)
     found: dict[str, dict[str, float]] = {}
-
-    def put(name: str, work: Callable[[], Tensor]) -> None:
-        error = float((work().float() - exact).norm() / exact.norm())
-        ms = timed(work)
-        found[name] = {"ms": round(ms, 4), "tflop_s": round(1e3 * shape.tflop / ms, 1), "error": round(error, 5)}
-
-    def cudnn() -> Tensor:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            return F.scaled_dot_product_attention(*batched)[0].transpose(0, 1)
-
-    put("cuDNN, bf16", cudnn)
-    vt = F.pad(v.permute(1, 2, 0), (0, -shape.keys % TILE)).to(torch.float8_e4m3fn).contiguous()
-    out = torch.empty_like(q)
-    for name, (q_, k_, q_scales, k_scales) in ways(q, k).items():
-
-        def ours(q_: Tensor = q_, k_: Tensor = k_, rows: Tensor = q_scales, columns: Tensor = k_scales) -> Tensor:
-            attend(q_, k_, vt, rows, columns, out)
-            return out
-
-        put(f"queries and keys in {name}", ours)
+    for name, (kind, means) in WAYS.items():
+        asked, packed = PackedQueries.of(numbers.q_1LNH, kind), packed_of(numbers, kind, means)
+        times[name] = timed(lambda a=asked, p=packed: attend_packed(a, p, shape.keys, dtype=BF16))
+        found[name] = costs(shape, 0.0, kind, means)
+        found[name] |= {f"{what} in common": cost for what, cost in costs(shape, COMMON, kind, means).items()}
+    for name, ms in times.items():
+        found[name] = {"ms": round(ms, 4), "tflop_s": round(1e3 * shape.tflop / ms, 1), **found.get(name, {})}
+        print(f"{shape.queries}x{shape.keys}x{shape.heads} {name}: {found[name]}", flush=True)
     return found
 
 
 def main() -> None:
     argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
-    triton.set_allocator(lambda size, alignment, stream: torch.empty(size, device="cuda", dtype=torch.int8))
-    configuration = {"shapes": {name: asdict(shape) for name, shape in SHAPES.items()}, "tile": TILE, "queries": QUERIES}
+    if not torch.cuda.is_available():
+        raise SystemExit("error: attention in 8 bits is timed on a CUDA GPU; none is here")
+    configuration = {"shapes": {name: asdict(shape) for name, shape in SHAPES.items()}, "common": COMMON}
     write_report("low_attention", configuration, {name: measure(shape) for name, shape in SHAPES.items()})
 
 

@@ -37,12 +37,13 @@ class PackedWindow:
         return self._layers[layer]
 
     def renew(self, k: Tensor, v: Tensor, past: int) -> None:
-        """Pack all that [layers, B, W, N, H] hold. The mean that is taken from keys is of the first `past` places: frames of
-        this epoch, written before the ones that are placed now."""
-        if past:
-            self._all.mean_RNH.copy_(k[:, :, :past].mean(2, dtype=torch.float32).flatten(0, 1))
-        else:
-            self._all.mean_RNH.zero_()
+        """Pack all that [layers, B, W, N, H] hold. The means that are taken away are of the first `past` places: frames of this
+        epoch, written before the ones that are placed now."""
+        for mean_RNH, x in ((self._all.k_mean_RNH, k), (self._all.v_mean_RNH, v)):
+            if past:
+                mean_RNH.copy_(x[:, :, :past].mean(2, dtype=torch.float32).flatten(0, 1))
+            else:
+                mean_RNH.zero_()
         beginning = torch.zeros(1, dtype=torch.int64, device=k.device)
         pack_runs(self._all, k.flatten(0, 1), v.flatten(0, 1), beginning, k.shape[2])
 

@@ -39,4 +39,4 @@ def attend_packed(q_BLNH: PackedQueries, packed: Packed, keys: int, *, dtype: to
         v_BNWH = packed.vt_RNHW[..., part].float().transpose(2, 3) * packed.v_scales_RNT[..., tile, None, None]
         sums = sums * fade[..., None] + chances.to(E4M3).float() @ v_BNWH
         total, top = total * fade + chances.sum(-1), new
-    return (sums / total[..., None]).to(dtype).transpose(1, 2).contiguous()
+    return (sums / total[..., None] + packed.v_mean_RNH[:, :, None]).to(dtype).transpose(1, 2).contiguous()

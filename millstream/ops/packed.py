@@ -1,7 +1,8 @@
 """Keys and values in 8 bits, as a product of 8 bits wants them: keys in int8, values in e4m3 and turned, a scale for each tile.
 
-A mean is taken from the keys first. It moves all scores of a query alike, which softmax does not see; what is left is smaller
-and rounds better. Triton on a GPU, plain torch elsewhere. Knows no frames and no sessions: only where runs of keys begin.
+Means are taken away first, and what is left is smaller and rounds better. A mean key moves all scores of a query alike, which
+softmax does not see; a mean value is added to the answer again, where probabilities sum to one. Triton on a GPU, plain torch
+elsewhere. Knows no frames and no sessions: only where runs of keys begin.
 Shapes: R rows (layers, sessions), W places, N heads, H head width, T tiles of places, F runs of places.
 """
 
@@ -30,8 +31,9 @@ class Packed:
     vt_RNHW: Tensor
     k_scales_RNT: Tensor
     v_scales_RNT: Tensor
-    mean_RNH: Tensor
-    """What is taken from every key of a row."""
+    k_mean_RNH: Tensor
+    v_mean_RNH: Tensor
+    """What is taken from every key and every value of a row; any numbers will do, as long as they stay."""
 
     @staticmethod
     def room(
@@ -48,6 +50,7 @@ class Packed:
             zeros(rows, heads, head_width, tiles * TILE, dtype=E4M3),
             zeros(rows, heads, tiles) + LEAST_SCALE,
             zeros(rows, heads, tiles) + LEAST_SCALE,
+            zeros(rows, heads, head_width),
             zeros(rows, heads, head_width),
         )
 
@@ -88,7 +91,7 @@ def pack_runs(packed: Packed, k_RWNH: Tensor, v_RWNH: Tensor, starts_F: Tensor, 
     for tile in torch.unique(places // TILE).tolist():
         part = slice(tile * TILE, min((tile + 1) * TILE, k_RWNH.shape[1]))
         room = slice(tile * TILE, (tile + 1) * TILE)
-        k, v = k_RWNH[:, part].float() - packed.mean_RNH[:, None], v_RWNH[:, part].float()
+        k, v = k_RWNH[:, part].float() - packed.k_mean_RNH[:, None], v_RWNH[:, part].float() - packed.v_mean_RNH[:, None]
         numbers, packed.k_scales_RNT[..., tile] = rounded(k, (1, 3), packed.k_RWNH.dtype)
         packed.k_RWNH[:, room] = _filled(numbers)
         numbers, packed.v_scales_RNT[..., tile] = rounded(v, (1, 3), E4M3)

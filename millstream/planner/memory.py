@@ -59,9 +59,9 @@ def window_bytes(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, key_
 
 
 def packed_bytes(dit: DiTConfig, stream: StreamConfig) -> int:
-    """The window's copy in 8 bits, in whole tiles of keys, with two scales for each head's tile and a mean key, in float32."""
+    """The window's copy in 8 bits, in whole tiles of keys; in float32 two scales for each head's tile and two means."""
     tiles = -(-stream.window * tokens_per_frame(dit, stream) // TILE)
-    return dit.layers * (2 * tiles * TILE * dit.width + 4 * (2 * tiles * dit.heads + dit.width))
+    return dit.layers * (2 * tiles * TILE * dit.width + 8 * (tiles * dit.heads + dit.width))
 
 
 def dit_parameters(c: DiTConfig) -> int:

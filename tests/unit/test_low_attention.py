@@ -26,7 +26,8 @@ def numbers(length: int) -> Tensor:
 def packed_of(k: Tensor, v: Tensor, *, keys: torch.dtype = torch.int8, mean: bool = True) -> Packed:
     packed = Packed.room(BATCH, k.shape[1], HEADS, WIDTH, device=CPU, keys=keys)
     if mean:
-        packed.mean_RNH.copy_(k.mean(1))
+        packed.k_mean_RNH.copy_(k.mean(1))
+        packed.v_mean_RNH.copy_(v.mean(1))
     pack_runs(packed, k, v, START, k.shape[1])
     return packed
 
@@ -60,6 +61,14 @@ def test_what_all_keys_have_in_common_costs_nothing_once_their_mean_is_taken() -
     wanted = exact(q, k, v)
     assert relative_error(attended(q, packed_of(k, v), 300), wanted) <= 0.06
     assert relative_error(attended(q, packed_of(k, v, mean=False), 300), wanted) >= 0.15
+
+
+def test_what_all_values_have_in_common_is_in_the_answer_and_costs_nothing() -> None:
+    q, k, v = numbers(64), numbers(300), numbers(300)
+    common = 40 * torch.randn(BATCH, 1, HEADS, WIDTH)
+    wanted = exact(q, k, v)
+    assert relative_error(attended(q, packed_of(k, v + common), 300) - common, wanted) <= 0.06
+    assert relative_error(attended(q, packed_of(k, v + common, mean=False), 300) - common, wanted) >= 0.15
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e4])

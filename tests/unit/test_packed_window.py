@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from millstream.commands.memory import session_bytes
 from millstream.core.errors import ConfigError, DeviceError
 from millstream.core.presets import MODELS
 from millstream.core.speed import ALL, Speed, parse_speed
@@ -26,6 +28,8 @@ from millstream.planner.hardware import find_device
 from millstream.planner.memory import packed_bytes
 from millstream.planner.software import software_of
 from millstream.planner.workload import Workload
+from millstream.runtime import snapshot
+from millstream.runtime.engine import Engine
 from tests.unit.models_for_tests import dit, relative_error
 from tests.unit.test_fast_dit import WIDE, Tape, chunks, ring, stream
 
@@ -38,11 +42,12 @@ def fast() -> CausalDiT:
 
 
 def packed_at_once(memory: KVRing, layer: int) -> Packed:
-    """All that a ring's layer holds, with the mean that it has."""
+    """All that a ring's layer holds, with the means that it has."""
     k, v, _ = memory.span(layer, rounded=False)
     packed = Packed.room(len(k), memory.k.shape[2], *k.shape[2:], device=k.device)
     assert memory.packed is not None
-    packed.mean_RNH.copy_(memory.packed.layer(layer).mean_RNH)
+    packed.k_mean_RNH.copy_(memory.packed.layer(layer).k_mean_RNH)
+    packed.v_mean_RNH.copy_(memory.packed.layer(layer).v_mean_RNH)
     pack_runs(packed, k, v, torch.zeros(1, dtype=torch.int64), k.shape[1])
     return packed
 
@@ -80,7 +85,7 @@ def test_following_the_placed_frames_gives_what_packing_everything_would() -> No
         for layer in range(WIDE.layers):
             pairs = zip(memory.packed.layer(layer).tensors, packed_at_once(memory, layer).tensors, strict=True)
             assert all(torch.equal(found.float(), wanted.float()) for found, wanted in pairs)
-            assert bool(memory.packed.layer(layer).mean_RNH.any()) == (number > 0), "of the frames before"
+            assert bool(memory.packed.layer(layer).v_mean_RNH.any()) == (number > 0), "of the frames before"
 
 
 @pytest.mark.parametrize("kind", [{}, dict(sink=2, positions="windowed")], ids=["ring", "sink"])
@@ -164,6 +169,25 @@ def test_what_it_holds_is_what_is_declared() -> None:
     memory.pack()
     assert memory.num_bytes - before == packed_bytes(dit_config, config)
     assert packed_bytes(dit_config, config) == pytest.approx(before / 2, rel=0.01), "half of bf16, and a few scales"
+
+
+def test_admission_counts_it() -> None:
+    spec = MODELS["wan2.1-t2v-1.3b"]
+    with_it, without = (session_bytes(spec, spec.stream, torch.bfloat16, speed) for speed in (LOW, Speed(blocks=True)))
+    assert with_it - without == packed_bytes(spec.dit, spec.stream)
+
+
+@pytest.mark.parametrize("paired", [False, True], ids=["commits alone", "commits carried"])
+def test_a_session_is_saved_without_it_and_goes_on_to_the_same_bits(paired: bool, tmp_path: Path) -> None:
+    speed = replace(LOW, paired_commits=paired)
+    engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", speed=speed)
+    with engine.session("sea", height=32, width=48, window=6, sink=1) as session:
+        list(session.stream(4))
+        path = tmp_path / "saved.safetensors"
+        snapshot.write(snapshot.take(engine, session, engine.fingerprint()), path)
+        expected = [chunk.digest for chunk in session.stream(3)]
+    with snapshot.revive(snapshot.read(path, engine, engine.fingerprint()), engine, "another") as revived:
+        assert [chunk.digest for chunk in revived.stream(3)] == expected
 
 
 def test_a_plan_counts_it_for_each_session() -> None:

@@ -56,10 +56,11 @@ def _write_ring(
         c = tl.load(cos + row * (HEAD // 2) + pair)
         s = tl.load(sin + row * (HEAD // 2) + pair)
         turned = tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), [BLOCK])
-        if which == 0 and PACKS:
-            _store_packed(turned, q_out, q_scales, row, column, inside, WIDTH, HEAD, BLOCK)
-        elif which == 0:
-            tl.store(q_out + row * WIDTH + column, turned.to(q_out.dtype.element_ty), mask=inside)
+        if which == 0:
+            if PACKS:
+                _store_packed(turned, q_out, q_scales, row, column, inside, WIDTH, HEAD, BLOCK)
+            else:
+                tl.store(q_out + row * WIDTH + column, turned.to(q_out.dtype.element_ty), mask=inside)
         else:
             tl.store(k_ring + place * WIDTH + column, turned.to(k_ring.dtype.element_ty), mask=inside)
 
