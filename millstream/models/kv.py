@@ -163,9 +163,8 @@ class KVRing:
         self._index = self._token_index(slots)
         held = min(self.written, self.shape.window)
         self._valid = held * self.shape.tokens_per_frame
-        device = self.k.device
-        positions = torch.tensor([self._position(frame, slot, end) for frame, slot in zip(frames, slots, strict=True)])
-        self._phases = frame_phases(positions.to(device), self.shape.grid, self.shape.head_width)
+        positions = [self._position(frame, slot, end) for frame, slot in zip(frames, slots, strict=True)]
+        self._phases = frame_phases(_numbers(positions, self.k.device), self.shape.grid, self.shape.head_width)
         self._bias = self._past_bias(slots, kv_bias)
         self._room[:, :, :, self._valid : self._rounded(self._valid)] = 0  # before a ring is full, old frames may lie there
         if self.sink_k is not None:
@@ -263,8 +262,8 @@ class KVRing:
 
     def _token_index(self, slots: list[int]) -> Tensor:
         per_frame = self.shape.tokens_per_frame
-        first = torch.tensor(slots).repeat_interleave(per_frame) * per_frame
-        return (first + torch.arange(per_frame).repeat(len(slots))).to(self.k.device)
+        runs = [torch.arange(slot * per_frame, (slot + 1) * per_frame, device=self.k.device) for slot in slots]
+        return torch.cat(runs)
 
     def _past_bias(self, slots: list[int], kv_bias: float) -> Tensor | None:
         """Scores of past frames lowered by log(kv_bias); the placed frames keep theirs."""
@@ -286,9 +285,14 @@ class KVRing:
             for slot, frame in enumerate(self.frames[: self.shape.sink])
             if frame >= 0
         ]
-        fresh_offsets = torch.tensor([offsets[slot] for slot in fresh], dtype=torch.int64, device=device)
-        self._untwist = shift_phases(-fresh_offsets, per_frame, self.shape.head_width)
+        if fresh:
+            self._untwist = shift_phases(_numbers([-offsets[slot] for slot in fresh], device), per_frame, self.shape.head_width)
         if any(offsets):
-            turn = shift_phases(torch.tensor(offsets, device=device), per_frame, self.shape.head_width)
+            turn = shift_phases(_numbers(offsets, device), per_frame, self.shape.head_width)
             tokens = len(offsets) * per_frame
             self.k[:, :, :tokens] = rotate(self.sink_k[:, :, :tokens], turn)
+
+
+def _numbers(values: Sequence[int], device: torch.device) -> Tensor:
+    """Written by the device itself: a copy from the host would wait for all that is queued there, hundreds of milliseconds."""
+    return torch.stack([torch.full((), value, dtype=torch.int64, device=device) for value in values])

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from millstream.models.kv import KVRing, RingShape
 from millstream.ops.rope import frame_phases, rotate
@@ -104,3 +109,30 @@ def test_a_bias_lowers_the_past_and_leaves_the_chunk_alone() -> None:
 def test_bytes_are_counted_to_the_last_one() -> None:
     ring = make_ring(window=5, sink=2, positions="windowed")
     assert ring.num_bytes == 4 * LAYERS * HEADS * HEAD * TOKENS * (2 * 5 + 2)
+
+
+class FromTheHost(TorchDispatchMode):
+    """Operations that take a tensor of the host's to another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        answer = function(*args, **(kwargs or {}))
+        given = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        if isinstance(answer, torch.Tensor) and answer.device.type == "meta" and any(arg.device.type == "cpu" for arg in given):
+            self.seen.append(str(function))
+        return answer
+
+
+@pytest.mark.parametrize("positions", ["absolute", "windowed"])
+def test_placing_frames_brings_nothing_from_the_host(positions: str) -> None:
+    shape = RingShape(layers=LAYERS, heads=HEADS, head_width=HEAD, grid=GRID, window=6, sink=2, positions=positions)
+    ring = KVRing(shape, device=torch.device("meta"), dtype=torch.float32)
+    with FromTheHost() as brought:
+        for start in range(0, 12, 3):
+            ring.place([start, start + 1, start + 2])
+    assert brought.seen == []
