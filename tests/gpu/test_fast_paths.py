@@ -272,6 +272,7 @@ def test_fast_calls_never_wait_for_the_device() -> None:
     model(latents, level, memory, cross)
     torch.cuda.set_sync_debug_mode("error")
     try:
+        memory.place([3, 4, 5])
         model(latents, level, memory, cross)
         model.commit(latents, level, memory, cross)
     finally:
