@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from millstream.core.config import DiTConfig
 from millstream.models.kv import Memory
+from millstream.models.typed_modules import TypedModuleList
 from millstream.ops.attention import attend
 from millstream.ops.norms import layer_norm, rms_norm
 from millstream.ops.rope import rotate
@@ -185,7 +186,7 @@ class Embedded(NamedTuple):
     """Tokens of a frame, height x width."""
 
 
-class BlockStack(nn.ModuleList):
+class BlockStack(TypedModuleList[Block]):
     """Blocks one after the other; layers are numbered from the first of them, in memory and prompt alike."""
 
     def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
@@ -222,7 +223,7 @@ class CausalDiT(nn.Module):
     @property
     def cached_heads(self) -> int:
         """Heads whose keys and values it writes."""
-        return self.blocks[0].self_attn.heads
+        return next(iter(self.blocks)).self_attn.heads
 
     def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
         """Flow at noise level `level_BF` (0 to 1000) of each frame. Writes the chunk's keys and values into `memory`."""

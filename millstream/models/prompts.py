@@ -15,7 +15,8 @@ from millstream.core.controls import WeightedPrompt
 
 
 class Embedder(Protocol):
-    model: nn.Module
+    @property
+    def model(self) -> nn.Module: ...
 
     def __call__(self, text: str) -> Tensor:
         """[1, S, E]"""

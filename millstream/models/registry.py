@@ -78,6 +78,7 @@ def load_model(
 ) -> LoadedModel:
     """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for Brook. With
     `offload_text` the text encoder waits in host memory and visits the device."""
+    vae: WanVAE | BrookVAE
     if isinstance(spec.vae, BrookVAEConfig):
         with _merging(spec, loras) as merged:
             dit, vae, embedder = _load_brook(spec, weights, device, dtype, merged)
@@ -180,9 +181,9 @@ def _load_brook(
             return load_bundle(PATH, spec, device=device, dtype=dtype, fingerprint=FINGERPRINT, keep=keep)
         return load_bundle(Path(weights[0]), spec, device=device, dtype=dtype, keep=keep)
     parts = build(spec, num_words=0)
-    for part, module in parts.items():
+    for part, module in parts.named():
         fill_random(module, seed=seed, device=device, dtype=dtype, keep=keep if part == "dit" else everything)
-    return parts["dit"], parts["vae"], WordEmbedder(parts["text"], WordTokenizer(()))
+    return parts.dit, parts.vae, WordEmbedder(parts.text, WordTokenizer(()))
 
 
 def is_random(weights: Sequence[str]) -> bool:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from millstream.core.errors import CompileRefused, ConfigError
 from millstream.core.speed import Speed
-from millstream.models.dit import CausalDiT
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.dit import BlockStack, CausalDiT, CrossKV
+from millstream.models.kv import KVRing, Memory, RingShape
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
@@ -36,11 +36,22 @@ def check_backend(name: str, speed: Speed) -> str:
     return name
 
 
+class CompiledStack(BlockStack):
+    """Blocks compiled for both ways they are called."""
+
+    def __init__(self, plain: BlockStack, backend: str) -> None:
+        super().__init__(plain)
+        self.compile(backend=backend)
+        self._remember = torch.compile(super().remember, backend=backend)
+
+    def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
+        self._remember(x_BFTD, levels_BF6D, memory, cross)
+
+
 def compile_blocks(dit: CausalDiT | MeshDiT, *, backend: str = "inductor") -> None:
     """Compile the blocks of a model in place; of a pipeline's stage, they stay where they are from now on."""
-    blocks = dit.dit.blocks if isinstance(dit, MeshDiT) else dit.blocks
-    blocks.compile(backend=backend)
-    blocks.remember = torch.compile(blocks.remember, backend=backend)
+    whole = dit.dit if isinstance(dit, MeshDiT) else dit
+    whole.blocks = CompiledStack(whole.blocks, backend)
     if isinstance(dit, StagedDiT):
         dit.may_move = False
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from millstream.core.topology import check_head_groups
 from millstream.models.dit import CausalDiT, RMSNorm, SelfAttention
+from millstream.models.typed_modules import TypedModuleList
 from millstream.models.weights.fill import frozen
 from millstream.ops.rope import rotate
 from millstream.parallel.collectives import RankGroup
@@ -30,7 +31,7 @@ class OverlappedSelfAttention(nn.Module):
         shape = (3, group.size, head_groups, whole.heads // group.size // head_groups, -1)
         weight = torch.stack([layer.weight.detach() for layer in (whole.q, whole.k, whole.v)])
         bias = torch.stack([layer.bias.detach() for layer in (whole.q, whole.k, whole.v)])
-        self.parts = nn.ModuleList(
+        self.parts = TypedModuleList(
             _linear_of(rows.flatten(0, 3).contiguous(), numbers.flatten())
             for rows, numbers in zip(weight.unflatten(1, (*shape[1:4], -1)).unbind(2), bias.view(shape).unbind(2), strict=True)
         )
@@ -73,7 +74,7 @@ def overlap_exchange(dit: CausalDiT, group: RankGroup, head_groups: int) -> None
     """Have every block project and exchange its heads in so many groups."""
     check_head_groups(dit.config.heads // group.size, head_groups)
     for block in dit.blocks:
-        block.self_attn = OverlappedSelfAttention(block.self_attn, group, head_groups)
+        block.set_submodule("self_attn", OverlappedSelfAttention(block.self_attn, group, head_groups))
 
 
 def _linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from millstream.models.dit import BlockStack, CrossKV
+from millstream.models.dit import Block, BlockStack, CrossKV
 from millstream.models.kv import KVRing
 from millstream.parallel.balance import GAIN, Bounds, better_split, owner
 from millstream.parallel.collectives import Pending
@@ -66,7 +66,7 @@ def move_layers(dit: StagedDiT, bounds: Bounds, held: Sequence[Held]) -> list[He
 class _Layer(NamedTuple):
     """One layer of everything: its block, and each session's row of the ring, its keys and values of the prompt, by name."""
 
-    block: nn.Module
+    block: Block
     caches: list[dict[str, Tensor]]
 
     def tensors(self) -> list[Tensor]:

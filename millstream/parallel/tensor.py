@@ -70,5 +70,5 @@ class TensorMLP(nn.Module):
 def connect_tensors(dit: CausalDiT, group: RankGroup) -> None:
     """Have every block, whose parameters are this rank's share (`parallel/shares.py`), work with those of the others."""
     for block in dit.blocks:
-        block.self_attn = TensorSelfAttention(block.self_attn, group)
-        block.ffn = TensorMLP(block.ffn, group)
+        block.set_submodule("self_attn", TensorSelfAttention(block.self_attn, group))
+        block.set_submodule("ffn", TensorMLP(block.ffn, group))

@@ -23,10 +23,10 @@ from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.core.schedule import noise_levels
-from millstream.models.brook.bundle import save_bundle
+from millstream.models.brook.bundle import BrookParts, save_bundle
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
-from millstream.models.dit import CausalDiT, CrossAttention
+from millstream.models.dit import CausalDiT
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.data.captions import WORDS, canonical_captions, captions
@@ -85,7 +85,7 @@ class BrookRun:
 
     def export(self, path: Path, card: dict[str, object]) -> None:
         final = self.student or self.pair
-        save_bundle(path, {"dit": final.dit, "vae": self.vae, "text": final.text}, WORDS, card, torch.float16)
+        save_bundle(path, BrookParts(final.dit, self.vae, final.text), WORDS, card, torch.float16)
         save_classifier(path.with_name("classifier.safetensors"), self.classifier)
 
     def _train(self, stage: StagePlan, done: Path, report: Report, show: Show) -> None:
@@ -220,8 +220,7 @@ def new_pair(spec: ModelSpec) -> TextAndDiT:
     """An untrained text encoder and DiT, with outputs that start at zero."""
     assert isinstance(spec.text, BrookTextConfig)
     pair = TextAndDiT(BrookText(dataclasses.replace(spec.text, vocabulary=len(WORDS))), CausalDiT(spec.dit))
-    readers = (module for module in pair.dit.modules() if isinstance(module, CrossAttention))
-    for layer in (pair.dit.head.proj, *(reader.o for reader in readers)):
+    for layer in (pair.dit.head.proj, *(block.cross_attn.o for block in pair.dit.blocks)):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
     return pair

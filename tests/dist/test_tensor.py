@@ -38,8 +38,14 @@ def calls_of_a_share(rank: int, name: str) -> tuple | None:
         call(latents, level, ring, cross)
         counts.append(dict(groups.record.counts))
     shapes = {name: tuple(parameter.shape) for name, parameter in share.dit.blocks[0].named_parameters()}
-    products = sum(parameter.numel() for parameter in share.dit.blocks.parameters() if parameter.ndim == 2)
-    return found, counts, shapes, ring.shape.heads, products
+    return found, counts, shapes, ring.shape.heads, parameters_of_every_call(share.dit)
+
+
+def parameters_of_every_call(model: CausalDiT) -> int:
+    """Of products in blocks; a prompt's keys and values are made once."""
+    once = ("cross_attn.k.weight", "cross_attn.v.weight")
+    named = model.blocks.named_parameters()
+    return sum(parameter.numel() for name, parameter in named if parameter.ndim == 2 and not name.endswith(once))
 
 
 def test_each_rank_has_its_share_and_all_get_the_flows_of_the_whole_model() -> None:

@@ -81,10 +81,10 @@ def test_padding_and_other_prompts_do_not_matter_to_a_prompt() -> None:
 
 
 def bundle(folder: Path) -> Path:
-    modules = build(SPEC, len(WORDS))
-    for module in modules.values():
+    parts = build(SPEC, len(WORDS))
+    for module in parts:
         fill_random(module, seed=1, device=CPU, dtype=torch.float32)
-    save_bundle(folder / "brook.safetensors", modules, WORDS, {"seed": 1}, torch.float16)
+    save_bundle(folder / "brook.safetensors", parts, WORDS, {"seed": 1}, torch.float16)
     return folder / "brook.safetensors"
 
 

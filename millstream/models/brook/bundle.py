@@ -6,9 +6,10 @@ dit.*, vae.*, text.*    and metadata: format, vocabulary (JSON), card (JSON: how
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,7 +25,17 @@ from millstream.models.dit import CausalDiT
 from millstream.models.weights.fill import Filling, Keep, everything
 
 FORMAT = "millstream-brook-1"
-PARTS = ("dit", "vae", "text")
+
+
+class BrookParts(NamedTuple):
+    """The three networks, under the names they have in the file."""
+
+    dit: CausalDiT
+    vae: BrookVAE
+    text: BrookText
+
+    def named(self) -> Iterator[tuple[str, nn.Module]]:
+        return zip(self._fields, self, strict=True)
 
 
 class WordEmbedder:
@@ -43,13 +54,13 @@ class WordEmbedder:
 
 
 def save_bundle(
-    path: Path, modules: Mapping[str, nn.Module], vocabulary: tuple[str, ...], card: dict[str, object], dtype: torch.dtype
+    path: Path, parts: BrookParts, vocabulary: tuple[str, ...], card: dict[str, object], dtype: torch.dtype
 ) -> None:
     """Appears by rename."""
     tensors = {
         f"{part}.{name}": tensor.detach().to("cpu", dtype).contiguous()
-        for part in PARTS
-        for name, tensor in modules[part].state_dict().items()
+        for part, module in parts.named()
+        for name, tensor in module.state_dict().items()
     }
     metadata = {"format": FORMAT, "vocabulary": json.dumps(vocabulary), "card": json.dumps(card)}
     with Staging(path.parent) as staging:
@@ -76,24 +87,23 @@ def load_bundle(
             if metadata.get("format") != FORMAT:
                 raise WeightsError(f"{path} is not a Brook model ({metadata.get('format')}); expected {FORMAT}")
             vocabulary = tuple(json.loads(metadata["vocabulary"]))
-            modules = build(spec, len(vocabulary))
-            for part, module in modules.items():
+            parts = build(spec, len(vocabulary))
+            for part, module in parts.named():
                 kept = keep if part == "dit" else everything
                 _fill(part, Filling(module, device=device, dtype=dtype, keep=kept), file, path)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise WeightsError(f"{path} cannot be read ({type(error).__name__}); install millstream again") from None
-    dit, vae, text = (modules[part] for part in PARTS)
-    vae.to(memory_format=torch.channels_last)  # what CPU convolutions like
-    return dit, vae, WordEmbedder(text, WordTokenizer(vocabulary))
+    nn.utils.convert_conv2d_weight_memory_format(parts.vae, torch.channels_last)  # what CPU convolutions like
+    return parts.dit, parts.vae, WordEmbedder(parts.text, WordTokenizer(vocabulary))
 
 
-def build(spec: ModelSpec, num_words: int) -> dict[str, nn.Module]:
-    """The three networks, on the meta device."""
+def build(spec: ModelSpec, num_words: int) -> BrookParts:
+    """On the meta device."""
     assert isinstance(spec.vae, BrookVAEConfig)
     assert isinstance(spec.text, BrookTextConfig)
     with torch.device("meta"):
         text = BrookText(replace(spec.text, vocabulary=num_words))
-        return {"dit": CausalDiT(spec.dit), "vae": BrookVAE(spec.vae), "text": text}
+        return BrookParts(CausalDiT(spec.dit), BrookVAE(spec.vae), text)
 
 
 def _fill(part: str, filling: Filling, file: safe_open, path: Path) -> None:

@@ -26,8 +26,8 @@ class ResBlock(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(width, width, 3, padding=1)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1)
-        nn.init.zeros_(self.conv2.weight)
-        nn.init.zeros_(self.conv2.bias)
+        for parameter in self.conv2.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv2(F.silu(self.conv1(F.silu(x))))
