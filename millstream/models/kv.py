@@ -114,6 +114,8 @@ class KVRing:
         """Which frame of the epoch each slot holds, -1 for none."""
         self.written = 0
         self._bias: Tensor | None = None
+        self._sink_tokens: Tensor | None = None
+        """Where the placed frames' tokens go in the sink; None if they are not of it, or its keys are not kept twice."""
 
     def to(self, device: torch.device) -> KVRing:
         """Hold the same frames elsewhere; the next `place` goes on from there."""
@@ -199,7 +201,7 @@ class KVRing:
     @property
     def fills_sink(self) -> bool:
         """Whether sink frames are among the placed ones, whose keys are kept twice."""
-        return self.sink_k is not None and self._sink_tokens is not None
+        return self._sink_tokens is not None
 
     def span(self, layer: int, *, rounded: bool) -> Span:
         """All that the placed frames attend to, and zeros up to a round number if so asked."""
@@ -209,7 +211,7 @@ class KVRing:
 
     def written_in_place(self, layer: int) -> None:
         """A kernel has filled the placed slots of `span` itself: do what `write` does besides."""
-        if self.fills_sink:
+        if self._sink_tokens is not None:
             self._keep_sink(layer, self.k[layer].index_select(1, self._sink_tokens))
 
     def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> Attended:
@@ -217,7 +219,7 @@ class KVRing:
         k, v = self.k[layer], self.v[layer]
         k.index_copy_(1, self._index, k_BLNH)
         v.index_copy_(1, self._index, v_BLNH)
-        if self.fills_sink:
+        if self._sink_tokens is not None:
             self._keep_sink(layer, k_BLNH[:, : len(self._sink_tokens)])
         return Attended(k[:, : self._valid], v[:, : self._valid], self._bias)
 

@@ -88,7 +88,7 @@ class StripCausalConv(nn.Module):
         super().__init__()
         self.whole, self._strip = whole, strip
 
-    def forward(self, x_BCTYX: Tensor, carry: Carry) -> Tensor:
+    def stream(self, x_BCTYX: Tensor, carry: Carry) -> Tensor:
         conv = self.whole
         x = self._strip.with_edges(x_BCTYX) if conv.kernel_size[1] > 1 else x_BCTYX
         longer = carry.extend(x, conv.kernel_size[0] - 1)

@@ -43,9 +43,9 @@ def accelerate(model: LoadedModel, speed: Speed) -> LoadedModel:
 def quicken(dit: CausalDiT, speed: Speed) -> CausalDiT:
     """The same model with its blocks on the fast path."""
     if speed.graphs and dit.patch_in.weight.is_cuda:
-        dit.blocks = RecordedStack(dit.blocks, speed, GraphRecorder())
+        dit.set_submodule("blocks", RecordedStack(dit.blocks, speed, GraphRecorder()))
     else:
-        dit.blocks = FastStack(dit.blocks, speed)
+        dit.set_submodule("blocks", FastStack(dit.blocks, speed))
     return dit
 
 

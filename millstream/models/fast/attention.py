@@ -142,7 +142,7 @@ def _stacked(rows: Sequence[Tensor | PackedQueries]) -> Tensor | PackedQueries:
     return _batch([row for row in rows if isinstance(row, Tensor)])
 
 
-def _batch(rows: Sequence[Tensor]) -> Tensor:
+def _batch(rows: list[Tensor]) -> Tensor:
     return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
 

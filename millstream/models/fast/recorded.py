@@ -15,10 +15,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from millstream.core.speed import Speed
-from millstream.models.dit import CrossKV
+from millstream.models.dit import BlockStack, CrossKV
 from millstream.models.fast.stack import FastStack
 from millstream.models.kv import KVRing, Memory, Span
 from millstream.models.packed import PackedWindow
@@ -97,7 +97,7 @@ class GraphRecorder:
 
 
 class RecordedStack(FastStack):
-    def __init__(self, plain: nn.ModuleList, speed: Speed, record: Record) -> None:
+    def __init__(self, plain: BlockStack, speed: Speed, record: Record) -> None:
         super().__init__(plain, speed)
         self._record = record
         self._recordings: OrderedDict[Hashable, Recording] = OrderedDict()

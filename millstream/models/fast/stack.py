@@ -12,19 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.speed import Speed
-from millstream.models.dit import CrossKV
+from millstream.models.dit import BlockStack, CrossKV
 from millstream.models.fast.attention import Ring
 from millstream.models.fast.block import FastBlock, Pending
 from millstream.models.joint import JointMemory
 from millstream.models.kv import KVRing, Memory
 from millstream.models.paired import PairedMemory
+from millstream.models.typed_modules import TypedModuleList
 from millstream.ops.rows import add_gated
 
 
-class FastStack(nn.ModuleList):
+class FastStack(TypedModuleList[FastBlock]):
     """Blocks one after the other. Weights are taken over block by block, so a model is never in memory twice."""
 
-    def __init__(self, plain: nn.ModuleList, speed: Speed) -> None:
+    def __init__(self, plain: BlockStack, speed: Speed) -> None:
         super().__init__()
         self._low_attention = speed.low_attention
         modulations = torch.stack([block.modulation.detach()[0] for block in plain])

@@ -22,12 +22,12 @@ from millstream.ops.norms import channel_norm
 class CausalConv(nn.Conv3d):
     """A 3D convolution that sees the past, never the future. Not padded in time: the carry supplies the past."""
 
-    def __init__(self, inner: int, outer: int, kernel: int | tuple[int, int, int], time_stride: int = 1) -> None:
+    def __init__(self, inner: int, outer: int, kernel: int | tuple[int, int, int]) -> None:
         t, y, x = (kernel,) * 3 if isinstance(kernel, int) else kernel
-        super().__init__(inner, outer, (t, y, x), stride=(time_stride, 1, 1), padding=(0, y // 2, x // 2))
+        super().__init__(inner, outer, (t, y, x), padding=(0, y // 2, x // 2))
 
-    def forward(self, x_BCTYX: Tensor, carry: Carry) -> Tensor:
-        return super().forward(carry.extend(x_BCTYX, self.kernel_size[0] - 1))
+    def stream(self, x_BCTYX: Tensor, carry: Carry) -> Tensor:
+        return self(carry.extend(x_BCTYX, self.kernel_size[0] - 1))
 
 
 class ChannelNorm(nn.Module):
@@ -49,8 +49,8 @@ class ResBlock(nn.Module):
         self.shortcut = nn.Conv3d(inner, outer, 1) if inner != outer else nn.Identity()
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        y = self.conv1(F.silu(self.norm1(x)), carry)
-        y = self.conv2(F.silu(self.norm2(y)), carry)
+        y = self.conv1.stream(F.silu(self.norm1(x)), carry)
+        y = self.conv2.stream(F.silu(self.norm2(y)), carry)
         return self.shortcut(x) + y
 
 
@@ -91,7 +91,7 @@ class Upsample(nn.Module):
         if rest.shape[2] == 0:
             carry.extend(rest, 2)
             return first
-        even, odd = time_conv(rest, carry).chunk(2, dim=1)
+        even, odd = time_conv.stream(rest, carry).chunk(2, dim=1)
         return torch.cat([first, torch.stack([even, odd], dim=3).flatten(2, 3)], dim=2)
 
 
@@ -133,10 +133,10 @@ class Encoder(nn.Module):
         self.conv_out = CausalConv(top, 2 * config.channels, 3)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        x = self.conv_in(x, carry)
+        x = self.conv_in.stream(x, carry)
         for layer in (*self.down, *self.middle):
             x = layer(x, carry)
-        return self.conv_out(F.silu(self.norm_out(x)), carry)
+        return self.conv_out.stream(F.silu(self.norm_out(x)), carry)
 
 
 class Decoder(nn.Module):
@@ -157,10 +157,10 @@ class Decoder(nn.Module):
         self.conv_out = CausalConv(widths[-1], 3, 3)
 
     def forward(self, z: Tensor, carry: Carry) -> Tensor:
-        x = self.conv_in(z, carry)
+        x = self.conv_in.stream(z, carry)
         for layer in (*self.middle, *self.up):
             x = layer(x, carry)
-        return self.conv_out(F.silu(self.norm_out(x)), carry)
+        return self.conv_out.stream(F.silu(self.norm_out(x)), carry)
 
 
 class WanVAE(nn.Module):
