@@ -6,8 +6,9 @@ Starts from the VAE, the judge, the latents and the teacher of a finished run. E
 its prompts as a stream goes on:
 
 teacher forcing      few steps learnt with clean frames of real clips as context
-diffusion forcing    the same with noisy ones, at levels drawn as for sampling or evenly; also streamed with a noised past
-self-forcing         the first, then on the student's own streams; also streamed in 1 and in 4 steps
+diffusion forcing    the same with noisy ones; also streamed with a noised past
+..., matched         teacher forcing, then distribution matching after real frames, clean or noisy
+self-forcing         the same after the student's own; also streamed in 1 and in 4 steps
 no initialisation    self-forcing straight from the teacher
 
 Goes on where it was stopped: what has been trained and what has been judged is kept in --out.
@@ -36,13 +37,13 @@ from millstream.trainer.evaluate.classifier import load_classifier
 from millstream.trainer.plan import RECIPES, RunPlan, StagePlan, read_plan
 
 SHARED = ("vae-average.pt", "classifier-average.pt", "teacher-average.pt", "latents.pt")
-GOES_ON = {"self-forcing": "teacher forcing"}
+GOES_ON = dict.fromkeys(("teacher forcing, matched", "diffusion forcing, matched", "self-forcing"), "teacher forcing")
 """Variants whose first stage is another's: with the same seed it would end at the same bits."""
 _NOISED_PAST = {f"past at {level:g}": {"context_noise": level} for level in (100.0, 300.0)}
 OTHERWISE: dict[str, dict[str, dict[str, Any]]] = {
     "self-forcing": {f"steps {count}": {"steps": even_steps(count)} for count in (1, 4)},
     "diffusion forcing": _NOISED_PAST,
-    "diffusion forcing, evenly": _NOISED_PAST,
+    "diffusion forcing, matched": _NOISED_PAST,
 }
 """How a variant is streamed and judged beside the model's own way: a name and what changes."""
 WARM_UP = 8
@@ -74,10 +75,16 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
     clean = cut_short(plan.stage("ode"), scale.ode_steps, teacher_steps=scale.teacher_steps)
     noisy = replace(clean, options=clean.options | {"forcing": "diffusion"})
     own = cut_short(plan.stage("self-forcing"), scale.self_forcing_steps, streams=scale.streams)
+
+    def given(forcing: str) -> StagePlan:
+        alike = {name: own.options[name] for name in ("guidance", "shift", "student_every", "window")}
+        return replace(own, name="dmd", method="dmd", options=alike | {"forcing": forcing})
+
     return {
         "teacher forcing": (*shared, clean),
         "diffusion forcing": (*shared, noisy),
-        "diffusion forcing, evenly": (*shared, replace(noisy, options=noisy.options | {"context_shift": 1.0})),
+        "teacher forcing, matched": (*shared, clean, given("teacher")),
+        "diffusion forcing, matched": (*shared, clean, given("diffusion")),
         "self-forcing": (*shared, clean, own),
         "no initialisation": (*shared, own),
     }
@@ -166,7 +173,7 @@ def main() -> None:
                 found.setdefault(key, []).append(judge(weights, way, changes, scale, options.device))
                 print(f"{key}, seed {seed}:", json.dumps(found[key][-1]), flush=True)
     configuration = {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}
-    write_report("ablation", configuration, {"over seeds": over_seeds(found), "each seed": found})
+    write_report(options.report, configuration, {"over seeds": over_seeds(found), "each seed": found})
 
 
 def _options() -> argparse.Namespace:
@@ -176,6 +183,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("out/ablation"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", help="variants; all if not said")
+    parser.add_argument("--report", default="ablation", help="name of the results' file")
     parser.add_argument("--ode-steps", type=int, default=80)
     parser.add_argument("--teacher-steps", type=int, default=6)
     parser.add_argument("--self-forcing-steps", type=int, default=80)

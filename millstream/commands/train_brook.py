@@ -53,8 +53,9 @@ def _table(plan: RunPlan) -> Table:
     spec = find_model(plan.model)
     dit, vae, text = dit_parameters(spec.dit), vae_parameters(spec.vae), text_parameters(spec.text)
     judge = sum(parameter.numel() for parameter in ClipClassifier().parameters())
-    trained = {"vae": vae, "flow": dit + text, "ode": dit, "self_forcing": 2 * dit, "classify": judge}
-    held = {"vae": 0, "flow": vae, "ode": dit + vae + 2 * text, "self_forcing": dit + vae + 2 * text, "classify": 0}
+    trained = {"vae": vae, "flow": dit + text, "ode": dit, "dmd": 2 * dit, "self_forcing": 2 * dit, "classify": judge}
+    beside = dit + vae + 2 * text
+    held = {"vae": 0, "flow": vae, "ode": beside, "dmd": beside, "self_forcing": beside, "classify": 0}
     table = Table("stage", "method", "steps", "batch", "trained", "state MiB", title=f"{plan.model}, seed {plan.seed}")
     for stage in plan.stages:
         count = trained[stage.method]

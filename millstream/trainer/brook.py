@@ -35,11 +35,12 @@ from millstream.trainer.data.scene import Scenes, attributes, sample_scenes
 from millstream.trainer.evaluate.classifier import ClipClassifier, save_classifier, thinned
 from millstream.trainer.loop import Method, StepReport, train_stage
 from millstream.trainer.methods.classify import ClassifyMethod
+from millstream.trainer.methods.dmd import DMDMethod
 from millstream.trainer.methods.flow import FlowMethod, TextAndDiT
 from millstream.trainer.methods.ode import ODEMethod
 from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.methods.vae import VAEMethod, measure_latents
-from millstream.trainer.options import FlowOptions, ODEOptions, SelfForcingOptions, VAEOptions
+from millstream.trainer.options import DMDOptions, FlowOptions, ODEOptions, SelfForcingOptions, VAEOptions
 from millstream.trainer.plan import RunPlan, StagePlan
 from millstream.trainer.pool import LatentPool, PixelPool
 from millstream.trainer.samples import reconstructions, student_streams, taught_streams
@@ -125,16 +126,14 @@ class BrookRun:
         if stage.method == "ode":
             ode = stage.choose(ODEOptions)
             return ODEMethod(student, teacher, self.latents, batch=stage.batch, levels=self._levels, options=ode)
-        forcing = stage.choose(SelfForcingOptions)
+        critic, pool, levels = copy.deepcopy(self.pair.dit), self.latents, self._levels
+        if stage.method == "dmd":
+            given = stage.choose(DMDOptions)
+            return DMDMethod(student, teacher, critic, pool, batch=stage.batch, levels=levels, options=given)
+        own = stage.choose(SelfForcingOptions)
+        favoured = self._word_ids(own.favoured)
         return SelfForcingMethod(
-            student,
-            teacher,
-            copy.deepcopy(self.pair.dit),
-            self.latents,
-            batch=stage.batch,
-            levels=self._levels,
-            options=forcing,
-            favoured=self._word_ids(forcing.favoured),
+            student, teacher, critic, pool, batch=stage.batch, levels=levels, options=own, favoured=favoured
         )
 
     def _word_ids(self, words: str) -> list[int]:

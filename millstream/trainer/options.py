@@ -39,8 +39,19 @@ class ODEOptions(MethodOptions, frozen=True, kw_only=True):
     teacher_steps: int = 10
     shift: float = 3.0
     forcing: Forcing = "teacher"
-    context_shift: float = 3.0
+    frames_per_chunk: int = 3
+    window: int = 9
+
+
+class DMDOptions(MethodOptions, frozen=True, kw_only=True):
+    forcing: Forcing = "teacher"
+    context_shift: float = 1.0
     """Of the noise levels of a noisy past; 1 draws all alike."""
+    guidance: float = 2.5
+    shift: float = 3.0
+    student_every: int = 2
+    critic_first: int = 0
+    """Steps the critic learns alone: before it knows the student its opinion is only the teacher's."""
     frames_per_chunk: int = 3
     window: int = 9
 
@@ -79,6 +90,7 @@ OPTIONS: dict[str, type[MethodOptions]] = {
     "vae": VAEOptions,
     "flow": FlowOptions,
     "ode": ODEOptions,
+    "dmd": DMDOptions,
     "self_forcing": SelfForcingOptions,
     "classify": MethodOptions,
 }

@@ -35,7 +35,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One stage: what is trained, how, and for how long."""
 
     name: str
-    method: Literal["vae", "flow", "ode", "self_forcing", "classify"]
+    method: Literal["vae", "flow", "ode", "dmd", "self_forcing", "classify"]
     steps: int
     batch: int
     lr: float

@@ -107,11 +107,14 @@ def forced_flow(
     level_BF: Tensor,
     sequence: ChunkedSequence,
     cross: CrossKV,
+    context_BF: Tensor | None = None,
 ) -> Tensor:
     """Flows of the noisy frames at the end of a sequence, in float32. `sequence` is laid out by `teacher_forced`, `together`
-    or both; of the clean frames those it has no place for are left out."""
+    or both; of the clean frames, which are at the levels `context_BF` if these are given, those it has no place for are left
+    out."""
     context_BFCYX = clean_BFCYX[:, : sequence.num_frames - noisy_BFCYX.shape[1]]
-    levels = torch.cat([level_BF.new_zeros(context_BFCYX.shape[:2]), level_BF], dim=1)
+    clean_BF = level_BF.new_zeros(context_BFCYX.shape[:2]) if context_BF is None else context_BF[:, : context_BFCYX.shape[1]]
+    levels = torch.cat([clean_BF, level_BF], dim=1)
     both = torch.cat([context_BFCYX, noisy_BFCYX], dim=1)
     return dit(both, levels, sequence, cross)[:, context_BFCYX.shape[1] :].float()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.ablation import Scale, folder_of, judge, over_seeds, variants
+from benchmarks.ablation import GOES_ON, Scale, folder_of, judge, over_seeds, variants
+from millstream.trainer.options import DMDOptions
 from millstream.trainer.plan import RECIPES, read_plan
 
 SCALE = Scale(ode_steps=16, teacher_steps=5, self_forcing_steps=24, streams=8, prompts=2, seconds=(2.0, 3.0))
@@ -17,13 +18,17 @@ def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
     assert {name: [stage.name for stage in stages[3:]] for name, stages in found.items()} == {
         "teacher forcing": ["ode"],
         "diffusion forcing": ["ode"],
-        "diffusion forcing, evenly": ["ode"],
+        "teacher forcing, matched": ["ode", "dmd"],
+        "diffusion forcing, matched": ["ode", "dmd"],
         "self-forcing": ["ode", "self-forcing"],
         "no initialisation": ["self-forcing"],
     }
     clean, noisy = found["teacher forcing"][3], found["diffusion forcing"][3]
     assert noisy.options == clean.options | {"forcing": "diffusion"}
-    assert found["self-forcing"][3] == clean, "so that it can be taken over"
+    assert all(found[name][3] == clean for name in GOES_ON), "so that it can be taken over"
+    given, own = found["diffusion forcing, matched"][4], found["self-forcing"][4]
+    assert (given.steps, given.batch, given.lr) == (own.steps, own.batch, own.lr), "only the past differs"
+    assert given.choose(DMDOptions) == DMDOptions(forcing="diffusion")
     assert (clean.steps, clean.warm_up, clean.options["teacher_steps"]) == (16, 2, 5)
 
 

@@ -44,9 +44,9 @@ def test_rollouts_begin_go_on_and_switch_and_keep_where_they_are() -> None:
         rolled = method._roll(torch.Generator().manual_seed(seed))
         seen.add(rolled.kind)
         assert rolled.starts.shape[1] == 6
-        assert rolled.stream.shape[1] == (6 if rolled.kind == "begin" else 9)
+        assert rolled.past.shape[1] == (6 if rolled.kind == "begin" else 9)
         order = method._reservoir.draw(2, torch.Generator().manual_seed(seed))
-        assert torch.equal(kept["windows"][order].float(), rolled.stream[:, -3:])
+        assert torch.equal(kept["windows"][order].float(), rolled.past[:, -3:])
         if rolled.kind != "begin":
             assert bool(before["begun"].all())
         if rolled.kind == "go on":
@@ -57,10 +57,10 @@ def test_rollouts_begin_go_on_and_switch_and_keep_where_they_are() -> None:
 def test_a_stream_that_goes_on_is_judged_without_its_past() -> None:
     method = self_forcing()
     stream, noisy, level = torch.randn(2, 9, 2, 4, 4), torch.randn(2, 6, 2, 4, 4), torch.full((2, 6), 500.0)
-    cross = method._critic.read_prompt(torch.randn(2, 5, 16))
+    cross = method._matching._critic.read_prompt(torch.randn(2, 5, 16))
     for kind, forgets in (("go on", True), ("switch", False)):
         view = method._judge(kind, 0.0)
-        one, other = (view.flows(method._critic, past, noisy, level, cross) for past in (stream, stream + 1.0))
+        one, other = (view.flows(method._matching._critic, past, noisy, level, cross) for past in (stream, stream + 1.0))
         assert torch.equal(one, other) == forgets
 
 
@@ -69,16 +69,16 @@ def test_a_share_of_the_beginnings_is_judged_as_a_whole() -> None:
     judged = [method._roll(torch.Generator().manual_seed(seed)).judged for seed in range(12)]
     wholes = sum(view is method._wholes["begin"] for view in judged)
     assert 0 < wholes < 12
-    levels = [method._noised(torch.zeros(2, 6, 2, 4, 4), view, torch.Generator().manual_seed(0))[2] for view in judged]
+    levels = [method._matching.noised(torch.zeros(2, 6, 2, 4, 4), view, torch.Generator().manual_seed(0))[2] for view in judged]
     assert sum(len(set(level[0].tolist())) == 1 for level in levels) == wholes, "a whole has one noise level"
 
 
 def test_the_first_frame_of_a_stream_is_not_judged_as_part_of_a_whole() -> None:
     def pulled(whole: float) -> list[bool]:
         method = self_forcing(begun=1.0, whole=whole)
-        method._critic.head.proj.weight.data.mul_(2.0)  # so that it disagrees with the teacher
+        method._matching._critic.head.proj.weight.data.mul_(2.0)  # so that it disagrees with the teacher
         rolled, mine = method._roll(torch.Generator().manual_seed(0)), torch.randn(2, 6, 2, 4, 4)
-        target = method._pull(mine, rolled, torch.Generator().manual_seed(1))
+        target = method._matching.pull(mine, rolled, torch.Generator().manual_seed(1))
         return [not torch.equal(target[:, frame], mine[:, frame]) for frame in range(6)]
 
     assert pulled(whole=0.0) == [True] * 6
@@ -102,7 +102,7 @@ def test_only_streams_that_go_on_are_pulled_by_the_lasting_guidance() -> None:
         method, generator = self_forcing(**options), torch.Generator().manual_seed(0)
         method._roll(generator)
         rolled, mine = method._roll(generator), torch.ones(2, 6, 2, 4, 4)
-        return method._pull(mine, rolled, torch.Generator().manual_seed(1))
+        return method._matching.pull(mine, rolled, torch.Generator().manual_seed(1))
 
     for begun, alike in ((1.0, True), (0.0, False)):
         shared = dict(begun=begun, switched=0.0, guidance=3.0)
@@ -134,9 +134,9 @@ def test_a_student_waits_until_its_critic_has_learnt_from_it(tmp_path: Path) -> 
 
 def test_the_student_and_the_critic_learn_and_the_teacher_does_not(tmp_path: Path) -> None:
     method = methods()["self-forcing"]
-    teacher = deepcopy(method._teacher.state_dict())
+    teacher = deepcopy(method._matching._teacher.state_dict())
     before = {turn.name: deepcopy(turn.module.state_dict()) for turn in method.turns}
     run(method, tmp_path, stage(4))
-    assert all(torch.equal(teacher[key], value) for key, value in method._teacher.state_dict().items())
+    assert all(torch.equal(teacher[key], value) for key, value in method._matching._teacher.state_dict().items())
     for turn in method.turns:
         assert any(not torch.equal(before[turn.name][key], value) for key, value in turn.module.state_dict().items())

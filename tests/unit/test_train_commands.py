@@ -63,6 +63,17 @@ def test_a_second_self_forcing_goes_on_from_the_firsts_average_with_a_critic_lik
     assert any(not torch.equal(polished[name], tensor) for name, tensor in before.items())
 
 
+def test_a_recipe_may_match_distributions_after_real_frames(run: Path) -> None:
+    plan = read_plan(RECIPES / "brook-smoke.toml")
+    given = replace(plan.stage("self-forcing"), name="given", method="dmd", options={"forcing": "diffusion"})
+    brook = BrookRun(replace(plan, stages=(*plan.stages[:3], given)), run, device=torch.device("cpu"))
+    brook.train(lambda stage, said: None, lambda stage, step, sheet: None)
+    matched, before = (torch.load(run / f"{name}-average.pt", weights_only=True) for name in ("given", "ode"))
+    assert any(not torch.equal(matched[name], tensor) for name, tensor in before.items())
+    assert brook.student is not None
+    assert all(torch.equal(brook.student.dit.state_dict()[name], tensor) for name, tensor in matched.items())
+
+
 def test_a_favoured_word_that_no_caption_says_is_named(run: Path) -> None:
     plan = read_plan(RECIPES / "brook-smoke.toml")
     stage = replace(plan.stage("polish"), options={"favoured": "space zeppelin"})

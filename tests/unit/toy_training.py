@@ -11,10 +11,11 @@ from millstream.core.config import BrookTextConfig, DiTConfig
 from millstream.models.brook.text import BrookText
 from millstream.models.dit import CausalDiT
 from millstream.trainer.loop import Method, StepReport, train_stage
+from millstream.trainer.methods.dmd import DMDMethod
 from millstream.trainer.methods.flow import FlowMethod, TextAndDiT
 from millstream.trainer.methods.ode import ODEMethod
 from millstream.trainer.methods.self_forcing import SelfForcingMethod
-from millstream.trainer.options import FlowOptions, ODEOptions, SelfForcingOptions
+from millstream.trainer.options import DMDOptions, FlowOptions, ODEOptions, SelfForcingOptions
 from millstream.trainer.plan import StagePlan
 from millstream.trainer.pool import LatentPool
 
@@ -56,6 +57,8 @@ def methods() -> dict[str, Method]:
         "diffusion forcing": FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, forcing="diffusion")),
         "ode": ode_method(ODEOptions(teacher_steps=3, window=6)),
         "ode, diffusion forced": ode_method(ODEOptions(teacher_steps=3, forcing="diffusion", window=6)),
+        "matching, teacher forced": dmd(student_every=1),
+        "matching, diffusion forced": dmd(forcing="diffusion", critic_first=1),
         "self-forcing": self_forcing(begun=0.3, switched=0.3, student_every=2),
         "self-forcing, critic first": self_forcing(begun=0.5, whole=0.5, student_every=1, critic_first=2),
     }
@@ -68,10 +71,19 @@ def ode_method(options: ODEOptions) -> ODEMethod:
     return ODEMethod(student, teacher, pool(), batch=4, levels=LEVELS, options=options)
 
 
+def dmd(**options: object) -> DMDMethod:
+    return DMDMethod(*roles(), pool(), batch=2, levels=LEVELS, options=DMDOptions(window=6, **options))
+
+
 def self_forcing(**options: float) -> SelfForcingMethod:
+    chosen = SelfForcingOptions(longest=3, streams=2, window=6, **options)
+    return SelfForcingMethod(*roles(), pool(), batch=2, levels=LEVELS, options=chosen)
+
+
+def roles() -> tuple[TextAndDiT, TextAndDiT, CausalDiT]:
+    """A student and a critic that begin as their teacher."""
     teacher = pair(1).requires_grad_(False)
     student, critic = deepcopy(teacher), deepcopy(teacher.dit)
     for module in (student.dit, critic):
         module.requires_grad_(True)
-    chosen = SelfForcingOptions(longest=3, streams=2, window=6, **options)
-    return SelfForcingMethod(student, teacher, critic, pool(), batch=2, levels=LEVELS, options=chosen)
+    return student, teacher, critic

@@ -85,7 +85,7 @@ class ODEMethod:
         """The context as the student is shown it, and the noise level of each of its frames."""
         if self._options.forcing == "teacher" or not context.shape[1]:
             return context, torch.zeros(context.shape[:2], device=context.device)
-        level_BF = chunk_levels(context, self._frames, self._options.context_shift, generator)
+        level_BF = chunk_levels(context, self._frames, self._options.shift, generator)
         noise = torch.randn(context.shape, generator=generator, device=context.device)
         return at_levels(context, noise, level_BF), level_BF
 

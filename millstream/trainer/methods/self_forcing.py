@@ -1,7 +1,6 @@
-"""Learning from one's own stream: the student continues what it painted itself, and is pulled to where the teacher
-thinks such pictures should be more than a critic, trained on the student's own, thinks they are.
+"""Learning from one's own stream: distribution matching where the student continues what it painted itself.
 
-Distribution matching distillation over self-made context. The rollout runs on the ring, in the precision of serving and
+The rollout runs on the ring, in the precision of serving and
 without gradients; one step of its last chunks is then computed again with gradients in a single pass, its context being
 the stream as it came out. So gradients reach one step back and never through the cache.
 
@@ -24,55 +23,26 @@ import torch
 from torch import Tensor
 
 from millstream.core.config import DiTConfig
-from millstream.core.schedule import FULL
-from millstream.models.brook.text import PAD
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.kv import Memory
 from millstream.models.sampler import FlowModel
 from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.noising import at_levels, chunk_levels, per_pixel
+from millstream.trainer.methods.matching import Matching, Painted, View
 from millstream.trainer.options import SelfForcingOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.reservoir import Reservoir
 from millstream.trainer.rollout import recommit, ring_for, stream_batch
-from millstream.trainer.sequence import ChunkedSequence, Layout, forced_flow, teacher_forced, together
+from millstream.trainer.sequence import ChunkedSequence, Layout, teacher_forced, together
 
 Kind = Literal["begin", "go on", "switch"]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """How a network is shown the last frames of a stream."""
-
-    sequence: ChunkedSequence
-    alike: int
-    """Frames in a row that share a noise level."""
-    unjudged: int = 0
-    """Frames at its start that are shown and not judged."""
-
-    def flows(self, dit: CausalDiT, stream: Tensor, noisy: Tensor, level_BF: Tensor, cross: CrossKV) -> Tensor:
-        return forced_flow(dit, stream, noisy, level_BF, self.sequence, cross)
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """The last chunks of a stream of the student's own."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rollout(Painted):
+    """The last chunks of a stream of the student's own; the past has them at its end."""
 
     kind: Kind
-    text: Tensor
-    stream: Tensor
-    """[B, F, C, Y, X], clean: what is learnt from, and before it the context it was painted in."""
-    starts: Tensor
-    """What one step of each chunk to learn from started from."""
-    level_BF: Tensor
-    """The noise level of that step."""
-    judged: View
-    """How teacher and critic see it."""
-
-    @property
-    def painted(self) -> Tensor:
-        return self.stream[:, -self.starts.shape[1] :]
 
 
 class SelfForcingMethod:
@@ -108,7 +78,8 @@ class SelfForcingMethod:
             ),
             Turn("critic", critic, self._critic_losses),
         )
-        self._student, self._teacher, self._critic, self._pool = student, teacher, critic, pool
+        self._student, self._pool = student, pool
+        self._matching = Matching(student, teacher, critic, shift=options.shift, tokens=pool.ids_KWS.shape[-1])
         self._caption_weights = pool.favouring(favoured, options.favoured_by)
         self._levels = levels
         lasting = options.guidance if options.lasting_guidance is None else options.lasting_guidance
@@ -119,42 +90,10 @@ class SelfForcingMethod:
         """The student as it is served: what rolls out."""
 
     def _student_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        rolled = self._roll(generator)
-        with torch.autocast(rolled.text.device.type, dtype=torch.bfloat16):
-            cross, view = self._student.dit.read_prompt(rolled.text), self._made[rolled.kind]
-            flow = view.flows(self._student.dit, rolled.stream, rolled.starts, rolled.level_BF, cross)
-            mine = rolled.starts - per_pixel(rolled.level_BF) / FULL * flow
-            target = self._pull(mine.detach(), rolled, generator)
-        return {"match": 0.5 * (mine - target).square().mean()}
+        return self._matching.student_losses(self._roll(generator), generator)
 
     def _critic_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """The critic learns the flow of what the student paints."""
-        rolled = self._roll(generator)
-        view = rolled.judged
-        noisy, noise, level = self._noised(rolled.painted, view, generator)
-        with torch.autocast(rolled.text.device.type, dtype=torch.bfloat16):
-            flow = view.flows(self._critic, rolled.stream, noisy, level, self._critic.read_prompt(rolled.text))
-        return {"critic": (flow - (noise - rolled.painted)).square().mean()}
-
-    @torch.no_grad()
-    def _pull(self, mine: Tensor, rolled: Rollout, generator: torch.Generator) -> Tensor:
-        """Where the student should have been: moved by the difference between what teacher and critic see in it."""
-        view = rolled.judged
-        noisy, _, level = self._noised(mine, view, generator)
-        empty = self._student.text(torch.full((len(mine), self._pool.ids_KWS.shape[-1]), PAD, device=mine.device))
-
-        def flows(dit: CausalDiT, text: Tensor) -> Tensor:
-            return view.flows(dit, rolled.stream, noisy, level, dit.read_prompt(text))
-
-        without = flows(self._teacher.dit, empty)
-        wanted = without + self._guidance[rolled.kind] * (flows(self._teacher.dit, rolled.text) - without)
-        found = flows(self._critic, rolled.text)
-        share = per_pixel(level) / FULL
-        real, fake = noisy - share * wanted, noisy - share * found
-        scale = (mine - real).abs().mean(dim=(1, 2, 3, 4), keepdim=True).clamp_min(1e-3)
-        pull = (fake - real) / scale
-        pull[:, : view.unjudged] = 0.0
-        return mine - pull
+        return self._matching.critic_losses(self._roll(generator), generator)
 
     @torch.no_grad()
     def _roll(self, generator: torch.Generator) -> Rollout:
@@ -175,13 +114,17 @@ class SelfForcingMethod:
         self._reservoir.put(rows[:kept], stream[:kept], ids[:kept])
         learnt = self._chunks * frames
         shown = learnt if before is None else learnt + before.shape[1]
+        past = stream[:, -shown:].float()
         return Rollout(
             kind=kind,
             text=text,
-            stream=stream[:, -shown:].float(),
+            past=past,
             starts=torch.cat(recorder.starts[-self._chunks :], dim=1).float(),
             level_BF=torch.full((batch, learnt), self._levels[chosen], device=device),
+            made=self._made[kind],
+            pictures=past[:, -learnt:],
             judged=self._judge(kind, lot[3]),
+            guidance=self._guidance[kind],
         )
 
     def _kind(self, lot: float, rows: Tensor) -> Kind:
@@ -215,12 +158,6 @@ class SelfForcingMethod:
             dtype=torch.bfloat16,
         )
         return made if before is None else torch.cat([before, made], dim=1)
-
-    def _noised(self, clean: Tensor, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Clean latents at random levels, the noise, and the level [B, F]."""
-        level = chunk_levels(clean, view.alike, self._options.shift, generator, margin=0.02)
-        noise = torch.randn(clean.shape, generator=generator, device=clean.device)
-        return at_levels(clean, noise, level), noise, level
 
 
 def _views(

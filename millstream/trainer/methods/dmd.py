@@ -1,0 +1,89 @@
+"""Distribution matching with a given past: the student paints every chunk of a clip after the real ones before it, shown clean
+(teacher forcing) or at random noise levels (diffusion forcing), and is judged after the clean ones.
+
+What it learns it learns of pasts that it will not have when it streams: self-forcing is the same on its own.
+Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from millstream.core.schedule import FULL
+from millstream.models import sampler
+from millstream.models.dit import CausalDiT
+from millstream.trainer.loop import Turn
+from millstream.trainer.methods.flow import TextAndDiT
+from millstream.trainer.methods.matching import Matching, Painted, View
+from millstream.trainer.noising import at_levels, chunk_levels
+from millstream.trainer.options import DMDOptions
+from millstream.trainer.pool import LatentPool
+from millstream.trainer.sequence import ChunkedSequence, teacher_forced
+
+
+class DMDMethod:
+    def __init__(
+        self,
+        student: TextAndDiT,
+        teacher: TextAndDiT,
+        critic: CausalDiT,
+        pool: LatentPool,
+        *,
+        batch: int,
+        levels: tuple[float, ...],
+        options: DMDOptions,
+    ) -> None:
+        _, _, _, rows, columns = pool.latents_KFCYX.shape
+        frames, window, device = options.frames_per_chunk, options.window, pool.latents_KFCYX.device
+        assert window % frames == 0, f"window {window} is not whole chunks of {frames}"
+        self.turns = (
+            Turn("student", student.dit, self._student_losses, every=options.student_every, after=options.critic_first),
+            Turn("critic", critic, self._critic_losses),
+        )
+        self._student, self._pool, self._batch, self._levels, self._options = student, pool, batch, levels, options
+        self._matching = Matching(student, teacher, critic, shift=options.shift, tokens=pool.ids_KWS.shape[-1])
+        layout = teacher_forced(range(window // frames), frames, window)
+        self._view = View(ChunkedSequence(layout, student.dit.config, (rows, columns), device), frames)
+
+    def _student_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self._matching.student_losses(self._paint(generator), generator)
+
+    def _critic_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self._matching.critic_losses(self._paint(generator), generator)
+
+    @torch.no_grad()
+    def _paint(self, generator: torch.Generator) -> Painted:
+        """All chunks of real clips at once: none sees another that is painted."""
+        clip, ids, _ = self._pool.draw(self._batch, generator)
+        clip, text = clip[:, : self._options.window], self._student.text(ids)
+        shown = self._shown(clip, generator)
+        chosen = int(torch.randint(len(self._levels), (1,), generator=generator, device=clip.device))
+        starts, clean = [], clip
+        with torch.autocast(clip.device.type, dtype=torch.bfloat16):
+            cross = self._student.dit.read_prompt(text)
+            for step, level in enumerate(self._levels):
+                noise = torch.randn(clip.shape, generator=generator, device=clip.device)
+                starts.append(noise if step == 0 else sampler.mix(clean, noise, level))
+                past, past_BF = shown or (clip, None)
+                level_BF = sampler.per_frame(level, clip)
+                flow = self._view.flows(self._student.dit, past, starts[-1], level_BF, cross, past_BF)
+                clean = starts[-1] - level / FULL * flow
+        return Painted(
+            text=text,
+            past=clip,
+            starts=starts[chosen],
+            level_BF=sampler.per_frame(self._levels[chosen], clip),
+            made=self._view,
+            pictures=clean,
+            judged=self._view,
+            guidance=self._options.guidance,
+            shown=shown,
+        )
+
+    def _shown(self, clip: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
+        """A clip as a noisy past, each chunk at a level of its own."""
+        if self._options.forcing == "teacher":
+            return None
+        level_BF = chunk_levels(clip, self._options.frames_per_chunk, self._options.context_shift, generator)
+        return at_levels(clip, torch.randn(clip.shape, generator=generator, device=clip.device), level_BF), level_BF

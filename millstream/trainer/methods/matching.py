@@ -1,0 +1,106 @@
+"""Distribution matching: a student's pictures are pulled to where the teacher thinks such pictures should be more than a
+critic, trained on the student's own, thinks they are.
+
+Knows no streams: whoever has a student paint says what it was shown and how its pictures are judged.
+Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns, S text tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from millstream.core.schedule import FULL
+from millstream.models.brook.text import PAD
+from millstream.models.dit import CausalDiT, CrossKV
+from millstream.trainer.methods.flow import TextAndDiT
+from millstream.trainer.noising import at_levels, chunk_levels, per_pixel
+from millstream.trainer.sequence import ChunkedSequence, forced_flow
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a network is shown the last frames of a stream."""
+
+    sequence: ChunkedSequence
+    alike: int
+    """Frames in a row that share a noise level."""
+    unjudged: int = 0
+    """Frames at its start that are shown and not judged."""
+
+    def flows(
+        self, dit: CausalDiT, past: Tensor, noisy: Tensor, level_BF: Tensor, cross: CrossKV, past_BF: Tensor | None = None
+    ) -> Tensor:
+        return forced_flow(dit, past, noisy, level_BF, self.sequence, cross, past_BF)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Painted:
+    """Chunks a student painted without gradients, and what it takes to paint one step of each again with them."""
+
+    text: Tensor
+    past: Tensor
+    """[B, F, C, Y, X], clean, from its first frame on; of what follows nothing is looked at."""
+    starts: Tensor
+    """What one step of each chunk started from."""
+    level_BF: Tensor
+    """The noise level of that step."""
+    made: View
+    """How the student saw it."""
+    pictures: Tensor
+    """What came out."""
+    judged: View
+    """How teacher and critic see it, given the past as it is."""
+    guidance: float
+    shown: tuple[Tensor, Tensor] | None = None
+    """The past as the student saw it, and its noise levels [B, F], where it was not the clean one."""
+
+
+class Matching:
+    def __init__(self, student: TextAndDiT, teacher: TextAndDiT, critic: CausalDiT, *, shift: float, tokens: int) -> None:
+        """`tokens` is how many an empty prompt has."""
+        self._student, self._teacher, self._critic = student, teacher, critic
+        self._shift, self._tokens = shift, tokens
+
+    def student_losses(self, painted: Painted, generator: torch.Generator) -> dict[str, Tensor]:
+        with torch.autocast(painted.text.device.type, dtype=torch.bfloat16):
+            cross, (past, past_BF) = self._student.dit.read_prompt(painted.text), painted.shown or (painted.past, None)
+            flow = painted.made.flows(self._student.dit, past, painted.starts, painted.level_BF, cross, past_BF)
+            mine = painted.starts - per_pixel(painted.level_BF) / FULL * flow
+            target = self.pull(mine.detach(), painted, generator)
+        return {"match": 0.5 * (mine - target).square().mean()}
+
+    def critic_losses(self, painted: Painted, generator: torch.Generator) -> dict[str, Tensor]:
+        """The critic learns the flow of what the student paints."""
+        noisy, noise, level = self.noised(painted.pictures, painted.judged, generator)
+        with torch.autocast(painted.text.device.type, dtype=torch.bfloat16):
+            flow = painted.judged.flows(self._critic, painted.past, noisy, level, self._critic.read_prompt(painted.text))
+        return {"critic": (flow - (noise - painted.pictures)).square().mean()}
+
+    @torch.no_grad()
+    def pull(self, mine: Tensor, painted: Painted, generator: torch.Generator) -> Tensor:
+        """Where the student should have been: moved by the difference between what teacher and critic see in it."""
+        view = painted.judged
+        noisy, _, level = self.noised(mine, view, generator)
+        empty = self._student.text(torch.full((len(mine), self._tokens), PAD, device=mine.device))
+
+        def flows(dit: CausalDiT, text: Tensor) -> Tensor:
+            return view.flows(dit, painted.past, noisy, level, dit.read_prompt(text))
+
+        without = flows(self._teacher.dit, empty)
+        wanted = without + painted.guidance * (flows(self._teacher.dit, painted.text) - without)
+        found = flows(self._critic, painted.text)
+        share = per_pixel(level) / FULL
+        real, fake = noisy - share * wanted, noisy - share * found
+        scale = (mine - real).abs().mean(dim=(1, 2, 3, 4), keepdim=True).clamp_min(1e-3)
+        pull = (fake - real) / scale
+        pull[:, : view.unjudged] = 0.0
+        return mine - pull
+
+    def noised(self, clean: Tensor, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Clean latents at random levels, the noise, and the level [B, F]."""
+        level = chunk_levels(clean, view.alike, self._shift, generator, margin=0.02)
+        noise = torch.randn(clean.shape, generator=generator, device=clean.device)
+        return at_levels(clean, noise, level), noise, level
