@@ -5,6 +5,8 @@ Shapes: B batch, F frames, K chunks, C latent channels, Y and X latent rows and 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,23 @@ def chunk_levels(
     uniform_BK = margin + (1.0 - 2.0 * margin) * uniform_BK
     level_BK = FULL * shift * uniform_BK / (1 + (shift - 1) * uniform_BK)
     return level_BK.repeat_interleave(frames_per_chunk, dim=1)
+
+
+class Noised(NamedTuple):
+    """Frames at random levels, the noise in them, and the level of each [B, F]."""
+
+    noisy: Tensor
+    noise: Tensor
+    level_BF: Tensor
+
+
+def noised(
+    clean_BFCYX: Tensor, frames_per_chunk: int, shift: float, generator: torch.Generator, *, margin: float = 0.0
+) -> Noised:
+    """Each chunk at a level of its own."""
+    level_BF = chunk_levels(clean_BFCYX, frames_per_chunk, shift, generator, margin=margin)
+    noise = torch.randn(clean_BFCYX.shape, generator=generator, device=clean_BFCYX.device)
+    return Noised(at_levels(clean_BFCYX, noise, level_BF), noise, level_BF)
 
 
 def at_levels(clean_BFCYX: Tensor, noise_BFCYX: Tensor, level_BF: Tensor) -> Tensor:

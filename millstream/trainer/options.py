@@ -43,10 +43,9 @@ class ODEOptions(MethodOptions, frozen=True, kw_only=True):
     window: int = 9
 
 
-class DMDOptions(MethodOptions, frozen=True, kw_only=True):
-    forcing: Forcing = "teacher"
-    context_shift: float = 1.0
-    """Of the noise levels of a noisy past; 1 draws all alike."""
+class MatchingOptions(MethodOptions, frozen=True, kw_only=True):
+    """Of a student that is matched to its teacher's distribution, whatever it paints after."""
+
     guidance: float = 2.5
     shift: float = 3.0
     student_every: int = 2
@@ -56,7 +55,13 @@ class DMDOptions(MethodOptions, frozen=True, kw_only=True):
     window: int = 9
 
 
-class SelfForcingOptions(MethodOptions, frozen=True, kw_only=True):
+class DMDOptions(MatchingOptions, frozen=True, kw_only=True):
+    forcing: Forcing = "teacher"
+    context_shift: float = 1.0
+    """Of the noise levels of a noisy past; 1 draws all alike."""
+
+
+class SelfForcingOptions(MatchingOptions, frozen=True, kw_only=True):
     """What of the batches neither begins streams nor switches prompts goes on."""
 
     begun: float = 0.25
@@ -71,19 +76,12 @@ class SelfForcingOptions(MethodOptions, frozen=True, kw_only=True):
     """Kept between steps."""
     renewed: float = 1.0
     """Share of the streams that begin that takes the place of kept ones: the less, the older they grow."""
-    guidance: float = 2.5
     lasting_guidance: float | None = None
     """That of streams that go on, if not the same: what makes a beginning clear makes what lasts too crisp."""
-    shift: float = 3.0
-    student_every: int = 2
-    critic_first: int = 0
-    """Steps the critic learns alone: before it knows the student its opinion is only the teacher's."""
     favoured: str = ""
     """Words: prompts that say one of them are drawn more often."""
     favoured_by: float = 3.0
     """How many times as often."""
-    frames_per_chunk: int = 3
-    window: int = 9
 
 
 OPTIONS: dict[str, type[MethodOptions]] = {

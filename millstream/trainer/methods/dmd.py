@@ -13,10 +13,9 @@ from torch import Tensor
 from millstream.core.schedule import FULL
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT
-from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.methods.matching import Matching, Painted, View
-from millstream.trainer.noising import at_levels, chunk_levels
+from millstream.trainer.noising import noised
 from millstream.trainer.options import DMDOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.sequence import ChunkedSequence, teacher_forced
@@ -37,20 +36,11 @@ class DMDMethod:
         _, _, _, rows, columns = pool.latents_KFCYX.shape
         frames, window, device = options.frames_per_chunk, options.window, pool.latents_KFCYX.device
         assert window % frames == 0, f"window {window} is not whole chunks of {frames}"
-        self.turns = (
-            Turn("student", student.dit, self._student_losses, every=options.student_every, after=options.critic_first),
-            Turn("critic", critic, self._critic_losses),
-        )
         self._student, self._pool, self._batch, self._levels, self._options = student, pool, batch, levels, options
-        self._matching = Matching(student, teacher, critic, shift=options.shift, tokens=pool.ids_KWS.shape[-1])
+        self._matching = Matching(student, teacher, critic, options=options, tokens=pool.ids_KWS.shape[-1])
+        self.turns = self._matching.turns(self._paint)
         layout = teacher_forced(range(window // frames), frames, window)
         self._view = View(ChunkedSequence(layout, student.dit.config, (rows, columns), device), frames)
-
-    def _student_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        return self._matching.student_losses(self._paint(generator), generator)
-
-    def _critic_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        return self._matching.critic_losses(self._paint(generator), generator)
 
     @torch.no_grad()
     def _paint(self, generator: torch.Generator) -> Painted:
@@ -58,6 +48,7 @@ class DMDMethod:
         clip, ids, _ = self._pool.draw(self._batch, generator)
         clip, text = clip[:, : self._options.window], self._student.text(ids)
         shown = self._shown(clip, generator)
+        past, past_BF = shown or (clip, None)
         chosen = int(torch.randint(len(self._levels), (1,), generator=generator, device=clip.device))
         starts, clean = [], clip
         with torch.autocast(clip.device.type, dtype=torch.bfloat16):
@@ -65,7 +56,6 @@ class DMDMethod:
             for step, level in enumerate(self._levels):
                 noise = torch.randn(clip.shape, generator=generator, device=clip.device)
                 starts.append(noise if step == 0 else sampler.mix(clean, noise, level))
-                past, past_BF = shown or (clip, None)
                 level_BF = sampler.per_frame(level, clip)
                 flow = self._view.flows(self._student.dit, past, starts[-1], level_BF, cross, past_BF)
                 clean = starts[-1] - level / FULL * flow
@@ -85,5 +75,5 @@ class DMDMethod:
         """A clip as a noisy past, each chunk at a level of its own."""
         if self._options.forcing == "teacher":
             return None
-        level_BF = chunk_levels(clip, self._options.frames_per_chunk, self._options.context_shift, generator)
-        return at_levels(clip, torch.randn(clip.shape, generator=generator, device=clip.device), level_BF), level_BF
+        noisy, _, level_BF = noised(clip, self._options.frames_per_chunk, self._options.context_shift, generator)
+        return noisy, level_BF

@@ -7,7 +7,9 @@ Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns, S
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -15,8 +17,10 @@ from torch import Tensor
 from millstream.core.schedule import FULL
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.noising import at_levels, chunk_levels, per_pixel
+from millstream.trainer.noising import Noised, noised, per_pixel
+from millstream.trainer.options import MatchingOptions
 from millstream.trainer.sequence import ChunkedSequence, forced_flow
 
 
@@ -59,10 +63,29 @@ class Painted:
 
 
 class Matching:
-    def __init__(self, student: TextAndDiT, teacher: TextAndDiT, critic: CausalDiT, *, shift: float, tokens: int) -> None:
+    def __init__(
+        self, student: TextAndDiT, teacher: TextAndDiT, critic: CausalDiT, *, options: MatchingOptions, tokens: int
+    ) -> None:
         """`tokens` is how many an empty prompt has."""
         self._student, self._teacher, self._critic = student, teacher, critic
-        self._shift, self._tokens = shift, tokens
+        self._options, self._tokens = options, tokens
+
+    def turns(
+        self, paint: Callable[[torch.Generator], Painted], carries: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> tuple[Turn, Turn]:
+        """The student's and the critic's, each on what is painted for it; the student `carries` what painting keeps."""
+
+        def student(generator: torch.Generator) -> dict[str, Tensor]:
+            return self.student_losses(paint(generator), generator)
+
+        def critic(generator: torch.Generator) -> dict[str, Tensor]:
+            return self.critic_losses(paint(generator), generator)
+
+        every, after = self._options.student_every, self._options.critic_first
+        return (
+            Turn("student", self._student.dit, student, every=every, after=after, carries=carries),
+            Turn("critic", self._critic, critic),
+        )
 
     def student_losses(self, painted: Painted, generator: torch.Generator) -> dict[str, Tensor]:
         with torch.autocast(painted.text.device.type, dtype=torch.bfloat16):
@@ -99,8 +122,6 @@ class Matching:
         pull[:, : view.unjudged] = 0.0
         return mine - pull
 
-    def noised(self, clean: Tensor, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Clean latents at random levels, the noise, and the level [B, F]."""
-        level = chunk_levels(clean, view.alike, self._shift, generator, margin=0.02)
-        noise = torch.randn(clean.shape, generator=generator, device=clean.device)
-        return at_levels(clean, noise, level), noise, level
+    def noised(self, clean: Tensor, view: View, generator: torch.Generator) -> Noised:
+        """At the levels a view is judged at."""
+        return noised(clean, view.alike, self._options.shift, generator, margin=0.02)

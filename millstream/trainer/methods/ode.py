@@ -17,7 +17,7 @@ from millstream.models.brook.text import PAD
 from millstream.models.dit import CrossKV
 from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.noising import at_levels, chunk_levels
+from millstream.trainer.noising import noised
 from millstream.trainer.options import ODEOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.rollout import Guided, ring_for, solve
@@ -85,9 +85,8 @@ class ODEMethod:
         """The context as the student is shown it, and the noise level of each of its frames."""
         if self._options.forcing == "teacher" or not context.shape[1]:
             return context, torch.zeros(context.shape[:2], device=context.device)
-        level_BF = chunk_levels(context, self._frames, self._options.shift, generator)
-        noise = torch.randn(context.shape, generator=generator, device=context.device)
-        return at_levels(context, noise, level_BF), level_BF
+        noisy, _, level_BF = noised(context, self._frames, self._options.shift, generator)
+        return noisy, level_BF
 
     def _estimate(self, context: Tensor, context_BF: Tensor, start: Tensor, level: float, cross: CrossKV) -> Tensor:
         """The student's clean chunk, with gradients."""

@@ -26,7 +26,6 @@ from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.kv import Memory
 from millstream.models.sampler import FlowModel
-from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.methods.matching import Matching, Painted, View
 from millstream.trainer.options import SelfForcingOptions
@@ -67,19 +66,9 @@ class SelfForcingMethod:
         self._shape, self._options = (batch, frames_per_chunk, channels, rows, columns), options
         kept = (window - frames_per_chunk, channels, rows, columns)
         self._reservoir = Reservoir(max(options.streams, batch), kept, pool.ids_KWS.shape[-1], device)
-        self.turns = (
-            Turn(
-                "student",
-                student.dit,
-                self._student_losses,
-                every=options.student_every,
-                after=options.critic_first,
-                carries=self._reservoir.state,
-            ),
-            Turn("critic", critic, self._critic_losses),
-        )
         self._student, self._pool = student, pool
-        self._matching = Matching(student, teacher, critic, shift=options.shift, tokens=pool.ids_KWS.shape[-1])
+        self._matching = Matching(student, teacher, critic, options=options, tokens=pool.ids_KWS.shape[-1])
+        self.turns = self._matching.turns(self._roll, carries=self._reservoir.state)
         self._caption_weights = pool.favouring(favoured, options.favoured_by)
         self._levels = levels
         lasting = options.guidance if options.lasting_guidance is None else options.lasting_guidance
@@ -88,12 +77,6 @@ class SelfForcingMethod:
         self._made, self._wholes = _views(student.dit.config, (rows, columns), device, frames_per_chunk, window)
         self._painter = copy.deepcopy(student.dit).to(torch.bfloat16).requires_grad_(False)
         """The student as it is served: what rolls out."""
-
-    def _student_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        return self._matching.student_losses(self._roll(generator), generator)
-
-    def _critic_losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        return self._matching.critic_losses(self._roll(generator), generator)
 
     @torch.no_grad()
     def _roll(self, generator: torch.Generator) -> Rollout:
