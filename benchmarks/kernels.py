@@ -244,12 +244,12 @@ def picture_cases() -> Iterator[Case]:
         twin=lambda: split_frames(frames, bias),
         moved=4 * frames.numel(),
     )
-    planes, of_three = random(TAPS * 3 + 7, 14, 480, 832, scale=0.1), random(3, scale=0.1)
+    planes, of_three = random(TAPS * 3 + 7, 14, 482, 834, scale=0.1), random(3, scale=0.1)
     yield Case(
         name="sum of taps",
         ours=lambda: sum_taps(planes, of_three, 12),
         twin=lambda: sum_taps(planes, of_three, 12),
-        moved=2 * TAPS * 3 * 14 * 480 * 832,
+        moved=2 * TAPS * 3 * 14 * 482 * 834,
     )
 
 

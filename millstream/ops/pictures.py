@@ -97,19 +97,17 @@ def split_frames(y_TYXC: Tensor, bias_C: Tensor) -> Tensor:
     return both.permute(0, 3, 1, 2, 4).flatten(0, 1).contiguous()
 
 
-def sum_taps(planes: Tensor, bias_C: Tensor, frames: int, *, pad: int = 0) -> Tensor:
+def sum_taps(planes: Tensor, bias_C: Tensor, frames: int) -> Tensor:
     """A 3x3x3 convolution's answer [C, T, Y, X], clamped to [-1, 1], from each tap's own product.
 
-    `planes` are [27 * C or more, PAST + T, Y + 2 pad, X + 2 pad], by tap and then by channel.
+    `planes` are [27 * C or more, PAST + T, Y + 2, X + 2], by tap and then by channel.
     """
     if runs_kernels(planes):
         from millstream.ops.kernels.pictures import launch_sum_taps
 
-        return launch_sum_taps(planes, bias_C, frames, pad=pad)
+        return launch_sum_taps(planes, bias_C, frames)
     channels = len(bias_C)
     taps = planes[: TAPS * channels].float().unflatten(0, (3, 3, 3, channels))
-    if not pad:
-        taps = F.pad(taps, (1, 1, 1, 1))
     rows, columns = taps.shape[-2] - 2, taps.shape[-1] - 2
     total = bias_C.float()[:, None, None, None].expand(channels, frames, rows, columns).clone()
     for t in range(3):

@@ -1,7 +1,7 @@
 """Bytes that the fast path holds besides weights and sessions: canvases of its decoder, recordings of its calls, working sets.
 
 Counted from what `models/fast/` and `models/wan/channels_last.py` keep. A canvas is a convolution's input: the frames of a pass
-behind the two of its past, with a rim of one pixel where our own convolution reads it.
+behind the two of its past, with a rim of one pixel if it is 3x3x3.
 """
 
 from __future__ import annotations
@@ -13,45 +13,41 @@ from millstream.planner.memory import tokens_per_frame
 from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
 
 _PAST = 2
-_OWN_CHANNELS = (96, 192)
-"""Of the convolutions that are our own."""
 _E4M3_WORK = 9
 """Bytes a value while a weight is rounded to e4m3: it and what it is divided by in float32, and the result."""
 
 
-def canvas_bytes(
-    vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, own: bool, encodes: bool
-) -> int:
+def canvas_bytes(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, encodes: bool) -> int:
     """Of a pass over so many latent frames, one for each size."""
     if isinstance(vae, BrookVAEConfig) or frames == 0:
         return 0
     networks = [decoder_convs(vae, frames, stream.height, stream.width)]
     if encodes:
         networks.append(encoder_convs(vae, frames, stream.height, stream.width))
-    sizes = [{size for conv in convs if (size := _canvas(conv, own, encodes=convs is not networks[0]))} for convs in networks]
+    sizes = [{size for conv in convs if (size := _canvas(conv, encodes=convs is not networks[0]))} for convs in networks]
     return sum(math.prod(size) for network in sizes for size in network) * value_bytes
 
 
-def earlier_canvas_bytes(vae: VAEConfig, stream: StreamConfig, *, value_bytes: int, own: bool) -> int:
+def earlier_canvas_bytes(vae: VAEConfig, stream: StreamConfig, *, value_bytes: int) -> int:
     """What an epoch's second chunk holds at its fullest besides canvases of its own: those of the first chunk, which has one
     latent frame less. Its own last canvas is not made by then, unless there is another of that size."""
     *others, last = (
-        _canvas(conv, own, encodes=False)
+        _canvas(conv, encodes=False)
         for conv in decoder_convs(vae, stream.frames_per_chunk, stream.height, stream.width)
         if conv.tail
     )
     unmade = 0 if last is None or last in others else math.prod(last) * value_bytes
-    first = canvas_bytes(vae, stream, frames=stream.frames_per_chunk - 1, value_bytes=value_bytes, own=own, encodes=False)
+    first = canvas_bytes(vae, stream, frames=stream.frames_per_chunk - 1, value_bytes=value_bytes, encodes=False)
     return max(0, first - unmade)
 
 
-def _canvas(conv: Conv, own: bool, *, encodes: bool) -> tuple[int, int, int, int] | None:
+def _canvas(conv: Conv, *, encodes: bool) -> tuple[int, int, int, int] | None:
     """A causal convolution's input; an encoder also halves pictures from canvases with an edge of zeros."""
     if encodes and conv.taps == 9:
         return conv.frames, 2 * conv.rows + 1, 2 * conv.columns + 1, conv.inner
     if not conv.tail:
         return None
-    rim = 2 if own and conv.taps == 27 and conv.inner == conv.outer and conv.inner in _OWN_CHANNELS else 0
+    rim = 2 if conv.taps == 27 else 0
     return _PAST + conv.frames, conv.rows + rim, conv.columns + rim, conv.inner
 
 

@@ -103,8 +103,8 @@ def _front(work: Workload, device: Device) -> DeviceNeed:
     height, width = stream.latent_size
     fixed = {"text encoder": text_parameters(spec.text) * value, "VAE weights": vae_parameters(spec.vae) * value}
     if work.software.canvases:
-        frames, own = stream.frames_per_chunk, _own(work, device)
-        fixed["canvases"] = canvas_bytes(spec.vae, stream, frames=frames, value_bytes=value, own=own, encodes=encodes)
+        frames = stream.frames_per_chunk
+        fixed["canvases"] = canvas_bytes(spec.vae, stream, frames=frames, value_bytes=value, encodes=encodes)
     return DeviceNeed(
         role="front",
         fixed={**fixed, "VAE working set": _vae_peak(work, device, encodes)},
@@ -119,12 +119,8 @@ def _vae_peak(work: Workload, device: Device, encodes: bool) -> int:
     vae, stream = work.spec.vae, work.stream
     size, turned = dict(frames=stream.frames_per_chunk, value_bytes=device.value_bytes), not device.processor
     if work.software.canvases and isinstance(vae, VAEConfig):
-        earlier = earlier_canvas_bytes(vae, stream, value_bytes=device.value_bytes, own=_own(work, device))
+        earlier = earlier_canvas_bytes(vae, stream, value_bytes=device.value_bytes)
         decoding = fast_decode_peak(vae, stream, **size) + earlier
     else:
         decoding = decode_peak(vae, stream, **size, turned=turned)
     return max(decoding, encode_peak(vae, stream, **size, turned=turned)) if encodes else decoding
-
-
-def _own(work: Workload, device: Device) -> bool:
-    return work.software.own_conv_share is not None and device.own_convolution

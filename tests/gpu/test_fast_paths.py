@@ -91,7 +91,7 @@ def test_a_written_ring_equals_its_twin(heads: int) -> None:
 def test_pictures_equal_their_twins(channels: int) -> None:
     whole, phases = random(4, 6, 10, channels), random(4, 4, 6, 4, channels)
     residual, bias, weight = random(4, 6, 10, channels), random(channels), random(channels)
-    double, planes, of_three = random(4, 6, 10, 2 * channels), 0.1 * random(TAPS * 3 + 7, 6, 6, 10), random(3)
+    double, planes, of_three = random(4, 6, 10, 2 * channels), 0.1 * random(TAPS * 3 + 7, 6, 8, 12), random(3)
 
     def everything() -> list[Tensor]:
         canvases = [torch.zeros(4 + PAST, 6 + 2 * pad, 10 + 2 * pad, channels, device=GPU, dtype=BF16) for pad in (0, 1)]

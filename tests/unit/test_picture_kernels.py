@@ -70,14 +70,9 @@ def test_split_frames_equals_its_twin() -> None:
     assert relative_error(launch_split_frames(y, bias), split_frames(y, bias)) <= 1e-6
 
 
-@pytest.mark.parametrize("pad", [0, 1])
-def test_sum_taps_equals_its_twin(pad: int) -> None:
-    planes = 0.1 * torch.randn(TAPS * 3 + 7, PAST + FRAMES, ROWS + 2 * pad, COLUMNS + 2 * pad)
-    if pad:
-        for edge in (planes[:, :, 0], planes[:, :, -1], planes[..., 0], planes[..., -1]):
-            edge.zero_()  # a rim is zero, and so is every product with it
-    bias = torch.randn(3)
-    found, expected = launch_sum_taps(planes, bias, FRAMES, pad=pad), sum_taps(planes, bias, FRAMES, pad=pad)
+def test_sum_taps_equals_its_twin() -> None:
+    planes, bias = 0.1 * torch.randn(TAPS * 3 + 7, PAST + FRAMES, ROWS + 2, COLUMNS + 2), torch.randn(3)
+    found, expected = launch_sum_taps(planes, bias, FRAMES), sum_taps(planes, bias, FRAMES)
     assert relative_error(found, expected) <= 1e-6
 
 

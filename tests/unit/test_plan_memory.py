@@ -16,9 +16,7 @@ from millstream.models import kv
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.wan.vae import WanVAE
-from millstream.ops.conv3 import SLICES
 from millstream.ops.rope import Phases
-from millstream.planner import fast_memory
 from millstream.planner.fast_memory import canvas_bytes, fast_decode_peak, rounding_bytes
 from millstream.planner.footprint import KEY_MULTIPLE, device_needs, rank_parameters
 from millstream.planner.hardware import GIB, find_device
@@ -145,14 +143,13 @@ def test_sessions_that_fit_do_fit_and_one_more_does_not() -> None:
     assert need.bytes_for(most) <= device.memory_bytes < need.bytes_for(most + 1)
 
 
-def test_what_is_counted_is_what_rings_and_our_own_convolution_are_made_for() -> None:
+def test_keys_are_counted_in_the_multiples_that_rings_are_made_for() -> None:
     assert KEY_MULTIPLE == kv.KEY_MULTIPLE
-    assert tuple(SLICES) == fast_memory._OWN_CHANNELS
 
 
 def test_canvases_grow_with_the_picture_and_are_none_without_the_fast_decoder() -> None:
     spec, device = MODELS["wan2.1-t2v-1.3b"], find_device("H200")
-    size = dict(frames=3, value_bytes=2, own=True, encodes=False)
+    size = dict(frames=3, value_bytes=2, encodes=False)
     small, large = (
         canvas_bytes(spec.vae, replace(spec.stream, height=side, width=side), **size)  # type: ignore[arg-type]
         for side in (256, 512)

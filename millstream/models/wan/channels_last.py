@@ -1,7 +1,8 @@
 """What Wan's encoder and decoder share on the fast path: layers in channels-last, one pass over memory between convolutions.
 
 Takes layers of `models/wan/vae.py` as they are and computes what they do. Between layers travels an answer without its bias and
-residual, which the next pass adds; a convolution's input is a canvas, whose first frames are what the layer remembers.
+residual, which the next pass adds; a convolution's input is a canvas, whose first frames are what the layer remembers and
+whose rim is the zeros that it pads with.
 A pass that starts an epoch is of its first frame alone, which stands for a single picture.
 Shapes: T frames, Y and X rows and columns, C channels; batch is 1. Frames are [T, Y, X, C].
 """
@@ -156,12 +157,12 @@ class FastLayers:
 
     def convolve(self, parted: Parted, weight: Tensor | None, conv: nn.Conv3d, tails: Tails) -> Parted:
         """The causal convolution of what was parted, normed if there is a weight."""
-        canvas, _ = self.paint(parted, weight, tails, past=past_of(conv), pad=self._pad(conv))
+        canvas, _ = self.paint(parted, weight, tails, past=past_of(conv), pad=rim_of(conv))
         return self._convolved(canvas, conv)
 
     def _keep_and_convolve(self, parted: Parted, weight: Tensor, conv: nn.Conv3d, tails: Tails) -> tuple[Tensor, Parted]:
         """The residual as it stands, and its normed convolution."""
-        canvas, x = self.paint(parted, weight, tails, past=past_of(conv), pad=self._pad(conv), keep=True)
+        canvas, x = self.paint(parted, weight, tails, past=past_of(conv), pad=rim_of(conv), keep=True)
         assert x is not None
         return x, self._convolved(canvas, conv)
 
@@ -183,19 +184,16 @@ class FastLayers:
         merge_onto(*parted, None, canvas, past=0)
         return canvas
 
-    def colours(self, pixels_TCYX: Tensor, channels: int, tails: Tails) -> Tensor:
+    def colours(self, pixels_TCYX: Tensor, channels: int, tails: Tails, *, pad: int) -> Tensor:
         """A causal layer's input behind its past, from planes: their colours, then zeros up to as many channels."""
         frames, colours, rows, columns = pixels_TCYX.shape
-        canvas = self._canvases.take((PAST + frames, rows, columns, channels), (PAST, 0), pixels_TCYX)
-        coloured = canvas[..., :colours]
+        size = (PAST + frames, rows + 2 * pad, columns + 2 * pad, channels)
+        canvas = self._canvases.take(size, (PAST, pad), pixels_TCYX)
+        coloured = inner(canvas, pad)[..., :colours]
         tails.enter(coloured, PAST)
         coloured[PAST:] = pixels_TCYX.permute(0, 2, 3, 1)
         tails.leave(coloured, PAST)
         return canvas
-
-    def _pad(self, conv: nn.Conv3d) -> int:
-        """Our own convolution reads a rim where the library's pads."""
-        return int(conv in self._packed)
 
     def _convolved(self, canvas: Tensor, conv: nn.Conv3d) -> Parted:
         if conv not in self._packed:
@@ -210,11 +208,16 @@ def past_of(conv: nn.Conv3d) -> int:
     return conv.kernel_size[0] - conv.stride[0]
 
 
+def rim_of(conv: nn.Conv3d) -> int:
+    """Pixels around a picture that a convolution takes for zeros. The library's, too, is quicker with them in memory."""
+    return int(conv.padding[-1])
+
+
 def library_convolution(canvas_TYXC: Tensor, weight_OITYX: Tensor, conv: nn.Conv3d) -> Parted:
-    """As `conv` does it, with a weight that stands for its own."""
+    """Of a canvas with a rim, as `conv` does it, with a weight that stands for its own."""
     assert conv.bias is not None
     x_1CTYX = canvas_TYXC[None].permute(0, 4, 1, 2, 3)  # in this order the strides say channels-last
-    y = F.conv3d(x_1CTYX, weight_OITYX, stride=conv.stride, padding=conv.padding)
+    y = F.conv3d(x_1CTYX, weight_OITYX, stride=conv.stride)
     return Parted(y[0].permute(1, 2, 3, 0).contiguous(), conv.bias)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.models.carry import VAEState
-from millstream.models.wan.channels_last import Convolution, FastLayers, Parted, Tails
+from millstream.models.wan.channels_last import Convolution, FastLayers, Parted, Tails, rim_of
 from millstream.models.wan.vae import CausalConv, Decoder, FrameAttention, ResBlock, Upsample
 from millstream.ops.pictures import PAST, TAPS, split_frames, sum_taps
 
@@ -59,7 +59,7 @@ class FastDecoder:
     def _show(self, parted: Parted, tails: Tails) -> Tensor:
         """Every tap of the last convolution as one product, then their sum."""
         decoder = self._decoder
-        canvas, _ = self._layers.paint(parted, decoder.norm_out.weight, tails)
+        canvas, _ = self._layers.paint(parted, decoder.norm_out.weight, tails, pad=rim_of(decoder.conv_out))
         planes = (self._taps @ canvas.flatten(0, 2).t()).unflatten(-1, canvas.shape[:3])
         assert decoder.conv_out.bias is not None
         return sum_taps(planes, decoder.conv_out.bias, len(canvas) - PAST).transpose(0, 1)[None]

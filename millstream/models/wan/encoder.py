@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.models.carry import VAEState
-from millstream.models.wan.channels_last import Convolution, FastLayers, Parted, Tails, library_convolution
+from millstream.models.wan.channels_last import Convolution, FastLayers, Parted, Tails, library_convolution, rim_of
 from millstream.models.wan.vae import Downsample, Encoder, FrameAttention, ResBlock
 
 _ROUND = 8
@@ -30,7 +30,7 @@ class FastEncoder:
         """The encoder's answer [1, C, T / 4, Y / 8, X / 8]; one frame for an epoch's first."""
         self._layers.begin(pixels_1TCYX)
         tails, encoder = Tails(state), self._encoder
-        canvas = self._layers.colours(pixels_1TCYX[0], self._first.shape[1], tails)
+        canvas = self._layers.colours(pixels_1TCYX[0], self._first.shape[1], tails, pad=rim_of(encoder.conv_in))
         parted = library_convolution(canvas, self._first, encoder.conv_in)
         for layer in (*encoder.down, *encoder.middle):
             parted = self._layer(layer, parted, tails)

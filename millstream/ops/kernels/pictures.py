@@ -77,7 +77,7 @@ def _split_frames(
 
 
 @triton.jit
-def _sum_taps(planes, bias, out, pixels, ROWS, COLUMNS, plane, CHANNELS: tl.constexpr, PAD: tl.constexpr, RUN: tl.constexpr):
+def _sum_taps(planes, bias, out, pixels, ROWS, COLUMNS, plane, CHANNELS: tl.constexpr, RUN: tl.constexpr):
     pixel = tl.program_id(0) * RUN + tl.arange(0, RUN)
     there = pixel < pixels
     column = pixel % COLUMNS
@@ -86,12 +86,10 @@ def _sum_taps(planes, bias, out, pixels, ROWS, COLUMNS, plane, CHANNELS: tl.cons
     for channel in tl.static_range(CHANNELS):
         total = tl.zeros([RUN], tl.float32) + tl.load(bias + channel).to(tl.float32)
         for tap in tl.static_range(_TAPS):
-            r = row + (tap // 3) % 3 - 1
-            c = column + tap % 3 - 1
-            inside = there & (r >= 0) & (r < ROWS) & (c >= 0) & (c < COLUMNS)
-            place = ((frame + tap // 9) * (ROWS + 2 * PAD) + r + PAD).to(tl.int64) * (COLUMNS + 2 * PAD) + c + PAD
+            r, c = row + (tap // 3) % 3, column + tap % 3
+            place = ((frame + tap // 9) * (ROWS + 2) + r).to(tl.int64) * (COLUMNS + 2) + c
             start = planes + (tap * CHANNELS + channel) * plane.to(tl.int64)
-            total += tl.load(start + place, mask=inside, other=0.0).to(tl.float32)
+            total += tl.load(start + place, mask=there, other=0.0).to(tl.float32)
         total = tl.minimum(tl.maximum(total, -1.0), 1.0)
         tl.store(out + channel * pixels.to(tl.int64) + pixel, total.to(out.dtype.element_ty), mask=there)
 
@@ -168,15 +166,15 @@ def launch_split_frames(y_TYXC: Tensor, bias_C: Tensor) -> Tensor:
     return out
 
 
-def launch_sum_taps(planes: Tensor, bias_C: Tensor, frames: int, *, pad: int = 0) -> Tensor:
+def launch_sum_taps(planes: Tensor, bias_C: Tensor, frames: int) -> Tensor:
     channels, (_, past_frames, rows, columns) = len(bias_C), planes.shape
     assert past_frames == frames + PAST, f"planes of {past_frames} frames for {frames}"
     assert planes.is_contiguous(), "planes are walked in order"
-    rows, columns = rows - 2 * pad, columns - 2 * pad
+    rows, columns = rows - 2, columns - 2
     out = torch.empty(channels, frames, rows, columns, dtype=planes.dtype, device=planes.device)
     pixels, run = frames * rows * columns, 512
     _sum_taps[(triton.cdiv(pixels, run),)](
-        planes, bias_C, out, pixels, rows, columns, planes.stride(0), CHANNELS=channels, PAD=pad, RUN=run, num_warps=4
+        planes, bias_C, out, pixels, rows, columns, planes.stride(0), CHANNELS=channels, RUN=run, num_warps=4
     )
     return out
 
