@@ -1,15 +1,18 @@
 """Compiles every hand-written kernel to Hopper machine code, which needs no GPU. Run by `test_kernels_compile.py`.
 
-A process of its own: the tests' interprets kernels, and what is interpreted cannot be compiled.
+A process of its own: the tests' interprets kernels, and what is interpreted cannot be compiled. What differs between the two
+is looked for: see `refuse_forgetful_loops`.
 """
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.compiler.code_generator import CodeGenerator
 
 from millstream.ops.kernels import low_attention, noise, packed, pictures, ring_write, rows
 from millstream.ops.low_attention import HEAD_WIDTHS
@@ -17,6 +20,21 @@ from millstream.ops.low_attention import HEAD_WIDTHS
 HOPPER = GPUTarget("cuda", 90, 32)
 ROW = dict(WIDTH=1536, BLOCK=2048)
 PICTURE = dict(CHANNELS=96, BLOCK=128, RUN=32)
+
+
+def refuse_forgetful_loops() -> None:
+    """Triton carries a name from turn to turn of a loop if one look at the body leaves another value in it. A name that begins
+    as a second one's value and is assigned that second one looks unchanged, and changes are lost; an interpreter's are not."""
+    find = CodeGenerator._find_carries
+
+    def found(self: CodeGenerator, node: Any, before: dict[str, Any], ignore: frozenset[str] | set[str] = frozenset()) -> Any:
+        carried = find(self, node, before, set(ignore))
+        names = [each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Name)]
+        forgotten = {each.id for each in names if isinstance(each.ctx, ast.Store)} & before.keys() - ignore - set(carried[0])
+        assert not forgotten, f"{self.function_name}: a loop forgets what it assigns to {', '.join(sorted(forgotten))}"
+        return carried
+
+    CodeGenerator._find_carries = found
 
 
 def build(kernel: Any, types: str, constants: dict[str, Any], warps: int = 4) -> None:
@@ -40,6 +58,7 @@ def low_attention_kernels(head: int, kind: str) -> None:
 
 
 def main() -> None:
+    refuse_forgetful_loops()
     for packs, q, scales in ((False, "*bf16", "*bf16"), (True, "*i8", "*fp32")):
         ring = f"*bf16 *bf16 *bf16 *fp32 *fp32 *i64 {q} {scales} *bf16 *bf16 fp32"
         build(ring_write._write_ring, ring, ROW | dict(HEAD=128, PACKS=packs))
@@ -64,7 +83,7 @@ def main() -> None:
         choices = dict(PHASES=on, ADDS=not on, NORMS=on, KEEPS=not on, PAINTS=True, LEAVES=on, AFTER=2, PAD=int(on), ROOT=9.8)
         build(pictures._merge_onto, f"{'*bf16 ' * 7}i32 i32 i32 i32 i32 i32", PICTURE | choices)
     build(pictures._split_frames, "*bf16 *bf16 *bf16 i32 i32", PICTURE)
-    build(pictures._sum_taps, "*bf16 *bf16 *bf16 i32 i32 i32 i32", dict(CHANNELS=3, PAD=0, RUN=512))
+    build(pictures._sum_taps, "*bf16 *bf16 *bf16 i32 i32 i32 i32", dict(CHANNELS=3, RUN=512))
     build(pictures._to_pictures, "*bf16 *u8 i32 i32 i32 i32 i32 i32 i32", dict(COLOURS=3, RUN=1024))
     build(noise._gaussian, "*fp32 i32 i32 i32 i32 i64", dict(RUN=1024))
 

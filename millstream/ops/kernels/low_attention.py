@@ -26,11 +26,11 @@ that is their sum: a conversion at the price of an addition, which the product d
 
 @triton.jit
 def _over_tile(
-    sums, top, total, held, asked, scale, v_scale, k_tiles, vt_tiles, k_row, vt_row, column, place, left,
+    sums, top, total, ratio, asked, scale, k_tiles, vt_tiles, k_row, vt_row, column, place, left,
     TILE: tl.constexpr, LIFT: tl.constexpr, WHOLE: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     """The state after one more tile of keys, the first `left` of them if it is CUT. `sums` are in units of the last values'
-    scale, `top` is LIFT below the largest score so far, in powers of two as all scores are."""
+    scale, `ratio` times that of these; `top` is LIFT below the largest score so far, in powers of two as all scores are."""
     scores = tl.dot(asked, k_tiles.load([k_row + place, column]).T)
     zero = tl.zeros_like(scale)
     if WHOLE:
@@ -42,7 +42,7 @@ def _over_tile(
     chances = tl.exp2(scores * scale[:, None] + (zero - new)[:, None])
     fade = tl.exp2(top - new)
     total = total * fade + tl.sum(chances, 1)
-    sums *= (fade * (held / v_scale))[:, None]
+    sums *= (fade * ratio)[:, None]
     sums = tl.dot(chances.to(tl.float8e4nv), vt_tiles.load([vt_row, place]).T, sums)
     return sums, new, total
 
@@ -62,25 +62,26 @@ def _attend_packed(
     k_scales += first * (room // TILE)
     v_scales += first * (room // TILE)
     k_scale, v_scale = tl.load(k_scales), tl.load(v_scales)
-    sums, held = tl.zeros([BLOCK, H], tl.float32), v_scale
+    # Every name that the loop changes begins as a value of its own: Triton drops the changes of one that begins as another's
+    # and becomes it in the body, as the last scale would if it were kept instead of the ratio.
+    sums, ratio = tl.zeros([BLOCK, H], tl.float32), tl.full([], 1.0, tl.float32)
     top, total = tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
     full, last = keys // TILE, (keys - 1) // TILE
     for tile in tl.range(0, full):
-        following = tl.minimum(tile + 1, last)  # a tile ahead, so that nothing waits for a scale
+        following = tl.minimum(tile + 1, last)  # a tile ahead, so that nothing waits for a scale; in the end the last's
         k_next, v_next = tl.load(k_scales + following), tl.load(v_scales + following)
         sums, top, total = _over_tile(
-            sums, top, total, held, asked, row_scale * k_scale, v_scale, k_tiles, vt_tiles,
+            sums, top, total, ratio, asked, row_scale * k_scale, k_tiles, vt_tiles,
             batch * room, first * H, head * H, tile * TILE, TILE, TILE, LIFT, WHOLE, False,
         )  # fmt: skip
-        held, k_scale, v_scale = v_scale, k_next, v_next
+        ratio, k_scale, v_scale = v_scale / v_next, k_next, v_next
     left = keys - full * TILE
     if left > 0:
         sums, top, total = _over_tile(
-            sums, top, total, held, asked, row_scale * k_scale, v_scale, k_tiles, vt_tiles,
+            sums, top, total, ratio, asked, row_scale * k_scale, k_tiles, vt_tiles,
             batch * room, first * H, head * H, full * TILE, left, TILE, LIFT, WHOLE, True,
         )  # fmt: skip
-        held = v_scale
-    answer = sums * (held / total)[:, None] + tl.load(v_mean + first * H + tl.arange(0, H))[None, :]
+    answer = sums * (v_scale / total)[:, None] + tl.load(v_mean + first * H + tl.arange(0, H))[None, :]
     tl.store(out + numbers, answer.to(out.dtype.element_ty), mask=inside[:, None])
 
 
