@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from millstream.cli_profile import profile
 from millstream.cli_serve import bench, serve
 from millstream.cli_train import train
 from millstream.core.errors import ConfigError
+from millstream.core.torch_settings import settle_torch
 
 app = typer.Typer(
     name="millstream",
@@ -199,13 +199,6 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
     Console().print(table)
 
 
-def prefer_expandable_segments(environment: MutableMapping[str, str]) -> None:
-    """Have CUDA's memory grow in place, so that what one kind of call leaves free another can use; whoever has set how torch
-    allocates has decided."""
-    if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # its name before it was every accelerator's
-        environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-
-
 def main() -> None:
-    prefer_expandable_segments(os.environ)  # before torch is loaded
+    settle_torch(os.environ)
     app()

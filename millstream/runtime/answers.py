@@ -18,17 +18,29 @@ from millstream.ops.host import Bringing
 from millstream.wire.parcel import Delivery, digest
 
 
+class Brought(NamedTuple):
+    """Latents on their way to the host, and whether they are finite: looked at where they are, for a device would stand still
+    while the host's threads gather to do it."""
+
+    latents: Bringing
+    finite: Bringing
+
+    @staticmethod
+    def of(latents: Tensor) -> Brought:
+        return Brought(Bringing(latents), Bringing(torch.isfinite(latents).all()))
+
+
 class Made(NamedTuple):
     """A chunk's clean latents, where they were made and on their way to the host, and the model calls they took."""
 
     latents: Tensor
     calls: int
-    brought: Bringing
+    brought: Brought
 
     def read(self) -> Reading:
         """What its latents are. Waits for them, not for the commit behind them."""
-        there = self.brought.wait()
-        return Reading(self.latents, self.calls, digest(there), bool(torch.isfinite(there).all()))
+        there, finite = self.brought.latents.wait(), self.brought.finite.wait()
+        return Reading(self.latents, self.calls, digest(there), bool(finite))
 
 
 class Reading(NamedTuple):

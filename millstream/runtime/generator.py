@@ -25,12 +25,11 @@ from millstream.models.kv import KVRing, Memory, RingShape
 from millstream.models.paired import OwedCommit, carrying
 from millstream.models.sampler import Asking
 from millstream.models.staggered import StaggeredMemory
-from millstream.ops.host import Bringing
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.rebalance import Held, better_bounds, move_layers
-from millstream.runtime.answers import Begun, Made
+from millstream.runtime.answers import Begun, Brought, Made
 from millstream.runtime.calls import Answering, Tally, Work
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.wire.parcel import Delivery, Parcel
@@ -157,7 +156,7 @@ class Generator:
         denoising = sampler.denoising(latents, kind.steps, memory, cross, noise)
         owed, caches[0].owed = caches[0].owed, None
         clean = yield from tally.count(denoising if owed is None else carrying(owed, denoising))
-        brought = [Bringing(latents) for latents in clean.split(1)]  # read while the commit runs
+        brought = [Brought.of(latents) for latents in clean.split(1)]  # read while the commit runs
         if kind.commit:
             settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
             if self.defers_commits and len(parcels) == 1 and not staggered:

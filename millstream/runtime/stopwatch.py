@@ -48,6 +48,8 @@ class Stopwatch:
         self._phases_ms: dict[tuple[int, str], float] = {}
         """By call and phase."""
         self._recorded: list[_Recorded] = []
+        self._free: list[torch.cuda.Event] = []
+        """Of spans that ended, for new ones: as many as were ever under way at once."""
         self._origin: torch.cuda.Event | None = None
         """Where the device's clock and the host's are held together: a span that has ended, or the first."""
         self._origin_ms = 0.0
@@ -60,7 +62,7 @@ class Stopwatch:
     def span(self, name: str) -> Iterator[None]:
         with torch.profiler.record_function(span_label(name, self._work)) if self.annotate else nullcontext():
             if self._on_gpu:
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                begin, end = self._event(), self._event()
                 if not self._recorded:
                     self._origin, self._origin_ms = begin, 1e3 * self.clock()
                 begin.record()
@@ -85,12 +87,16 @@ class Stopwatch:
             for span in ended:
                 self._keep(span.name, span.work, self._begin_ms(span), span.begin.elapsed_time(span.end))
             self._origin, self._origin_ms = ended[-1].begin, self._begin_ms(ended[-1])
+            self._free += [event for span in ended for event in (span.begin, span.end) if event is not self._origin]
         phases: dict[str, float] = {}
         for call, name in [key for key in self._phases_ms if key[0] <= last]:
             ms = self._phases_ms.pop((call, name))
             if of is None or call == last:
                 phases[name] = phases.get(name, 0.0) + ms
         return phases
+
+    def _event(self) -> torch.cuda.Event:
+        return self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
 
     def _begin_ms(self, span: _Recorded) -> float:
         """When it began, by the host's clock."""

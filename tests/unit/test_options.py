@@ -9,7 +9,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from millstream.cli import prefer_expandable_segments
 from millstream.cli_options import PlacedOptions, ShapeOptions, StreamOptions, grouped
 from millstream.core.errors import ConfigError
 
@@ -68,16 +67,3 @@ def test_a_placed_model_is_asked_for_with_everything_a_model_is() -> None:
     assert request["loras"] == [("a.safetensors", 0.5)]
     assert request["vae_devices"] == ("cpu", "cpu")
     assert (request["fast"], request["precision"], request["model"]) == ("on,-graphs", "fp8", "brook")
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({}, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
-        ({"PYTORCH_ALLOC_CONF": "backend:native"}, {"PYTORCH_ALLOC_CONF": "backend:native"}),
-        ({"PYTORCH_CUDA_ALLOC_CONF": ""}, {"PYTORCH_CUDA_ALLOC_CONF": ""}),
-    ],
-)
-def test_how_torch_allocates_is_left_to_whoever_has_said_so(before: dict[str, str], after: dict[str, str]) -> None:
-    prefer_expandable_segments(before)
-    assert before == after

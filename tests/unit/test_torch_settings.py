@@ -1,0 +1,33 @@
+"""What torch is told before it is loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from millstream.core.torch_settings import settle_torch
+
+_OURS = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ({}, _OURS),
+        ({"PYTORCH_ALLOC_CONF": "backend:native"}, _OURS | {"PYTORCH_ALLOC_CONF": "backend:native"}),
+        ({"PYTORCH_CUDA_ALLOC_CONF": ""}, {"PYTORCH_CUDA_ALLOC_CONF": "", "TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}),
+        ({"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "0"}, _OURS | {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "0"}),
+    ],
+)
+def test_what_somebody_has_said_stands(said: dict[str, str], left: dict[str, str]) -> None:
+    settle_torch(said)
+    assert said == left
+
+
+@pytest.mark.parametrize("package", ["millstream.cli", "benchmarks"])
+def test_our_programs_are_begun_without_torch_so_that_it_can_be_told(package: str) -> None:
+    told = f"import sys, {package}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", told], env=os.environ | {"PYTHONPATH": "."}, check=False).returncode == 0
