@@ -8,6 +8,7 @@ its prompts as a stream goes on:
 teacher forcing      few steps learnt with clean frames of real clips as context
 diffusion forcing    the same with noisy ones; also streamed with a noised past
 ..., matched         teacher forcing, then distribution matching after real frames, clean or noisy
+..., faint           the same with little noise, most of the time
 self-forcing         the same after the student's own; also streamed in 1 and in 4 steps
 no initialisation    self-forcing straight from the teacher
 
@@ -37,13 +38,24 @@ from millstream.trainer.evaluate.classifier import load_classifier
 from millstream.trainer.plan import RECIPES, RunPlan, StagePlan, read_plan
 
 SHARED = ("vae-average.pt", "classifier-average.pt", "teacher-average.pt", "latents.pt")
-GOES_ON = dict.fromkeys(("teacher forcing, matched", "diffusion forcing, matched", "self-forcing"), "teacher forcing")
+FAINT = {"faint": 0.1, "fainter": 0.03}
+"""How levels of a noisy past are moved towards none: half of them lie below 9%, or below 3%."""
+GOES_ON = dict.fromkeys(
+    (
+        "teacher forcing, matched",
+        "diffusion forcing, matched",
+        *(f"diffusion forcing, matched, {how}" for how in FAINT),
+        "self-forcing",
+    ),
+    "teacher forcing",
+)
 """Variants whose first stage is another's: with the same seed it would end at the same bits."""
 _NOISED_PAST = {f"past at {level:g}": {"context_noise": level} for level in (100.0, 300.0)}
 OTHERWISE: dict[str, dict[str, dict[str, Any]]] = {
     "self-forcing": {f"steps {count}": {"steps": even_steps(count)} for count in (1, 4)},
     "diffusion forcing": _NOISED_PAST,
     "diffusion forcing, matched": _NOISED_PAST,
+    **{f"diffusion forcing, matched, {how}": {"past at 100": {"context_noise": 100.0}} for how in FAINT},
 }
 """How a variant is streamed and judged beside the model's own way: a name and what changes."""
 WARM_UP = 8
@@ -76,15 +88,16 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
     noisy = replace(clean, options=clean.options | {"forcing": "diffusion"})
     own = cut_short(plan.stage("self-forcing"), scale.self_forcing_steps, streams=scale.streams)
 
-    def given(forcing: str) -> StagePlan:
+    def given(forcing: str, context_shift: float = 1.0) -> StagePlan:
         alike = {name: own.options[name] for name in ("guidance", "shift", "student_every", "window")}
-        return replace(own, name="dmd", method="dmd", options=alike | {"forcing": forcing})
+        return replace(own, name="dmd", method="dmd", options=alike | {"forcing": forcing, "context_shift": context_shift})
 
     return {
         "teacher forcing": (*shared, clean),
         "diffusion forcing": (*shared, noisy),
         "teacher forcing, matched": (*shared, clean, given("teacher")),
         "diffusion forcing, matched": (*shared, clean, given("diffusion")),
+        **{f"diffusion forcing, matched, {how}": (*shared, clean, given("diffusion", shift)) for how, shift in FAINT.items()},
         "self-forcing": (*shared, clean, own),
         "no initialisation": (*shared, own),
     }

@@ -20,6 +20,8 @@ def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
         "diffusion forcing": ["ode"],
         "teacher forcing, matched": ["ode", "dmd"],
         "diffusion forcing, matched": ["ode", "dmd"],
+        "diffusion forcing, matched, faint": ["ode", "dmd"],
+        "diffusion forcing, matched, fainter": ["ode", "dmd"],
         "self-forcing": ["ode", "self-forcing"],
         "no initialisation": ["self-forcing"],
     }
