@@ -2,10 +2,9 @@
 
     python -m benchmarks.low_attention        # results/low_attention.json
 
-The engine's kernels, with what it has chosen (int8 queries and keys, means taken away) and what it has not. Errors are relative
-to float32, of some queries: once on normal numbers, the hardest case since what is averaged is noise; once where keys and
-values have something in common beside it, which the errors are without. `gain` is how much of the answer is left: sums of e4m3
-products have few places.
+The engine's kernels, with means taken away as it has chosen, and without. Errors are relative to float32, of some queries:
+once on normal numbers, the hardest case since what is averaged is noise; once where keys and values have something in common
+beside it, which the errors are without. `gain` is how much of the answer is left: sums of e4m3 products have few places.
 Shapes: L queries, S keys, N heads, H head width.
 """
 
@@ -21,7 +20,6 @@ from torch.nn import functional as F
 
 from benchmarks.report import write_report
 from millstream.ops.attention import attend, attend_with_sum
-from millstream.ops.fp8 import E4M3
 from millstream.ops.low_attention import attend_packed
 from millstream.ops.packed import Packed, PackedQueries, pack_runs
 from millstream.ops.rows import finish_attention
@@ -30,13 +28,8 @@ HEAD_WIDTH, ROUND = 128, 128
 GPU, BF16 = torch.device("cuda"), torch.bfloat16
 COMMON = 4.0
 """How large what keys and values have in common is, of what they have not."""
-WAYS = {
-    "int8": (torch.int8, True),
-    "int8, no means": (torch.int8, False),
-    "e4m3": (E4M3, True),
-    "e4m3, no means": (E4M3, False),
-}
-"""What queries and keys are rounded to, and whether means are taken away."""
+WAYS = {"8 bits": True, "8 bits, no means": False}
+"""Whether means are taken away."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,9 +82,9 @@ def timed(work: Callable[[], object], times: int = 20) -> float:
     return begin.elapsed_time(end) / times
 
 
-def packed_of(numbers: Numbers, kind: torch.dtype, means: bool) -> Packed:
+def packed_of(numbers: Numbers, means: bool) -> Packed:
     k, v = numbers.k_1SNH, numbers.v_1SNH
-    packed = Packed.room(1, *k.shape[1:], device=GPU, keys=kind)
+    packed = Packed.room(1, *k.shape[1:], device=GPU)
     if means:
         packed.k_mean_RNH.copy_(k.mean(1, dtype=torch.float32))
         packed.v_mean_RNH.copy_(v.mean(1, dtype=torch.float32))
@@ -99,9 +92,9 @@ def packed_of(numbers: Numbers, kind: torch.dtype, means: bool) -> Packed:
     return packed
 
 
-def costs(shape: Shape, common: float, kind: torch.dtype, means: bool) -> dict[str, float]:
+def costs(shape: Shape, common: float, means: bool) -> dict[str, float]:
     numbers, some = Numbers.random(shape, common), slice(0, 256)
-    asked, packed = PackedQueries.of(numbers.q_1LNH[:, some].contiguous(), kind), packed_of(numbers, kind, means)
+    asked, packed = PackedQueries.of(numbers.q_1LNH[:, some].contiguous()), packed_of(numbers, means)
     found = attend_packed(asked, packed, shape.keys, dtype=torch.float32) - numbers.middle_1NH
     wanted = numbers.exact(some)
     error = float((found - wanted).norm() / wanted.norm())
@@ -126,11 +119,11 @@ def measure(shape: Shape) -> dict[str, dict[str, float]]:
     numbers = Numbers.random(shape, 0.0)
     times = cudnn(numbers, shape)
     found: dict[str, dict[str, float]] = {}
-    for name, (kind, means) in WAYS.items():
-        asked, packed = PackedQueries.of(numbers.q_1LNH, kind), packed_of(numbers, kind, means)
+    for name, means in WAYS.items():
+        asked, packed = PackedQueries.of(numbers.q_1LNH), packed_of(numbers, means)
         times[name] = timed(lambda a=asked, p=packed: attend_packed(a, p, shape.keys, dtype=BF16))
-        found[name] = costs(shape, 0.0, kind, means)
-        found[name] |= {f"{what} in common": cost for what, cost in costs(shape, COMMON, kind, means).items()}
+        found[name] = costs(shape, 0.0, means)
+        found[name] |= {f"{what} in common": cost for what, cost in costs(shape, COMMON, means).items()}
     for name, ms in times.items():
         found[name] = {"ms": round(ms, 4), "tflop_s": round(1e3 * shape.tflop / ms, 1), **found.get(name, {})}
         print(f"{shape.queries}x{shape.keys}x{shape.heads} {name}: {found[name]}", flush=True)

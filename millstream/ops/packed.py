@@ -18,6 +18,8 @@ from millstream.ops.fp8 import E4M3, LARGEST, LEAST_SCALE
 
 TILE = 128
 """Keys that share a scale, and that attention takes at a time."""
+LARGEST_KEY = 127.0
+"""What the largest channel of a query, or of a tile of keys, becomes."""
 LIFT = 8
 """Attention's probabilities reach 2**LIFT before they are rounded to e4m3, so that small ones are not lost."""
 
@@ -27,7 +29,7 @@ class Packed:
     """Places are a number of tiles; those that hold nothing are zeros."""
 
     k_RWNH: Tensor
-    """int8; e4m3 is the other kind that kernels know."""
+    """int8; values, which are turned, are e4m3."""
     vt_RNHW: Tensor
     k_scales_RNT: Tensor
     v_scales_RNT: Tensor
@@ -36,9 +38,7 @@ class Packed:
     """What is taken from every key and every value of a row; any numbers will do, as long as they stay."""
 
     @staticmethod
-    def room(
-        rows: int, places: int, heads: int, head_width: int, *, device: torch.device, keys: torch.dtype = torch.int8
-    ) -> Packed:
+    def room(rows: int, places: int, heads: int, head_width: int, *, device: torch.device) -> Packed:
         """Zeros."""
         tiles = -(-places // TILE)
 
@@ -46,7 +46,7 @@ class Packed:
             return torch.zeros(size, dtype=dtype, device=device)
 
         return Packed(
-            zeros(rows, tiles * TILE, heads, head_width, dtype=keys),
+            zeros(rows, tiles * TILE, heads, head_width, dtype=torch.int8),
             zeros(rows, heads, head_width, tiles * TILE, dtype=E4M3),
             zeros(rows, heads, tiles) + LEAST_SCALE,
             zeros(rows, heads, tiles) + LEAST_SCALE,
@@ -65,19 +65,14 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class PackedQueries:
-    """Of a chunk: numbers [..., N, H] of the keys' kind, and a scale for each query of each head."""
+    """Of a chunk: numbers [..., N, H] in int8 as keys are, and a scale for each query of each head."""
 
     numbers: Tensor
     scales: Tensor
 
     @staticmethod
-    def of(q: Tensor, kind: torch.dtype = torch.int8) -> PackedQueries:
-        return PackedQueries(*rounded(q.float(), (q.dim() - 1,), kind))
-
-
-def largest_of(keys: torch.dtype) -> float:
-    """What a key's largest channel becomes."""
-    return 127.0 if keys == torch.int8 else LARGEST
+    def of(q: Tensor) -> PackedQueries:
+        return PackedQueries(*_rounded(q.float(), (q.dim() - 1,), torch.int8))
 
 
 def pack_runs(packed: Packed, k_RWNH: Tensor, v_RWNH: Tensor, starts_F: Tensor, length: int) -> None:
@@ -92,16 +87,16 @@ def pack_runs(packed: Packed, k_RWNH: Tensor, v_RWNH: Tensor, starts_F: Tensor, 
         part = slice(tile * TILE, min((tile + 1) * TILE, k_RWNH.shape[1]))
         room = slice(tile * TILE, (tile + 1) * TILE)
         k, v = k_RWNH[:, part].float() - packed.k_mean_RNH[:, None], v_RWNH[:, part].float() - packed.v_mean_RNH[:, None]
-        numbers, packed.k_scales_RNT[..., tile] = rounded(k, (1, 3), packed.k_RWNH.dtype)
+        numbers, packed.k_scales_RNT[..., tile] = _rounded(k, (1, 3), torch.int8)
         packed.k_RWNH[:, room] = _filled(numbers)
-        numbers, packed.v_scales_RNT[..., tile] = rounded(v, (1, 3), E4M3)
+        numbers, packed.v_scales_RNT[..., tile] = _rounded(v, (1, 3), E4M3)
         packed.vt_RNHW[..., room] = _filled(numbers).permute(0, 2, 3, 1)
     return None
 
 
-def rounded(x: Tensor, over: tuple[int, ...], kind: torch.dtype) -> tuple[Tensor, Tensor]:
+def _rounded(x: Tensor, over: tuple[int, ...], kind: torch.dtype) -> tuple[Tensor, Tensor]:
     """Numbers of this kind, and what each set of them, `over` these dimensions, was divided by."""
-    largest = largest_of(kind)
+    largest = LARGEST_KEY if kind == torch.int8 else LARGEST
     scales = (x.abs().amax(over, keepdim=True) / largest).clamp_min(LEAST_SCALE)
     numbers = x * (1 / scales)
     return (numbers.round() if kind == torch.int8 else numbers).to(kind), scales.squeeze(over)

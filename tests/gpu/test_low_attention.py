@@ -16,7 +16,6 @@ from millstream.core.speed import ALL, FP8_GROUPS, Speed
 from millstream.models.fast.apply import quicken
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.ops.backend import only_twins
-from millstream.ops.fp8 import E4M3
 from millstream.ops.low_attention import attend_packed
 from millstream.ops.packed import TILE, Packed, PackedQueries, pack_runs
 from millstream.ops.ring_write import write_ring
@@ -35,14 +34,13 @@ pytestmark = [
 ]
 
 LOW = Speed(blocks=True, round_keys=True, low_attention=True)
-KINDS = pytest.mark.parametrize("kind", [torch.int8, E4M3], ids=["int8", "e4m3"])
 SHAPES = pytest.mark.parametrize(
     ("heads", "head", "queries", "keys"), [(12, 128, 700, 1500), (40, 128, 300, 640), (4, 64, 130, 700), (2, 32, 5, 100)]
 )
 
 
-def packed_of(k_RWNH: Tensor, v_RWNH: Tensor, kind: torch.dtype) -> Packed:
-    packed = Packed.room(len(k_RWNH), k_RWNH.shape[1], *k_RWNH.shape[2:], device=GPU, keys=kind)
+def packed_of(k_RWNH: Tensor, v_RWNH: Tensor) -> Packed:
+    packed = Packed.room(len(k_RWNH), k_RWNH.shape[1], *k_RWNH.shape[2:], device=GPU)
     packed.k_mean_RNH.copy_(k_RWNH.mean(1, dtype=torch.float32))
     packed.v_mean_RNH.copy_(v_RWNH.mean(1, dtype=torch.float32))
     pack_runs(packed, k_RWNH, v_RWNH, torch.zeros(1, dtype=torch.int64, device=GPU), k_RWNH.shape[1])
@@ -53,20 +51,19 @@ def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(*(x.float().transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
 
 
-@KINDS
 @SHAPES
-def test_packing_equals_its_twin(kind: torch.dtype, heads: int, head: int, queries: int, keys: int) -> None:
+def test_packing_equals_its_twin(heads: int, head: int, queries: int, keys: int) -> None:
     k, v = random(2, keys, heads, head), random(2, keys, heads, head)
-    found = packed_of(k, v, kind)
+    found = packed_of(k, v)
     with only_twins():
-        expected = packed_of(k, v, kind)
+        expected = packed_of(k, v)
     for ours, twins in zip(found.tensors, expected.tensors, strict=True):
         assert relative_error(ours.float(), twins.float()) <= 5e-3
 
 
 def test_a_run_packs_the_tiles_it_touches_and_no_other() -> None:
     k, v = random(2, 1000, 12, 128), random(2, 1000, 12, 128)
-    packed = packed_of(k, v, torch.int8)
+    packed = packed_of(k, v)
     before = [tensor.clone() for tensor in packed.tensors]
     k.neg_()
     v.neg_()
@@ -77,11 +74,10 @@ def test_a_run_packs_the_tiles_it_touches_and_no_other() -> None:
     assert torch.equal(values, changed)
 
 
-@KINDS
 @SHAPES
-def test_attention_equals_its_twin(kind: torch.dtype, heads: int, head: int, queries: int, keys: int) -> None:
+def test_attention_equals_its_twin(heads: int, head: int, queries: int, keys: int) -> None:
     q, k, v = random(2, queries, heads, head), random(2, keys, heads, head), random(2, keys, heads, head)
-    asked, packed = PackedQueries.of(q, kind), packed_of(k, v, kind)
+    asked, packed = PackedQueries.of(q), packed_of(k, v)
     for length in (keys, keys // 2, min(keys, TILE)):
         found = attend_packed(asked, packed, length, dtype=BF16)
         with only_twins():
@@ -92,7 +88,7 @@ def test_attention_equals_its_twin(kind: torch.dtype, heads: int, head: int, que
 def test_it_stays_near_float32_and_does_not_shrink() -> None:
     """Sums of e4m3 products have few places on this card: what is summed must not lose its size over many keys."""
     q, k, v = random(1, 256, 12, 128), random(1, 14_040, 12, 128), random(1, 14_040, 12, 128) + 3
-    found = attend_packed(PackedQueries.of(q), packed_of(k, v, torch.int8), 14_040, dtype=torch.float32)
+    found = attend_packed(PackedQueries.of(q), packed_of(k, v), 14_040, dtype=torch.float32)
     wanted = exact(q, k, v)
     middle = v.float().mean(1, keepdim=True)
     assert relative_error(found - middle, wanted - middle) <= 0.08

@@ -48,12 +48,12 @@ def build(kernel: Any, types: str, constants: dict[str, Any], warps: int = 4) ->
     print(kernel.__name__, len(built.asm["cubin"]))
 
 
-def low_attention_kernels(head: int, kind: str) -> None:
-    shape = dict(N=12, H=head, TILE=128, WHOLE=kind == "i8")
-    rooms = f"*bf16 *bf16 *fp32 *fp32 *i64 *{kind} *fp8e4nv *fp32 *fp32 i32 i32 i32 i32 i32 i32"
-    build(packed._pack_runs, rooms, shape | dict(LARGEST=127.0 if kind == "i8" else 448.0), warps=8)
-    tiles = f"tensordesc<{kind}[128,{head}]> tensordesc<fp8e4nv[{head},128]>"
-    attended = f"*{kind} *fp32 {tiles} *fp32 *fp32 *fp32 *bf16 i32 i32 i32 fp32"
+def low_attention_kernels(head: int) -> None:
+    shape = dict(N=12, H=head, TILE=128)
+    rooms = "*bf16 *bf16 *fp32 *fp32 *i64 *i8 *fp8e4nv *fp32 *fp32 i32 i32 i32 i32 i32 i32"
+    build(packed._pack_runs, rooms, shape, warps=8)
+    tiles = f"tensordesc<i8[128,{head}]> tensordesc<fp8e4nv[{head},128]>"
+    attended = f"*i8 *fp32 {tiles} *fp32 *fp32 *fp32 *bf16 i32 i32 i32 fp32"
     build(low_attention._attend_packed, attended, shape | dict(BLOCK=64, LIFT=8))
 
 
@@ -63,8 +63,7 @@ def main() -> None:
         ring = f"*bf16 *bf16 *bf16 *fp32 *fp32 *i64 {q} {scales} *bf16 *bf16 fp32"
         build(ring_write._write_ring, ring, ROW | dict(HEAD=128, PACKS=packs))
     for head in HEAD_WIDTHS:
-        low_attention_kernels(head, "i8")
-    low_attention_kernels(128, "fp8e4nv")
+        low_attention_kernels(head)
     for fp8, out, scales in ((False, "*bf16", "*bf16"), (True, "*fp8e4nv", "*fp32")):
         for on in (False, True):
             build(

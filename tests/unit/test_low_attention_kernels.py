@@ -29,7 +29,6 @@ from tests.unit.models_for_tests import relative_error
 pytestmark = pytest.mark.filterwarnings("ignore")  # numpy, inside the interpreter
 
 ROWS, HEADS, WIDTH = 2, 2, 32
-KINDS = pytest.mark.parametrize("kind", [torch.int8, E4M3], ids=["int8", "e4m3"])
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +48,9 @@ def _mended_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter, "range", counted, raising=False)
 
 
-def rooms(places: int, kind: torch.dtype) -> tuple[Packed, Packed]:
+def rooms(places: int) -> tuple[Packed, Packed]:
     """Alike, and full of something."""
-    found, expected = (Packed.room(ROWS, places, HEADS, WIDTH, device=torch.device("cpu"), keys=kind) for _ in range(2))
+    found, expected = (Packed.room(ROWS, places, HEADS, WIDTH, device=torch.device("cpu")) for _ in range(2))
     for tensors in zip(found.tensors, expected.tensors, strict=True):
         filled = torch.randn(tensors[0].shape)
         for tensor in tensors:
@@ -59,10 +58,9 @@ def rooms(places: int, kind: torch.dtype) -> tuple[Packed, Packed]:
     return found, expected
 
 
-@KINDS
 @pytest.mark.parametrize(("starts", "length", "places"), [([0], 300, 300), ([260, 0, 130], 40, 300), ([120, 200], 80, 280)])
-def test_packing_equals_its_twin_and_leaves_the_rest(kind: torch.dtype, starts: list[int], length: int, places: int) -> None:
-    found, expected = rooms(300, kind)
+def test_packing_equals_its_twin_and_leaves_the_rest(starts: list[int], length: int, places: int) -> None:
+    found, expected = rooms(300)
     k, v = torch.randn(2, ROWS, 300, HEADS, WIDTH)[:, :, :places]
     beginnings = torch.tensor([start for start in starts for _ in range(3)])[::3]
     launch_pack_runs(found, k, v, beginnings, length)
@@ -71,14 +69,13 @@ def test_packing_equals_its_twin_and_leaves_the_rest(kind: torch.dtype, starts: 
         assert relative_error(ours.float(), twins.float()) <= 1e-3, "one place of the last that rounds the other way, at most"
 
 
-@KINDS
 @pytest.mark.parametrize(("queries", "keys"), [(70, 256), (64, 300), (5, 100), (3, 128)])
-def test_attention_equals_its_twin(kind: torch.dtype, queries: int, keys: int) -> None:
-    packed, _ = rooms(300, kind)
+def test_attention_equals_its_twin(queries: int, keys: int) -> None:
+    packed, _ = rooms(300)
     k, v = torch.randn(2, ROWS, 300, HEADS, WIDTH)
     v[:, :128] *= 50
     pack_runs(packed, k, v, torch.zeros(1, dtype=torch.int64), 300)
-    q = PackedQueries.of(torch.randn(ROWS, queries, HEADS, WIDTH), kind)
+    q = PackedQueries.of(torch.randn(ROWS, queries, HEADS, WIDTH))
     found = launch_attend_packed(q, packed, keys, dtype=torch.float32)
     expected = attend_packed(q, packed, keys, dtype=torch.float32)
     assert relative_error(found, expected) <= 4e-3, "probabilities on an edge of e4m3 round the other way"

@@ -18,7 +18,7 @@ from millstream.ops.kernels.packed import ROUNDS
 from millstream.ops.packed import LIFT, TILE, Packed, PackedQueries
 
 QUERIES, WARPS, STAGES = 64, 4, 3
-"""Of a program: what measured fastest on an H200, with keys in e4m3."""
+"""Of a program: what measured fastest on an H200."""
 _ROUNDS_BITS = tl.constexpr(0x4B400000)
 """Those of ROUNDS. A whole number below 2**22, as every score of heads up to 256 is, added to them gives the bits of the float
 that is their sum: a conversion at the price of an addition, which the product does as it begins."""
@@ -27,15 +27,13 @@ that is their sum: a conversion at the price of an addition, which the product d
 @triton.jit
 def _over_tile(
     sums, top, total, ratio, asked, scale, k_tiles, vt_tiles, k_row, vt_row, column, place, left,
-    TILE: tl.constexpr, LIFT: tl.constexpr, WHOLE: tl.constexpr, CUT: tl.constexpr,
+    TILE: tl.constexpr, LIFT: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     """The state after one more tile of keys, the first `left` of them if it is CUT. `sums` are in units of the last values'
     scale, `ratio` times that of these; `top` is LIFT below the largest score so far, in powers of two as all scores are."""
     scores = tl.dot(asked, k_tiles.load([k_row + place, column]).T)
-    zero = tl.zeros_like(scale)
-    if WHOLE:
-        scores = (scores + _ROUNDS_BITS).to(tl.float32, bitcast=True)
-        zero -= ROUNDS * scale
+    scores = (scores + _ROUNDS_BITS).to(tl.float32, bitcast=True)
+    zero = -(ROUNDS * scale)
     if CUT:
         scores = tl.where(tl.arange(0, TILE)[None, :] < left, scores, -1e30)
     new = tl.maximum(top, tl.max(scores, 1) * scale + (zero - LIFT))
@@ -50,7 +48,7 @@ def _over_tile(
 @triton.jit(do_not_specialize=["queries", "keys"])  # a window that fills has many lengths: one kernel for all of them
 def _attend_packed(
     q, q_scales, k_tiles, vt_tiles, k_scales, v_scales, v_mean, out, queries, keys, room, base,
-    N: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, LIFT: tl.constexpr, WHOLE: tl.constexpr,
+    N: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, LIFT: tl.constexpr,
 ):  # fmt: skip
     head, batch = tl.program_id(1), tl.program_id(2)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -72,14 +70,14 @@ def _attend_packed(
         k_next, v_next = tl.load(k_scales + following), tl.load(v_scales + following)
         sums, top, total = _over_tile(
             sums, top, total, ratio, asked, row_scale * k_scale, k_tiles, vt_tiles,
-            batch * room, first * H, head * H, tile * TILE, TILE, TILE, LIFT, WHOLE, False,
+            batch * room, first * H, head * H, tile * TILE, TILE, TILE, LIFT, False,
         )  # fmt: skip
         ratio, k_scale, v_scale = v_scale / v_next, k_next, v_next
     left = keys - full * TILE
     if left > 0:
         sums, top, total = _over_tile(
             sums, top, total, ratio, asked, row_scale * k_scale, k_tiles, vt_tiles,
-            batch * room, first * H, head * H, full * TILE, left, TILE, LIFT, WHOLE, True,
+            batch * room, first * H, head * H, full * TILE, left, TILE, LIFT, True,
         )  # fmt: skip
     answer = sums * (v_scale / total)[:, None] + tl.load(v_mean + first * H + tl.arange(0, H))[None, :]
     tl.store(out + numbers, answer.to(out.dtype.element_ty), mask=inside[:, None])
@@ -87,7 +85,7 @@ def _attend_packed(
 
 def launch_attend_packed(q_BLNH: PackedQueries, packed: Packed, keys: int, *, dtype: torch.dtype) -> Tensor:
     (batch, queries, heads, width), room = q_BLNH.numbers.shape, packed.k_RWNH.shape[1]
-    assert q_BLNH.numbers.dtype == packed.k_RWNH.dtype, f"{q_BLNH.numbers.dtype} queries for {packed.k_RWNH.dtype} keys"
+    assert q_BLNH.numbers.dtype == packed.k_RWNH.dtype == torch.int8, f"{q_BLNH.numbers.dtype} for {packed.k_RWNH.dtype}"
     assert all(tensor.is_contiguous() for tensor in (q_BLNH.numbers, q_BLNH.scales)), "queries are walked in order"
     assert all(tensor.is_contiguous() for tensor in packed.tensors), "keys are read as rows of heads, values of channels"
     assert 0 < keys <= room, f"{keys} keys of {room}"
@@ -97,7 +95,6 @@ def launch_attend_packed(q_BLNH: PackedQueries, packed: Packed, keys: int, *, dt
     _attend_packed[(triton.cdiv(queries, QUERIES), heads, batch)](
         q_BLNH.numbers, q_BLNH.scales, k_tiles, vt_tiles, packed.k_scales_RNT, packed.v_scales_RNT, packed.v_mean_RNH, out,
         queries, keys, room, math.log2(math.e) * width**-0.5,
-        N=heads, H=width, BLOCK=QUERIES, TILE=TILE, LIFT=LIFT, WHOLE=packed.k_RWNH.dtype == torch.int8,
-        num_warps=WARPS, num_stages=STAGES,
+        N=heads, H=width, BLOCK=QUERIES, TILE=TILE, LIFT=LIFT, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return out

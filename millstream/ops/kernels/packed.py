@@ -6,15 +6,14 @@ every chunk. A tile that two runs touch is packed twice, to the same bits.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from millstream.ops.fp8 import LARGEST, LEAST_SCALE
-from millstream.ops.packed import TILE, Packed, largest_of
+from millstream.ops.packed import LARGEST_KEY, TILE, Packed
 
-_LARGEST = tl.constexpr(LARGEST)
+_LARGEST_KEY, _LARGEST_VALUE = tl.constexpr(LARGEST_KEY), tl.constexpr(LARGEST)
 _LEAST_SCALE = tl.constexpr(LEAST_SCALE)
 ROUNDS = tl.constexpr(1.5 * 2**23)
 """Added to a small number and taken away again, it leaves the nearest whole one, the even one of two: floats that large have
@@ -24,7 +23,7 @@ no places after the point."""
 @triton.jit(do_not_specialize=["places", "length", "pieces"])  # a window that fills has many lengths, and one kernel
 def _pack_runs(
     k, v, k_mean, v_mean, starts, k8, vt8, k_scales, v_scales, places, length, pieces, row_step, start_step, room,
-    N: tl.constexpr, H: tl.constexpr, TILE: tl.constexpr, LARGEST: tl.constexpr, WHOLE: tl.constexpr,
+    N: tl.constexpr, H: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     run, head, row = tl.program_id(0) // pieces, tl.program_id(1), (tl.program_id(2) // 2).to(tl.int64)
     start = tl.load(starts + run * start_step).to(tl.int32)
@@ -38,17 +37,15 @@ def _pack_runs(
         if tl.program_id(2) % 2 == 0:
             keys = tl.load(k + source, mask=inside, other=0.0).to(tl.float32)
             keys = tl.where(inside, keys - tl.load(k_mean + first * H + channel)[None, :], 0.0)
-            scale = tl.maximum(tl.max(tl.abs(keys)) / LARGEST, _LEAST_SCALE)
+            scale = tl.maximum(tl.max(tl.abs(keys)) / _LARGEST_KEY, _LEAST_SCALE)
             tl.store(k_scales + scales, scale)
-            keys *= 1.0 / scale
-            if WHOLE:
-                keys = (keys + ROUNDS) - ROUNDS
+            keys = (keys * (1.0 / scale) + ROUNDS) - ROUNDS
             target = (row * room + place)[:, None] * (N * H) + head * H + channel[None, :]
-            tl.store(k8 + target, keys.to(k8.dtype.element_ty))
+            tl.store(k8 + target, keys.to(tl.int8))
         else:
             values = tl.load(v + source, mask=inside, other=0.0).to(tl.float32)
             values = tl.where(inside, values - tl.load(v_mean + first * H + channel)[None, :], 0.0)
-            scale = tl.maximum(tl.max(tl.abs(values)) / _LARGEST, _LEAST_SCALE)
+            scale = tl.maximum(tl.max(tl.abs(values)) / _LARGEST_VALUE, _LEAST_SCALE)
             tl.store(v_scales + scales, scale)
             turned = tl.trans((values * (1.0 / scale)).to(tl.float8e4nv))
             tl.store(vt8 + (first * H + channel)[:, None] * room + place[None, :], turned)
@@ -67,6 +64,5 @@ def launch_pack_runs(packed: Packed, k_RWNH: Tensor, v_RWNH: Tensor, starts_F: T
     _pack_runs[(len(starts_F) * pieces, heads, 2 * rows)](
         k_RWNH, v_RWNH, packed.k_mean_RNH, packed.v_mean_RNH, starts_F, packed.k_RWNH, packed.vt_RNHW, packed.k_scales_RNT,
         packed.v_scales_RNT, places, length, pieces, k_RWNH.stride(0), starts_F.stride(0), room,
-        N=heads, H=width, TILE=TILE, LARGEST=largest_of(packed.k_RWNH.dtype),
-        WHOLE=packed.k_RWNH.dtype == torch.int8, num_warps=8,
+        N=heads, H=width, TILE=TILE, num_warps=8,
     )  # fmt: skip

@@ -13,10 +13,10 @@ from torch import Tensor
 from millstream.ops.fp8 import LEAST_SCALE
 from millstream.ops.kernels.packed import ROUNDS
 from millstream.ops.kernels.rows import warps_for
-from millstream.ops.packed import PackedQueries, largest_of
+from millstream.ops.packed import LARGEST_KEY, PackedQueries
 from millstream.ops.rope import Phases
 
-_INT8 = tl.constexpr(largest_of(torch.int8))
+_INT8 = tl.constexpr(LARGEST_KEY)
 _LEAST_SCALE = tl.constexpr(LEAST_SCALE)
 
 
