@@ -26,12 +26,14 @@ that is their sum: a conversion at the price of an addition, which the product d
 
 @triton.jit
 def _over_tile(
-    sums, top, total, ratio, asked, scale, k_tiles, vt_tiles, k_row, vt_row, column, place, left,
+    sums, top, total, asked, row_scale, k_tiles, vt_tiles, k_scales, v_scales, k_row, vt_row, column, tile, left,
     TILE: tl.constexpr, LIFT: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
-    """The state after one more tile of keys, the first `left` of them if it is CUT. `sums` are in units of the last values'
-    scale, `ratio` times that of these; `top` is LIFT below the largest score so far, in powers of two as all scores are."""
-    scores = tl.dot(asked, k_tiles.load([k_row + place, column]).T)
+    """The state after one more tile of keys, the first `left` of them if it is CUT. `sums` are in units of the last tile's
+    values, `top` is LIFT below the largest score so far, in powers of two as all scores are."""
+    scale, v_scale = row_scale * tl.load(k_scales + tile), tl.load(v_scales + tile)
+    ratio = tl.load(v_scales + tl.maximum(tile - 1, 0)) / v_scale  # loaded again: quicker than carried from turn to turn
+    scores = tl.dot(asked, k_tiles.load([k_row + tile * TILE, column]).T)
     scores = (scores + _ROUNDS_BITS).to(tl.float32, bitcast=True)
     zero = -(ROUNDS * scale)
     if CUT:
@@ -41,7 +43,7 @@ def _over_tile(
     fade = tl.exp2(top - new)
     total = total * fade + tl.sum(chances, 1)
     sums *= (fade * ratio)[:, None]
-    sums = tl.dot(chances.to(tl.float8e4nv), vt_tiles.load([vt_row, place]).T, sums)
+    sums = tl.dot(chances.to(tl.float8e4nv), vt_tiles.load([vt_row, tile * TILE]).T, sums)
     return sums, new, total
 
 
@@ -59,26 +61,21 @@ def _attend_packed(
     first = batch * N + head
     k_scales += first * (room // TILE)
     v_scales += first * (room // TILE)
-    k_scale, v_scale = tl.load(k_scales), tl.load(v_scales)
-    # Every name that the loop changes begins as a value of its own: Triton drops the changes of one that begins as another's
-    # and becomes it in the body, as the last scale would if it were kept instead of the ratio.
-    sums, ratio = tl.zeros([BLOCK, H], tl.float32), tl.full([], 1.0, tl.float32)
+    sums = tl.zeros([BLOCK, H], tl.float32)
     top, total = tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
-    full, last = keys // TILE, (keys - 1) // TILE
+    full = keys // TILE
     for tile in tl.range(0, full):
-        following = tl.minimum(tile + 1, last)  # a tile ahead, so that nothing waits for a scale; in the end the last's
-        k_next, v_next = tl.load(k_scales + following), tl.load(v_scales + following)
         sums, top, total = _over_tile(
-            sums, top, total, ratio, asked, row_scale * k_scale, k_tiles, vt_tiles,
-            batch * room, first * H, head * H, tile * TILE, TILE, TILE, LIFT, False,
+            sums, top, total, asked, row_scale, k_tiles, vt_tiles, k_scales, v_scales,
+            batch * room, first * H, head * H, tile, TILE, TILE, LIFT, False,
         )  # fmt: skip
-        ratio, k_scale, v_scale = v_scale / v_next, k_next, v_next
     left = keys - full * TILE
     if left > 0:
         sums, top, total = _over_tile(
-            sums, top, total, ratio, asked, row_scale * k_scale, k_tiles, vt_tiles,
-            batch * room, first * H, head * H, full * TILE, left, TILE, LIFT, True,
+            sums, top, total, asked, row_scale, k_tiles, vt_tiles, k_scales, v_scales,
+            batch * room, first * H, head * H, full, left, TILE, LIFT, True,
         )  # fmt: skip
+    v_scale = tl.load(v_scales + (keys - 1) // TILE)
     answer = sums * (v_scale / total)[:, None] + tl.load(v_mean + first * H + tl.arange(0, H))[None, :]
     tl.store(out + numbers, answer.to(out.dtype.element_ty), mask=inside[:, None])
 
