@@ -189,7 +189,7 @@ def test_real_out_of_memory_in_one_session_ends_it_and_leaves_the_other_running(
         good.wait_for(Pictured, 5)
         before = service.on_engine("good", lambda session: held_bytes()).result(PATIENCE_S)
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + GIB) / total)
-        open_and_watch(service, engine, "greedy", greedy, height=512, width=512, window=1023, fps=0.5)
+        open_and_watch(service, engine, "greedy", greedy, window=1023)  # 1.5 GiB, and by its tokens as quick as any
         (ended,) = greedy.wait_for(Ended)
         assert isinstance(ended, Ended)
         assert (ended.cause, ended.reason) == ("failed", "the device ran out of memory; choose a smaller size or window")
