@@ -1,6 +1,6 @@
 """Wan's decoder on one GPU, one way beside the other: what each saves of the milliseconds of a chunk's pictures.
 
-    python -m benchmarks.decoder                     # 480x832, results/decoder.json
+    python -m benchmarks.decoder                     # results/decoder-480x832.json
     python -m benchmarks.decoder --size 320x576
 
 The plain decoder, and the fast one with the library's convolutions and with our own; the fast ones also latent by latent, and

@@ -3,6 +3,7 @@
     python -m benchmarks.plan_results                  # results/stream-*.json, as a table
     python -m benchmarks.plan_results --docs           # the same, into docs/planning.md
     python -m benchmarks.plan_results --results OTHER
+    python -m benchmarks.plan_results --profile benchmarks/results/profile-h200.json    # by what `plan calibrate` measured
 
 Goals: a chunk within 10%, memory within 5%. A plan knows a model, a stream, a device and which speed-ups are on; a result is
 compared if it names a GPU of the catalogue and one session. Random weights have a small text encoder, which is planned as such.
@@ -23,10 +24,11 @@ from benchmarks.pages import row as table_row
 from benchmarks.pages import write_between
 from millstream.core.config import ModelSpec, StreamConfig, TextConfig
 from millstream.core.presets import find_model
-from millstream.core.speed import ALL, Speed
+from millstream.core.speed import ALL, FP8_GROUPS, Speed
 from millstream.core.topology import LOCAL
 from millstream.planner.footprint import DeviceNeed, device_needs
 from millstream.planner.hardware import DEVICES, GIB, Device, Fleet
+from millstream.planner.profile import read_profile
 from millstream.planner.software import software_of
 from millstream.planner.time import chunk_time
 from millstream.planner.workload import Workload
@@ -35,8 +37,8 @@ RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs" / "planning.md"
 TIME_GOAL, MEMORY_GOAL = 0.10, 0.05
 FITTED = "wan2.1-t2v-1.3b", "480x832", 9
-FITTED_PATHS = (Speed(), replace(ALL, graphs=False))
-"""The stream that the numbers of `planner/software.py` were fitted to, plain and fast in bf16."""
+FITTED_PATHS = (Speed(), ALL, replace(ALL, low_attention=True, fp8=FP8_GROUPS))
+"""The stream that `planner/software.py` was fitted to: plain, fast in bf16, and for what attention in 8 bits gains."""
 _UNCOUNTED = ("process", "graph pool")
 
 
@@ -69,16 +71,18 @@ class Row:
         yield from ((pair, MEMORY_GOAL) for pair in (self.steady_gib, self.peak_gib) if pair is not None)
 
 
-def rows_of(folder: Path) -> list[Row]:
+def rows_of(folder: Path, calibrated: Device | None = None) -> list[Row]:
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("stream-*.json"))]
-    return [row for record in records if (row := row_of(record)) is not None]
+    return [row for record in records if (row := row_of(record, calibrated)) is not None]
 
 
-def row_of(record: Mapping[str, Any]) -> Row | None:
-    """None for what cannot be compared: no GPU that is known, or several sessions."""
+def row_of(record: Mapping[str, Any], calibrated: Device | None = None) -> Row | None:
+    """None for what cannot be compared: no GPU that is known, or several sessions. One that was calibrated goes by that."""
     device, config = device_of(record["hardware"]), record["configuration"]
     if device is None or config.get("sessions", 1) != 1:
         return None
+    if calibrated is not None and calibrated.name == device.name:
+        device = calibrated
     stream = StreamConfig(**{**config["stream"], "steps": tuple(config["stream"]["steps"])})
     speed = speed_of(config["speed"])
     work = Workload(
@@ -158,8 +162,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--results", type=Path, default=RESULTS, help="where stream-*.json lie")
     parser.add_argument("--docs", action="store_true", help=f"write the table into {DOCS.name}")
+    parser.add_argument("--profile", type=Path, help="of a device that `millstream plan calibrate` measured")
     asked = parser.parse_args()
-    rows = rows_of(asked.results)
+    rows = rows_of(asked.results, read_profile(asked.profile) if asked.profile else None)
     lines = [*table(rows), "", summary(rows)]
     print("\n".join(lines))
     if asked.docs:

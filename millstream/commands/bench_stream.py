@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from millstream.commands.stream_work import PhaseWork, chunk_work
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
+from millstream.core.trace import ChunkTiming
 from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.overlap import OverlappedStream, depths_for
 from millstream.runtime.session import Chunk, Session
@@ -95,7 +96,7 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
     ended, peak = time.perf_counter(), most_bytes_in_use(engine.device)  # before the floor, which takes memory of its own
     engine.warm_up(session)
     session.close()
-    frames, again_s = sum(sample.frames for sample in samples), _first_frame(engine, config)
+    frames, again = sum(sample.frames for sample in samples), _first_chunk(engine, config)
     floor = _floor(request, engine, config) if request.floor else None
     return {
         "speed": engine.speed.names,
@@ -105,7 +106,8 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
         "chunk_ms": _percentiles([sample.period_ms for sample in samples]),
         "phases": _phases(request, engine, config, samples, floor),
         "calls_ms": [statistics.median(calls) for calls in zip(*(sample.calls_ms for sample in samples), strict=True)],
-        "first_frame_s": {"cold": first - loaded, "warm": again_s},
+        "first_frame_s": {"cold": first - loaded, "warm": again.total_ms / 1e3},
+        "first_phases_ms": dict(again.phases_ms),
         "load_s": loaded - begun,
         "warm_up_s": warm - loaded,
         "memory_mib": {"steady": steady / MIB, "end": bytes_in_use(engine.device) / MIB, "peak": peak / MIB},
@@ -173,12 +175,12 @@ def _floor(request: StreamRequest, engine: Engine, config: StreamConfig) -> dict
     return measure_floor(engine.spec, config, setting, chunks=min(request.chunks, 10))
 
 
-def _first_frame(engine: Engine, config: StreamConfig) -> float:
+def _first_chunk(engine: Engine, config: StreamConfig) -> ChunkTiming:
     """From asking for a session to its first frames, in an engine that has streamed before."""
     begun = time.perf_counter()
     with engine.session(PROMPT, config=config) as session:
-        next(session.stream(1))
-    return time.perf_counter() - begun
+        chunk = next(session.stream(1))
+        return replace(chunk.timing, total_ms=1e3 * (time.perf_counter() - begun))
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:

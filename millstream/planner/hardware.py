@@ -89,7 +89,7 @@ class Device:
             matmul_tflops=0.77 * self.bf16_tflops,
             fp8_tflops=None if self.fp8_tflops is None else 0.70 * self.fp8_tflops,
             attention_tflops=0.61 * self.bf16_tflops,
-            conv_tflops=tuple((width, share * self.bf16_tflops) for width, share in ((96, 0.35), (192, 0.51), (384, 0.64))),
+            conv_tflops=tuple((width, share * self.bf16_tflops) for width, share in ((96, 0.455), (192, 0.605), (384, 0.76))),
             bandwidth_tb_s=0.87 * self.bandwidth_tb_s,
             launch_us=5.0,
         )
@@ -113,7 +113,7 @@ H200_RATES = Rates(
     matmul_tflops=760.0,
     fp8_tflops=1380.0,
     attention_tflops=600.0,
-    conv_tflops=((96, 347.0), (192, 502.0), (384, 632.0)),
+    conv_tflops=((96, 450.0), (192, 598.0), (384, 751.0)),
     bandwidth_tb_s=4.2,
     launch_us=5.0,
 )

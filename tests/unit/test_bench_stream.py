@@ -39,6 +39,7 @@ def test_a_chunks_phases_and_the_rest_add_up_to_it() -> None:
     assert len(measured["calls_ms"]) == len(TINY.stream.steps)
     assert all(phases[name]["floor_ms"] > 0 and phases[name]["tflop_s"] > 0 for name in ("step", "commit", "decode"))
     assert measured["fps"] > 0
+    assert sum(measured["first_phases_ms"].values()) <= 1e3 * measured["first_frame_s"]["warm"]
 
 
 def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:
