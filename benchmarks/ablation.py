@@ -6,9 +6,9 @@ Starts from the VAE, the judge, the latents and the teacher of a finished run. E
 its prompts as a stream goes on:
 
 teacher forcing      few steps learnt with clean frames of real clips as context
-diffusion forcing    the same with noisy ones; also streamed with a noised past
+diffusion forcing    the same with noisy ones, most of them nearly noise; also streamed with a noised past
 ..., matched         teacher forcing, then distribution matching after real frames, clean or noisy
-..., faint           the same with little noise, most of the time
+..., faint           either with little noise, most of the time
 self-forcing         the same after the student's own; also streamed in 1 and in 4 steps
 no initialisation    self-forcing straight from the teacher
 
@@ -40,6 +40,8 @@ from millstream.trainer.plan import RECIPES, RunPlan, StagePlan, read_plan
 SHARED = ("vae-average.pt", "classifier-average.pt", "teacher-average.pt", "latents.pt")
 FAINT = {"faint": 0.1, "fainter": 0.03}
 """How levels of a noisy past are moved towards none: half of them lie below 9%, or below 3%."""
+NEARLY_NOISE = 3.0
+"""The same as levels of sampling: half of them lie above 75%."""
 GOES_ON = dict.fromkeys(
     (
         "teacher forcing, matched",
@@ -51,11 +53,13 @@ GOES_ON = dict.fromkeys(
 )
 """Variants whose first stage is another's: with the same seed it would end at the same bits."""
 _NOISED_PAST = {f"past at {level:g}": {"context_noise": level} for level in (100.0, 300.0)}
+_LITTLE_NOISE = {f"past at {level:g}": {"context_noise": level} for level in (50.0, 100.0)}
 OTHERWISE: dict[str, dict[str, dict[str, Any]]] = {
     "self-forcing": {f"steps {count}": {"steps": even_steps(count)} for count in (1, 4)},
     "diffusion forcing": _NOISED_PAST,
     "diffusion forcing, matched": _NOISED_PAST,
-    **{f"diffusion forcing, matched, {how}": {"past at 100": {"context_noise": 100.0}} for how in FAINT},
+    **{f"diffusion forcing, {how}": _LITTLE_NOISE for how in FAINT},
+    **{f"diffusion forcing, matched, {how}": _LITTLE_NOISE for how in FAINT},
 }
 """How a variant is streamed and judged beside the model's own way: a name and what changes."""
 WARM_UP = 8
@@ -85,7 +89,10 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
         return replace(stage, steps=steps, warm_up=steps // WARM_UP, options=stage.options | options)
 
     clean = cut_short(plan.stage("ode"), scale.ode_steps, teacher_steps=scale.teacher_steps)
-    noisy = replace(clean, options=clean.options | {"forcing": "diffusion"})
+
+    def noisy(context_shift: float) -> StagePlan:
+        return replace(clean, options=clean.options | {"forcing": "diffusion", "context_shift": context_shift})
+
     own = cut_short(plan.stage("self-forcing"), scale.self_forcing_steps, streams=scale.streams)
 
     def given(forcing: str, context_shift: float = 1.0) -> StagePlan:
@@ -94,7 +101,8 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
 
     return {
         "teacher forcing": (*shared, clean),
-        "diffusion forcing": (*shared, noisy),
+        "diffusion forcing": (*shared, noisy(NEARLY_NOISE)),
+        **{f"diffusion forcing, {how}": (*shared, noisy(shift)) for how, shift in FAINT.items()},
         "teacher forcing, matched": (*shared, clean, given("teacher")),
         "diffusion forcing, matched": (*shared, clean, given("diffusion")),
         **{f"diffusion forcing, matched, {how}": (*shared, clean, given("diffusion", shift)) for how, shift in FAINT.items()},

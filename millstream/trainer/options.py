@@ -39,6 +39,8 @@ class ODEOptions(MethodOptions, frozen=True, kw_only=True):
     teacher_steps: int = 10
     shift: float = 3.0
     forcing: Forcing = "teacher"
+    context_shift: float = 1.0
+    """Of the noise levels of a noisy past; 1 draws all alike, less prefers low ones."""
     frames_per_chunk: int = 3
     window: int = 9
 
@@ -58,7 +60,7 @@ class MatchingOptions(MethodOptions, frozen=True, kw_only=True):
 class DMDOptions(MatchingOptions, frozen=True, kw_only=True):
     forcing: Forcing = "teacher"
     context_shift: float = 1.0
-    """Of the noise levels of a noisy past; 1 draws all alike."""
+    """As of an initialisation."""
 
 
 class SelfForcingOptions(MatchingOptions, frozen=True, kw_only=True):

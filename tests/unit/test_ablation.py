@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.ablation import GOES_ON, Scale, folder_of, judge, over_seeds, variants
-from millstream.trainer.options import DMDOptions
+from benchmarks.ablation import GOES_ON, NEARLY_NOISE, Scale, folder_of, judge, over_seeds, variants
+from millstream.trainer.options import DMDOptions, ODEOptions
 from millstream.trainer.plan import RECIPES, read_plan
 
 SCALE = Scale(ode_steps=16, teacher_steps=5, self_forcing_steps=24, streams=8, prompts=2, seconds=(2.0, 3.0))
@@ -18,6 +18,8 @@ def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
     assert {name: [stage.name for stage in stages[3:]] for name, stages in found.items()} == {
         "teacher forcing": ["ode"],
         "diffusion forcing": ["ode"],
+        "diffusion forcing, faint": ["ode"],
+        "diffusion forcing, fainter": ["ode"],
         "teacher forcing, matched": ["ode", "dmd"],
         "diffusion forcing, matched": ["ode", "dmd"],
         "diffusion forcing, matched, faint": ["ode", "dmd"],
@@ -26,7 +28,8 @@ def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
         "no initialisation": ["self-forcing"],
     }
     clean, noisy = found["teacher forcing"][3], found["diffusion forcing"][3]
-    assert noisy.options == clean.options | {"forcing": "diffusion"}
+    assert noisy.options == clean.options | {"forcing": "diffusion", "context_shift": NEARLY_NOISE}
+    assert found["diffusion forcing, faint"][3].choose(ODEOptions).context_shift < 1
     assert all(found[name][3] == clean for name in GOES_ON), "so that it can be taken over"
     given, own = found["diffusion forcing, matched"][4], found["self-forcing"][4]
     assert (given.steps, given.batch, given.lr) == (own.steps, own.batch, own.lr), "only the past differs"

@@ -18,9 +18,9 @@ from millstream.ops.pixels import to_bytes
 from millstream.trainer.loop import Diverged, Turn
 from millstream.trainer.methods.flow import FlowMethod
 from millstream.trainer.methods.vae import VAEMethod, measure_latents, psnr
-from millstream.trainer.options import FlowOptions, VAEOptions
+from millstream.trainer.options import FlowOptions, ODEOptions, VAEOptions
 from millstream.trainer.pool import LatentPool, PixelPool
-from tests.unit.toy_training import methods, pair, pool, run, stage
+from tests.unit.toy_training import methods, ode_method, pair, pool, run, stage
 
 
 def test_what_a_caption_is_not_true_of_is_not_learnt() -> None:
@@ -96,6 +96,19 @@ def test_losses_fall(name: str, tmp_path: Path) -> None:
     reports = run(methods()[name], tmp_path, stage(120, schedule="constant"))
     first, last = (sum(value for key, value in r.losses.items() if "norm" not in key) for r in (reports[0], reports[-1]))
     assert last < 0.9 * first
+
+
+@pytest.mark.parametrize(("shift", "below"), [(0.03, 0.1), (3.0, 1.0)])
+def test_a_noisy_past_is_as_noisy_as_its_levels_are_moved(shift: float, below: float) -> None:
+    method = ode_method(ODEOptions(teacher_steps=3, forcing="diffusion", context_shift=shift, window=6))
+    past = torch.randn(512, 3, 4, 4, 4)
+    told, level_BF = method._forced(past, torch.Generator().manual_seed(0))
+    share = level_BF[:, :1, None, None, None] / 1000
+    assert torch.median(share) < below
+    assert (torch.median(share) > 0.5) == (shift > 1)
+    noise = (told - (1 - share) * past) / share
+    assert noise.mean().item() == pytest.approx(0, abs=0.02)
+    assert noise.std().item() == pytest.approx(1, abs=0.05)
 
 
 def test_a_vae_learns_a_picture_and_measures_its_latents(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class ODEMethod:
         """The context as the student is shown it, and the noise level of each of its frames."""
         if self._options.forcing == "teacher" or not context.shape[1]:
             return context, torch.zeros(context.shape[:2], device=context.device)
-        noisy, _, level_BF = noised(context, self._frames, self._options.shift, generator)
+        noisy, _, level_BF = noised(context, self._frames, self._options.context_shift, generator)
         return noisy, level_BF
 
     def _estimate(self, context: Tensor, context_BF: Tensor, start: Tensor, level: float, cross: CrossKV) -> Tensor:
