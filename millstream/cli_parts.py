@@ -16,7 +16,7 @@ Weights = Annotated[
     typer.Option(
         "--weights",
         "-w",
-        help="Folder or file, in any layout we know; repeat for several. Or [bold]random[/].",
+        help="Folder or file, in any layout we know; repeat for several. Or [bold]random[/] (-whole: its text encoder too).",
         show_default=False,
     ),
 ]

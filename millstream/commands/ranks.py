@@ -17,7 +17,7 @@ from millstream.core.config import StreamConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed, dtype_of, parse_speed
 from millstream.core.topology import FRONT, LOCAL, Topology
-from millstream.models.registry import is_random
+from millstream.models.registry import has_small_text
 from millstream.parallel.compiled import check_backend
 from millstream.runtime.engine import Engine, choose_device, choose_dtype, choose_vae_devices, refuse_fast_blocks
 from millstream.runtime.launch import joiner, launcher, placement
@@ -120,7 +120,7 @@ def load_engine(wanted: Wanted, config: StreamConfig) -> Engine:
     """The front's engine for such streams, unless what it must hold cannot fit."""
     if wanted.topology.is_local:
         device = choose_device(wanted.device)
-        text: TextPlace = "none" if is_random(wanted.weights) else "visiting" if wanted.offload_text else "held"
+        text: TextPlace = "none" if has_small_text(wanted.weights) else "visiting" if wanted.offload_text else "held"
         refuse_if_too_large(find_model(wanted.model), config, device, choose_dtype(wanted.dtype, device), text=text)
     return open_engine(wanted)
 

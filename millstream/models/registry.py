@@ -29,7 +29,7 @@ from millstream.models.weights.fingerprint import fingerprint_of, records
 from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import Merged, merging
 
-RANDOM = "random"
+RANDOM, RANDOM_WHOLE = "random", "random-whole"
 HOST = torch.device("cpu")
 SIDES = ("vae", "text", "tokenizer")
 """What is around the DiT."""
@@ -76,8 +76,9 @@ def load_model(
     with_dit: bool = True,
     offload_text: bool = False,
 ) -> LoadedModel:
-    """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for Brook. With
-    `offload_text` the text encoder waits in host memory and visits the device."""
+    """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for Brook. Random text
+    encoders are small, unless `random-whole` asks for all of it. With `offload_text` it waits in host memory and visits
+    the device."""
     vae: WanVAE | BrookVAE
     if isinstance(spec.vae, BrookVAEConfig):
         with _merging(spec, loras) as merged:
@@ -142,7 +143,7 @@ def _load_umt5(
 ) -> UMT5Embedder:
     assert isinstance(spec.text, TextConfig)
     with torch.device("meta"):
-        text = build_umt5(spec.text if files else spec.text.untrained)
+        text = build_umt5(spec.text.untrained if has_small_text(weights) else spec.text)
     tokenizer: Tokenizer = ByteTokenizer()
     if files is None:
         fill_random(text, seed=_random_seed(weights) or 0, device=device, dtype=dtype)
@@ -186,16 +187,17 @@ def _load_brook(
     return parts.dit, parts.vae, WordEmbedder(parts.text, WordTokenizer(()))
 
 
-def is_random(weights: Sequence[str]) -> bool:
+def has_small_text(weights: Sequence[str]) -> bool:
+    """Whether a text encoder of few layers stands for the whole one."""
     return len(weights) == 1 and weights[0].partition(":")[0] == RANDOM
 
 
 def _random_seed(weights: Sequence[str]) -> int | None:
-    if not is_random(weights):
+    word, _, seed = weights[0].partition(":") if len(weights) == 1 else ("", "", "")
+    if word not in (RANDOM, RANDOM_WHOLE):
         return None
-    _, _, seed = weights[0].partition(":")
     if seed and not seed.isdecimal():
-        raise WeightsError(f"{weights[0]!r}: write random or random:SEED with a whole number")
+        raise WeightsError(f"{weights[0]!r}: write {word} or {word}:SEED with a whole number")
     return int(seed or 0)
 
 

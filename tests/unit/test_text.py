@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 from transformers import UMT5EncoderModel
 
 from millstream.core.config import TextConfig
 from millstream.core.controls import WeightedPrompt
+from millstream.core.presets import MODELS
 from millstream.models.prompts import PromptEncoder
+from millstream.models.registry import load_model
 from millstream.models.wan.text import ByteTokenizer, UMT5Embedder, build_umt5
 from tests.unit.models_for_tests import relative_error, shaken
 
@@ -33,6 +38,16 @@ def test_embeddings_equal_the_padded_and_masked_reference() -> None:
     for text in ("a boat", "é", "a much longer prompt that does not fit"):
         found = encode((WeightedPrompt(text),))
         assert relative_error(found, padded_reference(encode.embedder.model, text, 24)) <= 1e-4
+
+
+@pytest.mark.parametrize(("word", "layers"), [("random", 2), ("random:3", 2), ("random-whole", 5), ("random-whole:3", 5)])
+def test_random_weights_have_a_small_text_encoder_unless_all_of_it_is_asked_for(word: str, layers: int) -> None:
+    tiny = MODELS["wan-tiny"]
+    assert isinstance(tiny.text, TextConfig)
+    spec = replace(tiny, text=replace(tiny.text, layers=5))
+    loaded = load_model(spec, [word], device=torch.device("cpu"), dtype=torch.float32)
+    assert isinstance(loaded.text.embedder, UMT5Embedder)
+    assert loaded.text.embedder.model.config.num_layers == layers
 
 
 def test_a_mix_is_the_weighted_sum_of_its_texts() -> None:
