@@ -29,9 +29,9 @@ class PackedWindow:
         return sum(tensor.nbytes for tensor in self._all.tensors)
 
     @property
-    def address(self) -> tuple[int, ...]:
-        """What a recording of its use depends on."""
-        return tuple(tensor.data_ptr() for tensor in self._all.tensors)
+    def address(self) -> int:
+        """What a recording of its use depends on: where it begins."""
+        return self._all.k_RWNH.data_ptr()
 
     def layer(self, layer: int) -> Packed:
         return self._layers[layer]

@@ -8,6 +8,7 @@ Shapes: R rows (layers, sessions), W places, N heads, H head width, T tiles of p
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import torch
@@ -39,20 +40,20 @@ class Packed:
 
     @staticmethod
     def room(rows: int, places: int, heads: int, head_width: int, *, device: torch.device) -> Packed:
-        """Zeros."""
+        """Zeros, in one run of memory: what was recorded of one holds for the next that lies there."""
         tiles = -(-places // TILE)
-
-        def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(size, dtype=dtype, device=device)
-
-        return Packed(
-            zeros(rows, tiles * TILE, heads, head_width, dtype=torch.int8),
-            zeros(rows, heads, head_width, tiles * TILE, dtype=E4M3),
-            zeros(rows, heads, tiles) + LEAST_SCALE,
-            zeros(rows, heads, tiles) + LEAST_SCALE,
-            zeros(rows, heads, head_width),
-            zeros(rows, heads, head_width),
+        scales, means = (rows, heads, tiles), (rows, heads, head_width)
+        kinds = (
+            ((rows, tiles * TILE, heads, head_width), torch.int8),
+            ((rows, heads, head_width, tiles * TILE), E4M3),
+            *((size, torch.float32) for size in (scales, scales, means, means)),
         )
+        lengths = [math.prod(size) * dtype.itemsize for size, dtype in kinds]
+        parts = torch.zeros(sum(lengths), dtype=torch.uint8, device=device).split(lengths)
+        packed = Packed(*(part.view(dtype).view(size) for part, (size, dtype) in zip(parts, kinds, strict=True)))
+        packed.k_scales_RNT.fill_(LEAST_SCALE)
+        packed.v_scales_RNT.fill_(LEAST_SCALE)
+        return packed
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -110,3 +112,13 @@ def test_places_past_the_last_key_are_zeros_whatever_was_there() -> None:
     for found, wanted in zip(packed.tensors, alone.tensors, strict=True):
         assert torch.equal(found.float(), wanted.float())
     assert not packed.k_RWNH[:, 130:].any()
+
+
+def test_all_that_is_packed_lies_in_one_run_of_memory() -> None:
+    packed = Packed.room(3, 200, 2, 32, device=torch.device("cpu"))
+    storages = {tensor.untyped_storage().data_ptr() for tensor in packed.tensors}
+    assert len(storages) == 1
+    ends = [(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in packed.tensors]
+    assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(ends)), "no part on another's"
+    assert packed.k_scales_RNT.min() > 0
+    assert not packed.k_mean_RNH.any()
