@@ -86,7 +86,8 @@ def show(reading: Reading, lines: Sequence[Line], console: Console) -> None:
     for line in verdict.evidence:
         console.print(f"  {line}", highlight=False)
     if verdict.advice:
-        console.print(f"  at most {100 * verdict.gain:.0f}% to gain: {verdict.advice}", highlight=False)
+        most = f"at most {100 * verdict.gain:.0f}% to gain: " if verdict.gain else ""
+        console.print(f"  {most}{verdict.advice}", highlight=False)
     for doubt in reading.diagnosis.doubts:
         console.print(f"  but: {doubt}", highlight=False)
     if reading.diagnosis.others:
@@ -97,6 +98,7 @@ def show(reading: Reading, lines: Sequence[Line], console: Console) -> None:
     _show_wall(reading, console)
     _show_chunks(reading, console)
     _show_ceilings(reading, console)
+    _show_counted(reading, console)
     _show_memory(reading, console)
     _show_compiler(reading, console)
     if lines:
@@ -132,13 +134,25 @@ def _show_chunks(reading: Reading, console: Console) -> None:
 
 
 def _show_ceilings(reading: Reading, console: Console) -> None:
-    table = Table("on the device", "kernels", "ms", "TFLOP/s", "GB/s", box=None)
+    table = Table("on the device", "kernels", "ms", "with shapes", "TFLOP/s", "GB/s", box=None)
     for found in reading.roofs[0].families:
-        table.add_row(found.family, str(found.kernels), f"{found.ms:.1f}", f"{found.tflops:.3g}", f"{found.gb_s:.3g}")
+        reached = (f"{found.tflops:.3g}", f"{found.gb_s:.4g}") if found.known_ms else ()
+        table.add_row(found.family, str(found.kernels), f"{found.ms:.1f}", f"{100 * found.known_share:.0f}%", *reached)
     device = reading.device
     if device is not None:
-        reach = f"{device.rates.matmul_tflops:.3g}", f"{1e3 * device.rates.bandwidth_tb_s:.3g}"
-        table.add_row(f"{device.name} reaches", "", "", *reach)
+        reach = f"{device.rates.matmul_tflops:.3g}", f"{1e3 * device.rates.bandwidth_tb_s:.4g}"
+        table.add_row(f"{device.name} reaches", "", "", "", *reach)
+    console.print(table)
+
+
+def _show_counted(reading: Reading, console: Console) -> None:
+    """Phases whose kernels carry no shapes."""
+    if not reading.roofs[0].phases:
+        return
+    table = Table("by phase", "kernels", "ms", "TFLOP/s", "GB/s", "of the ceilings", box=None)
+    for phase in reading.roofs[0].phases:
+        reach = f"{phase.tflops:.3g}", f"{phase.gb_s:.4g}", f"{100 * phase.reached:.0f}%"
+        table.add_row(phase.name, str(phase.kernels), f"{phase.ms:.1f}", *reach)
     console.print(table)
 
 

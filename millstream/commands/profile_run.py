@@ -164,6 +164,7 @@ def _about(engine: Engine, config: StreamConfig, topology: Topology) -> dict[str
         "topology": str(topology),
         "size": f"{config.height}x{config.width}",
         "window": config.window,
+        "frames_per_chunk": config.frames_per_chunk,
         "steps": list(config.steps),
         "dtype": str(engine.dtype).removeprefix("torch."),
         "fast": str(engine.speed),

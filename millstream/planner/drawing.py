@@ -12,6 +12,10 @@ COLOURS = (
     "#6b4f3a", "#9bb55c", "#d46a6a",
 )  # fmt: skip
 _LEFT, _RIGHT, _ROW, _WIDTH = 150, 90, 28, 860
+_LETTER = 6.5
+"""Of small text, at most on average."""
+_NOTHING = 1e-300
+"""What is smaller has no round steps: they would be zero."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +48,7 @@ def stacked_bars(bars: Sequence[Bar], *, limit: float, limit_label: str) -> str:
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     longest = max([limit, *(sum(bar.parts.values()) for bar in bars)]) * 1.02
     scale = (_WIDTH - _LEFT - _RIGHT) / longest
-    legend_rows = -(-len(names) // 5)
-    top = 22 + 20 * legend_rows
+    top = 22 + 20 * _legend_rows(names)
     height = top + _ROW * len(bars) + 12
     drawn = [_legend(names, colours)]
     for row, bar in enumerate(bars):
@@ -84,7 +87,7 @@ def lanes(rows: Sequence[Lane], *, length: float, unit: str) -> str:
     """A timeline: each lane's patches from 0 to `length`, the more opaque the fuller."""
     names = list(dict.fromkeys(name for row in rows for name in row.patches))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    top, scale = 12 + 20 * -(-len(names) // 5), (_WIDTH - _LEFT - 20) / max(length, 1e-9)
+    top, scale = 12 + 20 * _legend_rows(names), (_WIDTH - _LEFT - 20) / max(length, 1e-9)
     drawn = [_legend(names, colours)]
     for index, row in enumerate(rows):
         y = top + 24 * index
@@ -130,7 +133,7 @@ class _Axes:
 
 def _ticks(most: float) -> list[float]:
     """From zero past `most` in four to eight round steps."""
-    if most <= 0:
+    if most < _NOTHING:
         return [0.0, 1.0]
     magnitude = 10 ** math.floor(math.log10(most))
     step = next(magnitude * share for share in (0.2, 0.5, 1.0, 2.0) if most / (magnitude * share) <= 7)
@@ -165,12 +168,22 @@ def _bar(bar: Bar, y: float, scale: float, colours: Mapping[str, str]) -> str:
 
 
 def _legend(names: Sequence[str], colours: Mapping[str, str]) -> str:
-    drawn = []
+    drawn, columns = [], _legend_columns(names)
     for index, name in enumerate(names):
-        x, y = 10 + 168 * (index % 5), 4 + 20 * (index // 5)
+        x, y = 10 + (_WIDTH - 20) // columns * (index % columns), 4 + 20 * (index // columns)
         drawn.append(f'<rect x="{x}" y="{y}" width="11" height="11" fill="{colours[name]}"/>')
         drawn.append(f'<text x="{x + 16}" y="{y + 10}" class="small">{escape(name)}</text>')
     return "".join(drawn)
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    """As many as the longest name leaves room for, five at most."""
+    longest = 24 + _LETTER * max((len(name) for name in names), default=0)
+    return max(1, min(5, int((_WIDTH - 20) / longest)))
+
+
+def _legend_rows(names: Sequence[str]) -> int:
+    return -(-len(names) // _legend_columns(names))
 
 
 def _svg(height: float, drawn: Sequence[str]) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from millstream.profiler.findings import UNEXPLAINED, UNTRUSTED, Finding
 from millstream.profiler.overheads import overheads
 from millstream.profiler.ranks import Group
 from millstream.profiler.roofline import Roofline
 from millstream.profiler.trust import doubts, reasons_for_distrust
+from millstream.profiler.work_bound import work_finding
 
 CLEAR, WORTH = 0.25, 0.10
 """Gains from which on a cause is the bound whatever else there is, and from which on it can be."""
@@ -64,28 +64,3 @@ def _confidence(verdict: Finding, found: Sequence[Finding]) -> str:
     if verdict.gain >= 0.3 and verdict.gain >= 1.5 * runner_up:
         return "high"
     return "medium" if verdict.gain >= 0.15 and verdict.gain >= 1.2 * runner_up else "low"
-
-
-def work_finding(group: Group, roofs: Sequence[Roofline]) -> Finding:
-    """The device works: what holds the work up."""
-    mesh = group.mesh
-    work = fmean(rank.shares["work"] for rank in mesh)
-    decode = fmean((rank.decoding & rank.busy).total / rank.wall for rank in mesh)
-    if decode >= 0.5:
-        others = f"{100 * decode:.0f}% of the wall is decoding, {100 * max(0.0, work - decode):.0f}% other work"
-        confidence = "high" if decode >= 0.6 else "medium"
-        return Finding(name="decode-bound", gain=decode, evidence=(others,), confidence=confidence)
-    total = sum(roof.work_ms for roof in roofs) or 1.0
-    known, compute, memory = (
-        sum(getattr(roof, part) for roof in roofs) / total for part in ("known_ms", "compute_ms", "memory_ms")
-    )
-    reached = sum(roof.floor_ms for roof in roofs) / (sum(roof.known_ms for roof in roofs) or 1.0)
-    evidence = (
-        f"the device works {100 * work:.0f}% of the wall; shapes are known of {100 * known:.0f}% of that",
-        f"{100 * compute:.0f}% of the work is near the measured peak, {100 * memory:.0f}% near the memory's bandwidth",
-    )
-    if max(compute, memory) < 0.3:
-        return Finding(name=UNEXPLAINED, gain=work * (1 - reached) if reached else 0.0, evidence=evidence)
-    sure = work >= 0.6 and max(compute, memory) >= 0.5 and max(compute, memory) >= 1.5 * min(compute, memory)
-    name, gain = ("memory-bound", work * memory) if memory > compute else ("compute-bound", work * (1 - reached))
-    return Finding(name=name, gain=gain, evidence=evidence, confidence="high" if sure else "medium")

@@ -19,7 +19,7 @@ ADVICE = {
     "data- or encode-bound": "prefetch input, encode in hardware or on other cores",
     "allocator": "expandable segments, static pools",
     UNTRUSTED: "",
-    UNEXPLAINED: "record shapes and name the device; with both known, kernels are too small for it or it is busy elsewhere",
+    UNEXPLAINED: "kernels are too small for the device, or it is busy elsewhere",
 }
 
 
@@ -31,13 +31,15 @@ class Finding:
     evidence: tuple[str, ...]
     confidence: str = "low"
     """high, medium or low."""
+    remedy: str = ""
+    """What to do, where that does not follow from the name."""
 
     def __post_init__(self) -> None:
         assert self.name in ADVICE, self.name
 
     @property
     def advice(self) -> str:
-        return ADVICE[self.name]
+        return self.remedy or ADVICE[self.name]
 
     @property
     def speedup(self) -> float:

@@ -11,6 +11,7 @@ from millstream.profiler.against_plan import Line
 from millstream.profiler.difference import Change
 from millstream.profiler.findings import Finding
 from millstream.profiler.memory import MemoryUse
+from millstream.profiler.phase_reach import PhaseReach
 from millstream.profiler.reading import Reading
 from millstream.profiler.roofline import FamilyTime
 
@@ -36,6 +37,7 @@ def reading_record(reading: Reading, lines: Sequence[Line] = ()) -> dict[str, An
         "phases_ms": {name: median(times) for name, times in reading.phases.by_name.items()},
         "period_ms": median(reading.phases.period_ms) if reading.phases.period_ms else None,
         "roofline": [family_record(family) for roof in reading.roofs for family in roof.families],
+        "counted_phases": [phase_record(phase) for roof in reading.roofs for phase in roof.phases],
         "memory": [None if use is None else memory_record(use) for use in reading.memory],
         "compilation": [None if found is None else asdict(found) for found in reading.compilation],
         "plan": [{**asdict(line), "miss": line.miss} for line in lines],
@@ -46,12 +48,18 @@ def family_record(family: FamilyTime) -> dict[str, Any]:
     return {**asdict(family), "tflops": family.tflops, "gb_s": family.gb_s}
 
 
+def phase_record(phase: PhaseReach) -> dict[str, Any]:
+    return {**asdict(phase), "tflops": phase.tflops, "gb_s": phase.gb_s, "reached": phase.reached}
+
+
 def memory_record(use: MemoryUse) -> dict[str, Any]:
     return {"peak_mib": use.peak_mib, "reserved_mib": use.peak_reserved_mib, "filled_by": dict(use.filled_by)}
 
 
 def finding_record(finding: Finding) -> dict[str, Any]:
-    return {**asdict(finding), "advice": finding.advice, "speedup_at_most": finding.speedup}
+    fields = asdict(finding)
+    del fields["remedy"]  # the advice has it
+    return {**fields, "advice": finding.advice, "speedup_at_most": finding.speedup}
 
 
 def difference_record(changes: Sequence[Change], gate: float) -> dict[str, Any]:

@@ -13,13 +13,17 @@ from millstream.planner.drawing import Bar, Lane, curves, lanes, stacked_bars
 from millstream.planner.page import Row, page, table
 from millstream.profiler.against_plan import Line
 from millstream.profiler.anatomy import Anatomy
+from millstream.profiler.ceilings import peak
 from millstream.profiler.findings import UNTRUSTED, Finding
 from millstream.profiler.intervals import Intervals
 from millstream.profiler.kinds import Kind
 from millstream.profiler.reading import Reading
+from millstream.profiler.roofline import Roofline
 
 CELLS = 430
 """Of a lane: finer than this is not seen."""
+MOSTLY_KNOWN = 0.5
+"""Of a family's time, with shapes: with fewer, what it reached is not drawn."""
 HOST_LANE = {
     "host waits": Kind.SYNC,
     "allocator": Kind.ALLOCATION,
@@ -74,7 +78,7 @@ def _section(title: str, body: str) -> str:
 def _verdict(reading: Reading) -> str:
     found, doubts = reading.diagnosis.verdict, reading.diagnosis.doubts
     kind = " no" if found.name == UNTRUSTED else ""
-    gain = "" if found.name == UNTRUSTED else f" At most {100 * found.gain:.0f}% of the wall could be gained."
+    gain = f" At most {100 * found.gain:.0f}% of the wall could be gained." if found.gain else ""
     advice = f"<br>{escape(found.advice[:1].upper() + found.advice[1:])}." if found.advice else ""
     said = "".join(f"<br>{escape(line[:1].upper() + line[1:])}." for line in found.evidence)
     less = "".join(f"<p class='note'>{escape(doubt)}.</p>" for doubt in doubts)
@@ -172,28 +176,51 @@ def _ranks(reading: Reading) -> str:
 
 def _ceilings(reading: Reading) -> str:
     roof = reading.roofs[0]
-    rows = [
-        Row(cells=(f.family, str(f.kernels), f"{f.ms:.1f}", f"{f.tflops:.3g}", f"{f.gb_s:.3g}", f"{f.intensity:.3g}"))
-        for f in roof.families
-    ]
-    drawn = table(("family", "kernels", "ms", "TFLOP/s", "GB/s", "flops a byte"), rows, numeric=range(1, 6))
+    drawn = _families(roof) + _counted(roof)
     device = roof.device
     if device is None or not roof.known_ms:
         return drawn
-    bars = []
-    for family in (found for found in roof.families if found.known_ms):
+    bars = [_bar(phase.name, 100 * phase.reached, is_peak=phase.is_compute) for phase in roof.phases]
+    for family in (found for found in roof.families if found.known_share >= MOSTLY_KNOWN):
         by_flops, by_bytes = family.reached(device.rates)
-        bound = "of the peak" if by_flops >= by_bytes else "of the bandwidth"
-        reached = 100 * max(by_flops, by_bytes)
-        bars.append(Bar(label=family.family, parts={bound: reached}, note=f"{reached:.0f}%"))
+        bars.append(_bar(family.family, 100 * max(by_flops, by_bytes), is_peak=by_flops >= by_bytes))
     rates = device.rates
     ridge = rates.matmul_tflops / rates.bandwidth_tb_s
     note = (
-        f"<p class='note'>{escape(device.name)}: products reach {rates.matmul_tflops:.3g} TFLOP/s, memory "
-        f"{1e3 * rates.bandwidth_tb_s:.0f} GB/s, the ridge is at {ridge:.0f} flops a byte. Bytes are the least that must move, "
+        f"<p class='note'>{escape(device.name)}: products reach {rates.matmul_tflops:.3g} TFLOP/s, attention "
+        f"{peak(rates, 'attention'):.3g}, convolutions {peak(rates, 'convolution'):.3g}, memory "
+        f"{1e3 * rates.bandwidth_tb_s:.0f} GB/s; the ridge is at {ridge:.0f} flops a byte. Bytes are the least that must move, "
         "so what caches hold can pass the line.</p>"
     )
-    return drawn + stacked_bars(bars, limit=100.0, limit_label="% of what was measured") + note
+    chart = stacked_bars(bars, limit=100.0, limit_label="% of what was measured") if bars else ""
+    return drawn + chart + note
+
+
+def _families(roof: Roofline) -> str:
+    rows = []
+    for f in roof.families:
+        reached = (f"{f.tflops:.3g}", f"{f.gb_s:.4g}", f"{f.intensity:.4g}") if f.known_ms else ("", "", "")
+        rows.append(Row(cells=(f.family, str(f.kernels), f"{f.ms:.1f}", f"{100 * f.known_share:.0f}%", *reached)))
+    head = ("family", "kernels", "ms", "with shapes", "TFLOP/s", "GB/s", "flops a byte")
+    return table(head, rows, numeric=range(1, 7))
+
+
+def _counted(roof: Roofline) -> str:
+    rows = [
+        Row(cells=(p.name, str(p.kernels), f"{p.ms:.1f}", f"{p.tflops:.3g}", f"{p.gb_s:.4g}", f"{100 * p.reached:.0f}%"))
+        for p in roof.phases
+    ]
+    if not rows:
+        return ""
+    note = (
+        "<p class='note'>Most kernels of these phases carry no shapes. What a phase must compute is counted from the model; "
+        "its products, attention and convolutions are each held against their own ceiling.</p>"
+    )
+    return note + table(("phase", "kernels", "ms", "TFLOP/s", "GB/s", "of the ceilings"), rows, numeric=range(1, 6))
+
+
+def _bar(label: str, reached: float, *, is_peak: bool) -> Bar:
+    return Bar(label=label, parts={"of the peak" if is_peak else "of the bandwidth": reached}, note=f"{reached:.0f}%")
 
 
 def _memory(reading: Reading) -> str:

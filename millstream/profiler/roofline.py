@@ -1,6 +1,7 @@
 """How near a rank's work came to what its device reaches: flops and bytes of kernels against measured ceilings.
 
-Work that stands in no relation to known shapes is counted as unknown, never guessed.
+Kernels are known by the shapes of their operators. Where a phase of ours has too few of them, it is known as a whole, by what
+it must compute (`phase_reach.py`). Work that stands in no relation to either is counted as unknown, never guessed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 
 from millstream.planner.hardware import Device, Rates
 from millstream.profiler.anatomy import Anatomy
+from millstream.profiler.ceilings import peak
 from millstream.profiler.intervals import Floats
 from millstream.profiler.kinds import Kind, family_of
+from millstream.profiler.phase_reach import Mask, PhaseReach, counted_phases
 from millstream.profiler.trace import Trace
 
 NEAR = 0.6
@@ -33,6 +36,10 @@ class FamilyTime:
     moved: float
 
     @property
+    def known_share(self) -> float:
+        return self.known_ms / self.ms if self.ms else 0.0
+
+    @property
     def tflops(self) -> float:
         return self.flops / self.known_ms / 1e9 if self.known_ms else 0.0
 
@@ -42,7 +49,7 @@ class FamilyTime:
 
     def reached(self, rates: Rates) -> tuple[float, float]:
         """Shares of the family's peak, and of the memory's bandwidth."""
-        return self.tflops / _peak(rates, self.family), self.gb_s / 1e3 / rates.bandwidth_tb_s
+        return self.tflops / peak(rates, self.family), self.gb_s / 1e3 / rates.bandwidth_tb_s
 
     @property
     def intensity(self) -> float:
@@ -54,14 +61,25 @@ class FamilyTime:
 class Roofline:
     device: Device | None
     families: tuple[FamilyTime, ...]
+    phases: tuple[PhaseReach, ...]
+    """Those that are known as wholes: their kernels count here and not by their shapes."""
     compute_ms: float
-    """Of kernels near the peak of their family."""
+    """Of work near the peak of its family."""
     memory_ms: float
-    """Of kernels under the ridge, near the memory's bandwidth."""
+    """Of work under the ridge, near the memory's bandwidth."""
     floor_ms: float
-    """What all kernels of known shape would take at the ceilings."""
-    known_ms: float
+    """What all work that is known would take at the ceilings."""
+    shaped_ms: float
+    """Of work that is known by its shapes."""
+    counted_ms: float
+    """Of work that is known by its phases."""
+    graphed_ms: float
+    """Of work that is not known, what CUDA graphs launched: it is of no operator, so it has no shapes."""
     work_ms: float
+
+    @property
+    def known_ms(self) -> float:
+        return self.shaped_ms + self.counted_ms
 
     @property
     def reached(self) -> float:
@@ -71,16 +89,23 @@ class Roofline:
 
 def roofline(anatomy: Anatomy, device: Device | None) -> Roofline:
     kernels = _Kernels.of(anatomy)
+    phases, taken = counted_phases(anatomy, kernels.known, device.rates if device is not None else None)
     floor, by_flops, by_bytes = kernels.floors(device)
-    near = kernels.known & (floor >= NEAR * kernels.length)
+    shaped = kernels.known & ~taken
+    near = shaped & (floor >= NEAR * kernels.length)
+    near_phases = [phase for phase in phases if phase.reached >= NEAR]
+    near_ms = {is_compute: sum(p.ms for p in near_phases if p.is_compute is is_compute) for is_compute in (True, False)}
     names = sorted(set(kernels.family))
     return Roofline(
         device=device,
         families=tuple(kernels.together(name) for name in names),
-        compute_ms=_ms(kernels.length[near & (by_flops >= by_bytes)]),
-        memory_ms=_ms(kernels.length[near & (by_flops < by_bytes)]),
-        floor_ms=_ms(floor),
-        known_ms=_ms(kernels.length[kernels.known]),
+        phases=tuple(phases),
+        compute_ms=_ms(kernels.length[near & (by_flops >= by_bytes)]) + near_ms[True],
+        memory_ms=_ms(kernels.length[near & (by_flops < by_bytes)]) + near_ms[False],
+        floor_ms=_ms(floor[shaped]) + sum(min(phase.floor_ms, phase.ms) for phase in phases),
+        shaped_ms=_ms(kernels.length[shaped]),
+        counted_ms=sum(phase.ms for phase in phases),
+        graphed_ms=_ms(kernels.length[~kernels.known & ~taken & _in_graphs(anatomy)]),
         work_ms=_ms(kernels.length),
     )
 
@@ -104,7 +129,7 @@ class _Kernels:
         return cls(families, events.length[workers], flops, moved)
 
     @property
-    def known(self) -> NDArray[np.bool_]:
+    def known(self) -> Mask:
         return (self.moved > 0) & (self.length > 0)
 
     def floors(self, device: Device | None) -> tuple[Floats, Floats, Floats]:
@@ -112,8 +137,8 @@ class _Kernels:
         if device is None:
             nothing = np.zeros(len(self.length))
             return nothing, nothing, nothing
-        peak = np.array([_peak(device.rates, family) for family in self.family])
-        by_flops = self.flops / np.maximum(peak * 1e6, 1e-9)
+        peaks = np.array([peak(device.rates, family) for family in self.family])
+        by_flops = self.flops / np.maximum(peaks * 1e6, 1e-9)
         by_bytes = self.moved / (device.rates.bandwidth_tb_s * 1e6)
         floor = np.where(self.known, np.minimum(np.maximum(by_flops, by_bytes), self.length), 0.0)
         return floor, by_flops, by_bytes
@@ -147,13 +172,10 @@ def _from_operators(trace: Trace, kernels: NDArray[np.intp]) -> tuple[Floats, Fl
     return share * events.flops[ops][at], share * events.moved[ops][at]
 
 
-def _peak(rates: Rates, family: str) -> float:
-    """TFLOP/s; walks over values are held against products, which they never come near."""
-    if family == "attention":
-        return rates.attention_tflops
-    if family == "convolution":
-        return max(rate for _, rate in rates.conv_tflops)
-    return rates.matmul_tflops
+def _in_graphs(anatomy: Anatomy) -> Mask:
+    events = anatomy.trace.events
+    launched: Mask = np.isin(events.link[anatomy.workers], events.link[events.of(Kind.GRAPH)])
+    return launched & (events.link[anatomy.workers] >= 0)
 
 
 def _ms(lengths: Floats) -> float:

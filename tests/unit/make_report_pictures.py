@@ -1,8 +1,10 @@
-"""Makes docs/pictures/plan-report.png, profile-report.png and profile-ranks.png again: reports as a browser shows them.
+"""Makes docs/pictures/plan-report.png, profile-report.png, profile-ranks.png and profile-h200.png again: reports as a browser
+shows them.
 
     python -m tests.unit.make_report_pictures
 
-The first two are of a calculation and of a run on this machine; the ranks are of a simulated workload.
+The first two are of a calculation and of a run on this machine; the ranks are of a simulated workload, the last of the trace of
+an H200 that tests keep.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from millstream.cli import app
 from tests.server.browser import chromium
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+H200_TRACE = Path(__file__).parents[1] / "fixtures" / "traces" / "fast-stream.json.gz"
 PLAN = "plan --model wan2.1-t2v-14b --gpus 4xH200 --size 320x576 --fps 24 --software compiled"
 
 
@@ -48,9 +51,11 @@ def main() -> None:
         slow = next(workload for workload in WORKLOADS if workload.expected == "straggler")
         ranks = [str(path) for path in slow.write(folder, 8)]
         millstream("profile", "read", *ranks, "--html", str(folder / "ranks.html"))
+        millstream("profile", "read", str(H200_TRACE), "--html", str(folder / "h200.html"))
         picture(chrome, folder / "plan.html", "plan-report.png")
         picture(chrome, folder / "profile.html", "profile-report.png")
         picture(chrome, folder / "ranks.html", "profile-ranks.png")
+        picture(chrome, folder / "h200.html", "profile-h200.png")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -131,7 +132,22 @@ def test_bars_are_as_long_as_their_parts_and_hold_what_is_typed() -> None:
     assert "<a>" in [text.text for text in drawn.iter("text")]
 
 
+@given(st.lists(st.text("abc", min_size=1, max_size=60), min_size=1, max_size=12, unique=True))
+def test_names_in_a_legend_do_not_run_into_each_other(names: list[str]) -> None:
+    drawn = ElementTree.fromstring(
+        stacked_bars([Bar(label="", parts=dict.fromkeys(names, 1.0), note="")], limit=1.0, limit_label="")
+    )
+    lines: dict[str, list[tuple[float, str]]] = {}
+    for text in (text for text in drawn.iter("text") if text.text in names):
+        lines.setdefault(text.get("y", ""), []).append((float(text.get("x", "nan")), text.text or ""))
+    assert sum(len(line) for line in lines.values()) == len(names)
+    for line in lines.values():
+        for (x, name), (following, _) in pairwise(sorted(line)):
+            assert x + 6.5 * len(name) <= following - 16, "the next one's square is left of it"
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e6), st.booleans()), max_size=8))
+@example([(5e-324, 1.0, False)])
 def test_every_point_lies_inside_its_plot(values: list[tuple[float, float, bool]]) -> None:
     found = [Point(label=str(i), x=x, y=y, marked=marked) for i, (x, y, marked) in enumerate(values)]
     drawn = ElementTree.fromstring(points(found, x_label="x", y_label="y"))

@@ -105,6 +105,21 @@ def test_a_report_is_one_file_that_loads_nothing(taken: Path, tmp_path: Path) ->
     assert "http" not in text.replace("http-equiv", "")
 
 
+def test_a_phase_that_is_counted_as_a_whole_is_shown_everywhere(tmp_path: Path) -> None:
+    trace = str(Path(__file__).parents[1] / "fixtures" / "traces" / "fast-stream.json.gz")
+    page = tmp_path / "report.html"
+    shown = profile("read", trace, "--html", str(page))
+    assert shown.exit_code == 0, shown.output
+    record = json.loads(profile("read", trace, "--json").output)
+    assert [phase["name"] for phase in record["counted_phases"]] == ["step", "commit", "decode"]
+    for phase in record["counted_phases"]:
+        said = f"{phase['name']} {100 * phase['reached']:.0f}%"
+        assert said in shown.output
+        assert said in page.read_text()
+    assert "of the ceilings" in shown.output
+    assert "of the ceilings" in page.read_text()
+
+
 def test_a_report_of_many_ranks_shows_who_waits(tmp_path: Path) -> None:
     workload = next(w for w in WORKLOADS if w.expected == "straggler")
     paths = [str(path) for path in workload.write(tmp_path, 7)]
