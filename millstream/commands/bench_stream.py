@@ -21,11 +21,11 @@ from millstream.commands.ranks import Wanted, load_engine
 from millstream.commands.report import describe, make_folder, tell
 from millstream.commands.stream_floor import Setting, measure_floor
 from millstream.commands.stream_sessions import MAX_SESSIONS, MIB, PROMPT, measure_sessions, settling_chunks, show_sessions
-from millstream.commands.stream_work import PhaseWork, chunk_work
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
+from millstream.planner.phase_work import Part, chunk_parts
 from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.overlap import OverlappedStream, depths_for
 from millstream.runtime.session import Chunk, Session
@@ -145,8 +145,12 @@ def _phases(
     medians = {name: statistics.median(sample.phases_ms.get(name, 0.0) for sample in samples) for name in names}
     medians["rest"] = statistics.median(sample.period_ms - sum(sample.phases_ms.values()) for sample in samples)
     period = statistics.median(sample.period_ms for sample in samples)
-    work = chunk_work(
-        engine.spec, config, value_bytes=engine.dtype.itemsize, weight_bytes=1 if request.speed.fp8 else engine.dtype.itemsize
+    work = chunk_parts(
+        engine.spec,
+        config,
+        value_bytes=engine.dtype.itemsize,
+        fp8=request.speed.fp8,
+        low_attention=request.speed.low_attention,
     )
     if request.speed.paired_commits:  # they are in the steps' time
         work, floor = _paired(work), floor and _paired_ms(floor)
@@ -154,16 +158,21 @@ def _phases(
     for name, ms in medians.items():
         found[name] = {"ms": ms, "share": ms / period}
         if name in work and ms:
-            found[name] |= work[name].rates(ms)
+            found[name] |= _rates(work[name], ms)
         if floor is not None and name in floor and ms:
             found[name] |= {"floor_ms": floor[name], "of_floor": ms / floor[name]}
     return found
 
 
-def _paired(work: dict[str, PhaseWork]) -> dict[str, PhaseWork]:
-    step, commit = work["step"], work["commit"]
-    both = PhaseWork(flops=step.flops + commit.flops, bytes=step.bytes + commit.bytes)
-    return {"step": both, "decode": work["decode"]}
+def _rates(parts: Sequence[Part], ms: float) -> dict[str, float]:
+    return {
+        "tflop_s": sum(part.flops for part in parts) / ms / 1e9,
+        "gb_s": sum(part.moved for part in parts) / ms / 1e6,
+    }
+
+
+def _paired(work: dict[str, tuple[Part, ...]]) -> dict[str, tuple[Part, ...]]:
+    return {"step": work["step"] + work["commit"], "decode": work["decode"]}
 
 
 def _paired_ms(floor: dict[str, float]) -> dict[str, float]:

@@ -19,12 +19,12 @@ from millstream.commands.bench_quality import measure as measure_quality
 from millstream.commands.bench_stream import StreamRequest, measure
 from millstream.commands.ranks import Wanted
 from millstream.commands.stream_sessions import MIB, measure_sessions
-from millstream.commands.stream_work import chunk_work
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.core.speed import ALL, FP8_GROUPS, Speed, parse_speed
 from millstream.planner.flops import call_flops
 from millstream.planner.peaks import vae_state_bytes
+from millstream.planner.phase_work import chunk_parts
 
 TINY = MODELS["wan-tiny"]
 
@@ -44,12 +44,13 @@ def test_a_chunks_phases_and_the_rest_add_up_to_it() -> None:
 
 def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:
     spec = MODELS["wan2.1-t2v-1.3b"]
-    work = chunk_work(spec, spec.stream, value_bytes=2, weight_bytes=2)
+    parts, in_bytes = (chunk_parts(spec, spec.stream, value_bytes=2, fp8=groups) for groups in ((), FP8_GROUPS))
+    flops = {name: sum(part.flops for part in phase) for name, phase in parts.items()}
     tokens, keys = 3 * 1560, 21 * 1560
-    assert work["step"].flops == 4 * call_flops(spec.dit, tokens, keys)
-    assert work["commit"].flops == pytest.approx(29 / 30 * work["step"].flops / 4)
-    assert work["decode"].flops == pytest.approx(40.5e12, rel=0.03)
-    assert chunk_work(spec, spec.stream, value_bytes=2, weight_bytes=1)["step"].bytes < work["step"].bytes
+    assert flops["step"] == 4 * call_flops(spec.dit, tokens, keys)
+    assert flops["commit"] == pytest.approx(29 / 30 * flops["step"] / 4)
+    assert flops["decode"] == pytest.approx(40.5e12, rel=0.03)
+    assert sum(part.moved for part in in_bytes["step"]) < sum(part.moved for part in parts["step"])
 
 
 def test_the_plain_path_against_itself_costs_nothing() -> None:

@@ -1,0 +1,65 @@
+"""What the phases of a chunk must compute and move at least, part by part: what measured times are held against.
+
+Counted from a model's shapes, as if every tensor were read and written once and everything between products were free. Knows no
+times and no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from millstream.core.config import DiTConfig, ModelSpec, StreamConfig
+from millstream.planner.flops import attention_flops, block_products
+from millstream.planner.memory import tokens_per_frame
+from millstream.planner.vae_layers import Conv, decoder_convs
+
+_GROUPS = ("qkv", "out", "cross", "mlp", "mlp")
+"""Which layer group each of a block's products is of, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Work of one kind that one ceiling is for."""
+
+    family: str
+    flops: float
+    moved: float
+    """Bytes."""
+    eight_bit: bool = False
+
+    def times(self, count: float) -> Part:
+        return replace(self, flops=count * self.flops, moved=count * self.moved)
+
+
+def chunk_parts(
+    spec: ModelSpec, stream: StreamConfig, *, value_bytes: int, fp8: Collection[str] = (), low_attention: bool = False
+) -> dict[str, tuple[Part, ...]]:
+    """By phase, with the window full: all steps, the commit, the decoding. `fp8` are layer groups in 8 bits."""
+    call = tuple(_call(spec.dit, stream, value_bytes, fp8, low_attention))
+    commits = (spec.dit.layers - 1) / spec.dit.layers  # a commit stops at its last layer's keys
+    convs = decoder_convs(spec.vae, stream.frames_per_chunk, stream.height, stream.width)
+    return {
+        "step": tuple(part.times(len(stream.steps)) for part in call),
+        "commit": tuple(part.times(commits) for part in call),
+        "decode": tuple(_convolution(conv, value_bytes) for conv in convs),
+    }
+
+
+def _call(dit: DiTConfig, stream: StreamConfig, value_bytes: int, fp8: Collection[str], low_attention: bool) -> Iterator[Part]:
+    """One model call: its blocks; embeddings and head are below a thousandth of it."""
+    frame = tokens_per_frame(dit, stream)
+    tokens = stream.frames_per_chunk * frame
+    for group, product in zip(_GROUPS, block_products(dit, tokens), strict=True):
+        weights = product.inner * product.outer * (1 if group in fp8 else value_bytes)
+        moved = product.count * (product.rows * (product.inner + product.outer) * value_bytes + weights)
+        yield Part(family="product", flops=product.flops, moved=moved, eight_bit=group in fp8).times(dit.layers)
+    for keys, eight_bit in ((stream.window * frame, low_attention), (dit.text_tokens, False)):
+        moved = 2 * value_bytes * dit.width * (keys + tokens)
+        flops = attention_flops(tokens, keys, dit.width)
+        yield Part(family="attention", flops=flops, moved=moved, eight_bit=eight_bit).times(dit.layers)
+
+
+def _convolution(conv: Conv, value_bytes: int) -> Part:
+    values = (conv.inner + conv.outer) * conv.frames * conv.rows * conv.columns + conv.inner * conv.outer * conv.taps
+    return Part(family="convolution", flops=conv.flops, moved=values * value_bytes)
