@@ -38,11 +38,16 @@ def add_norm(
 
 
 def add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None) -> None:
-    """`x += y * gate`, rounded once."""
+    """`x += y * gate`, rounded once. `gate` is [F, D] with any stride between frames."""
+    if runs_kernels(x_LD):
+        from millstream.ops.kernels.rows import launch_add_gated
+
+        return launch_add_gated(x_LD, y_LD, gate_FD)
     update = y_LD.float()
     if gate_FD is not None:
         update = (update.unflatten(0, (len(gate_FD), -1)) * gate_FD.float()[:, None]).flatten(0, 1)
     x_LD.copy_(x_LD.float() + update)
+    return None
 
 
 def norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:

@@ -25,7 +25,7 @@ from millstream.ops.pictures import PAST, TAPS, copy_frames, merge_onto, split_f
 from millstream.ops.pixels import to_bytes
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
-from millstream.ops.rows import add_norm, finish_attention, gelu_rows, norm_query
+from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, norm_query
 from millstream.runtime.engine import Engine
 from tests.unit.models_for_tests import dit, relative_error, vae
 
@@ -54,8 +54,10 @@ def test_rows_equal_their_twins(width: int, fp8: bool) -> None:
     lse, tolerance = torch.rand(width // 128, 96, device=GPU) + 6, 0.02 if fp8 else 4e-3
 
     def everything() -> list[Tensor]:
-        kept = x.clone()
+        kept, added = x.clone(), x.clone()
+        add_gated(added, y, levels[:, 5])
         return [
+            added.float(),
             restored(add_norm(kept, None, None, levels[:, 1], levels[:, 0], eps=1e-6, fp8=fp8)),
             restored(add_norm(kept, y, levels[:, 2], weight, bias, eps=1e-6, fp8=fp8)),
             restored(add_norm(kept, y, None, levels[:, 4], levels[:, 3], eps=1e-6, fp8=fp8)),

@@ -76,6 +76,8 @@ def main() -> None:
                 f"*bf16 *fp32 fp32 {out} {scales} i32",
                 ROW | dict(HEAD=128, CORRECT=on, FP8=fp8),
             )
+    for gated in (False, True):
+        build(rows._add_gated, "*bf16 *bf16 *bf16 i32 i32", ROW | dict(GATED=gated))
     build(rows._norm_query, "*bf16 *bf16 *bf16 fp32", ROW)
     build(rows._gelu_rows, "*bf16 *fp8e4nv *fp32", dict(WIDTH=8960, FIRST=8192, REST=1024), warps=8)
     for on in (False, True):

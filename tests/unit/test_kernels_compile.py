@@ -20,7 +20,13 @@ def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     built = {line.split()[0] for line in done.stdout.splitlines()}
     sources = (Path(__file__).parents[2] / "millstream/ops/kernels").glob("*.py")
-    inner = {"_store_row", "_gelu", "_store_packed", "_over_tile"}  # called by other kernels, and compiled with them
+    inner = {
+        "_store_row",
+        "_added_row",
+        "_gelu",
+        "_store_packed",
+        "_over_tile",
+    }  # called by other kernels, and compiled with them
     written = {
         line.removeprefix("def ").partition("(")[0]
         for path in sources

@@ -14,10 +14,16 @@ pytest.importorskip("triton", reason="needs Triton, which interprets kernels on 
 
 from millstream.ops.fp8 import Rows8
 from millstream.ops.kernels.ring_write import launch_write_ring
-from millstream.ops.kernels.rows import launch_add_norm, launch_finish_attention, launch_gelu_rows, launch_norm_query
+from millstream.ops.kernels.rows import (
+    launch_add_gated,
+    launch_add_norm,
+    launch_finish_attention,
+    launch_gelu_rows,
+    launch_norm_query,
+)
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
-from millstream.ops.rows import add_norm, finish_attention, gelu_rows, norm_query
+from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, norm_query
 from tests.unit.models_for_tests import relative_error
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # numpy, inside the interpreter
@@ -52,6 +58,18 @@ def test_add_norm_equals_its_twin(width: int, fp8: bool, kind: str) -> None:
     assert agree(found, expected)
     assert relative_error(ours, twins) <= 1e-6
     assert (update is None) == torch.equal(ours, x)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("gated", [False, True])
+def test_add_gated_equals_its_twin(width: int, gated: bool) -> None:
+    x, y = torch.randn(2, FRAMES * TOKENS, width).unbind()
+    gate = torch.randn(FRAMES, 6, width)[:, 5] if gated else None
+    ours, twins = x.clone(), x.clone()
+    launch_add_gated(ours, y, gate)
+    add_gated(twins, y, gate)
+    assert relative_error(ours, twins) <= 1e-6
+    assert not torch.equal(ours, x)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

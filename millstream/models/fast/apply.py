@@ -12,6 +12,7 @@ import torch
 from millstream.core.errors import DeviceError
 from millstream.core.speed import Speed
 from millstream.models.dit import CausalDiT
+from millstream.models.fast.head import FastHead
 from millstream.models.fast.recorded import GraphRecorder, RecordedStack
 from millstream.models.fast.stack import FastStack
 from millstream.models.registry import LoadedModel
@@ -41,7 +42,8 @@ def accelerate(model: LoadedModel, speed: Speed) -> LoadedModel:
 
 
 def quicken(dit: CausalDiT, speed: Speed) -> CausalDiT:
-    """The same model with its blocks on the fast path."""
+    """The same model with its blocks and its head on the fast path."""
+    dit.set_submodule("head", FastHead(dit.head))
     if speed.graphs and dit.patch_in.weight.is_cuda:
         dit.set_submodule("blocks", RecordedStack(dit.blocks, speed, GraphRecorder()))
     else:

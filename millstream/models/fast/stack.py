@@ -1,6 +1,6 @@
 """A DiT's blocks on the fast path, in the place of the plain ones and called as they are.
 
-One device. Embeddings, the prompt's keys and values and the head stay plain: they are called once.
+One device. Embeddings and the prompt's keys and values stay plain: they are small, or seldom.
 Shapes: B rows (sessions), F frames, T tokens a frame, L = B*F*T tokens, D width.
 """
 

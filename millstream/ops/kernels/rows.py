@@ -28,6 +28,25 @@ def _store_row(values, out, scales, row, column, inside, WIDTH: tl.constexpr, FP
 
 
 @triton.jit
+def _added_row(x, y, gate, row, frame, column, inside, WIDTH: tl.constexpr, GATED: tl.constexpr):
+    """The residual's row with what is added to it, stored, and in float32 as it was stored."""
+    value = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    update = tl.load(y + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    if GATED:
+        update *= tl.load(gate + frame + column, mask=inside, other=0.0).to(tl.float32)
+    rounded = (value + update).to(x.dtype.element_ty)
+    tl.store(x + row * WIDTH + column, rounded, mask=inside)
+    return rounded.to(tl.float32)
+
+
+@triton.jit
+def _add_gated(x, y, gate, tokens, frame_stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    _added_row(x, y, gate, row, (row // tokens) * frame_stride, column, column < WIDTH, WIDTH, GATED)
+
+
+@triton.jit
 def _add_norm(
     x, y, gate, scale, shift, out, scales, tokens, frame_stride, eps,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADDS: tl.constexpr, GATED: tl.constexpr, MODULATED: tl.constexpr,
@@ -37,14 +56,10 @@ def _add_norm(
     frame = (row // tokens) * frame_stride
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
-    value = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     if ADDS:
-        update = tl.load(y + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-        if GATED:
-            update *= tl.load(gate + frame + column, mask=inside, other=0.0).to(tl.float32)
-        rounded = (value + update).to(x.dtype.element_ty)
-        tl.store(x + row * WIDTH + column, rounded, mask=inside)
-        value = rounded.to(tl.float32)
+        value = _added_row(x, y, gate, row, frame, column, inside, WIDTH, GATED)
+    else:
+        value = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     centred = tl.where(inside, value - tl.sum(value) / WIDTH, 0.0)
     normed = centred * tl.rsqrt(tl.sum(centred * centred) / WIDTH + eps)
     if MODULATED:
@@ -113,6 +128,18 @@ def _room(like_LD: Tensor, *, fp8: bool) -> tuple[Tensor, Tensor]:
     out = torch.empty(like_LD.shape, dtype=E4M3 if fp8 else like_LD.dtype, device=like_LD.device)
     scales = torch.empty(len(like_LD), 1, dtype=torch.float32, device=like_LD.device) if fp8 else out
     return out, scales
+
+
+def launch_add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None) -> None:
+    tokens, width = x_LD.shape
+    assert x_LD.is_contiguous(), "the residual is walked by rows"
+    assert y_LD.is_contiguous(), "what is added is walked by rows"
+    assert gate_FD is None or gate_FD.stride(-1) == 1, "rows must be contiguous"
+    frames, stride = (1, 0) if gate_FD is None else (len(gate_FD), gate_FD.stride(0))
+    _add_gated[(tokens,)](
+        x_LD, y_LD, x_LD if gate_FD is None else gate_FD, tokens // frames, stride,
+        WIDTH=width, BLOCK=triton.next_power_of_2(width), GATED=gate_FD is not None, num_warps=warps_for(width),
+    )  # fmt: skip
 
 
 def launch_add_norm(
