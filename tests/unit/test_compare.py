@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.compare import ratios, theirs
+from benchmarks.compare import SETUPS, apart, ratios, theirs
 from benchmarks.peers import Diffusers, Stage
 from millstream.core.presets import MODELS
 
@@ -38,6 +39,13 @@ class Broken:
 def test_a_peer_that_cannot_run_says_why() -> None:
     assert theirs(Absent(), STAGE) == {"cannot_run": "the package absent is not installed"}
     assert theirs(Broken(), STAGE) == {"cannot_run": "ValueError: expects another card"}
+
+
+def test_a_peer_is_measured_in_a_process_of_its_own_and_says_there_too_why_it_cannot() -> None:
+    options = argparse.Namespace(model="wan-tiny", size="32x48", window=9, chunks=1, device="cpu", peer=None)
+    found = apart("diffusers", SETUPS[""], options)
+    assert found["chunk_ms"] == pytest.approx(found["calls_ms"] + found["decode_ms"])
+    assert "invalid choice" in apart("unheard", {}, options)["cannot_run"]
 
 
 def test_only_who_ran_has_a_ratio() -> None:
