@@ -53,7 +53,7 @@ GOES_ON = dict.fromkeys(
 )
 """Variants whose first stage is another's: with the same seed it would end at the same bits."""
 _NOISED_PAST = {f"past at {level:g}": {"context_noise": level} for level in (100.0, 300.0)}
-_LITTLE_NOISE = {f"past at {level:g}": {"context_noise": level} for level in (100.0, 200.0)}
+_LITTLE_NOISE = {f"past at {level:g}": {"context_noise": level} for level in (50.0, 100.0)}
 OTHERWISE: dict[str, dict[str, dict[str, Any]]] = {
     "self-forcing": {f"steps {count}": {"steps": even_steps(count)} for count in (1, 4)},
     "diffusion forcing": _NOISED_PAST,
