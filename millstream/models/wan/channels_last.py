@@ -72,7 +72,7 @@ class Tails:
         copy_frames(tail_TYXC, last_TYXC)
         self.keep(tail_TYXC)
 
-    def room(self, canvas: Tensor, past: int, pad: int = 0) -> Tensor:
+    def room(self, canvas: Tensor, past: int, pad: int) -> Tensor:
         """For the last frames of a canvas that is yet to be painted: of a past that is longer than the pass, some are there."""
         entered_TYXC, frames = inner(canvas, pad)[:past], len(canvas) - past
         tail_TYXC = torch.empty_like(entered_TYXC, memory_format=torch.contiguous_format)
@@ -167,7 +167,7 @@ class FastLayers:
         return x, self._convolved(canvas, conv)
 
     def paint(
-        self, parted: Parted, weight: Tensor | None, tails: Tails, *, past: int = PAST, pad: int = 0, keep: bool = False
+        self, parted: Parted, weight: Tensor | None, tails: Tails, *, past: int = PAST, pad: int, keep: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """A causal layer's input behind its past, normed if there is a weight; and the same without the norm, if to be kept."""
         frames, rows, columns = parted.size
