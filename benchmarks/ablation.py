@@ -9,6 +9,7 @@ teacher forcing      few steps learnt with clean frames of real clips as context
 diffusion forcing    the same with noisy ones, most of them nearly noise; also streamed with a noised past
 ..., matched         teacher forcing, then distribution matching after real frames, clean or noisy
 ..., faint           either with little noise, most of the time
+..., flow            the many steps of a teacher, learnt on with a past of either kind; streamed in 8
 self-forcing         the same after the student's own; also streamed in 1 and in 4 steps
 no initialisation    self-forcing straight from the teacher
 
@@ -52,16 +53,32 @@ GOES_ON = dict.fromkeys(
     "teacher forcing",
 )
 """Variants whose first stage is another's: with the same seed it would end at the same bits."""
-_NOISED_PAST = {f"past at {level:g}": {"context_noise": level} for level in (100.0, 300.0)}
-_LITTLE_NOISE = {f"past at {level:g}": {"context_noise": level} for level in (50.0, 100.0)}
-OTHERWISE: dict[str, dict[str, dict[str, Any]]] = {
-    "self-forcing": {f"steps {count}": {"steps": even_steps(count)} for count in (1, 4)},
-    "diffusion forcing": _NOISED_PAST,
-    "diffusion forcing, matched": _NOISED_PAST,
-    **{f"diffusion forcing, {how}": _LITTLE_NOISE for how in FAINT},
-    **{f"diffusion forcing, matched, {how}": _LITTLE_NOISE for how in FAINT},
+Ways = dict[str, dict[str, Any]]
+"""How a variant is streamed and judged: a name and what changes of the model's own way."""
+
+
+def _in_steps(*counts: int) -> Ways:
+    return {f"steps {count}": {"steps": even_steps(count)} for count in counts}
+
+
+def _past_at(*levels: float) -> Ways:
+    return {f"past at {level:g}": {"context_noise": level} for level in levels}
+
+
+def _all(changed: dict[str, Any], ways: Ways) -> Ways:
+    return {name: changed | changes for name, changes in ways.items()}
+
+
+OWN_WAY: Ways = {"": {}}
+WAYS: dict[str, Ways] = {
+    "self-forcing": OWN_WAY | _in_steps(1, 4),
+    "diffusion forcing": OWN_WAY | _past_at(100.0, 300.0),
+    "diffusion forcing, matched": OWN_WAY | _past_at(100.0, 300.0),
+    **{f"diffusion forcing, {how}": OWN_WAY | _past_at(50.0, 100.0) for how in FAINT},
+    **{f"diffusion forcing, matched, {how}": OWN_WAY | _past_at(50.0, 100.0) for how in FAINT},
+    "teacher forcing, flow": _all(_in_steps(8)["steps 8"], OWN_WAY),
+    "diffusion forcing, flow": _all(_in_steps(8)["steps 8"], OWN_WAY | _past_at(100.0, 200.0)),
 }
-"""How a variant is streamed and judged beside the model's own way: a name and what changes."""
 WARM_UP = 8
 """One step in so many: the recipe's warm-up would be most of a stage that is cut short."""
 Judged = dict[str, float]
@@ -75,6 +92,7 @@ class Scale:
     teacher_steps: int
     """Of the guided path that the few steps are learnt from."""
     self_forcing_steps: int
+    flow_steps: int
     streams: int
     """Kept between steps: few go on sooner."""
     prompts: int
@@ -99,7 +117,16 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
         alike = {name: own.options[name] for name in ("guidance", "shift", "student_every", "window")}
         return replace(own, name="dmd", method="dmd", options=alike | {"forcing": forcing, "context_shift": context_shift})
 
+    teacher = plan.stage("teacher")
+
+    def many(forcing: str, shift: float) -> StagePlan:
+        kept = {name: teacher.options[name] for name in ("drop", "window")}
+        stage = cut_short(teacher, scale.flow_steps)
+        return replace(stage, name="flow", ema=clean.ema, options=kept | {"forcing": forcing, "shift": shift})
+
     return {
+        "teacher forcing, flow": (*shared, many("teacher", 3.0)),
+        "diffusion forcing, flow": (*shared, many("diffusion", 1.0)),
         "teacher forcing": (*shared, clean),
         "diffusion forcing": (*shared, noisy(NEARLY_NOISE)),
         **{f"diffusion forcing, {how}": (*shared, noisy(shift)) for how, shift in FAINT.items()},
@@ -175,6 +202,7 @@ def main() -> None:
         ode_steps=options.ode_steps,
         teacher_steps=options.teacher_steps,
         self_forcing_steps=options.self_forcing_steps,
+        flow_steps=options.flow_steps,
         streams=options.streams,
         prompts=options.prompts,
         seconds=tuple(options.seconds),
@@ -189,7 +217,7 @@ def main() -> None:
             before = folder_of(options.out, other, seed) if other else None
             variant = replace(plan, seed=seed, stages=stages, checkpoint_every=10**9)
             weights = train(variant, options.run, before, folder_of(options.out, name, seed), device)
-            for way, changes in {"": {}, **OTHERWISE.get(name, {})}.items():
+            for way, changes in WAYS.get(name, OWN_WAY).items():
                 key = f"{name}, {way}" if way else name
                 found.setdefault(key, []).append(judge(weights, way, changes, scale, options.device))
                 print(f"{key}, seed {seed}:", json.dumps(found[key][-1]), flush=True)
@@ -208,6 +236,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ode-steps", type=int, default=80)
     parser.add_argument("--teacher-steps", type=int, default=6)
     parser.add_argument("--self-forcing-steps", type=int, default=80)
+    parser.add_argument("--flow-steps", type=int, default=400)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--seconds", type=float, nargs="+", default=[2.0, 30.0])

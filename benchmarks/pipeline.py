@@ -47,7 +47,7 @@ def rounds(engine: Engine, count: int) -> Callable[[], None]:
 
 
 def measure(engine: Engine, dit: StagedDiT, count: int, *, carried: bool) -> dict[str, float]:
-    engine.generator.defers_commits = carried
+    engine.generator.commits = "paired" if carried else "at once"
     advance = rounds(engine, count)
     for _ in range(WARM_UP):
         advance()

@@ -55,7 +55,8 @@ class OwedCommit:
     """The session's ring as it was placed for this chunk; its tensors are the session's own."""
 
     @classmethod
-    def of(cls, settled_BFCYX: Tensor, level: float, ring: KVRing) -> OwedCommit:
+    def to_carry(cls, settled_BFCYX: Tensor, level: float, ring: KVRing) -> OwedCommit:
+        """One that is still owed when the ring has been placed for the next chunk."""
         return cls(settled_BFCYX, level, copy.copy(ring))
 
     @property

@@ -15,7 +15,7 @@ from millstream.planner.hardware import GIB
 from millstream.planner.judge import MEMORY_SHARE, Plan
 from millstream.planner.memory import dit_parameters, tokens_per_frame, window_bytes
 from millstream.planner.peaks import decode_peak, tiled_decode_peak
-from millstream.planner.time import call_time, text_ms
+from millstream.planner.time import call_time, calls_before_pictures, text_ms
 from millstream.planner.training import Sharding, training_state
 
 MAX_FRAMES = 1024
@@ -166,15 +166,15 @@ def _first_frame(plan: Plan) -> Explanation:
     work, fleet = plan.work, plan.ask.fleet
     text = text_ms(work, fleet.device)
     call = call_time(work, fleet, plan.layout, keys=work.chunk_tokens).total
-    calls = len(work.stream.steps) + work.commits
+    calls = calls_before_pictures(work, plan.layout)
     rest = plan.time.first_frame_ms - text - calls * call
     return Explanation(
         name="first-frame",
-        formula="text encoder + (steps + commit) * first call + first decode, host and transport",
+        formula="text encoder + calls before pictures * first call + first decode, host and transport",
         filled=f"{text:.6g} + {calls} * {call:.6g} + {rest:.6g}",
         value=plan.time.first_frame_ms,
         unit="ms",
-        why="the first chunk attends to itself alone; its nine frames are decoded together",
+        why="the first chunk attends to itself alone; its nine frames are decoded together, if they can be before its commit",
     )
 
 

@@ -211,8 +211,13 @@ def _first_frame(work: Workload, fleet: Fleet, layout: Topology, hops_ms: float)
     """Text, the first chunk's calls over its own keys, its decoding (nine frames of twelve)."""
     call = call_time(work, fleet, layout, keys=work.chunk_tokens)
     shown = 1 - (TEMPORAL_STRIDE - 1) / work.chunk_frames
-    calls = (len(work.stream.steps) + work.commits) * (call.total + hops_ms)
+    calls = calls_before_pictures(work, layout) * (call.total + hops_ms)
     return text_ms(work, fleet.device) + calls + shown * decode_ms(work, fleet.device) + work.software.host_ms
+
+
+def calls_before_pictures(work: Workload, layout: Topology) -> int:
+    """A commit comes after them, unless ranks that share their device with the front make it at once."""
+    return len(work.stream.steps) + (0 if layout.is_local or layout.front_apart else work.commits)
 
 
 def _transport_ms(work: Workload, fleet: Fleet, layout: Topology) -> float:

@@ -176,6 +176,13 @@ class Engine:
         """Of chunks that make the same calls, how many until those are recorded."""
         return chunks_before(1 if self.speed.paired_commits else len(config.steps))  # the one with the last commit comes once
 
+    def settle(self) -> None:
+        """Make the commits that sessions owe, now that their pictures are out. Waits for them."""
+        if self._generator is not None and not self.speed.paired_commits:
+            self._generator.settle_commits()
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()
+
     def stream_config(self, schedule: str | None = None, **changes: Any) -> StreamConfig:
         """The model's own stream, with a published schedule and single settings laid over it."""
         return stream_config(self.spec.stream, schedule, **changes)
@@ -274,7 +281,7 @@ class Engine:
     def _generator_here(self, stopwatch: Stopwatch) -> Generator:
         if self.compile_backend:
             compile_blocks(self.model.dit, backend=self.compile_backend)
-        return Generator(self.model.dit, stopwatch, defers_commits=self.speed.paired_commits)
+        return Generator(self.model.dit, stopwatch, commits="paired" if self.speed.paired_commits else "later")
 
     def _launched(self, launch: Launch, limits: MeshLimits | None) -> MeshTransport:
         """To a mesh that is started for it."""

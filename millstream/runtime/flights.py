@@ -3,8 +3,9 @@
     prepare ─► post ─► [pictures of what came back before] ─► wait ─► keep its latents ─► pictures, once the next has left
 
 So a mesh works while pictures are made here. A generator in this process is done when the post returns: there is nothing to
-overlap with, and the pictures are made at once. Every post is waited for before anything else happens, so nobody ever meets a
-session that has a chunk with the generator; `show` is all it takes to leave nothing under way.
+overlap with, the pictures are made at once, and the chunk's commit when they are out. Every post is waited for before
+anything else happens, so nobody ever meets a session that has a chunk with the generator; `show` is all it takes to leave
+nothing under way.
 
 Knows no turns and no lock: whoever flies chunks is told when a turn is over, a chunk is shown or a session has failed. One
 thread uses it.
@@ -151,7 +152,18 @@ class Flights:
                 self._turn_over(landing)
             if chunk is not None:
                 self._shown(landing, chunk)
+                failures += self._settled(landing.seat, chunk)
         return failures
+
+    def _settled(self, seat: Seat, chunk: Chunk) -> list[Failure]:
+        """Make the commit, if that was left for now. What it took is the session's to pay for, in its next turn."""
+        begun = time.monotonic()
+        try:
+            self._engine.settle()
+        except Exception as error:
+            return [Failure(seat, error, chunk.index)]
+        seat.commit_s = time.monotonic() - begun
+        return []
 
     def _report(self, failures: Sequence[Failure]) -> None:
         for failure in failures:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +35,9 @@ from millstream.runtime.calls import Answering, Tally, Work
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.wire.parcel import Delivery, Parcel
 
+Commits = Literal["at once", "later", "paired"]
+"""When a finished chunk leaves its keys and values: right away, when something is next done with its session, so that its
+pictures come first, or in one call with the next chunk's first step."""
 REBALANCE_EVERY = 32
 """Runs between two looks at how long the stages of a pipeline are busy."""
 
@@ -45,7 +49,7 @@ class SessionCache:
     ring: KVRing
     cross: CrossKV | None = None
     owed: OwedCommit | None = None
-    """The commit of its last chunk, if that goes with the next one's first call."""
+    """The commit of its last chunk, if that is yet to come."""
 
     @property
     def num_bytes(self) -> int:
@@ -53,10 +57,10 @@ class SessionCache:
 
 
 class Generator:
-    def __init__(self, dit: CausalDiT | MeshDiT, stopwatch: Stopwatch, *, defers_commits: bool = False) -> None:
+    def __init__(self, dit: CausalDiT | MeshDiT, stopwatch: Stopwatch, *, commits: Commits = "at once") -> None:
         self.dit = dit
-        self.defers_commits = defers_commits
-        """Whether a chunk's commit goes with the next chunk's first call, where that gives the same."""
+        self.commits: Commits = commits
+        """Where that gives the same; chunks that share their calls or take turns commit at once."""
         self.stopwatch = stopwatch
         self.caches: dict[str, SessionCache] = {}
         self.num_staggered = 0
@@ -94,10 +98,11 @@ class Generator:
     def settle_commits(self) -> None:
         """Make the commits that sessions owe, so that their caches are all there is of them. On every rank of a mesh alike."""
         for cache in self.caches.values():
-            if cache.owed is not None:
+            owed, cache.owed = cache.owed, None
+            if owed is not None:
                 assert cache.cross is not None, "a chunk was made without a prompt"
-                cache.owed.alone(cache.cross).answered_by(self.dit)
-                cache.owed = None
+                with self.stopwatch.span("commit"):
+                    owed.alone(cache.cross).answered_by(self.dit)
         if isinstance(self.dit, StagedDiT):
             self.dit.drain()
 
@@ -140,9 +145,10 @@ class Generator:
         """One chunk, or several that share their calls."""
         envelopes = [parcel.envelope for parcel in parcels]
         assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
-        caches, before = [], []
+        by_itself = len(parcels) == 1 and not staggered
+        carries, caches, before = by_itself and self.commits == "paired", list[SessionCache](), list[int]()
         for parcel in parcels:
-            cache, calls = yield from self._ready(parcel, carries=len(parcels) == 1 and not staggered)
+            cache, calls = yield from self._ready(parcel, carries=carries)
             caches.append(cache)
             before.append(calls)
         (memory, cross), kind, tally = _joined(caches), envelopes[0], Tally()
@@ -159,9 +165,10 @@ class Generator:
         brought = [Brought.of(latents) for latents in clean.split(1)]  # read while the commit runs
         if kind.commit:
             settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
-            if self.defers_commits and len(parcels) == 1 and not staggered:
-                caches[0].owed = OwedCommit.of(settled, kind.context_noise, caches[0].ring)
-                tally.calls += 1  # made with the next chunk's first call, which is counted there
+            if by_itself and self.commits != "at once":
+                owe = OwedCommit.to_carry if self.commits == "paired" else OwedCommit
+                caches[0].owed = owe(settled, kind.context_noise, caches[0].ring)
+                tally.calls += 1  # counted here, whenever it is made
             else:
                 yield from tally.count(sampler.committing("commit", settled, kind.context_noise, memory, cross))
         total = [calls + tally.calls for calls in before]

@@ -134,7 +134,7 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
     share, groups, record = _assembled(config, rank, board, device, backend)
     watchdog.record = record
     generator = make_generator(share, Stopwatch(device, rank=rank))
-    generator.defers_commits = config.speed.paired_commits
+    generator.commits = "paired" if config.speed.paired_commits else "at once"
     standing = Standing(share, board, config, groups, record)
     member = MeshRank(generator, groups, watchdog, check=standing.check)
     if rank == LEADER:

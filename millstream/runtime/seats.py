@@ -79,6 +79,8 @@ class Seat:
     closing: Ended | None = None
     """Set when it is to end as soon as its turn is over."""
     media_s: float = 0.0
+    commit_s: float = 0.0
+    """What the commit took that was made after its last pictures: part of the next turn's time."""
     position: int = 0
     """In line; 0 when not."""
 

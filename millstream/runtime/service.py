@@ -310,7 +310,7 @@ class Service:
         name, scheduler = landing.seat.session_id, self.places.scheduler
         with self._changed:
             now = time.monotonic()
-            landing.turn_s = now - landing.begun
+            landing.turn_s = landing.seat.commit_s + now - landing.begun
             scheduler.arrived(name, now, frames=landing.num_frames, seconds=landing.turn_s)
             scheduler.set_batch_key(name, batch_key(landing.seat.request.config, landing.session.timeline))
 

@@ -17,6 +17,7 @@ from millstream.models.dit import CausalDiT
 from millstream.parallel.apply import parallelise
 from millstream.parallel.groups import Groups, create_groups
 from millstream.runtime.engine import Engine
+from millstream.runtime.generator import Commits
 from millstream.runtime.session import Session
 from tests.unit.models_for_tests import relative_error
 
@@ -86,12 +87,12 @@ def stays_with_local(found: tuple[Tensor, Tensor]) -> None:
     assert relative_error(pair, expected_pair) < 1e-5
 
 
-def steered_on(rank: int, name: str, defers_commits: bool = False) -> tuple[Tensor, Tensor] | None:
+def steered_on(rank: int, name: str, commits: Commits = "at once") -> tuple[Tensor, Tensor] | None:
     """To be run on every rank of a topology."""
     topology = Topology.parse(name)
     if rank == FRONT:
         create_groups(topology, rank, timeout_s=60)
         return None
     here, _ = spread_engine(topology, rank)
-    here.generator.defers_commits = defers_commits
+    here.generator.commits = commits
     return steered(here), together(here)

@@ -44,7 +44,7 @@ def test_each_stage_has_its_layers_and_all_get_the_flows_of_the_whole_model() ->
 
 
 def test_fifty_chunks_over_stages_of_two_with_carried_commits_stay_with_the_local_stream() -> None:
-    _, *ranks = run_ranks(steered_on, 5, "front+pp2xtp2", True, timeout_s=90)
+    _, *ranks = run_ranks(steered_on, 5, "front+pp2xtp2", "paired", timeout_s=90)
     for found in ranks:
         stays_with_local(found)
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from benchmarks.ablation import GOES_ON, NEARLY_NOISE, Scale, folder_of, judge, over_seeds, variants
-from millstream.trainer.options import DMDOptions, ODEOptions
+from millstream.trainer.options import DMDOptions, FlowOptions, ODEOptions
 from millstream.trainer.plan import RECIPES, read_plan
 
-SCALE = Scale(ode_steps=16, teacher_steps=5, self_forcing_steps=24, streams=8, prompts=2, seconds=(2.0, 3.0))
+SCALE = Scale(ode_steps=16, teacher_steps=5, self_forcing_steps=24, flow_steps=40, streams=8, prompts=2, seconds=(2.0, 3.0))
 
 
 def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
@@ -26,6 +26,8 @@ def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
         "diffusion forcing, matched, fainter": ["ode", "dmd"],
         "self-forcing": ["ode", "self-forcing"],
         "no initialisation": ["self-forcing"],
+        "teacher forcing, flow": ["flow"],
+        "diffusion forcing, flow": ["flow"],
     }
     clean, noisy = found["teacher forcing"][3], found["diffusion forcing"][3]
     assert noisy.options == clean.options | {"forcing": "diffusion", "context_shift": NEARLY_NOISE}
@@ -34,6 +36,9 @@ def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
     given, own = found["diffusion forcing, matched"][4], found["self-forcing"][4]
     assert (given.steps, given.batch, given.lr) == (own.steps, own.batch, own.lr), "only the past differs"
     assert given.choose(DMDOptions) == DMDOptions(forcing="diffusion")
+    many = [found[f"{forcing} forcing, flow"][3] for forcing in ("teacher", "diffusion")]
+    assert [stage.choose(FlowOptions).forcing for stage in many] == ["teacher", "diffusion"]
+    assert {(stage.method, stage.steps, stage.ema) for stage in many} == {("flow", 40, clean.ema)}
     assert (clean.steps, clean.warm_up, clean.options["teacher_steps"]) == (16, 2, 5)
 
 

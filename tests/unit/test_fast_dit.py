@@ -120,7 +120,7 @@ def test_a_commit_in_one_call_with_the_next_chunk_is_the_same() -> None:
         if number < 3:
             for memory in (apart, paired):
                 fast.commit(latents[number], torch.zeros(1, 3), memory, cross)
-    owed = OwedCommit.of(latents[3], 0.0, paired)
+    owed = OwedCommit.to_carry(latents[3], 0.0, paired)
     fast.commit(latents[3], torch.zeros(1, 3), apart, cross)
     for memory in (apart, paired):
         memory.place([12, 13, 14])

@@ -150,7 +150,7 @@ def test_a_commit_carried_by_the_next_chunk_sees_and_leaves_what_it_should() -> 
         if number < 2:
             for memory in (apart, paired):
                 model.commit(latents[number], torch.zeros(1, 3), memory, cross)
-    owed = OwedCommit.of(latents[2], 0.0, paired)
+    owed = OwedCommit.to_carry(latents[2], 0.0, paired)
     model.commit(latents[2], torch.zeros(1, 3), apart, cross)
     for memory in (apart, paired):
         memory.place([9, 10, 11])

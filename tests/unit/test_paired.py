@@ -1,4 +1,4 @@
-"""A commit that goes with the next chunk's first call: the same stream with fewer calls."""
+"""A commit that comes after its chunk's pictures, or goes with the next chunk's first call: the same stream."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from millstream.core.controls import Cut, SetKVBias, SetPrompt
 from millstream.runtime.engine import Engine
+from millstream.runtime.generator import Commits
 from millstream.runtime.session import Session
 from tests.unit.models_for_tests import relative_error
 
@@ -32,10 +33,10 @@ class Counted(torch.nn.Module):
         self.dit.commit(*args)
 
 
-def counted_engine(*, defers: bool) -> Engine:
+def counted_engine(commits: Commits) -> Engine:
     engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
     engine.generator.dit = Counted(engine.generator.dit)
-    engine.generator.defers_commits = defers
+    engine.generator.commits = commits
     return engine
 
 
@@ -54,7 +55,7 @@ def streamed(engine: Engine, **stream: object) -> Tensor:
 
 @pytest.mark.parametrize("stream", [{}, dict(context_noise=40.0), dict(sink=2)])
 def test_carried_commits_leave_the_stream_as_it_is(stream: dict) -> None:
-    plain, deferring = counted_engine(defers=False), counted_engine(defers=True)
+    plain, deferring = counted_engine("at once"), counted_engine("paired")
     assert relative_error(streamed(deferring, **stream), streamed(plain, **stream)) < 1e-5
     carried = deferring.generator.dit.steps.count(6)
     assert carried == 7, "all but the first of each epoch and those after a switch"
@@ -62,21 +63,40 @@ def test_carried_commits_leave_the_stream_as_it_is(stream: dict) -> None:
     assert deferring.generator.dit.commits <= plain.generator.dit.commits - carried
 
 
+@pytest.mark.parametrize("stream", [{}, dict(context_noise=40.0), dict(sink=2), dict(sink=2, positions="windowed")])
+def test_a_commit_that_comes_later_changes_no_bit(stream: dict) -> None:
+    at_once, later = counted_engine("at once"), counted_engine("later")
+    assert torch.equal(streamed(later, **stream), streamed(at_once, **stream))
+    assert later.generator.dit.steps == at_once.generator.dit.steps
+    forgotten = at_once.generator.dit.commits - later.generator.dit.commits
+    assert forgotten == 3, "before a cut, a window that is built anew, and the end"
+
+
+def test_pictures_come_before_the_commit_until_the_engine_is_told_to_settle() -> None:
+    engine = counted_engine("later")
+    session = engine.session("sea", **SMALL)
+    for chunk in range(3):
+        next(session.stream(1))
+        assert engine.generator.dit.commits == chunk
+        engine.settle()
+        assert engine.generator.dit.commits == chunk + 1
+
+
 def test_a_sink_that_turns_is_committed_before_it_does() -> None:
     stream = dict(sink=2, positions="windowed")
-    plain, deferring = counted_engine(defers=False), counted_engine(defers=True)
+    plain, deferring = counted_engine("at once"), counted_engine("paired")
     assert relative_error(streamed(deferring, **stream), streamed(plain, **stream)) < 1e-5
     assert set(deferring.generator.dit.steps) == {3}
 
 
 def test_what_is_owed_is_settled_before_a_cache_is_moved() -> None:
-    plain, deferring = counted_engine(defers=False), counted_engine(defers=True)
+    plain, deferring = counted_engine("at once"), counted_engine("paired")
     keys = []
     for engine in (plain, deferring):
         session = engine.session("sea", **SMALL)
         next(session.stream(1))
         owed = engine.generator.caches[session.id].owed
-        assert (owed is not None) == engine.generator.defers_commits
+        assert (owed is not None) == (engine is deferring)
         engine.offload(session)
         assert engine.generator.caches[session.id].owed is None
         keys.append(engine.generator.caches[session.id].ring.k)

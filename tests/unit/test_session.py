@@ -38,7 +38,8 @@ def test_frames_are_pictures_of_the_size_asked_for() -> None:
     assert (first.frames.shape, second.frames.shape) == ((9, 32, 48, 3), (12, 32, 48, 3))
     assert first.frames.dtype == np.uint8
     assert first.frames.std() > 1
-    assert set(first.timing.phases_ms) >= {"text", "step", "commit", "decode"}
+    assert set(first.timing.phases_ms) == {"text", "noise", "prompt", "step", "decode", "convert"}
+    assert set(second.timing.phases_ms) == {"noise", "commit", "step", "decode", "convert"}, "the commit of the first"
     assert 0 < sum(first.timing.phases_ms.values()) <= first.timing.total_ms * 1.001
 
 

@@ -159,7 +159,7 @@ def test_nothing_is_recorded_after_a_session_is_called_warm(paired: bool, stream
     engine, graphs = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Counter()
     engine.speed = Speed(blocks=True, graphs=True, paired_commits=paired)
     engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, graphs)
-    engine.generator.defers_commits = paired
+    engine.generator.commits = "paired" if paired else "later"
     config = engine.stream_config(height=32, width=48, **stream)
     with engine.session("sea", config=config) as session:
         assert len(list(session.stream(engine.chunks_until_warm(config)))) > 1

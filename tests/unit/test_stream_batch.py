@@ -101,7 +101,7 @@ def test_a_window_that_takes_long_to_rebuild_is_there_before_the_next_chunk_begi
 def test_a_commit_that_is_owed_is_made_before_a_stream_batch_begins() -> None:
     engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
     expected = exact(engine, 3)
-    engine.generator.defers_commits = True
+    engine.generator.commits = "paired"
     session, batch = engine.session("sea", seed=4, **SMALL), StreamBatch(engine.generator, depth=1)
     session.accept(engine.generator.run(session.plan_chunk()))
     found = [delivery.latents_out for _ in range(2) for delivery in batch.push(session.plan_chunk())]

@@ -163,8 +163,8 @@ class RecordedStack(FastStack):
 
 
 def chunks_before(steps: int) -> int:
-    """Chunks of so many steps with a full window, until all their calls are recorded."""
-    return max(-(-CALLS_BEFORE["step"] // steps), CALLS_BEFORE["commit"]) + 1
+    """Chunks of so many steps with a full window, until all their calls are recorded; a commit may come a chunk later."""
+    return max(-(-CALLS_BEFORE["step"] // steps), CALLS_BEFORE["commit"] + 1) + 1
 
 
 def _address(ring: KVRing) -> Hashable:
