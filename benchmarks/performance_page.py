@@ -72,7 +72,8 @@ def peers() -> Iterator[str]:
                 continue
             times = [measured["times_faster"][way].get(name) for way in ("bf16", "fp8")]
             ratios = [f"{each['chunk']:.2f} times" if each else "" for each in times]
-            label = f"{name} {found['version']}" if "version" in found else f"ours, {name}"
+            package, *setup = name.split(", ")
+            label = ", ".join([f"{package} {found['version']}", *setup]) if "version" in found else f"ours, {name}"
             cells = [stream, label, *(f"{found[key]:.0f}" for key in ("chunk_ms", "calls_ms", "decode_ms")), *ratios]
             yield row(cells)
 

@@ -67,6 +67,10 @@ class Begun:
     idle_s: float
     rest: Callable[[], None]
 
+    def ahead(self) -> list[Tensor]:
+        """The latents of those that were not refused, on which a device may still be at work."""
+        return [made.latents for _, made in self.answers if isinstance(made, Made)]
+
     def result(self) -> list[Delivery]:
         """Waits for all latents."""
         readings = [(envelope, made.read() if isinstance(made, Made) else made) for envelope, made in self.answers]

@@ -37,37 +37,37 @@ class VAE(Protocol):
 
 @dataclass(slots=True)
 class Outstanding:
-    """A chunk that was planned and has not come back."""
+    """A chunk that was planned and is not shown."""
 
     envelope: Envelope
     receipts: tuple[Receipt, ...]
     real_frames: int
     """Pixel frames that are shown; an input's last chunk may hold more."""
     begun: float
-
-
-@dataclass(slots=True)
-class Arrived:
-    """A chunk whose latents are here and whose pictures are not made, or not all."""
-
-    planned: Outstanding
-    result: Result
-    latents_BFCYX: Tensor
-    phases_ms: Mapping[str, float]
     decoded: int = 0
     """Latent frames whose pictures are made."""
     pictures: list[Bringing] = field(default_factory=list)
     """[T, Y, X, 3] bytes each."""
 
     @property
-    def envelope(self) -> Envelope:
-        return self.planned.envelope
-
-    @property
     def frames(self) -> NDArray[np.uint8]:
         """Its pictures in one run, copied only if they came in several. Waits until they are here."""
         pictures = [brought.wait().numpy() for brought in self.pictures]
         return pictures[0] if len(pictures) == 1 else np.concatenate(pictures)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A chunk whose latents are here."""
+
+    planned: Outstanding
+    result: Result
+    latents_BFCYX: Tensor
+    phases_ms: Mapping[str, float]
+
+    @property
+    def envelope(self) -> Envelope:
+        return self.planned.envelope
 
 
 class StreamDecoder:
@@ -89,11 +89,11 @@ class StreamDecoder:
         self._state = state
 
     @torch.inference_mode()
-    def decode(self, chunk: Arrived, until: int, history: History) -> None:
+    def decode(self, chunk: Outstanding, latents_BFCYX: Tensor, until: int, history: History) -> None:
         """Pictures of the chunk's latent frames before number `until`, where they are not made yet. A GPU is not waited for."""
         if until <= chunk.decoded:
             return
-        latents_BFCYX = chunk.latents_BFCYX[:, chunk.decoded : until]
+        latents_BFCYX = latents_BFCYX[:, chunk.decoded : until]
         with self._aside(latents_BFCYX):
             with self._stopwatch.span("decode"):
                 pixels_BTCYX, self._state = self._vae.decode(latents_BFCYX, self._state)

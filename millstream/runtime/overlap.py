@@ -34,7 +34,7 @@ class Depths:
     send_first: bool = True
     """Whether the next chunk leaves before this one's pictures are here: with decoded anchors, when its anchor is there."""
     shares_device: bool = False
-    """Whether pictures are made by the device that generates: they are queued first, and the next chunk behind them."""
+    """Whether pictures are made by the device that generates: they are queued behind their chunk, and the next one after."""
 
     def __post_init__(self) -> None:
         if self.d_in < 1 or self.d_out < 1:
@@ -128,7 +128,11 @@ class OverlappedStream:
             parcel = self._session.plan_chunk()
             if parcel is None:
                 return
-            self._flying.append((self._transport.post([parcel]), planned_s))
+            posted = self._transport.post([parcel])
+            self._flying.append((posted, planned_s))
+            if self._depths.shares_device:
+                for latents in posted.ahead():
+                    self._session.decode_ahead(latents)
             self.most_flying = max(self.most_flying, len(self._flying))
             if self._left is not None:
                 self._left -= 1

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
@@ -27,6 +28,9 @@ class Posted(Protocol):
     """Chunks on their way."""
 
     def done(self) -> bool: ...
+
+    def ahead(self) -> list[Tensor]:
+        """Latents that are being made on this process's device, if any are: what is queued there now comes after them."""
 
     def result(self) -> list[Delivery]:
         """Waits. Asked for in the order of posts."""

@@ -17,6 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from torch import Tensor
+
 from millstream.core.envelope import Action
 from millstream.core.errors import EnvelopeRefused, MeshError, MeshLost
 from millstream.runtime.link import Answer, MeshLink
@@ -63,6 +65,9 @@ class Flight:
 
     def done(self) -> bool:
         return all(future.done() for future in self.sent)
+
+    def ahead(self) -> list[Tensor]:
+        return []  # made elsewhere
 
     def result(self) -> list[Delivery]:
         return self.transport.land(self).deliveries

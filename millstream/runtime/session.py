@@ -230,21 +230,27 @@ class Session:
         self._history.push(envelope.start_frame, latents, window=envelope.window, sink=envelope.sink)
         return Arrived(planned, result, latents, delivery.phases_ms)
 
+    def decode_ahead(self, latents: Tensor) -> None:
+        """Have all pictures made of the chunk that was planned last, whose latents a device may still be at work on. Not where
+        later chunks are built on pictures: those wait for their latents."""
+        planned = self._outstanding[-1]
+        if self.config.anchor != "decoded":
+            self._decode(planned, self._checked(latents, planned.envelope), planned.envelope.frames)
+
     def decode_anchor(self, arrived: Arrived) -> None:
         """Only the pictures that the next chunk is built on: none, unless its window begins in this one."""
-        self._parts.stopwatch.attend_to(arrived.envelope)
-        self._decoder.decode(arrived, self._anchor_frames(arrived.envelope), self._history)
+        self._decode(arrived.planned, arrived.latents_BFCYX, self._anchor_frames(arrived.envelope))
 
     def decode_all(self, arrived: Arrived) -> None:
         """Have all its pictures made. A GPU is not waited for: `finish` does that."""
         self.decode_anchor(arrived)
-        self._decoder.decode(arrived, arrived.envelope.frames, self._history)
+        self._decode(arrived.planned, arrived.latents_BFCYX, arrived.envelope.frames)
 
     def finish(self, arrived: Arrived, *, shared_ms: Mapping[str, float] | None = None) -> Chunk:
         """Make the pictures. Whether the anchor's came earlier changes no bit of them."""
         planned, envelope, digest = arrived.planned, arrived.envelope, arrived.result.digest
         self.decode_all(arrived)
-        frames = arrived.frames[: planned.real_frames]
+        frames = planned.frames[: planned.real_frames]
         if self._journal is not None:
             self._journal.write(envelope, digest, planned.receipts)
         phases = Counter(self._parts.stopwatch.lap(envelope) | dict(shared_ms or {}))
@@ -291,6 +297,10 @@ class Session:
         self._forget()
         self._outstanding.clear()
         self._exhausted = True
+
+    def _decode(self, planned: Outstanding, latents_BFCYX: Tensor, until: int) -> None:
+        self._parts.stopwatch.attend_to(planned.envelope)
+        self._decoder.decode(planned, latents_BFCYX, until, self._history)
 
     def _forget(self) -> None:
         """A new epoch starts from nothing."""

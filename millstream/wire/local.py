@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch import Tensor
+
 from millstream.wire.parcel import Delivery, Parcel
 
 
 class Started(Protocol):
     """Chunks that a device works on."""
+
+    def ahead(self) -> list[Tensor]:
+        """Their latents where they are made, on which a device may still be at work."""
 
     def result(self) -> list[Delivery]:
         """Waits."""
@@ -32,6 +37,9 @@ class Handed:
 
     def done(self) -> bool:
         return True
+
+    def ahead(self) -> list[Tensor]:
+        return self.started.ahead()
 
     def result(self) -> list[Delivery]:
         return self.started.result()

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from torch import Tensor
+
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt
 from millstream.runtime.admission import AdmissionConfig
@@ -48,6 +50,9 @@ class Landed:
 
     def done(self) -> bool:
         return True
+
+    def ahead(self) -> list[Tensor]:
+        return []
 
     def result(self) -> list[Delivery]:
         return self.deliveries

@@ -6,6 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from torch import Tensor
+
 from millstream.runtime.engine import Engine
 from millstream.runtime.notices import Ended, Notice, Pictured
 from millstream.runtime.session import Chunk
@@ -66,6 +68,9 @@ class FakePost:
 
     def done(self) -> bool:
         return False
+
+    def ahead(self) -> list[Tensor]:
+        return []
 
     def result(self) -> list[Delivery]:
         for name in self._names:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from millstream.core.controls import Cut, Pause, SetPrompt
 from millstream.core.errors import ConfigError
@@ -81,6 +82,9 @@ class TracedPost:
     def done(self) -> bool:
         return False
 
+    def ahead(self) -> list[Tensor]:
+        return []
+
     def result(self) -> list[Delivery]:
         assert self._trace.flying.popleft() is self, "results are asked for in order"
         self._trace.events.append(f"have {self._parcel.envelope.chunk_index}")
@@ -96,7 +100,7 @@ def traced(session: Session, depths: Depths, chunks: int) -> Trace:
         return finish(arrived, **options)
 
     def queued(arrived: Any) -> None:
-        if arrived.decoded < arrived.envelope.frames:
+        if arrived.planned.decoded < arrived.envelope.frames:
             trace.events.append(f"decode {arrived.envelope.chunk_index}")
         decode_all(arrived)
 
@@ -117,6 +121,23 @@ def test_the_next_chunk_leaves_before_the_last_ones_pictures_are_made() -> None:
 def test_on_a_device_that_does_both_pictures_are_queued_before_the_next_chunk_and_waited_for_behind_it() -> None:
     events = traced(tiny_engine().session("sea", **SMALL), QUEUED, 2).events
     assert events == ["send 0", "have 0", "decode 0", "send 1", "show 0", "have 1", "decode 1", "show 1"]
+
+
+@pytest.mark.parametrize(("anchor", "decoded"), [("off", [3, 3, 3]), ("latent", [3, 3, 3]), ("decoded", [0, 0, 0])])
+def test_pictures_are_queued_before_anybody_looks_at_the_latents_unless_chunks_are_built_on_them(
+    anchor: str, decoded: list[int]
+) -> None:
+    engine = tiny_engine()
+    session = engine.session("sea", **SMALL, anchor=anchor)
+    receive, found = session.receive, []
+
+    def received(delivery: Delivery) -> Any:
+        found.append(session._outstanding[0].decoded)
+        return receive(delivery)
+
+    session.receive = received  # type: ignore[method-assign]
+    assert len(list(OverlappedStream(session, engine.transport, QUEUED).stream(3))) == 3
+    assert found == decoded
 
 
 @pytest.mark.parametrize("d_in", [1, 2, 4])

@@ -107,6 +107,31 @@ def test_interleaved_sessions_are_each_what_they_are_alone(engine: Engine) -> No
             assert owner.digests(4)[:4] == expected[seed]
 
 
+def test_a_commit_is_made_when_its_pictures_are_out_and_paid_for_with_the_next_chunk(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, events, slow_s = engine.settle, list[str](), 0.2
+    with running(engine) as service:
+
+        def slowly() -> None:
+            events.append("commit")
+            assert any(cache.owed for cache in engine.generator.caches.values())
+            time.sleep(slow_s)
+            settle()
+
+        def tell(notice: Notice) -> None:
+            events.extend(["pictures"] if isinstance(notice, Pictured) else [])
+            owner(notice)
+
+        monkeypatch.setattr(engine, "settle", slowly)
+        owner = Owner()
+        service.open(request(engine, "a"), tell)
+        service.watch("a")
+        owner.digests(4)
+        assert events[:7] == ["pictures", "commit"] * 3 + ["pictures"]
+        assert service.metrics().scheduler.busy_s > 3 * slow_s
+
+
 def test_nobody_is_ahead_of_the_viewer_by_more_than_the_lead(engine: Engine) -> None:
     with running(engine) as service:
         owner = Owner()

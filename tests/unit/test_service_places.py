@@ -187,6 +187,28 @@ def test_out_of_memory_in_one_sessions_chunk_ends_that_session(engine: Engine, m
         wait_for_places(service, 1)
 
 
+def test_out_of_memory_in_one_sessions_commit_ends_that_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = engine.settle
+
+    def failing() -> None:
+        cache = engine.generator.caches.get("greedy")
+        if cache is not None and cache.owed is not None and cache.ring.newest > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        settle()
+
+    with running(engine) as service:
+        monkeypatch.setattr(engine, "settle", failing)
+        greedy, good = Owner(), Owner()
+        for name, owner in (("greedy", greedy), ("good", good)):
+            service.open(request(engine, name), owner)
+            service.watch(name)
+        heard = greedy.wait_for((Pictured, Ended), lambda found: isinstance(found[-1], Ended) if found else False)
+        assert [type(notice) for notice in heard] == [Pictured, Pictured, Ended], "its pictures were out"
+        assert "choose a smaller size or window" in heard[-1].reason
+        assert len(good.digests(4)) == 4
+        wait_for_places(service, 1)
+
+
 @pytest.mark.parametrize(("terms", "said"), [(dict(max_chunks=2), "2 chunks"), (dict(max_life_s=0.2), "0.2 s")])
 def test_a_session_ends_at_its_own_limit_and_gives_up_its_place(engine: Engine, terms: dict[str, float], said: str) -> None:
     with running(engine, memory=BYTES) as service:
