@@ -31,7 +31,7 @@ def phase_parts(about: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
             fp8=named.group(1).split() if named else (),
             low_attention="low_attention" in fast,
         )
-    except (MillstreamError, KeyError, ValueError, TypeError):
+    except (MillstreamError, KeyError, ValueError, TypeError, OverflowError):
         return {}  # anybody can write a trace: what is not understood is not counted
 
 

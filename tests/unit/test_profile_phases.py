@@ -76,6 +76,7 @@ def test_a_chunk_of_fewer_frames_has_less_work() -> None:
         {"steps": 4},
         {"steps": [1, 2]},
         {"frames_per_chunk": 0},
+        {"frames_per_chunk": float("inf")},
     ],
 )
 def test_what_a_trace_does_not_say_clearly_is_not_counted(unknown: dict[str, Any]) -> None:
