@@ -72,7 +72,8 @@ def chrome_trace(spans: Iterable[Span], *, metadata: Mapping[str, Any]) -> dict[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkTiming:
-    """One chunk: the wall time from plan to frames, and the phases inside it."""
+    """One chunk: the wall time from plan to frames, with the commit of the chunk before if it was put off, and the phases
+    inside it."""
 
     total_ms: float
     phases_ms: Mapping[str, float]

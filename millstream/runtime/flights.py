@@ -143,7 +143,8 @@ class Flights:
             chunk, begun = None, time.monotonic()
             if landing.arrived is not None:
                 try:
-                    chunk = landing.session.finish(landing.arrived, shared_ms=landing.phases_ms)
+                    before_s = landing.seat.commit_s
+                    chunk = landing.session.finish(landing.arrived, shared_ms=landing.phases_ms, before_s=before_s)
                 except Exception as error:
                     failures.append(Failure(landing.seat, error, landing.arrived.envelope.chunk_index))
                     continue

@@ -246,8 +246,11 @@ class Session:
         self.decode_anchor(arrived)
         self._decode(arrived.planned, arrived.latents_BFCYX, arrived.envelope.frames)
 
-    def finish(self, arrived: Arrived, *, shared_ms: Mapping[str, float] | None = None) -> Chunk:
-        """Make the pictures. Whether the anchor's came earlier changes no bit of them."""
+    def finish(self, arrived: Arrived, *, shared_ms: Mapping[str, float] | None = None, before_s: float = 0.0) -> Chunk:
+        """Make the pictures. Whether the anchor's came earlier changes no bit of them.
+
+        `before_s` is what the commit of the chunk before took, if that was made when its pictures were out.
+        """
         planned, envelope, digest = arrived.planned, arrived.envelope, arrived.result.digest
         self.decode_all(arrived)
         frames = planned.frames[: planned.real_frames]
@@ -261,7 +264,7 @@ class Session:
             frames=frames,
             prompts=envelope.prompts,
             receipts=planned.receipts,
-            timing=ChunkTiming(total_ms=1000.0 * (time.perf_counter() - planned.begun), phases_ms=dict(phases)),
+            timing=ChunkTiming(total_ms=1000.0 * (before_s + time.perf_counter() - planned.begun), phases_ms=dict(phases)),
             digest=digest,
         )
 

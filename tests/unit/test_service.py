@@ -127,9 +127,13 @@ def test_a_commit_is_made_when_its_pictures_are_out_and_paid_for_with_the_next_c
         owner = Owner()
         service.open(request(engine, "a"), tell)
         service.watch("a")
-        owner.digests(4)
+        shown = owner.wait_for(Pictured, lambda found: len(found) >= 4)
         assert events[:7] == ["pictures", "commit"] * 3 + ["pictures"]
         assert service.metrics().scheduler.busy_s > 3 * slow_s
+        timings = [notice.chunk.timing for notice in shown]
+        assert all(timing.total_ms > 1e3 * slow_s for timing in timings[1:])
+        assert ["commit" in timing.phases_ms for timing in timings[:4]] == [False, True, True, True]
+        assert all(sum(timing.phases_ms.values()) <= timing.total_ms for timing in timings)
 
 
 def test_nobody_is_ahead_of_the_viewer_by_more_than_the_lead(engine: Engine) -> None:
