@@ -43,6 +43,8 @@ FAINT = {"faint": 0.1, "fainter": 0.03}
 """How levels of a noisy past are moved towards none: half of them lie below 9%, or below 3%."""
 NEARLY_NOISE = 3.0
 """The same as levels of sampling: half of them lie above 75%."""
+ALL_ALIKE = 1.0
+"""No level of noise more often than another."""
 GOES_ON = dict.fromkeys(
     (
         "teacher forcing, matched",
@@ -65,19 +67,16 @@ def _past_at(*levels: float) -> Ways:
     return {f"past at {level:g}": {"context_noise": level} for level in levels}
 
 
-def _all(changed: dict[str, Any], ways: Ways) -> Ways:
-    return {name: changed | changes for name, changes in ways.items()}
-
-
 OWN_WAY: Ways = {"": {}}
+MANY_STEPS = {"steps": even_steps(8)}
 WAYS: dict[str, Ways] = {
     "self-forcing": OWN_WAY | _in_steps(1, 4),
     "diffusion forcing": OWN_WAY | _past_at(100.0, 300.0),
     "diffusion forcing, matched": OWN_WAY | _past_at(100.0, 300.0),
     **{f"diffusion forcing, {how}": OWN_WAY | _past_at(50.0, 100.0) for how in FAINT},
     **{f"diffusion forcing, matched, {how}": OWN_WAY | _past_at(50.0, 100.0) for how in FAINT},
-    "teacher forcing, flow": _all(_in_steps(8)["steps 8"], OWN_WAY),
-    "diffusion forcing, flow": _all(_in_steps(8)["steps 8"], OWN_WAY | _past_at(100.0, 200.0)),
+    "teacher forcing, flow": {"": MANY_STEPS},
+    "diffusion forcing, flow": {way: MANY_STEPS | past for way, past in (OWN_WAY | _past_at(100.0, 200.0)).items()},
 }
 WARM_UP = 8
 """One step in so many: the recipe's warm-up would be most of a stage that is cut short."""
@@ -125,8 +124,8 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
         return replace(stage, name="flow", ema=clean.ema, options=kept | {"forcing": forcing, "shift": shift})
 
     return {
-        "teacher forcing, flow": (*shared, many("teacher", 3.0)),
-        "diffusion forcing, flow": (*shared, many("diffusion", 1.0)),
+        "teacher forcing, flow": (*shared, many("teacher", teacher.options["shift"])),
+        "diffusion forcing, flow": (*shared, many("diffusion", ALL_ALIKE)),
         "teacher forcing": (*shared, clean),
         "diffusion forcing": (*shared, noisy(NEARLY_NOISE)),
         **{f"diffusion forcing, {how}": (*shared, noisy(shift)) for how, shift in FAINT.items()},
