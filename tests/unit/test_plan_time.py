@@ -203,6 +203,18 @@ def test_apart_the_period_is_the_slower_side_and_together_it_is_their_sum() -> N
     assert apart.serialised_ms > apart.period_ms
 
 
+@pytest.mark.parametrize(
+    ("gpus", "topology", "waits"), [("H200", "local", False), ("3xH200", "front+tp2", False), ("2xH200", "tp2", True)]
+)
+def test_a_first_frame_waits_for_a_commit_only_where_ranks_share_the_fronts_device(
+    gpus: str, topology: str, waits: bool
+) -> None:
+    stream = work("1.3b", 480, 832, 9)
+    layout, bare = Topology.parse(topology), replace(stream, commit=False)
+    first, without = (chunk_time(each, parse_fleet(gpus), layout).first_frame_ms for each in (stream, bare))
+    assert (first > without, first == without) == (waits, not waits)
+
+
 def test_a_layer_pipeline_gives_one_session_nothing_and_several_their_share() -> None:
     workload = work("14b", 320, 576, 6)
     fleet = parse_fleet("5xH200")
