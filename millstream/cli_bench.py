@@ -66,7 +66,7 @@ def quality(
     shape: ShapeOptions,
     chunks: Annotated[int, typer.Option(help="Chunks that are compared, from the first.")] = 6,
     exact: Annotated[bool, typer.Option(help="Compare with float32 too.")] = True,
-    prompts: Annotated[int, typer.Option(help="For Brook: prompts judged for adherence, plain and fast; 256 tell a point.")] = 0,
+    prompts: Annotated[int, typer.Option(help="For Brook: prompts judged, plain and fast; 256 tell a point.")] = 0,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
