@@ -178,7 +178,7 @@ class Engine:
 
     def settle(self) -> None:
         """Make the commits that sessions owe, now that their pictures are out. Waits for them."""
-        if self._generator is not None and not self.speed.paired_commits:
+        if self._generator is not None and self._generator.commits == "later":
             self._generator.settle_commits()
             if self.device.type == "cuda":
                 torch.cuda.current_stream(self.device).synchronize()

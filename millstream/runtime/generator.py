@@ -162,7 +162,7 @@ class Generator:
         denoising = sampler.denoising(latents, kind.steps, memory, cross, noise)
         owed, caches[0].owed = caches[0].owed, None
         clean = yield from tally.count(denoising if owed is None else carrying(owed, denoising))
-        brought = [Brought.of(latents) for latents in clean.split(1)]  # read while the commit runs
+        brought = [Brought.of(latents) for latents in clean.split(1)]  # read while the device goes on
         if kind.commit:
             settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
             if by_itself and self.commits != "at once":
