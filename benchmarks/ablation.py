@@ -9,7 +9,7 @@ teacher forcing      few steps learnt with clean frames of real clips as context
 diffusion forcing    the same with noisy ones, most of them nearly noise; also streamed with a noised past
 ..., matched         teacher forcing, then distribution matching after real frames, clean or noisy
 ..., faint           either with little noise, most of the time
-..., flow            the many steps of a teacher, learnt on with a past of either kind; streamed in 8
+..., flow            the many steps of a teacher, learnt on with a past of either kind; streamed in 8, its past clean or noisy
 self-forcing         the same after the student's own; also streamed in 1 and in 4 steps
 no initialisation    self-forcing straight from the teacher
 
@@ -75,8 +75,10 @@ WAYS: dict[str, Ways] = {
     "diffusion forcing, matched": OWN_WAY | _past_at(100.0, 300.0),
     **{f"diffusion forcing, {how}": OWN_WAY | _past_at(50.0, 100.0) for how in FAINT},
     **{f"diffusion forcing, matched, {how}": OWN_WAY | _past_at(50.0, 100.0) for how in FAINT},
-    "teacher forcing, flow": {"": MANY_STEPS},
-    "diffusion forcing, flow": {way: MANY_STEPS | past for way, past in (OWN_WAY | _past_at(100.0, 200.0)).items()},
+    **{
+        f"{forcing} forcing, flow": {way: MANY_STEPS | past for way, past in (OWN_WAY | _past_at(100.0, 200.0)).items()}
+        for forcing in ("teacher", "diffusion")
+    },
 }
 WARM_UP = 8
 """One step in so many: the recipe's warm-up would be most of a stage that is cut short."""
@@ -118,14 +120,13 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
 
     teacher = plan.stage("teacher")
 
-    def many(forcing: str, shift: float) -> StagePlan:
+    def many(forcing: str) -> StagePlan:
         kept = {name: teacher.options[name] for name in ("drop", "window")}
         stage = cut_short(teacher, scale.flow_steps)
-        return replace(stage, name="flow", ema=clean.ema, options=kept | {"forcing": forcing, "shift": shift})
+        return replace(stage, name="flow", ema=clean.ema, options=kept | {"forcing": forcing, "shift": ALL_ALIKE})
 
     return {
-        "teacher forcing, flow": (*shared, many("teacher", teacher.options["shift"])),
-        "diffusion forcing, flow": (*shared, many("diffusion", ALL_ALIKE)),
+        **{f"{forcing} forcing, flow": (*shared, many(forcing)) for forcing in ("teacher", "diffusion")},
         "teacher forcing": (*shared, clean),
         "diffusion forcing": (*shared, noisy(NEARLY_NOISE)),
         **{f"diffusion forcing, {how}": (*shared, noisy(shift)) for how, shift in FAINT.items()},

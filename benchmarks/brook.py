@@ -18,7 +18,6 @@ import sys
 import time
 
 RUNS, WARM_UP, CHUNKS = 3, 6, 40
-PROMPT = "a red balloon drifts over green hills at dawn"
 AT_MOST = {"load_seconds": 3.0, "first_frame_seconds": 1.5, "peak_gib": 1.5}
 AT_LEAST = {"frames_per_second": 24.0}
 
@@ -27,11 +26,12 @@ def measure(weights: str, dtype: str, chunks: int, warm_up: int) -> dict[str, fl
     """One life of a process, from the import to a steady stream."""
     begun = time.perf_counter()
     from millstream import Engine
+    from millstream.core.examples import DEFAULT_PROMPT
 
     imported = time.perf_counter()
     engine = Engine("brook", weights=weights, device="cpu", dtype=dtype)
     loaded = time.perf_counter()
-    stream = engine.session(PROMPT).stream()
+    stream = engine.session(DEFAULT_PROMPT).stream()
     next(stream)
     first = time.perf_counter()
     for _ in range(warm_up - 1):

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from benchmarks.report import write_report
 from millstream.core.controls import WeightedPrompt
 from millstream.core.envelope import Envelope, Result
+from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
 from millstream.core.topology import FRONT, LEADER, Topology
 from millstream.parallel.groups import create_groups
@@ -43,7 +44,7 @@ def parcel(*, with_tensors: bool) -> Parcel:
         start_frame=21, frames=frames, init_cache=False, reset_kv=True, reset_cross=False, recompute=True,
         context_indices=(18, 19, 20), steps=(1000.0, 937.5, 833.3, 625.0), commit=True, context_noise=0.0, expected_calls=6,
         window=stream.window, sink=0, positions="absolute", seed=5, noise_scale=1.0, kv_bias=1.0,
-        prompts=(WeightedPrompt("a red balloon drifts over green hills at dawn"),), conditioning_id="0123456789abcdef",
+        prompts=(WeightedPrompt(DEFAULT_PROMPT),), conditioning_id="0123456789abcdef",
     )  # fmt: skip
     return Parcel(envelope=envelope, latents_in=latents, context_frames=latents.clone() if with_tensors else None)
 

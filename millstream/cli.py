@@ -18,6 +18,7 @@ from millstream.cli_profile import profile
 from millstream.cli_serve import bench, serve
 from millstream.cli_train import train
 from millstream.core.errors import ConfigError
+from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.torch_settings import settle_torch
 
 app = typer.Typer(
@@ -36,9 +37,6 @@ app.command()(serve)
 bench.command()(stream)
 bench.command()(quality)
 bench.command()(overlap)
-
-
-DEFAULT_PROMPT = "a red balloon drifts over green hills at dawn"
 
 
 @app.callback(invoke_without_command=True)

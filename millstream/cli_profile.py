@@ -9,6 +9,7 @@ import typer
 
 from millstream.cli_options import ModelOptions, ShapeOptions, grouped
 from millstream.cli_parts import TopologyName, parse_numbers, plain_errors
+from millstream.core.examples import DEFAULT_PROMPT
 
 profile = typer.Typer(
     name="profile",
@@ -22,7 +23,7 @@ profile = typer.Typer(
 @grouped
 def run(
     *,
-    prompt: Annotated[str, typer.Argument(help="What the stream shows.")] = "a red balloon drifts over green hills at dawn",
+    prompt: Annotated[str, typer.Argument(help="What the stream shows.")] = DEFAULT_PROMPT,
     on: ModelOptions,
     shape: ShapeOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="The trace: .json or .json.gz.")] = Path("out/trace.json.gz"),

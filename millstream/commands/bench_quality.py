@@ -25,11 +25,11 @@ from millstream.commands.ranks import Wanted, open_engine
 from millstream.commands.report import describe, make_folder, tell
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
+from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
 from millstream.runtime.engine import stream_config
 
-PROMPT = "a red balloon drifts over green hills at dawn"
 INFINITE_DB = 99.0
 """Stands for the PSNR of equal pictures, which JSON cannot hold."""
 
@@ -95,7 +95,7 @@ def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Sp
     torch.backends.cudnn.allow_tf32 = False  # float32 is to be float32
     engine = open_engine(replace(request, dtype=dtype, speed=speed))
     streamed = Streamed([], [])
-    with engine.session(PROMPT, config=config) as session:
+    with engine.session(DEFAULT_PROMPT, config=config) as session:
         for _ in range(request.chunks):
             parcel = session.plan_chunk()
             assert parcel is not None, "nothing stops this stream"

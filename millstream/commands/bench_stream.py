@@ -1,7 +1,7 @@
 """`millstream bench stream`: one stream on this device, its window full, and where each chunk's time goes.
 
-End to end: a frame counts when it is bytes on the host. Nothing is left out of the wall time; phases are what was
-measured inside it, and `rest` is what none of them accounts for.
+End to end: a frame counts when it is bytes on the host. Between the first and the last chunk that count nothing is left out
+of the wall time; phases are what was measured inside it, and `rest` is what none of them accounts for.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from millstream.commands.memory import bytes_in_use, most_bytes_in_use, plain_ou
 from millstream.commands.ranks import Wanted, load_engine
 from millstream.commands.report import describe, make_folder, tell
 from millstream.commands.stream_floor import Setting, measure_floor
-from millstream.commands.stream_sessions import MAX_SESSIONS, MIB, PROMPT, measure_sessions, settling_chunks, show_sessions
+from millstream.commands.stream_sessions import MAX_SESSIONS, MIB, measure_sessions, settling_chunks, show_sessions
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
+from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
+from millstream.ops.conv3 import find_convolution
 from millstream.planner.phase_work import Part, chunk_parts
 from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.overlap import OverlappedStream, depths_for
@@ -85,7 +87,7 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
     begun = time.perf_counter()
     engine = load_engine(request, config)
     loaded = time.perf_counter()
-    session = engine.session(PROMPT, config=config)
+    session = engine.session(DEFAULT_PROMPT, config=config)
     next(session.stream(1))
     first = time.perf_counter()
     for _ in session.stream(settling_chunks(engine, config) - 1):
@@ -93,7 +95,7 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
     warm = time.perf_counter()
     steady = bytes_in_use(engine.device)
     samples = _samples(engine, session, request.chunks)
-    ended, peak = time.perf_counter(), most_bytes_in_use(engine.device)  # before the floor, which takes memory of its own
+    peak = most_bytes_in_use(engine.device)  # before the floor, which takes memory of its own
     engine.warm_up(session)
     session.close()
     frames, again = sum(sample.frames for sample in samples), _first_chunk(engine, config)
@@ -102,7 +104,7 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
         "speed": engine.speed.names,
         "fp8": engine.speed.fp8,
         "dtype": str(engine.dtype).removeprefix("torch."),
-        "fps": frames / (ended - warm),
+        "fps": 1e3 * frames / sum(sample.period_ms for sample in samples),
         "chunk_ms": _percentiles([sample.period_ms for sample in samples]),
         "phases": _phases(request, engine, config, samples, floor),
         "calls_ms": [statistics.median(calls) for calls in zip(*(sample.calls_ms for sample in samples), strict=True)],
@@ -115,13 +117,14 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
 
 
 def _samples(engine: Engine, session: Session, count: int) -> list[Sample]:
+    """Of the middle of a stream: a device that works ahead makes its first chunk late and its last one early."""
     samples, before = [], time.perf_counter()
     stream = OverlappedStream(session, engine.transport, depths_for(engine.topology, engine.device))
-    for chunk in stream.stream(count):
+    for chunk in stream.stream(1 + count + 1):
         now = time.perf_counter()
         samples.append(_sample(engine, session, chunk, 1e3 * (now - before)))
         before = now
-    return samples
+    return samples[1:-1]
 
 
 def _sample(engine: Engine, session: Session, chunk: Chunk, period_ms: float) -> Sample:
@@ -180,14 +183,16 @@ def _paired_ms(floor: dict[str, float]) -> dict[str, float]:
 
 
 def _floor(request: StreamRequest, engine: Engine, config: StreamConfig) -> dict[str, float]:
-    setting = Setting(device=engine.device, dtype=engine.dtype, fp8=bool(request.speed.fp8) and engine.device.type == "cuda")
+    own = find_convolution() if engine.speed.own_convolution else None
+    fp8 = bool(request.speed.fp8) and engine.device.type == "cuda"
+    setting = Setting(device=engine.device, dtype=engine.dtype, fp8=fp8, own=own)
     return measure_floor(engine.spec, config, setting, chunks=min(request.chunks, 10))
 
 
 def _first_chunk(engine: Engine, config: StreamConfig) -> ChunkTiming:
     """From asking for a session to its first frames, in an engine that has streamed before."""
     begun = time.perf_counter()
-    with engine.session(PROMPT, config=config) as session:
+    with engine.session(DEFAULT_PROMPT, config=config) as session:
         chunk = next(session.stream(1))
         return replace(chunk.timing, total_ms=1e3 * (time.perf_counter() - begun))
 

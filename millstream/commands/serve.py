@@ -16,6 +16,7 @@ from millstream.commands.memory import free_bytes, plain_out_of_memory, session_
 from millstream.commands.ranks import ModelRequest, load_engine, take_place
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
+from millstream.core.examples import EXAMPLES
 from millstream.core.presets import find_model
 from millstream.parallel.spatial import check_rows
 from millstream.runtime.admission import AdmissionConfig
@@ -43,14 +44,6 @@ MEMORY_SHARE = 0.5
 STOP_S = 5
 """For requests under way, once it is told to stop."""
 MAX_CONNECTIONS = 512
-EXAMPLES = (
-    "a red balloon drifts over green hills at dawn",
-    "a yellow boat on the sea at sunset",
-    "a white bird over the forest in the snow",
-    "a blue kite above the desert at noon",
-    "a paper lantern in the city at night in the rain",
-    "a comet in outer space",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

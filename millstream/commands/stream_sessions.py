@@ -16,10 +16,10 @@ from rich.console import Console
 from millstream.commands.memory import bytes_in_use, session_bytes
 from millstream.commands.ranks import Wanted, load_engine
 from millstream.core.config import StreamConfig
+from millstream.core.examples import DEFAULT_PROMPT
 from millstream.runtime.engine import Engine
 from millstream.runtime.session import Chunk, Session
 
-PROMPT = "a red balloon drifts over green hills at dawn"
 SETTLE = 3
 """Chunks after the window is full before anything counts."""
 MAX_SESSIONS = 64
@@ -45,7 +45,7 @@ def measure_sessions(wanted: Wanted, config: StreamConfig, *, count: int, togeth
     engine = load_engine(wanted, config)
     sessions, in_use = [], [bytes_in_use(engine.device)]
     for seed in range(count):
-        sessions.append(engine.session(PROMPT, config=replace(config, seed=seed)))
+        sessions.append(engine.session(DEFAULT_PROMPT, config=replace(config, seed=seed)))
         for _ in sessions[-1].stream(settling_chunks(engine, config)):
             pass
         in_use.append(bytes_in_use(engine.device))

@@ -11,6 +11,7 @@ import msgspec
 
 from millstream.core.controls import AnyControl, Pause, Resume
 from millstream.core.errors import ProtocolBroken
+from millstream.core.examples import EXAMPLES
 from millstream.load.connection import Connection
 from millstream.load.messages import (
     VERSION,
@@ -27,7 +28,7 @@ from millstream.load.messages import (
     StopSession,
 )
 from millstream.load.record import Record
-from millstream.load.script import PROMPTS, Act, Babble, Change, Doze, Leave, Rest, Temper, acts
+from millstream.load.script import Act, Babble, Change, Doze, Leave, Rest, Temper, acts
 
 ANSWER_S = 15.0
 """Patience with a server that was asked something."""
@@ -77,7 +78,7 @@ class Person:
     async def _enter(self) -> bool:
         """Whether there was room."""
         asked = time.monotonic()
-        prompts = self._prompts or PROMPTS
+        prompts = self._prompts or EXAMPLES
         await self._connection.say(
             Start(
                 version=VERSION,

@@ -12,14 +12,8 @@ from dataclasses import dataclass, field
 
 from millstream.core.controls import AnyControl, Cut, SetPrompt, SetSeed, Switch
 from millstream.core.errors import ConfigError
+from millstream.core.examples import EXAMPLES
 
-PROMPTS = (
-    "a red balloon drifts over green hills at dawn",
-    "a lighthouse on a cliff in a storm at night",
-    "a sailing boat on a calm sea at noon",
-    "snow falls on a small house in the evening",
-)
-"""For servers that offer no examples."""
 NONSENSE = ("{", "[]", '"hello"', '{"type": "sing"}', '{"type": "ping", "t": "now"}', '{"type": "control", "control": 7}')
 
 
@@ -137,4 +131,4 @@ def acts(temper: Temper, prompts: Sequence[str], *, seed: int, person: int) -> I
     chance = random.Random(f"{seed}/{person}")
     while True:
         for deal in chance.sample(temper.deck, len(temper.deck)):
-            yield chance.uniform(*temper.think_s), deal(chance, prompts or PROMPTS)
+            yield chance.uniform(*temper.think_s), deal(chance, prompts or EXAMPLES)

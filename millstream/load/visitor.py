@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from millstream.core.errors import ProtocolBroken
+from millstream.core.examples import DEFAULT_PROMPT
 from millstream.load.connection import Connection
 from millstream.load.messages import VERSION, Attach, ChunkHeader, Ended, Error, Hello, Live, Start, StopSession
-from millstream.load.script import PROMPTS
 
 PATIENCE_S = 30.0
 Answer = TypeVar("Answer", Hello, Live, Ended, ChunkHeader)
@@ -42,7 +42,7 @@ class Visitor:
     async def ask(self, *, fps: float, lead_s: float | None = None) -> str:
         """For a session, and be live with it. Raises `Refused` when there is no room."""
         await self._connection.say(
-            Start(version=VERSION, prompt=PROMPTS[0], fps=fps, seed=0, formats=self._formats, wait=False, lead_s=lead_s)
+            Start(version=VERSION, prompt=DEFAULT_PROMPT, fps=fps, seed=0, formats=self._formats, wait=False, lead_s=lead_s)
         )
         return await self._become_live()
 

@@ -57,6 +57,17 @@ def gaussian(
     return torch.stack(pairs, dim=-1).flatten()[:count].reshape(tuple(shape))
 
 
+def gaussian_rows(shape: Sequence[int], seeds_B: Tensor, *, epoch: int, chunk: int, step: int) -> Tensor:
+    """[B, *shape]: each row what `gaussian` draws from its seed, where the seeds are."""
+    if seeds_B.is_cuda and has_triton():
+        from millstream.ops.kernels.noise import launch_gaussian_rows
+
+        name = dict(epoch=epoch & _WORD, chunk=chunk & _WORD, step=step & _WORD)
+        return launch_gaussian_rows(math.prod(shape), seeds_B, **name).view(len(seeds_B), *shape)
+    name = dict(epoch=epoch, chunk=chunk, step=step)
+    return torch.stack([gaussian(shape, seed=seed, **name, device=seeds_B.device) for seed in seeds_B.tolist()])
+
+
 def _high(product: Tensor) -> Tensor:
     """The upper word, in fresh memory."""
     return (product >> 32).bitwise_and_(_WORD)

@@ -20,7 +20,7 @@ from millstream.models.wan.fast_vae import FastVAE
 from millstream.ops.backend import only_twins
 from millstream.ops.conv3 import SLICES, find_convolution
 from millstream.ops.fp8 import Rows8
-from millstream.ops.noise import gaussian
+from millstream.ops.noise import gaussian, gaussian_rows
 from millstream.ops.pictures import PAST, TAPS, copy_frames, merge_onto, split_frames, sum_taps, to_pictures
 from millstream.ops.pixels import to_bytes
 from millstream.ops.ring_write import write_ring
@@ -153,6 +153,13 @@ def test_noise_in_one_kernel_is_the_same_noise() -> None:
     name = dict(seed=2**40 + 3, epoch=2, chunk=70_000, step=1)
     found = gaussian((1, 3, 16, 60, 104), **name, device=GPU).cpu()
     assert torch.allclose(found, gaussian((1, 3, 16, 60, 104), **name), atol=1e-5)
+
+
+def test_noise_of_many_rows_is_each_ones_own() -> None:
+    seeds, name = torch.tensor([3, 2**40 + 3], device=GPU), dict(epoch=2, chunk=7, step=1)
+    found = gaussian_rows((3, 16, 60, 104), seeds, **name)
+    each = [gaussian((3, 16, 60, 104), seed=seed, **name, device=GPU) for seed in seeds.tolist()]
+    assert torch.equal(found, torch.stack(each))
 
 
 def ring(*, sink: int = 0, positions: str = "absolute") -> KVRing:

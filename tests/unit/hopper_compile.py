@@ -86,7 +86,8 @@ def main() -> None:
     build(pictures._split_frames, "*bf16 *bf16 *bf16 i32 i32", PICTURE)
     build(pictures._sum_taps, "*bf16 *bf16 *bf16 i32 i32 i32 i32", dict(CHANNELS=3, RUN=512))
     build(pictures._to_pictures, "*bf16 *u8 i32 i32 i32 i32 i32 i32 i32", dict(COLOURS=3, RUN=1024))
-    build(noise._gaussian, "*fp32 i32 i32 i32 i32 i64", dict(RUN=1024))
+    for seed, seeded in (("i64", False), ("*i64", True)):
+        build(noise._gaussian, f"*fp32 i32 i32 i32 i32 {seed}", dict(RUN=1024, SEEDED_ROWS=seeded))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def test_variants_differ_in_the_stages_after_the_teacher_alone() -> None:
     many = [found[f"{forcing} forcing, flow"][3] for forcing in ("teacher", "diffusion")]
     assert [stage.choose(FlowOptions).forcing for stage in many] == ["teacher", "diffusion"]
     assert {(stage.method, stage.steps, stage.ema) for stage in many} == {("flow", 40, clean.ema)}
+    assert {stage.choose(FlowOptions).shift for stage in many} == {1.0}, "only the past differs"
     assert (clean.steps, clean.warm_up, clean.options["teacher_steps"]) == (16, 2, 5)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
 from millstream.cli import app
@@ -18,6 +19,7 @@ from millstream.commands.bench_quality import INFINITE_DB, QualityRequest, Strea
 from millstream.commands.bench_quality import measure as measure_quality
 from millstream.commands.bench_stream import StreamRequest, measure
 from millstream.commands.ranks import Wanted
+from millstream.commands.stream_floor import Setting, measure_floor
 from millstream.commands.stream_sessions import MIB, measure_sessions
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
@@ -25,6 +27,7 @@ from millstream.core.speed import ALL, FP8_GROUPS, Speed, parse_speed
 from millstream.planner.flops import call_flops
 from millstream.planner.peaks import vae_state_bytes
 from millstream.planner.phase_work import chunk_parts
+from millstream.planner.vae_layers import decoder_convs
 
 TINY = MODELS["wan-tiny"]
 
@@ -40,6 +43,29 @@ def test_a_chunks_phases_and_the_rest_add_up_to_it() -> None:
     assert all(phases[name]["floor_ms"] > 0 and phases[name]["tflop_s"] > 0 for name in ("step", "commit", "decode"))
     assert measured["fps"] > 0
     assert sum(measured["first_phases_ms"].values()) <= 1e3 * measured["first_frame_s"]["warm"]
+
+
+class Counting:
+    """A convolution that takes every 3x3x3 weight and counts its calls."""
+
+    def __init__(self) -> None:
+        self.canvases: list[tuple[int, ...]] = []
+
+    def pack(self, weight_OITYX: Tensor) -> Tensor | None:
+        return weight_OITYX if weight_OITYX.shape[2:] == (3, 3, 3) else None
+
+    def __call__(self, canvas: Tensor, packed_weight: Tensor) -> Tensor:
+        self.canvases.append(tuple(canvas.shape))
+        return canvas
+
+
+def test_the_floor_has_our_convolution_where_there_is_one() -> None:
+    own, stream = Counting(), TINY.stream
+    setting = Setting(device=torch.device("cpu"), dtype=torch.float32, fp8=False, own=own)
+    measure_floor(TINY, stream, setting, chunks=1)
+    convs = [conv for conv in decoder_convs(TINY.vae, stream.frames_per_chunk, stream.height, stream.width) if conv.taps == 27]
+    expected = [(conv.frames + 2, conv.rows + 2, conv.columns + 2, conv.inner) for conv in convs]
+    assert own.canvases == 2 * expected, "to warm up, and once"
 
 
 def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import WeightsError
+from millstream.core.examples import EXAMPLES
 from millstream.core.presets import MODELS
 from millstream.models import registry
 from millstream.models.brook.bundled import BUNDLED, PATH
 from millstream.runtime.engine import Engine
+from millstream.trainer.data.captions import mentioned
+from millstream.trainer.data.vocabulary import CLASSES
 from millstream.trainer.evaluate.adherence import judge_prompts
-from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
+from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, load_classifier
+from millstream.trainer.evaluate.metrics import impression
 
 CALM = MODELS["brook"].calm
+SEEN_AT_ONCE = ("setting", "time", "weather", "thing", "colour")
+"""Two seconds are few to tell a slow drift from a bob."""
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +45,20 @@ def test_a_damaged_file_is_refused_with_the_fingerprint_it_should_have(tmp_path:
         Engine("brook", weights=BUNDLED, device="cpu")
 
 
-def test_brook_knows_every_word_of_its_calm_prompt(brook: Engine) -> None:
-    assert brook.model.text.embedder.unknown(CALM) == []
+@pytest.mark.parametrize("prompt", [CALM, *EXAMPLES])
+def test_brook_knows_every_word_of_the_prompts_that_come_with_it(brook: Engine, prompt: str) -> None:
+    assert brook.model.text.embedder.unknown(prompt) == []
+
+
+@pytest.mark.parametrize("prompt", EXAMPLES)
+def test_brook_shows_what_the_examples_say(brook: Engine, prompt: str) -> None:
+    with brook.session(prompt) as session:
+        frames = np.concatenate([chunk.frames for chunk in session.stream(3)])[-FRAMES:]
+    judge = load_classifier(JUDGE, torch.device("cpu"))
+    seen = impression(judge, torch.from_numpy(frames).permute(0, 3, 1, 2)[None]).named
+    said = {name: CLASSES[name][i] for name, i in mentioned(prompt).items() if name in SEEN_AT_ONCE}
+    assert {"setting", "thing", "colour"} <= said.keys()
+    assert {name: CLASSES[name][int(seen[name])] for name in said} == said
 
 
 @pytest.mark.parametrize("nothing", ["", "  \n"])

@@ -42,7 +42,7 @@ ARROWS = {
     "cli_train": {"cli_parts", "commands", "trainer", "core"},
     "cli_parts": {"core"},
     "cli_plan": {"cli_options", "cli_parts", "commands", "planner"},
-    "cli_profile": {"cli_options", "cli_parts", "commands"},
+    "cli_profile": {"cli_options", "cli_parts", "commands", "core"},
     "__main__": {"cli"},
 }  # fmt: skip
 """Which room may import which, besides itself."""

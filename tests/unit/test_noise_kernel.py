@@ -9,8 +9,8 @@ if torch.cuda.is_available():
     pytest.skip("a GPU is here: tests/gpu runs this kernel compiled", allow_module_level=True)
 pytest.importorskip("triton", reason="needs Triton, which interprets kernels on a CPU")
 
-from millstream.ops.kernels.noise import launch_gaussian
-from millstream.ops.noise import COMMIT_STEP, gaussian
+from millstream.ops.kernels.noise import launch_gaussian, launch_gaussian_rows
+from millstream.ops.noise import COMMIT_STEP, gaussian, gaussian_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # numpy, inside the interpreter
 
@@ -21,3 +21,12 @@ def test_the_kernel_draws_the_same_normals(count: int, seed: int) -> None:
     name = dict(seed=seed, epoch=1, chunk=70_000, step=COMMIT_STEP)
     found = launch_gaussian(count, **name, device="cpu")
     assert torch.allclose(found, gaussian((count,), **name), atol=2e-6)
+
+
+@pytest.mark.parametrize("count", [7, 4099])
+def test_the_kernel_draws_each_row_from_its_own_seed(count: int) -> None:
+    seeds, name = torch.tensor([5, 0, 2**32 + 5, 5]), dict(epoch=1, chunk=3, step=2)
+    found, expected = launch_gaussian_rows(count, seeds, **name), gaussian_rows((count,), seeds, **name)
+    assert torch.allclose(found, expected, atol=2e-6)
+    assert torch.equal(expected[2], gaussian((count,), seed=2**32 + 5, **name))
+    assert not torch.equal(found[0], found[1])

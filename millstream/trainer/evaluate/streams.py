@@ -24,7 +24,7 @@ from millstream.models.carry import VAEState
 from millstream.models.dit import CrossKV
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.registry import LoadedModel
-from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
+from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian_rows
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.evaluate.classifier import FRAMES
 
@@ -74,7 +74,8 @@ class BatchStream:
         if config.anchor != "off":
             raise ConfigError(f"streams in batches have no anchors, got {config.anchor!r}; use anchor off")
         self.config = config
-        self._model, self._prompts, self._seeds, self._switch = model, list(prompts), list(seeds), switch
+        self._model, self._prompts, self._switch = model, list(prompts), switch
+        self._seeds_B = torch.tensor(list(seeds), dtype=torch.int64, device=model.device)
         self._levels = noise_levels(config.steps, shift=config.shift, warp=config.warp)
         shape = RingShape.of(model.spec.dit, config, batch=len(seeds))
         self._ring = KVRing(shape, device=model.device, dtype=model.dtype)
@@ -107,7 +108,7 @@ class BatchStream:
         self._start = 0
         self._ring.reset()
         self._window: dict[int, Tensor] = {}
-        self._decoders: list[VAEState] = [()] * math.ceil(len(self._seeds) / DECODED)
+        self._decoders: list[VAEState] = [()] * math.ceil(len(self._prompts) / DECODED)
 
     def _apply(self, switch: PromptSwitch) -> None:
         """As a timeline does: a blend goes a share further each chunk, the others change once."""
@@ -147,9 +148,8 @@ class BatchStream:
 
     def _noise(self, frames: int, step: int) -> Tensor:
         """[B, F, C, Y, X] in float32, each row from its own seed."""
-        shape, device = (1, frames, self._model.spec.dit.channels, *self.config.latent_size), self._model.device
-        counters = dict(epoch=self._epoch, chunk=self._chunk, step=step)
-        return torch.cat([gaussian(shape, seed=seed, **counters, device=device) for seed in self._seeds])
+        shape = frames, self._model.spec.dit.channels, *self.config.latent_size
+        return gaussian_rows(shape, self._seeds_B, epoch=self._epoch, chunk=self._chunk, step=step)
 
     @torch.inference_mode()
     def _read(self, prompts: Sequence[str], share: float = 1.0) -> CrossKV:
