@@ -1,7 +1,8 @@
 """Writing frames to a video file or a folder of PNGs that appears whole or not at all.
 
 Frames go to a temporary sibling as they arrive, so memory does not grow with the length, and one rename at the end
-makes the target appear. Nothing here knows where the frames come from, about sound, or about sending them anywhere.
+makes the target appear. The same frames make the same file, so a replay's can be compared with the first.
+Nothing here knows where the frames come from, about sound, or about sending them anywhere.
 In order: the writer, its checks, the rename; then the formats and the encoders, which know nothing of temporaries.
 Shapes: T frames, H height, W width, 3 is RGB.
 """
@@ -231,7 +232,7 @@ ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
             name="libx264",
             container="mp4",
             pixel_format="yuv420p",
-            options={"crf": "18", **BT709},
+            options={"crf": "20", "mbtree": "0", **BT709},  # its macroblock tree reads memory that it never wrote
             container_options={"movflags": "+faststart"},
         ),
     ),
@@ -242,6 +243,7 @@ ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
             container="webm",
             pixel_format="yuv420p",
             options={"crf": "24", "b": "0", "deadline": "good", "cpu-used": "4", "row-mt": "1", **BT709},
+            container_options={"fflags": "+bitexact"},  # no random name of the segment
         ),
         Encoder(
             label="webm (vp8)",
@@ -249,6 +251,7 @@ ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
             container="webm",
             pixel_format="yuv420p",
             options={"crf": "10", "b": "8M", "deadline": "good", "cpu-used": "4", **BT709},
+            container_options={"fflags": "+bitexact"},
         ),
     ),
     ".gif": (

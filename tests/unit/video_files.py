@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
 from millstream.core.errors import VideoError
 from millstream.server.video_reader import VideoReader
-from millstream.server.video_writer import VideoWriter
+from millstream.server.video_writer import Encoder, VideoWriter
 
 HEIGHT, WIDTH, FPS = 64, 96, 16.0
 FILE_KINDS = [".mp4", ".webm", ".gif"]
@@ -27,6 +29,35 @@ def moving_frames(num_frames: int, height: int = HEIGHT, width: int = WIDTH) -> 
 def noise_frames(num_frames: int, height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
     """Does not compress, so that files get large."""
     return np.random.default_rng(0).integers(0, 256, (num_frames, height, width, 3), dtype=np.uint8)
+
+
+def soft_frames(num_frames: int, height: int = HEIGHT, width: int = WIDTH, grain: int = 5) -> np.ndarray:
+    """Noise without its finest grain: like an untrained model's pictures, with something for an encoder to predict."""
+    noise = np.random.default_rng(0).normal(size=(num_frames, height + grain - 1, width + grain - 1, 3))
+    soft = sum(noise[:, y : y + height, x : x + width] for y in range(grain) for x in range(grain)) / grain
+    return np.clip(128 + 50 * soft, 0, 255).astype(np.uint8)
+
+
+def encoded(encoder: Encoder, frames: np.ndarray, rng: np.random.Generator) -> bytes:
+    """By an encoder that is given memory with other bytes in it each time: it allocates when the first frame comes."""
+    pictures = [av.VideoFrame.from_ndarray(frame, format="rgb24").reformat(format=encoder.pixel_format) for frame in frames]
+    planes = [picture.to_ndarray() for picture in pictures]
+    context = av.CodecContext.create(encoder.name, "w")
+    context.height, context.width = frames.shape[1:3]
+    context.pix_fmt, context.time_base, context.options = encoder.pixel_format, Fraction(1, 16), dict(encoder.options)
+    blocks = [np.full(int(2**size), rng.integers(256), np.uint8) for size in rng.uniform(5, 17, 500)]
+    del blocks  # all at once: freed one by one they would be one block used again and again
+    packets = []
+    for number, plane in enumerate(planes):
+        picture = av.VideoFrame.from_ndarray(plane, format=encoder.pixel_format)
+        picture.pts = number
+        packets += context.encode(picture)
+    return b"".join(map(bytes, packets + context.encode(None)))
+
+
+def contents(path: Path) -> bytes:
+    """Of a file, or of a folder's files in their order."""
+    return path.read_bytes() if path.is_file() else b"".join(file.read_bytes() for file in sorted(path.iterdir()))
 
 
 def write_video(path: Path, frames: np.ndarray, fps: float = FPS) -> Path:

@@ -1,0 +1,57 @@
+"""What a clip costs: bytes and likeness of Brook's pictures, from libx264 with its macroblock tree and as it is asked.
+
+    python -m benchmarks.clip_size
+
+Likeness is to what the encoder was given, so what turning RGB into fewer colours loses is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import av
+import numpy as np
+
+from millstream import Engine
+from millstream.core.examples import DEFAULT_PROMPT
+from millstream.server.video_writer import ENCODERS
+
+CHUNKS = 9
+(TODAY,) = (encoder for encoder in ENCODERS[".mp4"] if encoder.name == "libx264")
+ASKED = {"with the tree": {**TODAY.options, "crf": "18", "mbtree": "1"}, "as it is": TODAY.options}
+
+
+def main() -> None:
+    with Engine("brook", weights="bundled", device="cpu").session(DEFAULT_PROMPT) as session:
+        frames = np.concatenate([chunk.frames for chunk in session.stream(CHUNKS)])
+    pictures = [av.VideoFrame.from_ndarray(frame, format="rgb24").reformat(format=TODAY.pixel_format) for frame in frames]
+    planes = [picture.to_ndarray() for picture in pictures]
+    for name, options in ASKED.items():
+        packets = encode(planes, frames.shape[1:3], dict(options))
+        size = sum(packet.size for packet in packets)
+        print(f"{name}, crf {options['crf']}: {size} bytes, {decibels(packets, planes):.1f} dB")
+
+
+def encode(planes: Sequence[np.ndarray], size: tuple[int, int], options: dict[str, str]) -> list[av.Packet]:
+    context = av.CodecContext.create(TODAY.name, "w")
+    context.height, context.width = size
+    context.pix_fmt, context.time_base, context.options = TODAY.pixel_format, Fraction(1, 24), options
+    packets = []
+    for number, plane in enumerate(planes):
+        picture = av.VideoFrame.from_ndarray(plane, format=TODAY.pixel_format)
+        picture.pts = number
+        packets += context.encode(picture)
+    return packets + context.encode(None)
+
+
+def decibels(packets: Sequence[av.Packet], planes: Sequence[np.ndarray]) -> float:
+    """Peak signal to noise of what is decoded again."""
+    decoder = av.CodecContext.create("h264", "r")
+    back = [frame.to_ndarray() for packet in [*packets, None] for frame in decoder.decode(packet)]
+    errors = [np.square(now.astype(float) - then).mean() for now, then in zip(back, planes, strict=True)]
+    return float(10 * np.log10(255**2 / np.mean(errors)))
+
+
+if __name__ == "__main__":
+    main()
