@@ -2,8 +2,8 @@
 
     python -m benchmarks.ablation --run out/brook
 
-Starts from the VAE, the judge, the latents and the teacher of a finished run. Every variant is judged by how well it keeps to
-its prompts as a stream goes on:
+Starts from the VAE, the judge, the latents and the teacher of a finished run, or from what `benchmarks.ablation_source` makes.
+Every variant is judged by how well it keeps to its prompts as a stream goes on:
 
 teacher forcing      few steps learnt with clean frames of real clips as context
 diffusion forcing    the same with noisy ones, most of them nearly noise; also streamed with a noised past

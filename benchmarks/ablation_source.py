@@ -1,0 +1,60 @@
+"""What the ablation starts from, without a whole run: made out of the Brook that comes with the package.
+
+    python -m benchmarks.ablation_source --out out/brook
+    python -m benchmarks.ablation --run out/brook
+
+VAE and judge are Brook's own and latents are rendered anew, as the recipe has it. The teacher is not in the package: the
+student, which was one once, goes back to the teacher's lesson for as many steps as are asked for, text encoder and all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from msgspec.structs import replace
+
+from millstream.core.presets import find_model
+from millstream.models.brook.bundle import load_bundle
+from millstream.models.brook.bundled import FINGERPRINT, PATH
+from millstream.runtime.engine import choose_device
+from millstream.trainer.brook import BrookRun
+from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
+from millstream.trainer.loop import StepReport
+from millstream.trainer.methods.flow import TextAndDiT
+from millstream.trainer.plan import RECIPES, RunPlan, read_plan
+
+SAID_EVERY = 100
+"""Steps."""
+
+
+def prepare(plan: RunPlan, folder: Path, device: torch.device, *, steps: int) -> None:
+    """A run's folder as it is after the teacher. Goes on where it was stopped."""
+    dit, vae, words = load_bundle(PATH, find_model(plan.model), device=device, dtype=torch.float32, fingerprint=FINGERPRINT)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(vae.state_dict(), folder / "vae-average.pt")
+    torch.save(load_classifier(JUDGE, device).state_dict(), folder / "classifier-average.pt")
+    stages = tuple(replace(stage, steps=steps) if stage.name == "teacher" else stage for stage in plan.stages)
+    run = BrookRun(replace(plan, stages=stages), folder, device=device)
+    run.pair.load_state_dict(TextAndDiT(words.model, dit).state_dict())
+    run.train(_say, lambda stage, step, sheet: None, until="teacher")
+
+
+def _say(stage: str, report: StepReport) -> None:
+    if report.step % SAID_EVERY == 0:
+        print(f"{stage}, step {report.step}:", report.losses, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("out/brook"))
+    parser.add_argument("--recipe", type=Path, default=RECIPES / "brook.toml")
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    prepare(read_plan(options.recipe), options.out, choose_device(options.device), steps=options.steps)
+
+
+if __name__ == "__main__":
+    main()

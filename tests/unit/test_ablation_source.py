@@ -1,0 +1,66 @@
+"""An ablation without a whole run before it: Brook's own parts, and a teacher that begins where its student is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from benchmarks.ablation import SHARED, Scale, train, variants
+from benchmarks.ablation_source import prepare
+from millstream.core.presets import find_model
+from millstream.models.brook.bundle import load_bundle
+from millstream.models.brook.bundled import PATH
+from millstream.trainer.checkpoint import read_checkpoint
+from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
+from millstream.trainer.plan import RECIPES, PoolPlan, RunPlan, read_plan
+
+CPU = torch.device("cpu")
+SCALE = Scale(ode_steps=8, teacher_steps=3, self_forcing_steps=8, flow_steps=8, streams=2, prompts=2, seconds=(2.0, 3.0))
+
+
+def small_plan() -> RunPlan:
+    plan = read_plan(RECIPES / "brook.toml")
+    stages = tuple(replace(stage, batch=2, warm_up=1) for stage in plan.stages)
+    pool = PoolPlan(clips=4, switches=2, latent_frames=12, size=64, wordings=2, batch=2)
+    return replace(plan, compiled=False, pool=pool, stages=stages)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    prepare(small_plan(), folder, CPU, steps=2)
+    return folder
+
+
+def test_all_that_the_ablation_links_to_is_there(source: Path) -> None:
+    assert {name for name in SHARED if (source / name).exists()} == set(SHARED)
+
+
+def test_vae_and_judge_are_the_ones_that_come_with_the_package(source: Path) -> None:
+    _, vae, _ = load_bundle(PATH, find_model("brook"), device=CPU, dtype=torch.float32)
+    for name, kept in {"vae-average.pt": vae, "classifier-average.pt": load_classifier(JUDGE, CPU)}.items():
+        found = read_checkpoint(source / name)
+        assert found.keys() == kept.state_dict().keys()
+        assert all(torch.equal(found[key], tensor) for key, tensor in kept.state_dict().items())
+
+
+def test_the_teacher_begins_at_the_student_and_learns(source: Path) -> None:
+    dit, _, words = load_bundle(PATH, find_model("brook"), device=CPU, dtype=torch.float32)
+    student = {f"dit.{name}": tensor for name, tensor in dit.state_dict().items()} | {
+        f"text.{name}": tensor for name, tensor in words.model.state_dict().items()
+    }
+    teacher = read_checkpoint(source / "teacher-average.pt")
+    assert teacher.keys() == student.keys()
+    moved = torch.cat([(teacher[name] - student[name]).flatten() for name in student])
+    size = torch.cat([tensor.flatten() for tensor in student.values()])
+    assert 0 < moved.norm() < 0.1 * size.norm()
+
+
+def test_a_variant_is_trained_from_it(source: Path, tmp_path: Path) -> None:
+    plan = small_plan()
+    variant = replace(plan, stages=variants(plan, SCALE)["diffusion forcing, flow"], checkpoint_every=10**9)
+    weights = train(variant, source, None, tmp_path / "variant", CPU)
+    load_bundle(weights, find_model("brook"), device=CPU, dtype=torch.float32)
