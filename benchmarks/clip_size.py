@@ -7,7 +7,8 @@ Likeness is to what the encoder was given, so what turning RGB into fewer colour
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import av
@@ -15,31 +16,37 @@ import numpy as np
 
 from millstream import Engine
 from millstream.core.examples import DEFAULT_PROMPT
-from millstream.server.video_writer import ENCODERS
+from millstream.server.video_writer import ENCODERS, Encoder
 
 CHUNKS = 9
 (TODAY,) = (encoder for encoder in ENCODERS[".mp4"] if encoder.name == "libx264")
-ASKED = {"with the tree": {**TODAY.options, "crf": "18", "mbtree": "1"}, "as it is": TODAY.options}
+WAYS = {"with the tree": replace(TODAY, options={**TODAY.options, "crf": "18", "mbtree": "1"}), "as it is": TODAY}
 
 
 def main() -> None:
     with Engine("brook", weights="bundled", device="cpu").session(DEFAULT_PROMPT) as session:
         frames = np.concatenate([chunk.frames for chunk in session.stream(CHUNKS)])
-    pictures = [av.VideoFrame.from_ndarray(frame, format="rgb24").reformat(format=TODAY.pixel_format) for frame in frames]
-    planes = [picture.to_ndarray() for picture in pictures]
-    for name, options in ASKED.items():
-        packets = encode(planes, frames.shape[1:3], dict(options))
+    for name, encoder in WAYS.items():
+        planes = planes_of(encoder, frames)
+        packets = encode(encoder, planes, frames.shape[1:3])
         size = sum(packet.size for packet in packets)
-        print(f"{name}, crf {options['crf']}: {size} bytes, {decibels(packets, planes):.1f} dB")
+        print(f"{name}, crf {encoder.options['crf']}: {size} bytes, {decibels(packets, planes):.1f} dB")
 
 
-def encode(planes: Sequence[np.ndarray], size: tuple[int, int], options: dict[str, str]) -> list[av.Packet]:
-    context = av.CodecContext.create(TODAY.name, "w")
+def planes_of(encoder: Encoder, frames: np.ndarray) -> list[np.ndarray]:
+    """Pictures as the encoder takes them."""
+    pictures = (av.VideoFrame.from_ndarray(frame, format="rgb24") for frame in frames)
+    return [picture.reformat(format=encoder.pixel_format).to_ndarray() for picture in pictures]
+
+
+def encode(encoder: Encoder, planes: Iterable[np.ndarray], size: tuple[int, int]) -> list[av.Packet]:
+    """All packets. Libraries take most of their memory when the first picture comes."""
+    context = av.CodecContext.create(encoder.name, "w")
     context.height, context.width = size
-    context.pix_fmt, context.time_base, context.options = TODAY.pixel_format, Fraction(1, 24), options
+    context.pix_fmt, context.time_base, context.options = encoder.pixel_format, Fraction(1, 24), dict(encoder.options)
     packets = []
     for number, plane in enumerate(planes):
-        picture = av.VideoFrame.from_ndarray(plane, format=TODAY.pixel_format)
+        picture = av.VideoFrame.from_ndarray(plane, format=encoder.pixel_format)
         picture.pts = number
         packets += context.encode(picture)
     return packets + context.encode(None)
