@@ -13,7 +13,8 @@ diffusion forcing    the same with noisy ones, most of them nearly noise; also s
 self-forcing         the same after the student's own; also streamed in 1 and in 4 steps
 no initialisation    self-forcing straight from the teacher
 
-Goes on where it was stopped: what has been trained and what has been judged is kept in --out.
+Goes on where it was stopped: what has been trained and what has been judged is kept in --out. Steps of so small a model leave a
+GPU idle for most of the time: --jobs 5 trains and judges five at once, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -196,6 +200,20 @@ def over_seeds(found: Mapping[str, Sequence[Judged]]) -> dict[str, dict[str, str
     return {name: {figure: spelled([each[figure] for each in seeds]) for figure in seeds[0]} for name, seeds in found.items()}
 
 
+def each_alone(asked: Sequence[str], chosen: Sequence[tuple[int, str]], jobs: int) -> None:
+    """Each seed of each variant in a process of its own, so many at a time. What they find is kept."""
+
+    def alone(one: tuple[int, str]) -> int:
+        only = ["--seeds", str(one[0]), "--only", one[1], "--jobs", "1", "--report", ""]
+        return subprocess.run([sys.executable, "-m", "benchmarks.ablation", *asked, *only]).returncode
+
+    with ThreadPoolExecutor(jobs) as pool:
+        failed = [one for one, code in zip(chosen, pool.map(alone, chosen), strict=True) if code != 0]
+    if failed:
+        named = ", ".join(f"{name} of seed {seed}" for seed, name in failed)
+        raise SystemExit(f"error: {named} failed; if memory was short, take fewer --jobs")
+
+
 def main() -> None:
     options = _options()
     scale = Scale(
@@ -208,21 +226,23 @@ def main() -> None:
         seconds=tuple(options.seconds),
     )
     plan, device = read_plan(options.recipe), choose_device(options.device)
+    stages = variants(plan, scale)
+    chosen = [(seed, name) for seed in options.seeds for name in stages if not options.only or name in options.only]
+    if options.jobs > 1:
+        each_alone(sys.argv[1:], chosen, options.jobs)
     found: dict[str, list[Judged]] = {}
-    for seed in options.seeds:
-        for name, stages in variants(plan, scale).items():
-            if options.only and name not in options.only:
-                continue
-            other = GOES_ON.get(name)
-            before = folder_of(options.out, other, seed) if other else None
-            variant = replace(plan, seed=seed, stages=stages, checkpoint_every=10**9)
-            weights = train(variant, options.run, before, folder_of(options.out, name, seed), device)
-            for way, changes in WAYS.get(name, OWN_WAY).items():
-                key = f"{name}, {way}" if way else name
-                found.setdefault(key, []).append(judge(weights, way, changes, scale, options.device))
-                print(f"{key}, seed {seed}:", json.dumps(found[key][-1]), flush=True)
-    configuration = {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}
-    write_report(options.report, configuration, {"over seeds": over_seeds(found), "each seed": found})
+    for seed, name in chosen:
+        other = GOES_ON.get(name)
+        before = folder_of(options.out, other, seed) if other else None
+        variant = replace(plan, seed=seed, stages=stages[name], checkpoint_every=10**9)
+        weights = train(variant, options.run, before, folder_of(options.out, name, seed), device)
+        for way, changes in WAYS.get(name, OWN_WAY).items():
+            key = f"{name}, {way}" if way else name
+            found.setdefault(key, []).append(judge(weights, way, changes, scale, options.device))
+            print(f"{key}, seed {seed}:", json.dumps(found[key][-1]), flush=True)
+    if options.report:
+        configuration = {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}
+        write_report(options.report, configuration, {"over seeds": over_seeds(found), "each seed": found})
 
 
 def _options() -> argparse.Namespace:
@@ -232,7 +252,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("out/ablation"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", help="variants; all if not said")
-    parser.add_argument("--report", default="ablation", help="name of the results' file")
+    parser.add_argument("--report", default="ablation", help="name of the results' file; empty for none")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--ode-steps", type=int, default=80)
     parser.add_argument("--teacher-steps", type=int, default=6)
     parser.add_argument("--self-forcing-steps", type=int, default=80)

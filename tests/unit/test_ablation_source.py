@@ -1,14 +1,17 @@
-"""An ablation without a whole run before it: Brook's own parts, and a teacher that begins where its student is."""
+"""An ablation without a whole run before it: Brook's own parts, a teacher that begins at its student, and jobs at once."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from msgspec.structs import replace
 
-from benchmarks.ablation import SHARED, Scale, train, variants
+from benchmarks.ablation import SHARED, Scale, each_alone, train, variants
 from benchmarks.ablation_source import prepare
 from millstream.core.presets import find_model
 from millstream.models.brook.bundle import load_bundle
@@ -17,6 +20,7 @@ from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
 from millstream.trainer.plan import RECIPES, PoolPlan, RunPlan, read_plan
 
+ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 SCALE = Scale(ode_steps=8, teacher_steps=3, self_forcing_steps=8, flow_steps=8, streams=2, prompts=2, seconds=(2.0, 3.0))
 
@@ -64,3 +68,24 @@ def test_a_variant_is_trained_from_it(source: Path, tmp_path: Path) -> None:
     variant = replace(plan, stages=variants(plan, SCALE)["diffusion forcing, flow"], checkpoint_every=10**9)
     weights = train(variant, source, None, tmp_path / "variant", CPU)
     load_bundle(weights, find_model("brook"), device=CPU, dtype=torch.float32)
+
+
+def test_jobs_at_once_say_what_they_find_and_so_does_who_asked_for_them(source: Path, tmp_path: Path) -> None:
+    """Trained and judged before: what a job does there is tested above."""
+    dit, *_ = load_bundle(PATH, find_model("brook"), device=CPU, dtype=torch.float32)
+    for seed in (3, 4):
+        folder = tmp_path / f"teacher-forcing-{seed}"
+        folder.mkdir()
+        torch.save(dit.state_dict(), folder / "ode-average.pt")
+        (folder / "judged.json").write_text(json.dumps({"drift": seed / 10}))
+    asked = ["--run", source, "--out", tmp_path, "--only", "teacher forcing", "--seeds", 3, 4, "--jobs", 2, "--report", ""]
+    command = [sys.executable, "-m", "benchmarks.ablation", *map(str, asked)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    said = [f'teacher forcing, seed {seed}: {{"drift": 0.{seed}}}' for seed in (3, 4)]
+    assert sorted(run.stdout.splitlines()) == sorted(said * 2)
+
+
+def test_a_job_that_fails_is_named() -> None:
+    with pytest.raises(SystemExit, match=r"^error: teacher forcing of seed 3 failed"):
+        each_alone(["--unheard-of"], [(3, "teacher forcing")], 2)
