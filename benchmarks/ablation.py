@@ -227,6 +227,8 @@ def main() -> None:
     )
     plan, device = read_plan(options.recipe), choose_device(options.device)
     stages = variants(plan, scale)
+    if unknown := set(options.only or ()) - stages.keys():
+        raise SystemExit(f"error: no variant is called {', '.join(sorted(unknown))}; there are {', '.join(stages)}")
     chosen = [(seed, name) for seed in options.seeds for name in stages if not options.only or name in options.only]
     if options.jobs > 1:
         each_alone(sys.argv[1:], chosen, options.jobs)
@@ -237,6 +239,8 @@ def main() -> None:
         variant = replace(plan, seed=seed, stages=stages[name], checkpoint_every=10**9)
         weights = train(variant, options.run, before, folder_of(options.out, name, seed), device)
         for way, changes in WAYS.get(name, OWN_WAY).items():
+            if options.ways and way not in options.ways:
+                continue
             key = f"{name}, {way}" if way else name
             found.setdefault(key, []).append(judge(weights, way, changes, scale, options.device))
             print(f"{key}, seed {seed}:", json.dumps(found[key][-1]), flush=True)
@@ -252,6 +256,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("out/ablation"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", help="variants; all if not said")
+    parser.add_argument("--ways", nargs="+", help="ways to stream them, '' for the model's own; all if not said")
     parser.add_argument("--report", default="ablation", help="name of the results' file; empty for none")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--ode-steps", type=int, default=80)

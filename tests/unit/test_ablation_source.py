@@ -74,15 +74,16 @@ def test_jobs_at_once_say_what_they_find_and_so_does_who_asked_for_them(source: 
     """Trained and judged before: what a job does there is tested above."""
     dit, *_ = load_bundle(PATH, find_model("brook"), device=CPU, dtype=torch.float32)
     for seed in (3, 4):
-        folder = tmp_path / f"teacher-forcing-{seed}"
+        folder = tmp_path / f"diffusion-forcing-{seed}"
         folder.mkdir()
         torch.save(dit.state_dict(), folder / "ode-average.pt")
-        (folder / "judged.json").write_text(json.dumps({"drift": seed / 10}))
-    asked = ["--run", source, "--out", tmp_path, "--only", "teacher forcing", "--seeds", 3, 4, "--jobs", 2, "--report", ""]
+        (folder / "judged-past-at-100.json").write_text(json.dumps({"drift": seed / 10}))
+    which = ["--only", "diffusion forcing", "--ways", "past at 100", "--seeds", 3, 4]
+    asked = ["--run", source, "--out", tmp_path, *which, "--jobs", 2, "--report", ""]
     command = [sys.executable, "-m", "benchmarks.ablation", *map(str, asked)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 0, run.stderr
-    said = [f'teacher forcing, seed {seed}: {{"drift": 0.{seed}}}' for seed in (3, 4)]
+    said = [f'diffusion forcing, past at 100, seed {seed}: {{"drift": 0.{seed}}}' for seed in (3, 4)]
     assert sorted(run.stdout.splitlines()) == sorted(said * 2)
 
 
