@@ -228,7 +228,7 @@ def main() -> None:
     plan, device = read_plan(options.recipe), choose_device(options.device)
     stages = variants(plan, scale)
     if unknown := set(options.only or ()) - stages.keys():
-        raise SystemExit(f"error: no variant is called {', '.join(sorted(unknown))}; there are {', '.join(stages)}")
+        raise SystemExit(f"error: no variant is called {', '.join(sorted(unknown))}; there are {'; '.join(stages)}")
     chosen = [(seed, name) for seed in options.seeds for name in stages if not options.only or name in options.only]
     if options.jobs > 1:
         each_alone(sys.argv[1:], chosen, options.jobs)
