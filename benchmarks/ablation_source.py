@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
+from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.models.brook.bundle import load_bundle
 from millstream.models.brook.bundled import FINGERPRINT, PATH
@@ -32,9 +33,9 @@ SAID_EVERY = 100
 def prepare(plan: RunPlan, folder: Path, device: torch.device, *, steps: int) -> None:
     """A run's folder as it is after the teacher. Goes on where it was stopped."""
     dit, vae, words = load_bundle(PATH, find_model(plan.model), device=device, dtype=torch.float32, fingerprint=FINGERPRINT)
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save(vae.state_dict(), folder / "vae-average.pt")
-    torch.save(load_classifier(JUDGE, device).state_dict(), folder / "classifier-average.pt")
+    with Staging(folder) as staging:  # replaced, never written to: an ablation links to them
+        torch.save(vae.state_dict(), staging.path("vae-average.pt"))
+        torch.save(load_classifier(JUDGE, device).state_dict(), staging.path("classifier-average.pt"))
     stages = tuple(replace(stage, steps=steps) if stage.name == "teacher" else stage for stage in plan.stages)
     run = BrookRun(replace(plan, stages=stages), folder, device=device)
     run.pair.load_state_dict(TextAndDiT(words.model, dit).state_dict())

@@ -15,6 +15,7 @@ import av
 import numpy as np
 
 from millstream import Engine
+from millstream.commands.bench_quality import psnr
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.server.video_writer import ENCODERS, Encoder
 
@@ -26,11 +27,11 @@ WAYS = {"with the tree": replace(TODAY, options={**TODAY.options, "crf": "18", "
 def main() -> None:
     with Engine("brook", weights="bundled", device="cpu").session(DEFAULT_PROMPT) as session:
         frames = np.concatenate([chunk.frames for chunk in session.stream(CHUNKS)])
+    planes = planes_of(TODAY, frames)
     for name, encoder in WAYS.items():
-        planes = planes_of(encoder, frames)
         packets = encode(encoder, planes, frames.shape[1:3])
-        size = sum(packet.size for packet in packets)
-        print(f"{name}, crf {encoder.options['crf']}: {size} bytes, {decibels(packets, planes):.1f} dB")
+        size, likeness = sum(packet.size for packet in packets), psnr(np.stack(decoded(packets)), np.stack(planes))
+        print(f"{name}, crf {encoder.options['crf']}: {size} bytes, {likeness:.1f} dB")
 
 
 def planes_of(encoder: Encoder, frames: np.ndarray) -> list[np.ndarray]:
@@ -52,12 +53,9 @@ def encode(encoder: Encoder, planes: Iterable[np.ndarray], size: tuple[int, int]
     return packets + context.encode(None)
 
 
-def decibels(packets: Sequence[av.Packet], planes: Sequence[np.ndarray]) -> float:
-    """Peak signal to noise of what is decoded again."""
+def decoded(packets: Sequence[av.Packet]) -> list[np.ndarray]:
     decoder = av.CodecContext.create("h264", "r")
-    back = [frame.to_ndarray() for packet in [*packets, None] for frame in decoder.decode(packet)]
-    errors = [np.square(now.astype(float) - then).mean() for now, then in zip(back, planes, strict=True)]
-    return float(10 * np.log10(255**2 / np.mean(errors)))
+    return [frame.to_ndarray() for packet in [*packets, None] for frame in decoder.decode(packet)]
 
 
 if __name__ == "__main__":

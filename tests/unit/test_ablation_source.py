@@ -18,6 +18,7 @@ from millstream.models.brook.bundle import load_bundle
 from millstream.models.brook.bundled import PATH
 from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
+from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.plan import RECIPES, PoolPlan, RunPlan, read_plan
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,15 @@ def test_all_that_the_ablation_links_to_is_there(source: Path) -> None:
     assert {name for name in SHARED if (source / name).exists()} == set(SHARED)
 
 
+def test_what_is_linked_to_is_replaced_and_never_written_to(source: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "vae-average.pt"
+    linked.hardlink_to(source / "vae-average.pt")
+    before = linked.read_bytes()
+    prepare(small_plan(), source, CPU, steps=2)
+    assert not linked.samefile(source / "vae-average.pt")
+    assert linked.read_bytes() == before
+
+
 def test_vae_and_judge_are_the_ones_that_come_with_the_package(source: Path) -> None:
     _, vae, _ = load_bundle(PATH, find_model("brook"), device=CPU, dtype=torch.float32)
     for name, kept in {"vae-average.pt": vae, "classifier-average.pt": load_classifier(JUDGE, CPU)}.items():
@@ -53,9 +63,7 @@ def test_vae_and_judge_are_the_ones_that_come_with_the_package(source: Path) -> 
 
 def test_the_teacher_begins_at_the_student_and_learns(source: Path) -> None:
     dit, _, words = load_bundle(PATH, find_model("brook"), device=CPU, dtype=torch.float32)
-    student = {f"dit.{name}": tensor for name, tensor in dit.state_dict().items()} | {
-        f"text.{name}": tensor for name, tensor in words.model.state_dict().items()
-    }
+    student = TextAndDiT(words.model, dit).state_dict()
     teacher = read_checkpoint(source / "teacher-average.pt")
     assert teacher.keys() == student.keys()
     moved = torch.cat([(teacher[name] - student[name]).flatten() for name in student])
