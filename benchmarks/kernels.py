@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from benchmarks.report import write_report
 from millstream.commands.report import describe
-from millstream.ops.attention import attend, attend_with_sum
+from millstream.ops.attention import Share, attend, attend_in_shares
 from millstream.ops.backend import only_twins
 from millstream.ops.conv3 import find_convolution
 from millstream.ops.fp8 import Rows8, quantise
@@ -36,6 +36,7 @@ from millstream.ops.pictures import PAST, TAPS, copy_frames, merge_onto, split_f
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
 from millstream.ops.rows import add_norm, finish_attention, gelu_rows, norm_query
+from millstream.ops.waves import Waves, waves_of
 
 REPEATS = 20
 GPU, BF16 = torch.device("cuda"), torch.bfloat16
@@ -104,8 +105,8 @@ def row_cases(size: Size) -> Iterator[Case]:
         )
         yield Case(
             name=f"correct attention{said}",
-            ours=lambda f=fp8: finish_attention(x, lse, 40, fp8=f),
-            twin=lambda f=fp8: finish_attention(x, lse, 40, fp8=f),
+            ours=lambda f=fp8: finish_attention([Share(x[None], lse[None])], 40, fp8=f),
+            twin=lambda f=fp8: finish_attention([Share(x[None], lse[None])], 40, fp8=f),
             moved=2 * row,
         )
     yield Case(
@@ -179,9 +180,8 @@ def attention_cases(size: Size) -> Iterator[Case]:
         a, b, c = (x.float().transpose(1, 2) for x in (q[:, some], k[:, : size.keys], v[:, : size.keys]))
         return F.scaled_dot_product_attention(a, b, c).transpose(1, 2)[0].flatten(1)
 
-    def round_keys() -> Tensor:
-        out, lse = attend_with_sum(q, k, v)
-        answer = finish_attention(out[0].flatten(1), lse[0], rounded - size.keys, fp8=False)
+    def finished(waves: Waves | None) -> Tensor:
+        answer = finish_attention(attend_in_shares(q, k, v, waves), rounded - size.keys, fp8=False)
         assert isinstance(answer, Tensor)
         return answer
 
@@ -192,7 +192,9 @@ def attention_cases(size: Size) -> Iterator[Case]:
         twin=exact,
         **common,
     )
-    yield Case(name="attention, round keys", ours=round_keys, twin=exact, **common)
+    yield Case(name="attention, round keys", ours=lambda: finished(None), twin=exact, **common)
+    if waves := waves_of(q, k):
+        yield Case(name="attention, even waves", ours=lambda: finished(waves), twin=exact, **common)
 
 
 def low_attention_cases(size: Size) -> Iterator[Case]:

@@ -33,6 +33,8 @@ from millstream.runtime.overlap import OverlappedStream, depths_for
 from millstream.runtime.session import Chunk, Session
 
 MODEL_PHASES = ("step", "commit", "decode")
+Floors = dict[str, dict[str, float]]
+"""By kind, milliseconds of each phase."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,14 +101,14 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
     engine.warm_up(session)
     session.close()
     frames, again = sum(sample.frames for sample in samples), _first_chunk(engine, config)
-    floor = _floor(request, engine, config) if request.floor else None
+    floors = _floors(request, engine, config) if request.floor else {}
     return {
         "speed": engine.speed.names,
         "fp8": engine.speed.fp8,
         "dtype": str(engine.dtype).removeprefix("torch."),
         "fps": 1e3 * frames / sum(sample.period_ms for sample in samples),
         "chunk_ms": _percentiles([sample.period_ms for sample in samples]),
-        "phases": _phases(request, engine, config, samples, floor),
+        "phases": _phases(request, engine, config, samples, floors),
         "calls_ms": [statistics.median(calls) for calls in zip(*(sample.calls_ms for sample in samples), strict=True)],
         "first_frame_s": {"cold": first - loaded, "warm": again.total_ms / 1e3},
         "first_phases_ms": dict(again.phases_ms),
@@ -141,9 +143,9 @@ def _sample(engine: Engine, session: Session, chunk: Chunk, period_ms: float) ->
 
 
 def _phases(
-    request: StreamRequest, engine: Engine, config: StreamConfig, samples: Sequence[Sample], floor: dict[str, float] | None
+    request: StreamRequest, engine: Engine, config: StreamConfig, samples: Sequence[Sample], floors: Floors
 ) -> dict[str, dict[str, float]]:
-    """Median milliseconds of each, what that is in operations and bytes, and how near to the floor."""
+    """Median milliseconds of each, what that is in operations and bytes, and how near to each floor."""
     names = [*MODEL_PHASES, *sorted({name for sample in samples for name in sample.phases_ms} - set(MODEL_PHASES))]
     medians = {name: statistics.median(sample.phases_ms.get(name, 0.0) for sample in samples) for name in names}
     medians["rest"] = statistics.median(sample.period_ms - sum(sample.phases_ms.values()) for sample in samples)
@@ -156,14 +158,15 @@ def _phases(
         low_attention=request.speed.low_attention,
     )
     if request.speed.paired_commits:  # they are in the steps' time
-        work, floor = _paired(work), floor and _paired_ms(floor)
+        work, floors = _paired(work), {kind: _paired_ms(floor) for kind, floor in floors.items()}
     found: dict[str, dict[str, float]] = {}
     for name, ms in medians.items():
         found[name] = {"ms": ms, "share": ms / period}
         if name in work and ms:
             found[name] |= _rates(work[name], ms)
-        if floor is not None and name in floor and ms:
-            found[name] |= {"floor_ms": floor[name], "of_floor": ms / floor[name]}
+        for kind, floor in floors.items():
+            if name in floor and ms:
+                found[name] |= {f"{kind}_ms": floor[name], f"of_{kind}": ms / floor[name]}
     return found
 
 
@@ -182,11 +185,13 @@ def _paired_ms(floor: dict[str, float]) -> dict[str, float]:
     return {"step": floor["step"] + floor["commit"], "decode": floor["decode"]}
 
 
-def _floor(request: StreamRequest, engine: Engine, config: StreamConfig) -> dict[str, float]:
+def _floors(request: StreamRequest, engine: Engine, config: StreamConfig) -> Floors:
+    """`floor`, and where calls are made in even waves, `even_floor`, which has them too."""
     own = find_convolution() if engine.speed.own_convolution else None
     fp8 = bool(request.speed.fp8) and engine.device.type == "cuda"
     setting = Setting(device=engine.device, dtype=engine.dtype, fp8=fp8, own=own)
-    return measure_floor(engine.spec, config, setting, chunks=min(request.chunks, 10))
+    settings = {"floor": setting} | ({"even_floor": replace(setting, even=True)} if engine.speed.even_waves else {})
+    return {kind: measure_floor(engine.spec, config, each, chunks=min(request.chunks, 10)) for kind, each in settings.items()}
 
 
 def _first_chunk(engine: Engine, config: StreamConfig) -> ChunkTiming:

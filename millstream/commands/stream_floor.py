@@ -2,7 +2,8 @@
 
 What a model's times are held against. Kernels timed one by one flatter the floor, because a card that is kept busy is
 held to its power limit; so they run in a CUDA graph, chunk after chunk. On a processor they simply run. Convolutions are our
-own where the stream has them: a floor that a stream can beat is none.
+own where the stream has them: a floor that a stream can beat is none. Attention is one call to the library and the graph is as
+torch records it; `even` has both as the fast path does, a lower floor.
 Weights are random and two sets take turns: what a cache could keep of one is gone when it comes again.
 Shapes: L chunk tokens, W keys, N heads, H head width.
 """
@@ -20,11 +21,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millstream.core.config import DiTConfig, ModelSpec, StreamConfig
+from millstream.models.fast.recorded import GraphRecorder
 from millstream.models.kv import KEY_MULTIPLE
 from millstream.models.wan.channels_last import Convolution
-from millstream.ops.attention import attend
+from millstream.ops.attention import attend, attend_in_shares
 from millstream.ops.fp8 import quantise
 from millstream.ops.linear import linear_rows
+from millstream.ops.waves import waves_of
 from millstream.planner.flops import block_products
 from millstream.planner.memory import tokens_per_frame
 from millstream.planner.vae_layers import Conv, decoder_convs
@@ -41,19 +44,22 @@ class Setting:
     fp8: bool
     own: Convolution | None = None
     """Ours, for the shapes it can."""
+    even: bool = False
+    """Attention in even waves, and words zeroed by kernels."""
 
 
 @torch.inference_mode()
 def measure_floor(spec: ModelSpec, stream: StreamConfig, setting: Setting, *, chunks: int) -> dict[str, float]:
-    """Milliseconds of a chunk's phases, medians over `chunks`: `step` for all steps, `commit`, `decode`."""
+    """Milliseconds of a chunk's phases, medians over `chunks`: `step` for all steps, `commit`, `decode`. They take turns, so
+    that each comes after what it comes after in a stream."""
     layers = [_layer(spec.dit, stream, setting) for _ in range(2)]
     body = [piece for number in range(spec.dit.layers) for piece in layers[number % 2]]
     without_last = body[: -len(layers[0])]
     convs = decoder_convs(spec.vae, stream.frames_per_chunk, stream.height, stream.width)
     phases = {
-        "step": _repeated(_recorded(body, setting.device), len(stream.steps)),
-        "commit": _recorded(without_last, setting.device),
-        "decode": _recorded([_convolution(conv, setting) for conv in convs], setting.device),
+        "step": _repeated(_recorded(body, setting), len(stream.steps)),
+        "commit": _recorded(without_last, setting),
+        "decode": _recorded([_convolution(conv, setting) for conv in convs], setting),
     }
     timed = [{name: _timed(work, setting.device) for name, work in phases.items()} for _ in range(chunks + 1)][1:]
     return {name: statistics.median(sample[name] for sample in timed) for name in phases}
@@ -82,6 +88,8 @@ def _product(rows: int, inner: int, outer: int, setting: Setting) -> Work:
 
 def _attention(dit: DiTConfig, tokens: int, keys: int, setting: Setting) -> Work:
     q, k, v = (_random(setting, 1, count, dit.heads, dit.head_width) for count in (tokens, keys, keys))
+    if setting.even and (waves := waves_of(q, k)):
+        return lambda: attend_in_shares(q, k, v, waves)
     return lambda: attend(q, k, v)
 
 
@@ -102,15 +110,17 @@ def _random(setting: Setting, *shape: int) -> Tensor:
     return torch.randn(shape, device=setting.device, dtype=setting.dtype)
 
 
-def _recorded(pieces: list[Work], device: torch.device) -> Work:
+def _recorded(pieces: list[Work], setting: Setting) -> Work:
     def run() -> None:
         for piece in pieces:
             piece()
 
-    if device.type != "cuda":
+    if setting.device.type != "cuda":
         return run
     run()
-    torch.cuda.synchronize(device)
+    torch.cuda.synchronize(setting.device)
+    if setting.even:
+        return GraphRecorder(setting.device)(run)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()

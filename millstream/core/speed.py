@@ -31,6 +31,9 @@ class Speed:
     """Layer groups in e4m3, with a scale a row; needs `blocks`."""
     round_keys: bool = False
     """Attention over a round number of keys, zeros among them, corrected exactly; needs `blocks`."""
+    even_waves: bool = False
+    """Queries that would leave most of the GPU idle attend to parts of the keys at once, put together exactly; needs
+    `round_keys`."""
     low_attention: bool = False
     """Attention in 8 bits, over a copy of the window that is kept beside it; needs `blocks`."""
     decoder: bool = False
@@ -49,6 +52,8 @@ class Speed:
             raise ConfigError(f"fp8 knows no layer group {', '.join(unknown)}; known: {', '.join(FP8_GROUPS)}")
         if (self.fp8 or self.round_keys or self.low_attention or self.graphs) and not self.blocks:
             raise ConfigError("fp8, round_keys, low_attention and graphs are ways to run fast blocks; switch blocks on too")
+        if self.even_waves and not self.round_keys:
+            raise ConfigError("even_waves shares out a round number of keys; switch round_keys on too")
         if self.own_convolution and not self.decoder:
             raise ConfigError("own_convolution is a part of the fast decoder; switch decoder on too")
 
@@ -67,7 +72,7 @@ class Speed:
         return ",".join([*named, *([f"fp8 ({' '.join(self.fp8)})"] if self.fp8 else [])]) or "off"
 
 
-ALL = Speed(blocks=True, round_keys=True, decoder=True, own_convolution=True, graphs=True)
+ALL = Speed(blocks=True, round_keys=True, even_waves=True, decoder=True, own_convolution=True, graphs=True)
 """Everything but fp8 and low_attention, which cost quality, and what does not always pay: these are asked for by name."""
 
 

@@ -1,17 +1,29 @@
 """Scaled dot-product attention: one signature, backends in the order that measured fastest.
 
 On CUDA cuDNN comes first: at the shapes of a chunk over its window it reaches 1.6 times the flash backend.
-Shapes: B batch, L queries, W keys, N heads, H head width.
+Shapes: B batch, L queries, W keys, N heads, H head width, D = N * H, P parts of the keys.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from millstream.ops.waves import Waves
+
 _ORDER = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+class Share(NamedTuple):
+    """What attention answers to some of a call's queries, for each part of the keys apart."""
+
+    out_PLD: Tensor
+    lse_PNL: Tensor | None
+    """Of each part, the logarithm of its sum of exponentials, in float32; None where nobody needs it."""
 
 
 def attend(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -34,3 +46,14 @@ def attend_with_sum(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor) -> tuple[Ten
         return out.transpose(1, 2), lse.reshape(q.shape[:3])
     scores = q.float() @ k.float().transpose(-1, -2) * q.shape[-1] ** -0.5
     return (scores.softmax(-1) @ v.float()).to(q.dtype).transpose(1, 2), scores.logsumexp(-1)
+
+
+def attend_in_shares(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, waves: Waves | None) -> list[Share]:
+    """The shares are of queries one behind the other, row by row. In `waves` if that is said, for a single row."""
+    if waves is None:
+        out, lse = attend_with_sum(q_BLNH, k_BWNH, v_BWNH)
+        return [Share(out_LNH.flatten(1)[None], lse_NL[None]) for out_LNH, lse_NL in zip(out, lse, strict=True)]
+    whole, rest = q_BLNH[:, : waves.queries], q_BLNH[:, waves.queries :]
+    k_PWNH, v_PWNH = (x[0].unflatten(0, (waves.parts, -1)) for x in (k_BWNH, v_BWNH))
+    out, lse = attend_with_sum(rest.expand(waves.parts, -1, -1, -1), k_PWNH, v_PWNH)
+    return [*attend_in_shares(whole, k_BWNH, v_BWNH, None), Share(out.flatten(2), lse)]

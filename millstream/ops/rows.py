@@ -2,33 +2,46 @@
 
 One signature each: Triton on a GPU, plain torch elsewhere. All arithmetic is float32; what is stored is rounded once. A
 result that feeds an e4m3 product leaves as `Rows8`.
-Shapes: L tokens, F frames of T tokens each, D width, N heads, H head width, U MLP width.
+Shapes: L tokens, F frames of T tokens each, D width, N heads, H head width, U MLP width, P parts of the keys.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from millstream.ops.attention import Share
 from millstream.ops.backend import runs_kernels
 from millstream.ops.fp8 import Rows8, quantise
 from millstream.ops.norms import rms_norm
 
 
 def add_norm(
-    x_LD: Tensor, y_LD: Tensor | None, gate_FD: Tensor | None, scale: Tensor, shift: Tensor, *, eps: float, fp8: bool
+    x_LD: Tensor,
+    y_LD: Tensor | None,
+    gate_FD: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    *,
+    eps: float,
+    fp8: bool,
+    later_D: Tensor | None = None,
 ) -> Tensor | Rows8:
     """Add `y * gate` to `x` in place, then its layer norm: modulated by frame, or affine if `scale` is one vector [D].
 
-    `gate`, and `scale` and `shift` of the modulated kind, are [F, D] with any stride between frames, all the same one.
+    `gate`, and `scale` and `shift` of the modulated kind, are [F, D] with any stride between frames, all the same one. `later`
+    is added to `x` too, but the norm does not see it: the bias of a product that will add itself to `x`.
     """
     if runs_kernels(x_LD):
         from millstream.ops.kernels.rows import launch_add_norm
 
-        return launch_add_norm(x_LD, y_LD, gate_FD, scale, shift, eps=eps, fp8=fp8)
-    if y_LD is not None:
-        add_gated(x_LD, y_LD, gate_FD)
-    normed = F.layer_norm(x_LD.float(), x_LD.shape[-1:], eps=eps)
+        return launch_add_norm(x_LD, y_LD, gate_FD, scale, shift, later_D, eps=eps, fp8=fp8)
+    seen = x_LD.float() if y_LD is None else _with_gated(x_LD, y_LD, gate_FD)
+    normed = F.layer_norm(seen.to(x_LD.dtype).float(), x_LD.shape[-1:], eps=eps)
+    x_LD.copy_(seen if later_D is None else seen + later_D.float())
     if scale.dim() == 2:
         frames = len(scale)
         normed = (normed.unflatten(0, (frames, -1)) * (1 + scale.float()[:, None]) + shift.float()[:, None]).flatten(0, 1)
@@ -43,11 +56,15 @@ def add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None) -> None:
         from millstream.ops.kernels.rows import launch_add_gated
 
         return launch_add_gated(x_LD, y_LD, gate_FD)
+    x_LD.copy_(_with_gated(x_LD, y_LD, gate_FD))
+    return None
+
+
+def _with_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None) -> Tensor:
     update = y_LD.float()
     if gate_FD is not None:
         update = (update.unflatten(0, (len(gate_FD), -1)) * gate_FD.float()[:, None]).flatten(0, 1)
-    x_LD.copy_(x_LD.float() + update)
-    return None
+    return x_LD.float() + update
 
 
 def norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
@@ -59,24 +76,35 @@ def norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
     return rms_norm(q_LD.float(), weight_D.float(), eps).to(q_LD.dtype)
 
 
-def finish_attention(out_LD: Tensor, lse_NL: Tensor | None, num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
-    """Attention's answer without the part of `num_zeros` keys that were zeros, ready for the next product.
+def finish_attention(shares: Sequence[Share], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
+    """Attention's answers one behind the other, ready for the next product: each put together from the parts of the keys that
+    it has, and without the part of `num_zeros` keys that were zeros.
 
-    A zero key has score 0 and adds exp(0) to the denominator, and its zero value adds nothing: what is left to do is
-    to divide by 1 - num_zeros * exp(-lse).
+    The parts' shares of the whole are as their sums of exponentials. A zero key has score 0 and adds exp(0) to the sum, and its
+    zero value adds nothing: what is left to do is to divide by the sum without it.
     """
-    if not fp8 and not num_zeros:
-        return out_LD
-    if runs_kernels(out_LD):
+    first = shares[0].out_PLD
+    if len(shares) == len(first) == 1 and not fp8 and not num_zeros:
+        return first[0]
+    if runs_kernels(first):
         from millstream.ops.kernels.rows import launch_finish_attention
 
-        return launch_finish_attention(out_LD, lse_NL, num_zeros, fp8=fp8)
-    out = out_LD.float()
-    if num_zeros:
-        assert lse_NL is not None, "zeros among the keys cannot be corrected without the log-sum-exp"
-        share_LN = 1 - num_zeros * (-lse_NL).exp().t()
-        out = (out.unflatten(-1, (lse_NL.shape[0], -1)) / share_LN[..., None]).flatten(-2)
-    return quantise(out) if fp8 else out.to(out_LD.dtype)
+        return launch_finish_attention(shares, num_zeros, fp8=fp8)
+    out = torch.cat([_put_together(share, num_zeros) for share in shares])
+    return quantise(out) if fp8 else out.to(first.dtype)
+
+
+def _put_together(share: Share, num_zeros: int) -> Tensor:
+    out_PLD, lse_PNL = share.out_PLD.float(), share.lse_PNL
+    if lse_PNL is None:
+        assert len(out_PLD) == 1, "parts cannot be put together without their sums"
+        assert not num_zeros, "zeros among the keys cannot be corrected without the log-sum-exp"
+        return out_PLD[0]
+    most_NL = lse_PNL.amax(0)
+    share_PLN = (lse_PNL - most_NL).exp().transpose(1, 2)
+    sum_LN = share_PLN.sum(0) - num_zeros * (-most_NL).exp().t()
+    parts_PLNH = out_PLD.unflatten(-1, (lse_PNL.shape[1], -1)) * share_PLN[..., None]
+    return (parts_PLNH.sum(0) / sum_LN[..., None]).flatten(-2)
 
 
 def gelu_rows(hidden_LU: Tensor) -> Rows8:

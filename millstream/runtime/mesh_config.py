@@ -12,7 +12,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.speed import Speed
 from millstream.core.topology import Topology
 
-OF_GENERATOR = ("blocks", "fp8", "round_keys", "low_attention", "paired_commits", "graphs")
+OF_GENERATOR = ("blocks", "fp8", "round_keys", "even_waves", "low_attention", "paired_commits", "graphs")
 """The speed-ups that a rank of a mesh has a part in."""
 
 

@@ -16,6 +16,7 @@ from millstream.core.speed import ALL, Speed
 from millstream.core.topology import Topology
 from millstream.ops.backend import has_triton
 from millstream.ops.conv3 import find_convolution
+from millstream.ops.waves import HEAD_WIDTH
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def automatic_speed(
     if num_vae_devices > 1:
         speed = replace(speed, decoder=False, own_convolution=False)
     if plain_blocks:
-        speed = replace(speed, blocks=False, round_keys=False, graphs=False)
+        speed = replace(speed, blocks=False, round_keys=False, even_waves=False, graphs=False)
     return speed
 
 
@@ -58,11 +59,13 @@ def _why_not(name: str, spec: ModelSpec, device: torch.device, dtype: torch.dtyp
     """Empty where it can be."""
     if name in ("decoder", "own_convolution") and not isinstance(spec.vae, VAEConfig):
         return f"{spec.name} has a VAE of its own"
-    if name in ("graphs", "own_convolution", "decode_stream") and device.type != "cuda":
+    if name in ("even_waves", "graphs", "own_convolution", "decode_stream") and device.type != "cuda":
         return "there is no GPU"
     if name == "own_convolution" and (dtype != torch.bfloat16 or find_convolution() is None):
         return "the library's convolution serves"
-    if name == "round_keys" and device.type == "cuda":
+    if name == "even_waves" and spec.dit.head_width != HEAD_WIDTH:
+        return f"waves are counted for heads of {HEAD_WIDTH}"
+    if name in ("round_keys", "even_waves") and device.type == "cuda":
         if dtype != torch.bfloat16:
             return "attention gives its sums in bfloat16 alone"
         if spec.dit.head_width > MAX_HEAD_WIDTH or spec.dit.head_width % HEAD_MULTIPLE:

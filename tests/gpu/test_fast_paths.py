@@ -13,10 +13,13 @@ from torch.nn import functional as F
 from millstream.core.config import DiTConfig, VAEConfig
 from millstream.core.speed import ALL, FP8_GROUPS, Speed
 from millstream.models.dit import CausalDiT
+from millstream.models.fast import attention as fast_attention
 from millstream.models.fast.apply import quicken
+from millstream.models.fast.words import WordZeroer
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.wan.fast_vae import FastVAE
+from millstream.ops.attention import Share, attend, attend_in_shares
 from millstream.ops.backend import only_twins
 from millstream.ops.conv3 import SLICES, find_convolution
 from millstream.ops.fp8 import Rows8
@@ -26,6 +29,7 @@ from millstream.ops.pixels import to_bytes
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
 from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, norm_query
+from millstream.ops.waves import Waves, waves_of
 from millstream.runtime.engine import Engine
 from tests.unit.models_for_tests import dit, relative_error, vae
 
@@ -59,10 +63,10 @@ def test_rows_equal_their_twins(width: int, fp8: bool) -> None:
         return [
             added.float(),
             restored(add_norm(kept, None, None, levels[:, 1], levels[:, 0], eps=1e-6, fp8=fp8)),
-            restored(add_norm(kept, y, levels[:, 2], weight, bias, eps=1e-6, fp8=fp8)),
+            restored(add_norm(kept, y, levels[:, 2], weight, bias, eps=1e-6, fp8=fp8, later_D=weight)),
             restored(add_norm(kept, y, None, levels[:, 4], levels[:, 3], eps=1e-6, fp8=fp8)),
             kept.float(),
-            restored(finish_attention(x, lse, 40, fp8=fp8)),
+            restored(finish_attention([Share(x[None], lse[None])], 40, fp8=fp8)),
             norm_query(x, weight, eps=1e-6).float(),
             gelu_rows(y).restored(),
         ]
@@ -71,6 +75,42 @@ def test_rows_equal_their_twins(width: int, fp8: bool) -> None:
     with only_twins():
         expected = everything()
     assert all(relative_error(a, b) <= tolerance for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(("heads", "queries", "keys"), [(12, 4680, 14040), (40, 2160, 4320)], ids=["1.3B", "14B"])
+@torch.inference_mode()
+def test_attention_in_even_waves_is_as_exact_as_in_one_call(heads: int, queries: int, keys: int) -> None:
+    q, k, v = (random(1, count, heads, 128) for count in (queries, -(-keys // 128) * 128, -(-keys // 128) * 128))
+    k[:, keys:] = 0
+    v[:, keys:] = 0
+    waves = waves_of(q, k)
+    if waves is None:
+        pytest.skip("waves were counted on Hopper cards, and on one with as many processors as an H200")
+    rest = slice(waves.queries, None)
+    whole, apart = (finish_attention(attend_in_shares(q, k, v, how), k.shape[1] - keys, fp8=False) for how in (None, waves))
+    a, b, c = (x.float().transpose(1, 2) for x in (q[:, rest], k[:, :keys], v[:, :keys]))
+    exact = F.scaled_dot_product_attention(a, b, c).transpose(1, 2)[0].flatten(1)
+    assert torch.equal(apart[: waves.queries], whole[: waves.queries])
+    assert relative_error(apart[rest].float(), exact) <= 1.5 * relative_error(whole[rest].float(), exact)
+
+
+@torch.inference_mode()
+def test_words_are_zeroed_by_kernels_to_the_same_bits() -> None:
+    q, k, v = random(1, 1024, 12, 128), random(1, 2048, 12, 128), random(1, 2048, 12, 128)
+    expected, out = attend(q, k, v), torch.empty_like(q)
+    zeroer = WordZeroer.on(torch.device("cuda", 0))
+    if zeroer is None:
+        pytest.skip("the driver's Python interface is not installed, or older than 13")
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        out.copy_(attend(q, k, v))
+    assert zeroer.change(graph.raw_cuda_graph()) > 0, "cuDNN counts its tiles in a word"
+    assert zeroer.change(graph.raw_cuda_graph()) == 0
+    graph.instantiate()
+    for _ in range(3):
+        out.zero_()
+        graph.replay()
+        assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("heads", [12, 40])
@@ -188,12 +228,16 @@ def chunks(model: CausalDiT, memory: KVRing, count: int = 6) -> Tensor:
     [
         (Speed(blocks=True), 0.02),
         (Speed(blocks=True, round_keys=True), 0.02),
-        (Speed(blocks=True, round_keys=True, fp8=FP8_GROUPS), 0.08),
+        (Speed(blocks=True, round_keys=True, even_waves=True), 0.02),
+        (Speed(blocks=True, round_keys=True, even_waves=True, fp8=FP8_GROUPS), 0.08),
     ],
-    ids=["blocks", "round keys", "fp8"],
+    ids=["blocks", "round keys", "even waves", "fp8"],
 )
 @pytest.mark.parametrize("kind", [{}, dict(sink=2, positions="windowed")], ids=["ring", "sink"])
-def test_fast_blocks_equal_plain_ones(speed: Speed, tolerance: float, kind: dict[str, object]) -> None:
+def test_fast_blocks_equal_plain_ones(
+    speed: Speed, tolerance: float, kind: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_attention, "waves_of", lambda q, k: Waves(128, k.shape[1] // 128))
     model = dit(DIT).to(GPU, BF16)
     expected = chunks(deepcopy(model), ring(**kind))
     assert relative_error(chunks(quicken(model, speed), ring(**kind)), expected) <= tolerance

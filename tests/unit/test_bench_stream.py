@@ -99,8 +99,8 @@ def test_errors_are_those_of_the_worst_chunk_too() -> None:
     ("text", "names"),
     [
         ("off", ()),
-        ("on", ("blocks", "round_keys", "decoder", "own_convolution", "graphs")),
-        ("on,-graphs,-own_convolution", ("blocks", "round_keys", "decoder")),
+        ("on", ("blocks", "round_keys", "even_waves", "decoder", "own_convolution", "graphs")),
+        ("on,-graphs,-own_convolution", ("blocks", "round_keys", "even_waves", "decoder")),
         ("decoder", ("decoder",)),
     ],
 )

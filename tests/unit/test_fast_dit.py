@@ -15,6 +15,7 @@ from torch import Tensor
 from millstream.core.config import DiTConfig
 from millstream.core.speed import FP8_GROUPS, Speed
 from millstream.models.dit import CausalDiT
+from millstream.models.fast import attention as fast_attention
 from millstream.models.fast import recorded as fast_recorded
 from millstream.models.fast.apply import quicken
 from millstream.models.fast.recorded import RecordedStack
@@ -22,6 +23,7 @@ from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.paired import OwedCommit
 from millstream.models.sampler import Call
+from millstream.ops.waves import Waves
 from tests.unit.models_for_tests import DIT, dit, relative_error
 
 GRID = (4, 6)
@@ -73,6 +75,22 @@ def test_the_fast_path_computes_what_the_plain_one_does(config: DiTConfig, kind:
     expected = chunks(deepcopy(model), ring(config, **KINDS[kind]))
     fast = quicken(model, Speed(blocks=True, round_keys="round" in kind))
     assert relative_error(chunks(fast, ring(config, **KINDS[kind])), expected) <= 2e-6
+
+
+@pytest.mark.parametrize("multiple", [40, 1], ids=["zeros among the keys", "none"])
+def test_queries_that_attend_to_parts_of_the_keys_are_answered_alike(multiple: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def waves(q_BLNH: Tensor, k_BWNH: Tensor) -> Waves:
+        asked.append((q_BLNH.shape[1], k_BWNH.shape[1]))
+        return Waves(40, 8)
+
+    monkeypatch.setattr(fast_attention, "waves_of", waves)
+    model = dit()
+    expected = chunks(deepcopy(model), ring(DIT, multiple=multiple))
+    fast = quicken(model, Speed(blocks=True, round_keys=True, even_waves=True))
+    assert relative_error(chunks(fast, ring(DIT, multiple=multiple)), expected) <= 2e-6
+    assert set(asked) == ({(72, 80), (72, 160), (72, 200)} if multiple == 40 else {(72, 72), (72, 144), (72, 168)})
 
 
 def test_a_bias_on_the_past_is_kept() -> None:

@@ -22,7 +22,7 @@ def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
     sources = (Path(__file__).parents[2] / "millstream/ops/kernels").glob("*.py")
     inner = {
         "_store_row",
-        "_added_row",
+        "_with_gated",
         "_gelu",
         "_store_packed",
         "_over_tile",

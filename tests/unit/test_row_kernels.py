@@ -12,6 +12,7 @@ if torch.cuda.is_available():
     pytest.skip("a GPU is here: tests/gpu runs these kernels compiled", allow_module_level=True)
 pytest.importorskip("triton", reason="needs Triton, which interprets kernels on a CPU")
 
+from millstream.ops.attention import Share
 from millstream.ops.fp8 import Rows8
 from millstream.ops.kernels.ring_write import launch_write_ring
 from millstream.ops.kernels.rows import (
@@ -44,20 +45,27 @@ def agree(found: torch.Tensor | Rows8, expected: torch.Tensor | Rows8) -> bool:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("fp8", [False, True])
-@pytest.mark.parametrize("kind", ["modulated", "affine", "gated", "added", "gated affine"])
+@pytest.mark.parametrize(
+    "kind", ["modulated", "affine", "gated", "added", "gated affine", "affine later", "gated affine later"]
+)
 def test_add_norm_equals_its_twin(width: int, fp8: bool, kind: str) -> None:
     x, y = torch.randn(2, FRAMES * TOKENS, width).unbind()
     levels = torch.randn(FRAMES, 6, width)
     gate = levels[:, 2] if "gated" in kind else None
     scale, shift = torch.randn(2, width).unbind() if "affine" in kind else (levels[:, 1], levels[:, 0])
-    update = y if kind in ("gated", "added", "gated affine") else None
+    update = y if "gated" in kind or kind == "added" else None
+    later = torch.randn(width) if "later" in kind else None
     ours, twins = x.clone(), x.clone()
-    found = launch_add_norm(ours, update, gate, scale, shift, eps=1e-6, fp8=fp8)
-    expected = add_norm(twins, update, gate, scale, shift, eps=1e-6, fp8=fp8)
+    found = launch_add_norm(ours, update, gate, scale, shift, later, eps=1e-6, fp8=fp8)
+    expected = add_norm(twins, update, gate, scale, shift, eps=1e-6, fp8=fp8, later_D=later)
     assert isinstance(found, Rows8) == fp8
     assert agree(found, expected)
     assert relative_error(ours, twins) <= 1e-6
-    assert (update is None) == torch.equal(ours, x)
+    assert (update is None and later is None) == torch.equal(ours, x)
+    if later is not None:
+        without = x.clone()
+        assert agree(found, add_norm(without, update, gate, scale, shift, eps=1e-6, fp8=fp8)), "the norm has not seen it"
+        assert relative_error(ours, without + later) <= 1e-6
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -81,9 +89,16 @@ def test_norm_query_equals_its_twin(width: int) -> None:
 @pytest.mark.parametrize("fp8", [False, True])
 @pytest.mark.parametrize("num_zeros", [0, 3])
 def test_finish_attention_equals_its_twin(fp8: bool, num_zeros: int) -> None:
-    out, lse = torch.randn(5, 48), torch.randn(4, 5) + 4
-    found = launch_finish_attention(out, lse, num_zeros, fp8=fp8)
-    assert agree(found, finish_attention(out, lse, num_zeros, fp8=fp8))
+    shares = [Share(torch.randn(parts, rows, 48), torch.randn(parts, 4, rows) + 4) for parts, rows in ((1, 5), (3, 2), (2, 1))]
+    found = launch_finish_attention(shares, num_zeros, fp8=fp8)
+    assert len(found.restored() if isinstance(found, Rows8) else found) == 8
+    assert agree(found, finish_attention(shares, num_zeros, fp8=fp8))
+
+
+def test_answers_without_sums_are_only_rounded() -> None:
+    share = Share(torch.randn(1, 5, 48), None)
+    assert torch.equal(finish_attention([share], 0, fp8=False), share.out_PLD[0])
+    assert agree(launch_finish_attention([share], 0, fp8=True), finish_attention([share], 0, fp8=True))
 
 
 @pytest.mark.parametrize("width", [80, 64, 96])

@@ -45,7 +45,7 @@ def quicken(dit: CausalDiT, speed: Speed) -> CausalDiT:
     """The same model with its blocks and its head on the fast path."""
     dit.set_submodule("head", FastHead(dit.head))
     if speed.graphs and dit.patch_in.weight.is_cuda:
-        dit.set_submodule("blocks", RecordedStack(dit.blocks, speed, GraphRecorder()))
+        dit.set_submodule("blocks", RecordedStack(dit.blocks, speed, GraphRecorder(dit.patch_in.weight.device)))
     else:
         dit.set_submodule("blocks", FastStack(dit.blocks, speed))
     return dit

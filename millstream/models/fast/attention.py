@@ -18,13 +18,14 @@ from millstream.models.dit import CrossAttention, SelfAttention
 from millstream.models.fast.linear import Dense
 from millstream.models.kv import Span
 from millstream.models.packed import PackedWindow
-from millstream.ops.attention import attend, attend_with_sum
+from millstream.ops.attention import Share, attend, attend_in_shares
 from millstream.ops.fp8 import Rows8
 from millstream.ops.low_attention import attend_packed
 from millstream.ops.packed import PackedQueries
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import Phases
 from millstream.ops.rows import finish_attention, norm_query
+from millstream.ops.waves import waves_of
 
 
 class Ring(Protocol):
@@ -51,7 +52,7 @@ class FastSelfAttention(nn.Module):
     def __init__(self, plain: SelfAttention, speed: Speed) -> None:
         super().__init__()
         self.heads, self.eps = plain.heads, plain.norm_q.eps
-        self.round_keys, self.low_attention = speed.round_keys, speed.low_attention
+        self.round_keys, self.even_waves, self.low_attention = speed.round_keys, speed.even_waves, speed.low_attention
         self.qkv = Dense([plain.q, plain.k, plain.v], fp8="qkv" in speed.fp8)
         self.out = Dense([plain.o], fp8="out" in speed.fp8)
         self.norm_q, self.norm_k = plain.norm_q.weight, plain.norm_k.weight
@@ -95,18 +96,16 @@ class FastSelfAttention(nn.Module):
         if isinstance(q_BLNH, PackedQueries):
             return self._attend_packed(q_BLNH, layer, ring)
         k, v, num_zeros = ring.span(layer, rounded=self.round_keys and ring.bias is None)
-        fp8 = self.out.is_fp8
-        if not num_zeros:
-            return finish_attention(attend(q_BLNH, k, v, ring.bias).flatten(2).flatten(0, 1), None, 0, fp8=fp8)
-        out, lse = attend_with_sum(q_BLNH, k, v)
-        rows = zip(out.flatten(2), lse, strict=True)
-        return _joined([finish_attention(out_LD, lse_NL, num_zeros, fp8=fp8) for out_LD, lse_NL in rows])
+        waves = waves_of(q_BLNH, k) if self.even_waves and ring.bias is None else None
+        if waves is None and not num_zeros:
+            return _finished(attend(q_BLNH, k, v, ring.bias), fp8=self.out.is_fp8)
+        return finish_attention(attend_in_shares(q_BLNH, k, v, waves), num_zeros, fp8=self.out.is_fp8)
 
     def _attend_packed(self, q_BLNH: PackedQueries, layer: int, ring: Ring) -> Tensor | Rows8:
         k_BWNH = ring.span(layer, rounded=False).k_BWNH
         assert ring.packed is not None, "queries are packed where keys are"
         out = attend_packed(q_BLNH, ring.packed.layer(layer), k_BWNH.shape[1], dtype=k_BWNH.dtype)
-        return finish_attention(out.flatten(2).flatten(0, 1), None, 0, fp8=self.out.is_fp8)
+        return _finished(out, fp8=self.out.is_fp8)
 
 
 class FastCrossAttention(nn.Module):
@@ -128,10 +127,29 @@ class FastCrossAttention(nn.Module):
         k = self.norm_k(self.k(text_BSD)).unflatten(-1, (self.heads, -1))
         return k, self.v(text_BSD).unflatten(-1, (self.heads, -1))
 
+    @property
+    def adds_itself(self) -> bool:
+        """Whether its last product can add to what is there; then `add_to` is the way to call it."""
+        return not self.out.is_fp8
+
     def forward(self, x: Tensor | Rows8, k_BSNH: Tensor, v_BSNH: Tensor) -> Tensor:
+        return self.out(self._attended(x, k_BSNH, v_BSNH))
+
+    def add_to(self, residual_LD: Tensor, x: Tensor, k_BSNH: Tensor, v_BSNH: Tensor) -> None:
+        """Add the answer to the residual, which has the last product's bias already."""
+        answer = self._attended(x, k_BSNH, v_BSNH)
+        assert isinstance(answer, Tensor)
+        residual_LD.addmm_(answer, self.out.weight.t())
+
+    def _attended(self, x: Tensor | Rows8, k_BSNH: Tensor, v_BSNH: Tensor) -> Tensor | Rows8:
         q_LD = norm_query(self.q(x), self.norm_q, eps=self.eps)
         out = attend(q_LD.view(len(k_BSNH), -1, self.heads, k_BSNH.shape[-1]), k_BSNH, v_BSNH)
-        return self.out(finish_attention(out.flatten(2).flatten(0, 1), None, 0, fp8=self.out.is_fp8))
+        return _finished(out, fp8=self.out.is_fp8)
+
+
+def _finished(out_BLNH: Tensor, *, fp8: bool) -> Tensor | Rows8:
+    """What needs no putting together."""
+    return finish_attention([Share(out_BLNH.flatten(2).flatten(0, 1)[None], None)], 0, fp8=fp8)
 
 
 def _stacked(rows: Sequence[Tensor | PackedQueries]) -> Tensor | PackedQueries:

@@ -48,10 +48,9 @@ class FastBlock(nn.Module):
     ) -> Pending:
         """Changes `x` in place."""
         _, _, gate1, shift2, scale2, gate2 = levels_F6D.unbind(1)
-        y, norm = self.self_attn(self._entered(x_LD, pending, levels_F6D), layer, rings), self.cross_norm
-        asking = add_norm(x_LD, y, gate1, norm.weight, norm.bias, eps=norm.eps, fp8=self.cross_attn.is_fp8)
-        y = self.cross_attn(asking, k_BSNH, v_BSNH)
-        thought = add_norm(x_LD, y, None, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8)
+        attended = self.self_attn(self._entered(x_LD, pending, levels_F6D), layer, rings)
+        told = self._told(x_LD, Pending(attended, gate1), k_BSNH, v_BSNH)
+        thought = add_norm(x_LD, *told, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8)
         return Pending(self.down(self._activated(thought)), gate2)
 
     def remember(self, x_LD: Tensor, pending: Pending, levels_F6D: Tensor, layer: int, rings: Sequence[Ring]) -> None:
@@ -61,6 +60,16 @@ class FastBlock(nn.Module):
     def _entered(self, x_LD: Tensor, pending: Pending, levels_F6D: Tensor) -> Tensor | Rows8:
         shift, scale, *_ = levels_F6D.unbind(1)
         return add_norm(x_LD, *pending, scale, shift, eps=self.eps, fp8=self.self_attn.is_fp8)
+
+    def _told(self, x_LD: Tensor, pending: Pending, k_BSNH: Tensor, v_BSNH: Tensor) -> Pending:
+        """What the prompt has to say to the residual with what is pending. Nothing where its product adds it there itself."""
+        cross, norm = self.cross_attn, self.cross_norm
+        later = cross.out.bias if cross.adds_itself else None
+        x = add_norm(x_LD, *pending, norm.weight, norm.bias, eps=norm.eps, fp8=cross.is_fp8, later_D=later)
+        if isinstance(x, Rows8):
+            return Pending(cross(x, k_BSNH, v_BSNH))
+        cross.add_to(x_LD, x, k_BSNH, v_BSNH)
+        return Pending()
 
     def _activated(self, x: Tensor | Rows8) -> Tensor | Rows8:
         return gelu_rows(self.up(x)) if isinstance(x, Rows8) else self.up.with_gelu(x)

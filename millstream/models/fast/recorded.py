@@ -20,6 +20,7 @@ from torch import Tensor
 from millstream.core.speed import Speed
 from millstream.models.dit import BlockStack, CrossKV
 from millstream.models.fast.stack import FastStack
+from millstream.models.fast.words import WordZeroer
 from millstream.models.kv import KVRing, Memory, Span
 from millstream.models.packed import PackedWindow
 from millstream.ops.rope import Phases
@@ -84,15 +85,19 @@ class Recording:
 
 
 class GraphRecorder:
-    """Records on the current CUDA device, into one pool."""
+    """Records on one CUDA device, into one pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._words = WordZeroer.on(device)
 
     def __call__(self, run: Run) -> Run:
-        graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph(keep_graph=self._words is not None)
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             run()
+        if self._words is not None:
+            self._words.change(graph.raw_cuda_graph())
+            graph.instantiate()
         return graph.replay
 
 

@@ -5,11 +5,14 @@ Shapes as in `ops/rows.py`. Absent tensors are passed as any other tensor and ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from millstream.ops.attention import Share
 from millstream.ops.fp8 import E4M3, LARGEST, LEAST_SCALE, Rows8
 
 _LARGEST = tl.constexpr(LARGEST)
@@ -28,38 +31,44 @@ def _store_row(values, out, scales, row, column, inside, WIDTH: tl.constexpr, FP
 
 
 @triton.jit
-def _added_row(x, y, gate, row, frame, column, inside, WIDTH: tl.constexpr, GATED: tl.constexpr):
-    """The residual's row with what is added to it, stored, and in float32 as it was stored."""
+def _with_gated(x, y, gate, row, frame, column, inside, WIDTH: tl.constexpr, GATED: tl.constexpr):
+    """The residual's row and what is added to it, in float32."""
     value = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     update = tl.load(y + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     if GATED:
         update *= tl.load(gate + frame + column, mask=inside, other=0.0).to(tl.float32)
-    rounded = (value + update).to(x.dtype.element_ty)
-    tl.store(x + row * WIDTH + column, rounded, mask=inside)
-    return rounded.to(tl.float32)
+    return value + update
 
 
 @triton.jit
 def _add_gated(x, y, gate, tokens, frame_stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    _added_row(x, y, gate, row, (row // tokens) * frame_stride, column, column < WIDTH, WIDTH, GATED)
+    inside = column < WIDTH
+    value = _with_gated(x, y, gate, row, (row // tokens) * frame_stride, column, inside, WIDTH, GATED)
+    tl.store(x + row * WIDTH + column, value.to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _add_norm(
-    x, y, gate, scale, shift, out, scales, tokens, frame_stride, eps,
+    x, y, gate, scale, shift, later, out, scales, tokens, frame_stride, eps,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADDS: tl.constexpr, GATED: tl.constexpr, MODULATED: tl.constexpr,
-    FP8: tl.constexpr,
+    LATER: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     frame = (row // tokens) * frame_stride
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     if ADDS:
-        value = _added_row(x, y, gate, row, frame, column, inside, WIDTH, GATED)
+        value = _with_gated(x, y, gate, row, frame, column, inside, WIDTH, GATED)
     else:
         value = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    if LATER:
+        left = value + tl.load(later + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(x + row * WIDTH + column, left.to(x.dtype.element_ty), mask=inside)
+    elif ADDS:
+        tl.store(x + row * WIDTH + column, value.to(x.dtype.element_ty), mask=inside)
+    value = value.to(x.dtype.element_ty).to(tl.float32)
     centred = tl.where(inside, value - tl.sum(value) / WIDTH, 0.0)
     normed = centred * tl.rsqrt(tl.sum(centred * centred) / WIDTH + eps)
     if MODULATED:
@@ -85,15 +94,26 @@ def _norm_query(q, weight, out, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _finish_attention(
     attended, lse, num_zeros, out, scales, tokens,
-    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, CORRECT: tl.constexpr, FP8: tl.constexpr,
+    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SUMS: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
-    value = tl.load(attended + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-    if CORRECT:
-        log_sum = tl.load(lse + (column // HEAD) * tokens + row, mask=inside, other=0.0)
-        value = tl.where(inside, value / (1.0 - num_zeros * tl.exp(-log_sum)), 0.0)
+    if SUMS:
+        sums = lse + (column // HEAD) * tokens + row
+        most = tl.load(sums, mask=inside, other=0.0)
+        for part in tl.static_range(1, PARTS):
+            most = tl.maximum(most, tl.load(sums + part * (WIDTH // HEAD) * tokens, mask=inside, other=0.0))
+        whole = -num_zeros * tl.exp(-most)
+        value = tl.zeros([BLOCK], tl.float32)
+        for part in tl.static_range(PARTS):
+            share = tl.exp(tl.load(sums + part * (WIDTH // HEAD) * tokens, mask=inside, other=0.0) - most)
+            answer = tl.load(attended + (part * tokens + row) * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+            value += share * answer
+            whole += share
+        value = tl.where(inside, value / whole, 0.0)
+    else:
+        value = tl.load(attended + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     _store_row(value, out, scales, row, column, inside, WIDTH, FP8)
 
 
@@ -123,10 +143,10 @@ def warps_for(width: int) -> int:
     return 4 if width < 4096 else 8
 
 
-def _room(like_LD: Tensor, *, fp8: bool) -> tuple[Tensor, Tensor]:
+def _room(like: Tensor, tokens: int, width: int, *, fp8: bool) -> tuple[Tensor, Tensor]:
     """Where rows go, and their scales; the latter is never touched without fp8."""
-    out = torch.empty(like_LD.shape, dtype=E4M3 if fp8 else like_LD.dtype, device=like_LD.device)
-    scales = torch.empty(len(like_LD), 1, dtype=torch.float32, device=like_LD.device) if fp8 else out
+    out = torch.empty(tokens, width, dtype=E4M3 if fp8 else like.dtype, device=like.device)
+    scales = torch.empty(tokens, 1, dtype=torch.float32, device=like.device) if fp8 else out
     return out, scales
 
 
@@ -143,7 +163,15 @@ def launch_add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None) -> None
 
 
 def launch_add_norm(
-    x_LD: Tensor, y_LD: Tensor | None, gate_FD: Tensor | None, scale: Tensor, shift: Tensor, *, eps: float, fp8: bool
+    x_LD: Tensor,
+    y_LD: Tensor | None,
+    gate_FD: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    later_D: Tensor | None = None,
+    *,
+    eps: float,
+    fp8: bool,
 ) -> Tensor | Rows8:
     tokens, width = x_LD.shape
     modulated = scale.dim() == 2
@@ -155,12 +183,12 @@ def launch_add_norm(
     assert all(t.stride(-1) == 1 for t in (*per_frame, scale, shift)), "rows must be contiguous"
     assert x_LD.is_contiguous(), "the residual is walked by rows"
     assert y_LD is None or y_LD.is_contiguous(), "what is added is walked by rows"
-    out, scales = _room(x_LD, fp8=fp8)
+    out, scales = _room(x_LD, tokens, width, fp8=fp8)
     _add_norm[(tokens,)](
-        x_LD, x_LD if y_LD is None else y_LD, x_LD if gate_FD is None else gate_FD, scale, shift, out, scales,
-        tokens // frames.pop(), strides.pop(), eps,
+        x_LD, x_LD if y_LD is None else y_LD, x_LD if gate_FD is None else gate_FD, scale, shift,
+        x_LD if later_D is None else later_D, out, scales, tokens // frames.pop(), strides.pop(), eps,
         WIDTH=width, BLOCK=triton.next_power_of_2(width), ADDS=y_LD is not None, GATED=gate_FD is not None,
-        MODULATED=modulated, FP8=fp8, num_warps=warps_for(width),
+        MODULATED=modulated, LATER=later_D is not None, FP8=fp8, num_warps=warps_for(width),
     )  # fmt: skip
     return Rows8(out, scales) if fp8 else out
 
@@ -175,18 +203,20 @@ def launch_norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
     return out
 
 
-def launch_finish_attention(out_LD: Tensor, lse_NL: Tensor | None, num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
-    tokens, width = out_LD.shape
-    assert out_LD.is_contiguous(), "answers are walked by rows"
-    assert not num_zeros or lse_NL is not None, "zeros among the keys cannot be corrected without the log-sum-exp"
-    head = 1 if lse_NL is None else width // lse_NL.shape[0]
-    assert lse_NL is None or lse_NL.is_contiguous(), "the log-sum-exp is read as [heads, tokens]"
-    out, scales = _room(out_LD, fp8=fp8)
-    _finish_attention[(tokens,)](
-        out_LD, out_LD if lse_NL is None else lse_NL, float(num_zeros), out, scales, tokens,
-        WIDTH=width, HEAD=head, BLOCK=triton.next_power_of_2(width), CORRECT=num_zeros > 0, FP8=fp8,
-        num_warps=warps_for(width),
-    )  # fmt: skip
+def launch_finish_attention(shares: Sequence[Share], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
+    width, last = shares[0].out_PLD.shape[-1], 0
+    out, scales = _room(shares[0].out_PLD, sum(share.out_PLD.shape[1] for share in shares), width, fp8=fp8)
+    for (parts, tokens, _), (attended, lse) in ((share.out_PLD.shape, share) for share in shares):
+        assert attended.is_contiguous(), "answers are walked by rows"
+        assert lse is not None or parts == 1, "parts cannot be put together without their sums"
+        assert lse is not None or not num_zeros, "zeros among the keys cannot be corrected without the log-sum-exp"
+        assert lse is None or lse.is_contiguous(), "the log-sum-exp is read as [parts, heads, tokens]"
+        _finish_attention[(tokens,)](
+            attended, attended if lse is None else lse, float(num_zeros), out[last:], scales[last:], tokens,
+            WIDTH=width, HEAD=1 if lse is None else width // lse.shape[1], BLOCK=triton.next_power_of_2(width), PARTS=parts,
+            SUMS=lse is not None and (num_zeros > 0 or parts > 1), FP8=fp8, num_warps=warps_for(width),
+        )  # fmt: skip
+        last += tokens
     return Rows8(out, scales) if fp8 else out
 
 
@@ -194,7 +224,7 @@ def launch_gelu_rows(hidden_LU: Tensor) -> Rows8:
     tokens, width = hidden_LU.shape
     assert hidden_LU.is_contiguous(), "rows are walked"
     first = triton.next_power_of_2(width) // 2
-    out, scales = _room(hidden_LU, fp8=True)
+    out, scales = _room(hidden_LU, tokens, width, fp8=True)
     _gelu_rows[(tokens,)](
         hidden_LU, out, scales, WIDTH=width, FIRST=first, REST=triton.next_power_of_2(width - first), num_warps=8
     )
