@@ -26,8 +26,8 @@ def report_of(name: str) -> dict[str, Any]:
 
 def ladder() -> Iterator[str]:
     """Every stream that was measured, its rungs in their order."""
-    yield "| stream | rung | frames a second | chunk ms | calls | of floor | decode | of floor | else | first frame | GiB |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "| stream | rung | frames a second | chunk ms | calls | of floor | of even floor | decode | of floor | else | first frame | GiB |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     names = [file.stem for file in RESULTS.glob("stream-*.json")]
     for stream in sorted(
         {name.rpartition("-w")[0] + "-w" + re.findall(r"-w(\d+)-", name)[0] for name in names if "-w" in name}
@@ -41,7 +41,7 @@ def rung_row(rung: str, report: dict[str, Any]) -> str:
     measured, stream = report["measured"], report["configuration"]["stream"]
     phases, chunk = measured["phases"], measured["chunk_ms"]["p50"]
     calls, decode = sum(phases[name]["ms"] for name in CALLS), phases["decode"]["ms"]
-    calls_floor = sum(phases[name].get("floor_ms", 0.0) for name in CALLS)
+    floors = [sum(phases[name].get(f"{kind}_ms", 0.0) for name in CALLS) for kind in ("floor", "even_floor")]
     beside = "decode_stream" in measured["speed"]
     cells = [
         f"{report['configuration']['model']} {stream['height']}x{stream['width']}, window {stream['window']}",
@@ -49,7 +49,7 @@ def rung_row(rung: str, report: dict[str, Any]) -> str:
         f"{measured['fps']:.1f}",
         f"{chunk:.0f}",
         f"{calls:.0f}",
-        f"{calls / calls_floor:.2f}" if calls_floor else "",
+        *(f"{calls / floor:.3f}" if floor else "" for floor in floors),
         f"{decode:.1f}",
         f"{phases['decode']['of_floor']:.2f}" if "of_floor" in phases["decode"] else "",
         "beside" if beside else f"{max(0.0, chunk - calls - decode) / chunk:.1%}",

@@ -29,7 +29,7 @@ class Recorder:
     def __init__(self, stopwatch: Stopwatch, device: torch.device) -> None:
         self._stopwatch, self._device = stopwatch, device
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-        self._profiler = profile(activities=activities, record_shapes=True, profile_memory=True)
+        self._profiler = profile(activities=activities, record_shapes=True, profile_memory=True, acc_events=True)
 
     def begin(self) -> None:
         self._stopwatch.annotate = True

@@ -30,10 +30,11 @@ def test_reading_a_share_takes_that_share_and_one_parameter(name: str, least: fl
     before = torch.cuda.memory_allocated()
     dit = load_dit(SPEC, ["random:1"], device=GPU, dtype=torch.bfloat16, keep=share)
     held = sum(parameter.nbytes for parameter in dit.parameters() if not parameter.is_meta)
-    peak = torch.cuda.max_memory_allocated() - before
+    peak, left = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
     print(f"{name}: {held / 1e9:.2f} GB of {sum(sizes) / 1e9:.2f}, at most {peak / 1e9:.2f} while it was read")
     assert least <= held / sum(sizes) <= most
-    assert held <= peak <= held + 3.5 * max(sizes)
+    assert held <= left <= 1.05 * held, "but for what the allocator rounds up"
+    assert left <= peak <= left + 3.5 * max(sizes)
 
 
 def test_a_block_is_measured_apart_from_what_is_around_it() -> None:
