@@ -13,7 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from millstream.cli import app
-from millstream.commands import bench_overlap
+from millstream.commands import bench_overlap, stream_floor
 from millstream.commands.bench_overlap import OverlapRequest
 from millstream.commands.bench_quality import INFINITE_DB, QualityRequest, Streamed, compare, psnr
 from millstream.commands.bench_quality import measure as measure_quality
@@ -24,7 +24,9 @@ from millstream.commands.stream_sessions import MIB, measure_sessions
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.core.speed import ALL, FP8_GROUPS, Speed, parse_speed
+from millstream.ops.waves import Waves
 from millstream.planner.flops import call_flops
+from millstream.planner.memory import tokens_per_frame
 from millstream.planner.peaks import vae_state_bytes
 from millstream.planner.phase_work import chunk_parts
 from millstream.planner.vae_layers import decoder_convs
@@ -66,6 +68,22 @@ def test_the_floor_has_our_convolution_where_there_is_one() -> None:
     convs = [conv for conv in decoder_convs(TINY.vae, stream.frames_per_chunk, stream.height, stream.width) if conv.taps == 27]
     expected = [(conv.frames + 2, conv.rows + 2, conv.columns + 2, conv.inner) for conv in convs]
     assert own.canvases == 2 * expected, "to warm up, and once"
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_an_even_floor_attends_in_waves_and_the_other_in_one_call(even: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def waves(q_BLNH: Tensor, k_BWNH: Tensor) -> Waves | None:
+        asked.append((q_BLNH.shape[1], k_BWNH.shape[1]))
+        return Waves(1, k_BWNH.shape[1])
+
+    monkeypatch.setattr(stream_floor, "waves_of", waves)
+    setting = Setting(device=torch.device("cpu"), dtype=torch.float32, fp8=False, even=even)
+    assert set(measure_floor(TINY, TINY.stream, setting, chunks=1)) == {"step", "commit", "decode"}
+    tokens = tokens_per_frame(TINY.dit, TINY.stream)
+    chunk, window = TINY.stream.frames_per_chunk * tokens, TINY.stream.window * tokens
+    assert asked == (2 * [(chunk, window), (chunk, TINY.dit.text_tokens)] if even else []), "two sets of a layer"
 
 
 def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:
@@ -120,6 +138,7 @@ def test_fp8_is_asked_for_by_precision() -> None:
         ("off", "fp8", "switch blocks on"),
         ("graphs", "bf16", "switch blocks on"),
         ("own_convolution", "bf16", "switch decoder on"),
+        ("blocks,even_waves", "bf16", "switch round_keys on"),
         ("on", "int4", "--precision"),
     ],
 )
