@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -20,6 +18,7 @@ import torch
 
 from benchmarks.report import write_report
 from millstream.cli_parts import parse_size
+from millstream.commands.stream_floor import timed_ms
 from millstream.core.config import DiTConfig, StreamConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
@@ -67,7 +66,7 @@ def measure(dit: DiTConfig, stream: StreamConfig, device: torch.device, *, turns
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(COLD + turns):
         for name, run in runs.items():
-            taken[name].append(1e6 * seconds(run, device) / dit.layers)
+            taken[name].append(1e3 * timed_ms(run, device) / dit.layers)
     kept = {name: times[COLD:] for name, times in taken.items()}
     first = next(iter(kept.values()))
     return {
@@ -87,28 +86,8 @@ def random_blocks(dit: DiTConfig, device: torch.device, dtype: torch.dtype) -> B
 
 
 def recorded(run: Run, device: torch.device, *, kernels: bool) -> Run:
-    if device.type != "cuda":
-        return run
     run()
-    if kernels:
-        return GraphRecorder(device)(run)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
-
-
-def seconds(run: Callable[[], object], device: torch.device) -> float:
-    if device.type != "cuda":
-        begun = time.perf_counter()
-        run()
-        return time.perf_counter() - begun
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    run()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / 1e3
+    return GraphRecorder(device, zero_words=kernels)(run) if device.type == "cuda" else run
 
 
 def main() -> None:

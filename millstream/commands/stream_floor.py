@@ -60,7 +60,7 @@ def measure_floor(spec: ModelSpec, stream: StreamConfig, setting: Setting, *, ch
         "commit": _recorded(without_last, setting),
         "decode": _recorded([_convolution(conv, setting) for conv in convs], setting),
     }
-    timed = [{name: _timed(work, setting.device) for name, work in phases.items()} for _ in range(chunks + 1)][1:]
+    timed = [{name: timed_ms(work, setting.device) for name, work in phases.items()} for _ in range(chunks + 1)][1:]
     return {name: statistics.median(sample[name] for sample in timed) for name in phases}
 
 
@@ -118,12 +118,7 @@ def _recorded(pieces: list[Work], setting: Setting) -> Work:
         return run
     run()
     torch.cuda.synchronize(setting.device)
-    if setting.even:
-        return GraphRecorder(setting.device)(run)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
+    return GraphRecorder(setting.device, zero_words=setting.even)(run)
 
 
 def _repeated(work: Work, times: int) -> Work:
@@ -134,7 +129,8 @@ def _repeated(work: Work, times: int) -> Work:
     return run
 
 
-def _timed(work: Work, device: torch.device) -> float:
+def timed_ms(work: Work, device: torch.device) -> float:
+    """By the device's own clock, if it has one."""
     if device.type != "cuda":
         begun = time.perf_counter()
         work()

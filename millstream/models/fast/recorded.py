@@ -87,9 +87,10 @@ class Recording:
 class GraphRecorder:
     """Records on one CUDA device, into one pool."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, zero_words: bool = True) -> None:
+        """`zero_words` by kernels; or as whoever is recorded does it."""
         self._pool = torch.cuda.graph_pool_handle()
-        self._words = WordZeroer.on(device)
+        self._words = WordZeroer.on(device) if zero_words else None
 
     def __call__(self, run: Run) -> Run:
         graph = torch.cuda.CUDAGraph(keep_graph=self._words is not None)
