@@ -68,11 +68,11 @@ def measure(dit: DiTConfig, stream: StreamConfig, device: torch.device, *, turns
         for name, run in runs.items():
             taken[name].append(1e3 * timed_ms(run, device) / dit.layers)
     kept = {name: times[COLD:] for name, times in taken.items()}
-    first = next(iter(kept.values()))
+    plain = next(iter(kept.values()))
     return {
         name: {
             "us": statistics.median(times),
-            "saved_us": statistics.median(before - now for before, now in zip(first, times, strict=True)),
+            "saved_us": statistics.median(before - now for before, now in zip(plain, times, strict=True)),
         }
         for name, times in kept.items()
     }

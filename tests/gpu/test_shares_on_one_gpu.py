@@ -20,7 +20,7 @@ SPEC, GPU = MODELS["wan2.1-t2v-1.3b"], torch.device("cuda")
 
 @pytest.mark.parametrize(("name", "least", "most"), [("front+1", 1.0, 1.0), ("front+tp4", 0.4, 0.6), ("front+pp4", 0.2, 0.35)])
 def test_reading_a_share_takes_that_share_and_one_parameter(name: str, least: float, most: float) -> None:
-    """Random weights: a parameter is drawn in float32 and kept in bfloat16."""
+    """Random weights: a parameter is drawn in float32 and kept in bfloat16, so one takes at most three times its bytes."""
     topology = Topology.parse(name)
     with torch.device("meta"):
         sizes = [2 * parameter.numel() for parameter in CausalDiT(SPEC.dit).parameters()]
@@ -33,8 +33,8 @@ def test_reading_a_share_takes_that_share_and_one_parameter(name: str, least: fl
     peak, left = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
     print(f"{name}: {held / 1e9:.2f} GB of {sum(sizes) / 1e9:.2f}, at most {peak / 1e9:.2f} while it was read")
     assert least <= held / sum(sizes) <= most
-    assert held <= left <= 1.05 * held, "but for what the allocator rounds up"
-    assert left <= peak <= left + 3.5 * max(sizes)
+    assert held <= left <= 1.03 * held, "but for what the allocator rounds up"
+    assert left <= peak <= left + 3 * max(sizes)
 
 
 def test_a_block_is_measured_apart_from_what_is_around_it() -> None:

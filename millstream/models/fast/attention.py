@@ -127,16 +127,11 @@ class FastCrossAttention(nn.Module):
         k = self.norm_k(self.k(text_BSD)).unflatten(-1, (self.heads, -1))
         return k, self.v(text_BSD).unflatten(-1, (self.heads, -1))
 
-    @property
-    def adds_itself(self) -> bool:
-        """Whether its last product can add to what is there; then `add_to` is the way to call it."""
-        return not self.out.is_fp8
-
     def forward(self, x: Tensor | Rows8, k_BSNH: Tensor, v_BSNH: Tensor) -> Tensor:
         return self.out(self._attended(x, k_BSNH, v_BSNH))
 
     def add_to(self, residual_LD: Tensor, x: Tensor, k_BSNH: Tensor, v_BSNH: Tensor) -> None:
-        """Add the answer to the residual, which has the last product's bias already."""
+        """Add the answer to the residual, which has the last product's bias already. An e4m3 product cannot."""
         answer = self._attended(x, k_BSNH, v_BSNH)
         assert isinstance(answer, Tensor)
         residual_LD.addmm_(answer, self.out.weight.t())

@@ -64,7 +64,7 @@ class FastBlock(nn.Module):
     def _told(self, x_LD: Tensor, pending: Pending, k_BSNH: Tensor, v_BSNH: Tensor) -> Pending:
         """What the prompt has to say to the residual with what is pending. Nothing where its product adds it there itself."""
         cross, norm = self.cross_attn, self.cross_norm
-        later = cross.out.bias if cross.adds_itself else None
+        later = None if cross.is_fp8 else cross.out.bias
         x = add_norm(x_LD, *pending, norm.weight, norm.bias, eps=norm.eps, fp8=cross.is_fp8, later_D=later)
         if isinstance(x, Rows8):
             return Pending(cross(x, k_BSNH, v_BSNH))
