@@ -19,7 +19,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.examples import EXAMPLES
 from millstream.core.presets import find_model
 from millstream.parallel.spatial import check_rows
-from millstream.runtime.admission import AdmissionConfig
+from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.engine import Engine
 from millstream.runtime.service import Service
 

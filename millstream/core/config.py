@@ -16,6 +16,8 @@ SPATIAL_STRIDE = 8
 """Pixels per latent cell along each side."""
 TEMPORAL_STRIDE = 4
 """Pixel frames per latent frame, after the first one, which holds a single frame."""
+MIN_FPS, MAX_FPS = 0.1, 240.0
+"""Frames a second that a stream may play at. Slower ones would keep their chunk, and everybody's turn, for minutes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,8 +152,8 @@ class StreamConfig:
             raise ConfigError(f"positions must be absolute or windowed, got {self.positions!r}")
         if self.anchor not in ("off", "latent", "decoded"):
             raise ConfigError(f"anchor must be off, latent or decoded, got {self.anchor!r}")
-        if not (math.isfinite(self.fps) and 0 < self.fps <= 240):
-            raise ConfigError(f"fps must be above 0 and at most 240, got {self.fps}")
+        if not MIN_FPS <= self.fps <= MAX_FPS:
+            raise ConfigError(f"fps must be between {MIN_FPS:g} and {MAX_FPS:g}, got {self.fps:g}")
         if not (math.isfinite(self.shift) and self.shift > 0):
             raise ConfigError(f"shift must be above 0, got {self.shift}")
         if not 0 <= self.context_noise <= 1000:

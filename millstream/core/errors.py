@@ -51,6 +51,19 @@ class DeviceError(MillstreamError):
 class Overloaded(MillstreamError):
     """A session, or a change of one, that would break what was promised to others."""
 
+    def __init__(self, message: str, *, fps: float | None = None) -> None:
+        """`fps` is a frame rate at which it would be let in."""
+        super().__init__(message)
+        self.fps = fps
+
+
+class ChunkCut(MillstreamError):
+    """A chunk that was not let finish; its session cannot go on."""
+
+
+class EngineFailed(MillstreamError):
+    """The thread that owns the model has ended, and with it everything that was served."""
+
 
 class UnknownFile(MillstreamError):
     """A recording, journal or snapshot that is not there, or not any more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from millstream.core.config import DiTConfig, ModelSpec, StreamConfig
 from millstream.planner.flops import attention_flops, block_products
@@ -44,6 +45,12 @@ def chunk_parts(
         "commit": tuple(part.times(commits) for part in call),
         "decode": tuple(_convolution(conv, value_bytes) for conv in convs),
     }
+
+
+@lru_cache(maxsize=64)
+def chunk_flops(spec: ModelSpec, stream: StreamConfig) -> float:
+    """Of a whole chunk with its window full."""
+    return sum(part.flops for parts in chunk_parts(spec, stream, value_bytes=4).values() for part in parts)
 
 
 def _call(dit: DiTConfig, stream: StreamConfig, value_bytes: int, fp8: Collection[str], low_attention: bool) -> Iterator[Part]:

@@ -1,187 +1,170 @@
 """Who may join: answered from what a session declares and what was measured, before any memory is taken.
 
-A session is admitted when the device can keep everybody's frame rate with it (`runtime/promise.py`, at the
-conservative chunk times of `runtime/chunk_times.py`) and its declared bytes fit the budget. One that never could is
-refused; one that cannot now waits in line, those coming back from host memory first, then by weight, then by arrival.
-Nobody overtakes: a small session does not slip past a large one that waits, or the large one might wait for ever.
+A session is admitted when the device can keep everybody's least frame rate with it (`runtime/promise.py`, at the conservative
+chunk times of `runtime/chunk_times.py`) and its declared bytes fit the budget. A device without sessions refuses nobody for
+being slow, unless they are strict: it plays at what it can. One that never could run is refused, with what could. One that
+cannot now waits in line: those coming back from host memory first, then by weight, then by arrival. Nobody overtakes: a small
+session does not slip past a large one that waits, or the large one might wait for ever.
 
-The line is bounded: when it is full a newcomer is refused, whatever its weight, because everybody in it was told a
-position. No tensors, no threads, no clock. Promises are only given here; `runtime/scheduler.py` keeps them.
+The line is bounded: when it is full a newcomer is refused, whatever its weight, because everybody in it was told a position.
+Admission moves each session's `Life` and nobody else does. No tensors, no threads, no clock but that of the chunk times.
+Promises are only given here; `runtime/scheduler.py` keeps them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.core.errors import ConfigError
+from millstream.runtime.admission_types import (
+    AdmissionConfig,
+    AdmissionMetrics,
+    Admitted,
+    Answer,
+    Obstacle,
+    Queued,
+    Refused,
+    Request,
+)
 from millstream.runtime.chunk_times import ChunkTimes, Estimate, Geometry
-from millstream.runtime.pacing import Pace
+from millstream.runtime.life import Life
 from millstream.runtime.promise import Claim, keep_time, longest_blocker, pressure, utilisation
+from millstream.runtime.rates import Bid, kept_rates
 
 LIFE_SMOOTHING = 0.8
 """Share of the past in the mean time that a session keeps its place."""
+GUESS = 2.0
+"""How far an estimate may be off that was scaled from another geometry: nobody is refused for less."""
 GIB = 2**30
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdmissionConfig:
-    memory_bytes: int
-    """For all sessions together: what the device has beside weights and working memory."""
-    share: float = 0.9
-    """How much of the device may be promised."""
-    max_waiting: int = 16
-    """Places in line; 0 refuses at once."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ConfigError(f"share must be above 0 and at most 1, got {self.share}")
-        if self.memory_bytes <= 0 or self.max_waiting < 0:
-            raise ConfigError(f"need memory and 0 or more places in line, got {self.memory_bytes} B and {self.max_waiting}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    session_id: str
-    geometry: Geometry
-    pace: Pace
-    memory_bytes: int
-    """Device memory it will hold; `planner/memory.py` knows the formulas."""
-    weight: float = 1.0
-    max_life_s: float | None = None
-    may_wait: bool = True
-    returning: bool = False
-    """Whether it was here before and waits in host memory."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Admitted:
-    """Its share and its bytes are reserved until it leaves."""
-
-    session_id: str
-    share: float | None
-    """Of the device; None while nothing is measured for its model."""
-    note: str
-    """How its share was found."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Queued:
-    session_id: str
-    position: int
-    """1 is next."""
-    expected_wait_s: float | None
-    """From life limits and from how long sessions stayed so far; None while neither is known."""
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refused:
-    session_id: str
-    reason: str
-
-
-Answer = Admitted | Queued | Refused
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdmissionMetrics:
-    admitted: int
-    waiting: int
-    promised: float | None
-    """Share of the device; None while a session runs that nothing is measured for."""
-    memory_bytes: int
-    refused: int
-    """Since the start."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
+@dataclass(slots=True)
+class _Entry:
     request: Request
+    life: Life
     since: float
+    """When it asked, or got its place."""
+    fps: float
+    """What it plays at."""
 
 
 class Admission:
     def __init__(self, config: AdmissionConfig) -> None:
         self.config = config
         self.times = ChunkTimes()
-        self._admitted: dict[str, _Place] = {}
-        self._line: list[Request] = []
+        self.longest_chunk_s = config.longest_chunk_s
+        """Raised where the server's own stream takes that long."""
+        self._entries: dict[str, _Entry] = {}
+        """All that have not ended, but those who were refused at once."""
+        self._line: list[_Entry] = []
         self._stay_s: float | None = None
         self._refused = 0
 
     def ask(self, request: Request, now: float) -> Answer:
-        """Admit, queue or refuse. Answers at once and takes nothing but a reservation."""
-        assert not self._knows(request.session_id), f"session {request.session_id} has asked already"
-        never = self._obstacle(request, ())
-        if never is not None:
-            return self._refuse(request, never)
-        position = sum(_rank(other) <= _rank(request) for other in self._line)
-        obstacle = self._obstacle(request, self._present) if position == 0 else _behind(position)
-        if obstacle is None:
-            return self._admit(request, now)
-        if not request.may_wait:
-            return self._refuse(request, obstacle)
-        if len(self._line) >= self.config.max_waiting:
-            return self._refuse(request, f"{obstacle}; all {self.config.max_waiting} places in line are taken: try again later")
-        self._line.insert(position, request)
-        return self.waiting(now)[position]
+        """Admit, queue or refuse a new session. Answers at once and takes nothing but a reservation."""
+        assert request.session_id not in self._entries, "a session asks once"
+        entry = _Entry(request, Life(), now, request.pace.fps)
+        answer = self._answer(entry, now)
+        if not isinstance(answer, Refused):
+            self._entries[request.session_id] = entry
+        return answer
+
+    def come_back(self, session_id: str, now: float) -> Answer:
+        """A parked session wants a place again. Refused, it is still parked."""
+        return self._answer(self._entries[session_id], now)
+
+    def step_out(self, session_id: str) -> None:
+        """One that stood in line to come back need not for now."""
+        entry = self._entries[session_id]
+        entry.life.become("parked")
+        self._line.remove(entry)
+
+    def park(self, session_id: str, now: float) -> None:
+        """A session has moved to host memory: its place is free. Ask `next_in` who may come now."""
+        entry = self._entries[session_id]
+        entry.life.become("parked")
+        self._note_stay(entry, now)
+
+    def leave(self, session_id: str, now: float) -> None:
+        """A session has ended, in whatever state. Ask `next_in` who may come now."""
+        entry = self._entries.pop(session_id)
+        if entry.life.placed:
+            self._note_stay(entry, now)
+        if entry.life.in_line:
+            self._line.remove(entry)
+        entry.life.become("ended")
+
+    def life(self, session_id: str) -> Life:
+        """The one that everybody reads."""
+        return self._entries[session_id].life
+
+    def allow_chunks_of(self, geometry: Geometry) -> None:
+        """What the server itself streams is never too long."""
+        estimate = self.times.estimate(geometry)
+        if estimate is not None:
+            self.longest_chunk_s = max(self.longest_chunk_s, GUESS * estimate.seconds)
 
     def revise(self, request: Request) -> str | None:
         """A session asks for other terms: why it cannot have them, or None and they are its own.
 
         One without a place is only told whether it could ever have one: it asks again when it comes back.
         """
-        place = self._admitted.get(request.session_id)
-        others = [] if place is None else [each for each in self._present if each.session_id != request.session_id]
+        entry = self._entries[request.session_id]
+        others = [each for each in self._present if each.session_id != request.session_id] if entry.life.placed else []
         obstacle = self._obstacle(request, others)
         if obstacle is not None:
-            return obstacle
-        if place is not None:
-            self._admitted[request.session_id] = replace(place, request=request)
-        self._line = [_on_new_terms(each, request) for each in self._line]
+            return obstacle.reason
+        entry.request = request
         return None
 
-    def leave(self, session_id: str, now: float) -> None:
-        """A session has ended, moved to host memory, or given up waiting. Ask `admit_waiting` who may come now."""
-        place = self._admitted.pop(session_id, None)
-        if place is None:
-            assert self._knows(session_id), f"session {session_id} is neither here nor in line"
-            self._line = [request for request in self._line if request.session_id != session_id]
-            return
-        stay, past = now - place.since, self._stay_s
-        self._stay_s = stay if past is None else LIFE_SMOOTHING * past + (1 - LIFE_SMOOTHING) * stay
-
-    def admit_waiting(self, now: float) -> tuple[Admitted | Refused, ...]:
-        """Those who leave the line, in order. One that turns out never to fit is refused, so as not to block the rest."""
-        answers: list[Admitted | Refused] = []
-        while self._line:
-            head = self._line[0]
-            never = self._obstacle(head, ())
-            if never is None and not self._fits(head, self._present):
-                break
-            del self._line[0]
-            answers.append(self._admit(head, now) if never is None else self._refuse(head, never))
-        return tuple(answers)
+    def next_in(self, now: float) -> Admitted | Refused | None:
+        """The first in line, if it may come in or never can. One that is refused stands there until it is told to `leave`."""
+        if not self._line:
+            return None
+        head = self._line[0]
+        never = self._obstacle(head.request, ())
+        if never is not None:
+            return self._refuse(head.request, never)
+        if not self._fits(head.request, self._present):
+            return None
+        del self._line[0]
+        return self._admit(head, now)
 
     def waiting(self, now: float) -> tuple[Queued, ...]:
         """Everybody in line, with the position and the wait as they are now."""
         waits = self._expected_waits_s(now)
         return tuple(
             Queued(
-                session_id=request.session_id,
+                session_id=entry.request.session_id,
                 position=before + 1,
                 expected_wait_s=waits[before],
-                reason=_behind(before) if before else self._obstacle(request, self._present) or "there is room: it is next",
+                reason=_behind(before) if before else self._why_it_waits(entry.request),
             )
-            for before, request in enumerate(self._line)
+            for before, entry in enumerate(self._line)
         )
 
+    def kept_rates(self) -> dict[str, float]:
+        """What those who have a place could play at; nobody who has one that was not measured."""
+        bids = self._bids(self._present)
+        if bids is None:
+            return {}
+        rates = kept_rates(bids, self._promises)
+        return {request.session_id: fps for request, fps in zip(self._present, rates, strict=True)}
+
+    def grant(self, session_id: str, fps: float) -> str:
+        """From now on it plays at that; why."""
+        entry = self._entries[session_id]
+        entry.fps = fps
+        return self._note(entry)
+
     def metrics(self) -> AdmissionMetrics:
-        claims = self._claims(self._present)
+        placed = [entry for entry in self._entries.values() if entry.life.placed]
+        bids = self._bids(self._present)
+        claims = None if bids is None else [bid.at(entry.fps) for bid, entry in zip(bids, placed, strict=True)]
         return AdmissionMetrics(
-            admitted=len(self._admitted),
+            admitted=len(placed),
             waiting=len(self._line),
             promised=None if claims is None else utilisation(claims),
             memory_bytes=_bytes(self._present),
@@ -190,52 +173,101 @@ class Admission:
 
     @property
     def _present(self) -> tuple[Request, ...]:
-        return tuple(place.request for place in self._admitted.values())
+        return tuple(entry.request for entry in self._entries.values() if entry.life.placed)
 
-    def _knows(self, session_id: str) -> bool:
-        return session_id in self._admitted or any(request.session_id == session_id for request in self._line)
+    def _answer(self, entry: _Entry, now: float) -> Answer:
+        request, comes_back = entry.request, entry.life.state == "parked"
+        never = self._obstacle(request, ())
+        if never is not None:
+            return self._refuse(request, never)
+        position = sum(_rank(other) <= _rank(entry) for other in self._line)
+        obstacle = self._obstacle(request, self._present) if position == 0 else Obstacle(_behind(position))
+        if obstacle is None:
+            return self._admit(entry, now)
+        if not (request.may_wait or comes_back):
+            return self._refuse(request, obstacle)
+        if len(self._line) >= self.config.max_waiting and not comes_back:
+            full = f"{obstacle.reason}; all {self.config.max_waiting} places in line are taken: try again later"
+            return self._refuse(request, Obstacle(full, obstacle.fps))
+        entry.life.become("returning" if comes_back else "waiting")
+        self._line.insert(position, entry)
+        return self.waiting(now)[position]
 
-    def _admit(self, request: Request, now: float) -> Admitted:
-        self._admitted[request.session_id] = _Place(request, now)
+    def _admit(self, entry: _Entry, now: float) -> Admitted:
+        entry.life.become("placed")
+        entry.since = now
+        request, session_id = entry.request, entry.request.session_id
+        self._entries[session_id] = entry
+        entry.fps = self.kept_rates().get(session_id, request.pace.fps)
+        bids = self._bids([request])
+        share = None if bids is None else bids[0].at(entry.fps).share
+        return Admitted(session_id=session_id, share=share, fps=entry.fps, note=self._note(entry))
+
+    def _note(self, entry: _Entry) -> str:
+        """Which rate it has and why."""
+        request, fps = entry.request, entry.fps
         estimate = self.times.estimate(request.geometry)
         if estimate is None:
-            note = f"nothing is measured for {request.geometry.model} yet: it runs alone until something is"
-            return Admitted(session_id=request.session_id, share=None, note=note)
-        share = Claim(seconds=estimate.seconds, pace=request.pace).share
-        return Admitted(session_id=request.session_id, share=share, note=f"takes {share:.2f} of the device{_basis(estimate)}")
+            return f"nothing is measured for {request.geometry.model} yet: it runs alone until something is"
+        took = f"a chunk takes {estimate.seconds:.2f} s{_basis(estimate)}"
+        if fps < request.pace.fps:
+            rather = "" if request.rate == "auto" else f" instead of {request.pace.fps:g}"
+            beside = " beside other sessions" if len(self._present) > 1 else ""
+            return f"plays {fps:g} frames a second{rather}, which this device keeps{beside}: {took}"
+        share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish).at(fps).share
+        made_for = f", the rate {request.geometry.model} was made for" if request.rate == "auto" else ""
+        return f"plays {fps:g} frames a second{made_for}: takes {share:.2f} of the device, {took}"
 
-    def _refuse(self, request: Request, reason: str) -> Refused:
+    def _refuse(self, request: Request, obstacle: Obstacle) -> Refused:
         self._refused += 1
-        return Refused(session_id=request.session_id, reason=reason)
+        return Refused(session_id=request.session_id, reason=obstacle.reason, fps=obstacle.fps)
 
     def _fits(self, request: Request, others: Sequence[Request]) -> bool:
-        """Whether everybody's frame rate and bytes can be promised with this session beside the others."""
-        if request.memory_bytes > self.config.memory_bytes - _bytes(others):
+        """Whether everybody's least frame rate and bytes can be promised with this session beside the others."""
+        if request.memory_bytes > self.config.memory_bytes - _bytes(others) or self._takes_too_long(request):
             return False
-        claims = self._claims([*others, request])
-        return not others if claims is None else self._promises(claims)
+        bids = self._bids([*others, request])
+        if not others and (bids is None or not request.wish.strict):
+            return True
+        return bids is not None and self._promises([bid.at_least() for bid in bids])
+
+    def _takes_too_long(self, request: Request) -> bool:
+        estimate = self.times.estimate(request.geometry)
+        return estimate is not None and estimate.seconds > self.longest_chunk_s * (1 if estimate.scaled_from is None else GUESS)
 
     def _promises(self, claims: Sequence[Claim]) -> bool:
         return utilisation(claims) <= self.config.share and keep_time(claims)
 
-    def _obstacle(self, request: Request, others: Sequence[Request]) -> str | None:
-        """Why this session cannot run beside the others, in one line with the way out; None if it can."""
+    def _why_it_waits(self, request: Request) -> str:
+        obstacle = self._obstacle(request, self._present)
+        return "there is room: it is next" if obstacle is None else obstacle.reason
+
+    def _obstacle(self, request: Request, others: Sequence[Request]) -> Obstacle | None:
+        """Why this session cannot run beside the others; None if it can."""
         if self._fits(request, others):
             return None
         free = self.config.memory_bytes - _bytes(others)
         if request.memory_bytes > free:
-            return (
+            return Obstacle(
                 f"needs {request.memory_bytes / GIB:.2f} GiB and {max(0, free) / GIB:.2f} of "
                 f"{self.config.memory_bytes / GIB:.2f} is free: choose a smaller window or size" + " or wait" * bool(others)
             )
-        estimate, claims = self.times.estimate(request.geometry), self._claims(others)
-        if estimate is None or claims is None:
-            return "chunk times are still being measured: wait for the first chunks of the session that runs"
-        return self._time_obstacle(Claim(seconds=estimate.seconds, pace=request.pace), claims) + _basis(estimate)
+        estimate, bids = self.times.estimate(request.geometry), self._bids(others)
+        if estimate is None or bids is None:
+            return Obstacle("chunk times are still being measured: wait for the first chunks of the session that runs")
+        if self._takes_too_long(request):
+            return Obstacle(
+                f"a chunk of it would take {estimate.seconds:.0f} s, and {self.longest_chunk_s:.0f} s is the longest here: "
+                f"choose a smaller size or fewer steps{_basis(estimate)}"
+            )
+        bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish)
+        obstacle = self._time_obstacle(bid, [each.at_least() for each in bids])
+        return Obstacle(obstacle.reason + _basis(estimate), obstacle.fps)
 
-    def _time_obstacle(self, claim: Claim, claims: Sequence[Claim]) -> str:
-        fps, free = self._fitting_fps(claim, claims), self.config.share - utilisation(claims)
-        way = f"lower the frame rate to {fps}" if fps else "choose a smaller size or fewer steps"
+    def _time_obstacle(self, bid: Bid, claims: Sequence[Claim]) -> Obstacle:
+        claim = bid.at_least()
+        fps, free = self._fitting_fps(bid, claims), self.config.share - utilisation(claims)
+        way = f"lower the frame rate to {fps:g}" if fps else "choose a smaller size or fewer steps"
         if claim.share > free:
             need = f"needs {claim.share:.2f} of the device and {max(0.0, free):.2f} is free"
         else:
@@ -243,42 +275,47 @@ class Admission:
             blocked = max(together, key=lambda each: pressure(each, together))
             longest = longest_blocker(blocked, together)
             need = f"a chunk due within {blocked.pace.window_s:.2f} s could wait {longest:.2f} s for another session's"
-        return f"{need}: {way}" + " or wait" * bool(claims)
+        return Obstacle(f"{need}: {way}" + " or wait" * bool(claims), fps)
 
-    def _fitting_fps(self, claim: Claim, claims: Sequence[Claim]) -> int | None:
-        """The highest whole frame rate below the one asked for that would be admitted."""
-        for fps in range(int(-(-claim.pace.fps // 1)) - 1, 0, -1):
+    def _fitting_fps(self, bid: Bid, claims: Sequence[Claim]) -> float | None:
+        """The highest whole frame rate below its least that would be admitted."""
+        for fps in range(math.ceil(bid.wish.least) - 1, 0, -1):
             try:
-                slower = replace(claim, pace=replace(claim.pace, fps=fps))
+                slower = Claim(seconds=bid.seconds, pace=replace(bid.pace, fps=fps))
             except ConfigError:  # a chunk at this rate plays longer than the lead that was asked for
                 return None
             if self._promises([*claims, slower]):
-                return fps
+                return float(fps)
         return None
 
-    def _claims(self, requests: Sequence[Request]) -> list[Claim] | None:
+    def _bids(self, requests: Iterable[Request]) -> list[Bid] | None:
         """None when one of them is not measured: it then counts as the whole device."""
-        claims: list[Claim] = []
+        bids, seconds = list[Bid](), dict[Geometry, float]()
         for request in requests:
-            estimate = self.times.estimate(request.geometry)
-            if estimate is None:
-                return None
-            claims.append(Claim(seconds=estimate.seconds, pace=request.pace))
-        return claims
+            if request.geometry not in seconds:
+                estimate = self.times.estimate(request.geometry)
+                if estimate is None:
+                    return None
+                seconds[request.geometry] = estimate.seconds
+            bids.append(Bid(seconds=seconds[request.geometry], pace=request.pace, wish=request.wish))
+        return bids
+
+    def _note_stay(self, entry: _Entry, now: float) -> None:
+        stay, past = now - entry.since, self._stay_s
+        self._stay_s = stay if past is None else LIFE_SMOOTHING * past + (1 - LIFE_SMOOTHING) * stay
 
     def _expected_waits_s(self, now: float) -> list[float | None]:
         """For everybody in line: let sessions leave as expected of them until those before and this one have room."""
-        present = [
-            (self._expected_stay_s(place.request, now - place.since), place.request) for place in self._admitted.values()
-        ]
+        placed = [entry for entry in self._entries.values() if entry.life.placed]
+        present = [(self._expected_stay_s(entry.request, now - entry.since), entry.request) for entry in placed]
         waits, time = list[float | None](), 0.0
-        for request in self._line:
-            while present and not self._fits(request, [other for _, other in present]):
+        for entry in self._line:
+            while present and not self._fits(entry.request, [other for _, other in present]):
                 first = min(present, key=lambda pair: pair[0])
                 present.remove(first)
                 time = max(time, first[0])
             waits.append(time if time < math.inf else None)
-            present.append((time + self._expected_stay_s(request, 0.0), request))
+            present.append((time + self._expected_stay_s(entry.request, 0.0), entry.request))
         return waits
 
     def _expected_stay_s(self, request: Request, age_s: float) -> float:
@@ -287,15 +324,9 @@ class Admission:
         return min(limit, math.inf if self._stay_s is None else self._stay_s)
 
 
-def _rank(request: Request) -> tuple[bool, float]:
+def _rank(entry: _Entry) -> tuple[bool, float]:
     """Smaller goes first; of equals, who came first."""
-    return (not request.returning, -request.weight)
-
-
-def _on_new_terms(waiting: Request, revised: Request) -> Request:
-    if waiting.session_id != revised.session_id:
-        return waiting
-    return replace(waiting, geometry=revised.geometry, memory_bytes=revised.memory_bytes)
+    return (entry.life.state not in ("parked", "returning"), -entry.request.weight)
 
 
 def _behind(others: int) -> str:
@@ -307,4 +338,4 @@ def _bytes(requests: Sequence[Request]) -> int:
 
 
 def _basis(estimate: Estimate) -> str:
-    return "" if estimate.scaled_from is None else f" (scaled by tokens from {estimate.scaled_from})"
+    return "" if estimate.scaled_from is None else f" (scaled from {estimate.scaled_from})"

@@ -20,6 +20,7 @@ from millstream.models.sampler import Asking, Call
 from millstream.parallel.collectives import Pending
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.runtime.brake import Brake
 from millstream.runtime.stopwatch import Stopwatch
 
 T = TypeVar("T")
@@ -58,10 +59,11 @@ class Work(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """A model and the clock its calls are timed by."""
+    """A model, the clock its calls are timed by, and what may cut them off."""
 
     dit: CausalDiT | MeshDiT
     stopwatch: Stopwatch
+    brake: Brake
 
     @property
     def takes_turns(self) -> bool:
@@ -89,6 +91,7 @@ class Answering:
         except StopIteration as done:
             work.result = done.value
             return False
+        self.brake.check()
         with self.stopwatch.span(call.phase):
             work.begun = self._begun(call)
         return True

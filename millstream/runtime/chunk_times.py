@@ -1,20 +1,32 @@
-"""How long a chunk of a given geometry takes: a decayed upper quantile of what was measured, or scaled from the nearest.
+"""How long a chunk of a given geometry takes here: an upper quantile of what was measured lately, or scaled from what was.
 
-The quantile is meant for promises, so it errs to the slow side. Nothing here knows sessions, and nothing grows: a
-geometry keeps its last `KEPT` times, and the geometry measured longest ago makes room for a new one.
+The quantile is meant for promises, so it errs to the slow side, by as much as times were seen to spread. It follows a device
+that slows down within three chunks, and forgets: what was measured more than `FRESH_S` ago counts only while nothing newer is
+known of any geometry. A geometry that was not measured, or not lately, is scaled by the operations of a chunk, as the planner
+counts them.
+
+Nothing here knows sessions, and nothing grows: a geometry keeps its last `KEPT` times, and the geometry measured longest ago
+makes room for a new one.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 KEPT = 128
 MAX_GEOMETRIES = 64
-QUANTILE = 0.9
-DECAY = 0.98
-"""Weight of a measurement against the next newer one: half of what counts is in the last 35."""
+QUANTILE = 0.95
+FRESH_S = 60.0
+HALF_LIFE_S = 15.0
+"""After which a measurement counts half as much."""
+LATEST = 3
+"""Chunks whose middle one is believed at once when it is slow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +40,8 @@ class Geometry:
     """Model calls a chunk: steps and commit."""
     window: int
     """Latent frames a chunk may attend to."""
+    flops: float
+    """Of a whole chunk with its window full, pictures included."""
 
     def __str__(self) -> str:
         return f"{self.tokens} tokens x {self.calls} calls"
@@ -40,55 +54,57 @@ class Estimate:
     """The geometry that was measured, where this one was not."""
 
 
-@dataclass(slots=True)
-class _Measured:
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    upper: float = 0.0
+class _Sample(NamedTuple):
+    at: float
+    seconds: float
 
 
 class ChunkTimes:
-    def __init__(self) -> None:
-        self._measured: OrderedDict[Geometry, _Measured] = OrderedDict()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._measured: OrderedDict[Geometry, deque[_Sample]] = OrderedDict()
 
     def add(self, geometry: Geometry, seconds: float) -> None:
         """Device seconds of one chunk; of a batch, its share."""
         assert 0 < seconds < math.inf, f"a chunk took {seconds} s"
-        measured = self._measured.setdefault(geometry, _Measured())
-        measured.times.append(seconds)
-        measured.upper = _upper_quantile(measured.times)
+        self._measured.setdefault(geometry, deque(maxlen=KEPT)).append(_Sample(self._clock(), seconds))
         self._measured.move_to_end(geometry)
         if len(self._measured) > MAX_GEOMETRIES:
             self._measured.popitem(last=False)
 
     def estimate(self, geometry: Geometry) -> Estimate | None:
         """None when no geometry of this model was measured."""
-        measured = self._measured.get(geometry)
-        if measured is not None:
-            return Estimate(seconds=measured.upper)
-        kin = [other for other in self._measured if other.model == geometry.model]
-        if not kin:
-            return None
-        nearest = min(kin, key=lambda other: abs(math.log(_work(geometry) / _work(other))))
-        return Estimate(seconds=self._measured[nearest].upper * _growth(nearest, geometry), scaled_from=nearest)
+        now = self._clock()
+        kin = {each: samples for each, samples in self._measured.items() if each.model == geometry.model}
+        fresh = {each: lately for each, samples in kin.items() if (lately := _fresh(samples, now))}
+        if geometry in fresh:
+            return Estimate(seconds=_upper(fresh[geometry], now))
+        if geometry in kin and not fresh:
+            return Estimate(seconds=statistics.median(sample.seconds for sample in kin[geometry]))
+        return _scaled(geometry, fresh or kin, now) if kin else None
+
+    def age_s(self, geometry: Geometry) -> float:
+        """How long ago this very geometry was measured last."""
+        return self._clock() - self._measured[geometry][-1].at if geometry in self._measured else math.inf
 
 
-def _work(geometry: Geometry) -> int:
-    return geometry.tokens * geometry.calls
+def _fresh(samples: Sequence[_Sample], now: float) -> list[_Sample]:
+    return [sample for sample in samples if now - sample.at <= FRESH_S]
 
 
-def _growth(measured: Geometry, asked: Geometry) -> float:
-    """How many times longer, at worst: attention may grow with the square of the tokens, fixed costs do not shrink."""
-    tokens = asked.tokens / measured.tokens
-    return asked.calls / measured.calls * (tokens**2 if tokens > 1 else tokens)
+def _scaled(geometry: Geometry, measured: Mapping[Geometry, Sequence[_Sample]], now: float) -> Estimate:
+    """In proportion to the operations of the nearest."""
+    nearest = min(measured, key=lambda other: abs(math.log(geometry.flops / other.flops)))
+    return Estimate(seconds=_upper(measured[nearest], now) * geometry.flops / nearest.flops, scaled_from=nearest)
 
 
-def _upper_quantile(times: deque[float]) -> float:
-    """The smallest time that covers QUANTILE of the weight."""
-    newest = len(times) - 1
-    weighted = sorted((seconds, DECAY ** (newest - index)) for index, seconds in enumerate(times))
+def _upper(samples: Sequence[_Sample], now: float) -> float:
+    """The smallest time that covers QUANTILE of the weight, and no less than the middle of the latest."""
+    latest = sorted(sample.seconds for sample in list(samples)[-LATEST:])
+    weighted = sorted((sample.seconds, 0.5 ** ((now - sample.at) / HALF_LIFE_S)) for sample in samples)
     target, covered = QUANTILE * sum(weight for _, weight in weighted), 0.0
     for seconds, weight in weighted:
         covered += weight
         if covered >= target:
-            return seconds
+            return max(seconds, latest[len(latest) // 2])
     return weighted[-1][0]

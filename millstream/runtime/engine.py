@@ -32,6 +32,7 @@ from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tin
 from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.parallel.compiled import check_backend, compile_blocks
 from millstream.parallel.spatial import check_rows
+from millstream.runtime.brake import Brake
 from millstream.runtime.feed import FrameFeed, Frames
 from millstream.runtime.first_split import pictures_s
 from millstream.runtime.generator import Generator
@@ -114,6 +115,11 @@ class Engine:
         if self._generator is None:
             raise MeshError(f"what sessions hold on {self.topology} stays there; use --topology local for this")
         return self._generator
+
+    @property
+    def brake(self) -> Brake:
+        """What cuts chunks off. Those of a mesh end with their ranks."""
+        return Brake() if self._generator is None else self._generator.brake
 
     @property
     def parts(self) -> SharedParts:

@@ -31,6 +31,7 @@ from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.rebalance import Held, better_bounds, move_layers
 from millstream.runtime.answers import Begun, Brought, Made
+from millstream.runtime.brake import Brake
 from millstream.runtime.calls import Answering, Tally, Work
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.wire.parcel import Delivery, Parcel
@@ -62,6 +63,7 @@ class Generator:
         self.commits: Commits = commits
         """Where that gives the same; chunks that share their calls or take turns commit at once."""
         self.stopwatch = stopwatch
+        self.brake = Brake()
         self.caches: dict[str, SessionCache] = {}
         self.num_staggered = 0
         """Chunks under way that calls of others may come between: meanwhile blocks stay where they are."""
@@ -80,6 +82,7 @@ class Generator:
 
     def begin(self, parcels: Sequence[Parcel]) -> Begun:
         """The same, without waiting for a device that works by itself: its latents are on their way before the commit is."""
+        self.brake.begin()
         self._runs += 1
         if self._runs % REBALANCE_EVERY == 0:
             self.rebalance()
@@ -132,7 +135,7 @@ class Generator:
 
     @torch.inference_mode()
     def _infer(self, parcels: Sequence[Parcel]) -> list[Made]:
-        answering = Answering(self.dit, self.stopwatch)
+        answering = Answering(self.dit, self.stopwatch, self.brake)
         groups = [[parcel] for parcel in parcels] if answering.takes_turns else [parcels]
         made = answering.answer([Work(group[0].envelope, self._chunk(group)) for group in groups])
         return [each for group in made for each in group]

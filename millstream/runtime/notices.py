@@ -24,6 +24,16 @@ class Live:
     """It has its place on the device."""
 
     note: str
+    fps: float
+    """What it plays at for now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rated:
+    """It plays at another frame rate from its next chunk on."""
+
+    note: str
+    fps: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +43,8 @@ class Pictured:
     chunk: Chunk
     media_s: float
     """Where in the stream its first frame lies."""
+    fps: float
+    """What its frames play at."""
     lateness_s: float
     """How long the viewer had run dry when it came; 0 when in time."""
 
@@ -52,6 +64,6 @@ class Ended:
     reason: str
 
 
-Notice = Waiting | Live | Pictured | Applied | Ended
+Notice = Waiting | Live | Rated | Pictured | Applied | Ended
 Tell = Callable[[Notice], None]
 """Called on the service's thread or its callers', one notice at a time for each session; must return at once."""

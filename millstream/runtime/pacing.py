@@ -42,6 +42,11 @@ class Pace:
                 f"use {2 * self.media_s:g} s or more"
             )
 
+    def at(self, fps: float) -> Pace:
+        """The same at another frame rate: as many chunks ahead."""
+        lead_s = None if self.lead_s is None else self.lead_s * self.fps / fps
+        return Pace(fps=fps, chunk_frames=self.chunk_frames, lead_s=lead_s)
+
     @property
     def media_s(self) -> float:
         """How long a full chunk plays."""

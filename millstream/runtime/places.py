@@ -4,9 +4,7 @@ Brings together what knows nothing of each other: admission (who may have a plac
 sessions themselves. Everything here is quick and takes no device memory; `runtime/service.py` calls it under its lock, and does
 on the engine's thread whatever does take time.
 
-    ask ─► in line ─► placed ─► its session is scheduled ─► finish
-              ▲         │ idle
-              └─ lift ◄─┴─ in host memory
+A session's state is its `Life` (`runtime/life.py`), which admission moves and everybody reads; nothing here keeps another.
 """
 
 from __future__ import annotations
@@ -18,10 +16,12 @@ from dataclasses import replace
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, SetSteps, SetWindow
 from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
-from millstream.runtime.admission import Admission, Admitted, Answer, Queued, Refused, Request
+from millstream.runtime.admission import Admission
+from millstream.runtime.admission_types import Admitted, Answer, Queued, Refused, Request
 from millstream.runtime.engine import Engine
 from millstream.runtime.heap import trim_heap
-from millstream.runtime.notices import Applied, Ended, Live, Tell, Waiting
+from millstream.runtime.notices import Applied, Ended, Live, Rated, Tell, Waiting
+from millstream.runtime.rates import next_rate
 from millstream.runtime.scheduler import Scheduler
 from millstream.runtime.seats import OpenRequest, Seat, batch_key, geometry
 from millstream.runtime.session import Session
@@ -53,16 +53,19 @@ class Places:
             geometry=geometry(self._engine.spec, request.config),
             pace=request.pace,
             memory_bytes=self._session_bytes(request.config),
+            rate=request.rate,
             weight=request.weight,
             max_life_s=request.max_life_s,
             may_wait=request.may_wait,
         )
-        answer = self.admission.ask(asked, time.monotonic())
+        now = time.monotonic()
+        answer = self.admission.ask(asked, now)
         if isinstance(answer, Refused):
-            raise Overloaded(answer.reason)
-        seat = self.seats[request.session_id] = Seat(request, asked, request.config, tell)
-        self._seat(seat, answer)
-        self._tell_line()
+            raise Overloaded(answer.reason, fps=answer.fps)
+        life = self.admission.life(request.session_id)
+        seat = self.seats[request.session_id] = Seat(request, asked, request.config, tell, life, request.pace.fps, now)
+        self._answered(seat, answer)
+        self._admit_waiting()
         return answer
 
     def find(self, session_id: str) -> Seat:
@@ -102,37 +105,33 @@ class Places:
         """Its session is there: it has its turns from now on. Raises `Overloaded` if what waits in it breaks a promise."""
         for waiting in session.timeline.state().waiting:
             self._promise(seat, waiting.control)
-        now, request = time.monotonic(), seat.request
+        now, request, name = time.monotonic(), seat.request, seat.session_id
         seat.session = session
-        self.scheduler.add(request.session_id, request.terms, now, batch_key=batch_key(request.config, session.timeline))
+        key = batch_key(request.config, session.timeline)
+        terms = replace(request.terms, pace=request.pace.at(seat.fps))
+        self.scheduler.add(name, terms, now, batch_key=key, life=seat.life)
         if seat.viewers == 0:
-            self.scheduler.halt(request.session_id, "unwatched", now)
-        self._welcome(seat, note)
+            self.scheduler.halt(name, "unwatched", now)
+        seat.tell(Live(note=note, fps=seat.fps))
 
     def lift(self, seat: Seat, *whys: Halt) -> None:
-        """These reasons to stand still are gone; one in host memory asks for its place first, once none is left."""
-        if seat.placed:
-            for why in whys:
-                self.scheduler.proceed(seat.session_id, why, time.monotonic())
-            return
-        seat.lifted.update(whys)
-        if seat.position or not self.scheduler.halts(seat.session_id) <= seat.lifted:
-            return
-        answer = self.admission.ask(replace(seat.asked, returning=True, may_wait=True), time.monotonic())
-        if isinstance(answer, Refused):
-            self.finish(seat, Ended(cause="refused", reason=answer.reason))
-        else:
-            self._seat(seat, answer)
-            self._tell_line()
+        """These reasons to stand still are gone; one in host memory asks for its place, once none is left."""
+        for why in whys:
+            self.scheduler.proceed(seat.session_id, why, time.monotonic())
+        if seat.life.state == "parked" and not self.scheduler.halts(seat.session_id):
+            answer = self.admission.come_back(seat.session_id, time.monotonic())
+            if isinstance(answer, Refused):
+                self.finish(seat, Ended(cause="refused", reason=answer.reason))
+            else:
+                self._answered(seat, answer)
+                self._admit_waiting()
 
     def stand_still(self, seat: Seat) -> None:
         """Nobody watches: it halts, and if it stands in line to come back from host memory, it need not."""
-        now = time.monotonic()
-        self.scheduler.halt(seat.session_id, "unwatched", now)
-        seat.lifted.discard("unwatched")
-        if seat.position and not self.scheduler.halts(seat.session_id) <= seat.lifted:
-            seat.position = 0
-            self.admission.leave(seat.session_id, now)
+        self.scheduler.halt(seat.session_id, "unwatched", time.monotonic())
+        if seat.life.state == "returning" and self.scheduler.halts(seat.session_id):
+            self.admission.step_out(seat.session_id)
+            seat.told_position = 0
             self._admit_waiting()
 
     def rest(self, seat: Seat, session: Session) -> None:
@@ -153,50 +152,79 @@ class Places:
     def vacate(self, seat: Seat) -> None:
         """Its state is in host memory: others may have its place, unless it was set going again meanwhile."""
         if self.scheduler.halts(seat.session_id):
-            seat.placed = False
-            self.admission.leave(seat.session_id, time.monotonic())
+            now = time.monotonic()
+            self.admission.park(seat.session_id, now)
+            self.scheduler.place_changed(seat.session_id, now)
             self._admit_waiting()
 
     def finish(self, seat: Seat, ended: Ended) -> None:
         """Give back everything, tell the owner, let in who waits."""
+        self._close(seat, ended)
+        self._admit_waiting()
+
+    def close_all(self, ended: Ended) -> None:
+        """Everything is over for everybody: nobody is let in any more."""
+        for seat in list(self.seats.values()):
+            self._close(seat, ended)
+
+    def tune(self) -> None:
+        """Let each session play at the rate that the device keeps, by what was measured last."""
+        now = time.monotonic()
+        for name, kept_fps in self.admission.kept_rates().items():
+            seat = self.seats[name]
+            fps = next_rate(seat.fps, kept_fps, now - seat.fps_since)
+            if fps != seat.fps:
+                note = self.admission.grant(name, fps)
+                self._set_rate(seat, fps, now)
+                seat.tell(Rated(note=note, fps=fps))
+
+    def _set_rate(self, seat: Seat, fps: float, now: float) -> None:
+        seat.fps, seat.fps_since = fps, now
+        if seat.session is not None:
+            self.scheduler.set_pace(seat.session_id, seat.request.pace.at(fps))
+
+    def _close(self, seat: Seat, ended: Ended) -> None:
         now, name = time.monotonic(), seat.session_id
         del self.seats[name]
         if seat.session is not None:
             self.scheduler.remove(name, now)
             seat.session.close()
             trim_heap()
-        if seat.placed or seat.position:
-            self.admission.leave(name, now)
+        self.admission.leave(name, now)
         seat.tell(ended)
-        self._admit_waiting()
 
     def _admit_waiting(self) -> None:
-        for answer in self.admission.admit_waiting(time.monotonic()):
+        """Those who leave the line, in order: let in, or refused because they never could be."""
+        while (answer := self.admission.next_in(time.monotonic())) is not None:
             seat = self.seats[answer.session_id]
             if isinstance(answer, Refused):
-                self.finish(seat, Ended(cause="refused", reason=answer.reason))
+                self._close(seat, Ended(cause="refused", reason=answer.reason))
             else:
-                self._seat(seat, answer)
+                self._answered(seat, answer)
         self._tell_line()
 
     def _tell_line(self) -> None:
         """Those whose position has changed: somebody came before them, or left."""
         for queued in self.admission.waiting(time.monotonic()):
-            self._seat(self.seats[queued.session_id], queued)
+            self._answered(self.seats[queued.session_id], queued)
 
-    def _seat(self, seat: Seat, answer: Admitted | Queued) -> None:
+    def _answered(self, seat: Seat, answer: Admitted | Queued) -> None:
         if isinstance(answer, Queued):
-            if answer.position != seat.position:
-                seat.position = answer.position
+            if answer.position != seat.told_position:
+                seat.told_position = answer.position
                 seat.tell(Waiting(position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason))
             return
-        seat.position, seat.placed = 0, True
+        now = time.monotonic()
+        seat.told_position = 0
+        self._set_rate(seat, answer.fps, now)
         if seat.session is not None:
-            self._welcome(seat, answer.note)
+            self.scheduler.place_changed(seat.session_id, now)
+            seat.tell(Live(note=answer.note, fps=seat.fps))
         elif seat.request.start is not None:
             self._revive(seat, answer.note)
         else:
             self._begin(seat, answer.note)
+        self.tune()
 
     def _begin(self, seat: Seat, note: str) -> None:
         """A new session, at once: it takes no memory before its first chunk."""
@@ -210,16 +238,9 @@ class Places:
                 session_id=request.session_id,
             )
         except MillstreamError as error:
-            self.finish(seat, Ended(cause="failed", reason=str(error)))
+            self._close(seat, Ended(cause="failed", reason=str(error)))
         else:
             self.schedule(seat, session, note)
-
-    def _welcome(self, seat: Seat, note: str) -> None:
-        """It has its place, for the first time or again."""
-        for why in seat.lifted:
-            self.scheduler.proceed(seat.session_id, why, time.monotonic())
-        seat.lifted.clear()
-        seat.tell(Live(note=note))
 
     def _promise(self, seat: Seat, control: AnyControl) -> None:
         """More steps or a larger window must fit beside the promises given to others."""

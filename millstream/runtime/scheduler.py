@@ -26,11 +26,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millstream.runtime.batching import BatchPolicy, BatchTimes
+from millstream.runtime.life import Life
 from millstream.runtime.overload import Demand, playing_rates
-from millstream.runtime.pacing import Playout
+from millstream.runtime.pacing import Pace, Playout
 from millstream.runtime.turns import (
     End,
     Granularity,
@@ -72,6 +73,7 @@ class _Seat:
     joined_at: float
     playout: Playout
     batch_key: Hashable
+    life: Life
     halts: set[Halt] = field(default_factory=set)
     turn: Run | None = None
     resident: bool = True
@@ -94,6 +96,18 @@ class _Seat:
     def clocks(self) -> tuple[Playout, ...]:
         """They stand still together."""
         return (self.playout,) if self.coming is None else (self.playout, self.coming)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has its place, and no reason to stand still."""
+        return self.life.placed and not self.halts
+
+    def set_clocks(self, now: float) -> None:
+        for clock in self.clocks:
+            if self.runs and clock.halted_at is not None:
+                clock.proceed(now)
+            elif not self.runs and clock.halted_at is None:
+                clock.halt(now)
 
     @property
     def offload_at(self) -> float:
@@ -141,11 +155,14 @@ class Scheduler:
         self._seats: dict[str, _Seat] = {}
         self._busy_s = 0.0
 
-    def add(self, session_id: str, terms: Terms, now: float, *, batch_key: Hashable = None) -> None:
-        """A session that admission let in. Sessions of equal `batch_key` may share a batch; None never does."""
+    def add(self, session_id: str, terms: Terms, now: float, *, batch_key: Hashable = None, life: Life | None = None) -> None:
+        """A session that admission let in. Sessions of equal `batch_key` may share a batch; None never does.
+
+        It runs while its `life` has a place; say `place_changed` when that begins again. None: it always has.
+        """
         assert session_id not in self._seats, f"session {session_id} is scheduled already"
         playout = Playout(pace=terms.pace, landed_at=now)
-        self._seats[session_id] = _Seat(session_id, terms, now, playout, batch_key)
+        self._seats[session_id] = _Seat(session_id, terms, now, playout, batch_key, life or Life("placed"))
 
     def remove(self, session_id: str, now: float) -> SessionMetrics:
         """Forget a session, under way or not; a turn of it that is under way is not reported any more."""
@@ -157,25 +174,30 @@ class Scheduler:
         """The session's next unit has another phase or shape."""
         self._seats[session_id].batch_key = batch_key
 
+    def set_pace(self, session_id: str, pace: Pace) -> None:
+        """Chunks that are shown from now on play at this rate; what the viewer has already keeps its own."""
+        seat = self._seats[session_id]
+        seat.terms = replace(seat.terms, pace=pace)
+        for clock in seat.clocks:
+            clock.pace = pace
+
     def halt(self, session_id: str, why: Halt, now: float) -> None:
         """Stand still from now on. A turn under way still lands; no miss is counted meanwhile."""
         seat = self._seats[session_id]
         if why in ("unwatched", "slow") and seat.terms.unattended == "run":
             return
-        if not seat.halts:
-            for clock in seat.clocks:
-                clock.halt(now)
         seat.halts.add(why)
+        seat.set_clocks(now)
 
     def proceed(self, session_id: str, why: Halt, now: float) -> None:
-        """This reason is gone; the session goes on when all are."""
+        """This reason is gone; the session goes on when all are, and it has its place."""
         seat = self._seats[session_id]
-        if why not in seat.halts:
-            return
-        seat.halts.remove(why)
-        if not seat.halts:
-            for clock in seat.clocks:
-                clock.proceed(now)
+        seat.halts.discard(why)
+        seat.set_clocks(now)
+
+    def place_changed(self, session_id: str, now: float) -> None:
+        """It has its place again, or has it no more."""
+        self._seats[session_id].set_clocks(now)
 
     def halts(self, session_id: str) -> frozenset[Halt]:
         """Why a session stands still; empty while it runs."""
@@ -252,7 +274,7 @@ class Scheduler:
         )
 
     def _active(self) -> Iterator[_Seat]:
-        return (seat for seat in self._seats.values() if not seat.halts and not seat.ended)
+        return (seat for seat in self._seats.values() if seat.runs and not seat.ended)
 
     def _chore(self, now: float) -> End | Offload | None:
         """Limits and idle memory come before work: each happens once, and makes room."""
@@ -336,6 +358,6 @@ def _measure(seat: _Seat, now: float) -> SessionMetrics:
         ahead_s=playout.ahead_s(now),
         first_chunk_s=seat.first_chunk_s,
         load=seat.cost.load,
-        halted=bool(seat.halts),
+        halted=not seat.runs,
         resident=seat.resident,
     )

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
 from millstream.core.controls import WeightedPrompt
-from millstream.runtime.admission import Request
+from millstream.planner.phase_work import chunk_flops
+from millstream.runtime.admission_types import Request
 from millstream.runtime.chunk_times import Geometry
 from millstream.runtime.engine import Engine
 from millstream.runtime.generator import kinship
+from millstream.runtime.life import Life
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Ended, Tell
 from millstream.runtime.pacing import Pace
 from millstream.runtime.ports import ChunkLog
+from millstream.runtime.rates import RateKind
 from millstream.runtime.session import Decision, Session
 from millstream.runtime.timeline import Timeline
-from millstream.runtime.turns import Halt, Terms
+from millstream.runtime.turns import Terms
 from millstream.wire.parcel import Parcel
 
 LABEL_LENGTH = 8
@@ -31,6 +34,8 @@ class OpenRequest:
     session_id: str
     prompts: tuple[WeightedPrompt, ...]
     config: StreamConfig
+    rate: RateKind = "asked"
+    """Whether its frame rate is chosen here, up to that of its config; lowered if need be; or strictly as asked."""
     weight: float = 1.0
     lead_s: float | None = None
     unattended: Literal["run", "pause"] = "pause"
@@ -69,20 +74,21 @@ class Seat:
     config: StreamConfig
     """As its controls have made it, and as admission knows it."""
     tell: Tell
+    life: Life
+    """Moved by admission alone."""
+    fps: float
+    """What it plays at for now."""
+    fps_since: float
     session: Session | None = None
     """None until it is let in."""
     viewers: int = 0
-    placed: bool = False
-    """Whether admission has given it a place, which it loses while its state is in host memory."""
-    lifted: set[Halt] = field(default_factory=set)
-    """Why it stood still and need not any more, once it is back on the device."""
     closing: Ended | None = None
     """Set when it is to end as soon as its turn is over."""
     media_s: float = 0.0
     commit_s: float = 0.0
     """What the commit took that was made after its last pictures: part of the next turn's time."""
-    position: int = 0
-    """In line; 0 when not."""
+    told_position: int = 0
+    """In line; 0 when it is in none."""
 
     @property
     def session_id(self) -> str:
@@ -113,11 +119,14 @@ class Work(NamedTuple):
 def geometry(spec: ModelSpec, config: StreamConfig, timeline: Timeline | None = None) -> Geometry:
     """What a chunk costs: as configured, or as a session's controls have made it."""
     rows, columns = (side // spec.dit.patch for side in config.latent_size)
+    if timeline is not None:
+        config = replace(config, steps=timeline.steps, window=timeline.window, sink=timeline.sink)
     return Geometry(
         model=spec.name,
         tokens=config.frames_per_chunk * rows * columns,
-        calls=len(config.steps if timeline is None else timeline.steps) + 1,
-        window=config.window if timeline is None else timeline.window,
+        calls=len(config.steps) + 1,
+        window=config.window,
+        flops=chunk_flops(spec, config),
     )
 
 

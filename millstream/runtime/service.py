@@ -31,8 +31,9 @@ import torch
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, Resume, Stop
-from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
-from millstream.runtime.admission import Admission, AdmissionConfig, AdmissionMetrics, Answer
+from millstream.core.errors import ChunkCut, MillstreamError, Overloaded, UnknownSession
+from millstream.runtime.admission import Admission
+from millstream.runtime.admission_types import AdmissionConfig, AdmissionMetrics, Answer
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.engine import Engine
 from millstream.runtime.flights import Flights, Landing
@@ -47,6 +48,15 @@ log = logging.getLogger(__name__)
 
 MEASURED_CHUNKS = 2
 """In warming up, once a session costs what it always will."""
+REMEASURE_S = 20.0
+"""What was measured so long ago is measured again when somebody was refused by it."""
+CUT_AFTER = 2.0
+"""Times the longest chunk that is let in: one that takes longer is cut off."""
+GRACE_S = 5.0
+"""For a chunk under way when everything is to stop; then it is cut off."""
+SHUTTING_DOWN = "the server is shutting down"
+ENGINE_FAILED = Ended(cause="failed", reason="the engine failed, which is nobody's fault who watches; its log says why")
+"""To everybody; what went wrong may name one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +84,8 @@ class Service:
         self.ready = threading.Event()
         self.failure: BaseException | None = None
         """What ended the thread, if anything but `close` did."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called then, when everybody has been told: without its thread a service is of no use to anybody."""
         self.places = Places(
             engine,
             admission=Admission(admission),
@@ -90,7 +102,7 @@ class Service:
         )
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
-        self._over = False
+        self._over = self._ended = False
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
 
@@ -99,21 +111,37 @@ class Service:
         self._warm_up = warm_up
         self._thread.start()
 
-    def close(self, timeout_s: float = 30.0) -> None:
-        """End all sessions and the thread; a chunk under way is finished first."""
+    def close(self, timeout_s: float = 30.0) -> bool:
+        """End all sessions and the thread. Whether it has ended: a chunk under way is finished, or cut at a model call if it
+        takes long, and only a single call that takes longer than `timeout_s` is not waited for. Everybody is told all the same.
+        """
         with self._changed:
             self._over = True
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        assert not self._thread.is_alive(), f"a chunk did not end within {timeout_s:g} s"
+        for patience_s in (min(GRACE_S, timeout_s), max(0.0, timeout_s - GRACE_S)):
+            if self._thread.is_alive():
+                self._thread.join(patience_s)
+            if not self._thread.is_alive():
+                return True
+            with self._changed:
+                if not self._ended:
+                    self.engine.brake.pull()
+        log.warning("a model call did not end within %g s", timeout_s)
+        with self._changed:
+            for seat in self.places.seats.values():
+                seat.tell(Ended(cause="closed", reason=SHUTTING_DOWN))
+        return False
 
     def open(self, request: OpenRequest, tell: Tell) -> Answer:
         """Ask for a session; it starts by itself when it is let in. Raises `Overloaded` when it cannot be."""
         request.terms  # noqa: B018 - raises what is wrong with them
         with self._changed:
             self._refuse_when_over()
-            answer = self.places.ask(request, tell)
+            try:
+                answer = self.places.ask(request, tell)
+            except Overloaded:
+                self._measure_again(request.config)
+                raise
             self._changed.notify_all()
             return answer
 
@@ -209,6 +237,8 @@ class Service:
         try:
             for config in self._warm_up:
                 self._measure(config)
+                self.places.admission.allow_chunks_of(geometry(self.engine.spec, config))
+            self.engine.brake.limit_s = CUT_AFTER * self.places.admission.longest_chunk_s
             self.ready.set()
             while (turn := self._next()) is not None:
                 self._take(turn)
@@ -220,11 +250,14 @@ class Service:
             self.ready.clear()
             with self._changed:
                 self._over = True
-                why = "the server is shutting down" if self.failure is None else f"the engine failed: {self.failure}"
-                for seat in list(self.places.seats.values()):
-                    self.places.finish(seat, Ended(cause="closed" if self.failure is None else "failed", reason=why))
+                ended = Ended(cause="closed", reason=SHUTTING_DOWN) if self.failure is None else ENGINE_FAILED
+                self.places.close_all(ended)
+                self.engine.brake.release()
+                self._ended = True
                 while self._jobs:
                     self._jobs.popleft()()  # tells who waits that the session is gone
+            if self.failure is not None:
+                self.on_failure()
 
     def _measure(self, config: StreamConfig) -> None:
         """Chunk times of a configuration, and everything that only the first chunks pay for."""
@@ -234,6 +267,19 @@ class Service:
                 begun = time.monotonic()
                 next(session.stream(chunks=1))
                 self.places.admission.times.add(geometry(self.engine.spec, config), time.monotonic() - begun)
+
+    def _measure_again(self, config: StreamConfig) -> None:
+        """Somebody was refused by what was measured a while ago, on a device that stands idle: it may be quicker by now."""
+        admission = self.places.admission
+        if not admission.metrics().admitted and admission.times.age_s(geometry(self.engine.spec, config)) > REMEASURE_S:
+            self._jobs.append(partial(self._remeasure, config))
+            self._changed.notify_all()
+
+    def _remeasure(self, config: StreamConfig) -> None:
+        try:
+            self._measure(config)
+        except Exception as error:  # nobody's session: whoever asks for this next is told what is wrong with it
+            log.warning("%sx%s could not be measured: %s", config.height, config.width, error)
 
     def _next(self) -> Turn | Callable[[], None] | None:
         """What to do now; waits until there is something, be it pictures to make. None when it is all over."""
@@ -319,17 +365,20 @@ class Service:
         with self._changed:
             now = time.monotonic()
             lateness_s = scheduler.dry_s(seat.session_id, now)
-            if landing.num_frames:
-                scheduler.shown(seat.session_id, now, frames=landing.num_frames)
             if chunk.index > 0:
                 shape = geometry(self.engine.spec, seat.request.config, landing.session.timeline)
                 self.places.admission.times.add(shape, landing.chunk_s)
-            seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, lateness_s=lateness_s))
-            seat.media_s += len(chunk.frames) / seat.request.config.fps
+                self.places.tune()  # before it is shown: a slow chunk plays at what was learnt from it
+            if landing.num_frames:
+                scheduler.shown(seat.session_id, now, frames=landing.num_frames)
+            seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, fps=seat.fps, lateness_s=lateness_s))
+            seat.media_s += len(chunk.frames) / seat.fps
 
     def _fail(self, seat: Seat, error: Exception, **about: object) -> None:
+        if self._over and isinstance(error, ChunkCut):
+            return  # ends with all others
         log.error("the session has failed", exc_info=error, extra={"session": seat.label, **about})
-        reason = str(error) if isinstance(error, MillstreamError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, MillstreamError) else f"it failed ({type(error).__name__}); the log has more"
         if isinstance(error, torch.OutOfMemoryError):
             reason = "the device ran out of memory; choose a smaller size or window"
         with self._changed:

@@ -38,7 +38,7 @@ class StreamBatch:
         assert depth >= 1, f"a stream batch has a depth of 1 or more, got {depth}"
         self.depth = depth
         self._generator = generator
-        self._answering = Answering(generator.dit, generator.stopwatch)
+        self._answering = Answering(generator.dit, generator.stopwatch, generator.brake)
         self._open: deque[_Open] = deque()
 
     def push(self, parcel: Parcel) -> list[Delivery]:

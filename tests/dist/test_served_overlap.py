@@ -22,7 +22,7 @@ from torch import Tensor
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt
-from millstream.runtime.admission import AdmissionConfig
+from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.engine import Engine
 from millstream.runtime.notices import Ended, Notice, Pictured
 from millstream.runtime.paced import PacedVAE, run_paced_rank

@@ -15,7 +15,7 @@ from millstream.core.speed import ALL, Speed
 from millstream.core.topology import LOCAL
 from millstream.models.fast.recorded import RecordedStack
 from millstream.runtime import snapshot
-from millstream.runtime.admission import AdmissionConfig
+from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import JournalWriter, read_journal
 from millstream.runtime.replay import replay

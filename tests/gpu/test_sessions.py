@@ -17,7 +17,7 @@ import torch
 
 from millstream.core.controls import Cut, SetPrompt, SetSteps, WeightedPrompt
 from millstream.runtime import snapshot
-from millstream.runtime.admission import AdmissionConfig
+from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.engine import Engine
 from millstream.runtime.generator import kinship
 from millstream.runtime.notices import Ended, Notice, Pictured

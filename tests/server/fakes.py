@@ -14,7 +14,7 @@ from millstream.core.controls import AnyControl, Receipt, Stop
 from millstream.core.errors import ControlError, Overloaded, UnknownSession
 from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
-from millstream.runtime.admission import AdmissionMetrics
+from millstream.runtime.admission_types import AdmissionMetrics
 from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured
 from millstream.runtime.seats import OpenRequest
 from millstream.runtime.service import ServiceMetrics

@@ -19,7 +19,7 @@ import uvicorn
 from websockets.sync.client import ClientConnection, connect
 
 from millstream.commands.serve import model_card
-from millstream.runtime.admission import AdmissionConfig
+from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.chunk_times import ChunkTimes, Geometry
 from millstream.runtime.engine import Engine
 from millstream.runtime.service import Service

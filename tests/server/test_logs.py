@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
-from millstream.runtime.admission import AdmissionConfig
+from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.engine import Engine
 from millstream.runtime.notices import Ended
 from millstream.runtime.seats import OpenRequest

@@ -73,6 +73,10 @@ class SimulatedDevice:
         self.scheduler.add(session_id, terms, self.now, batch_key=batch_key)
         self.shadows[session_id] = Shadow(terms.pace)
 
+    def set_pace(self, session_id: str, pace: Pace) -> None:
+        self.scheduler.set_pace(session_id, pace)
+        self.shadows[session_id].pace = pace
+
     def remove(self, session_id: str) -> None:
         self.scheduler.remove(session_id, self.now)
         del self.shadows[session_id]

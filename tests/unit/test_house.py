@@ -27,7 +27,7 @@ ARROWS = {
     "parallel": {"models", "ops", "core"},
     "planner": {"core"},
     "profiler": {"planner", "core"},
-    "runtime": {"wire", "parallel", "models", "ops", "core"},
+    "runtime": {"planner", "wire", "parallel", "models", "ops", "core"},
     "server": {"runtime", "core"},
     "load": {"core"},
     "trainer": {"parallel", "models", "ops", "core"},

@@ -14,7 +14,7 @@ import pytest
 from millstream.core.config import StreamConfig
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps, Stop, WeightedPrompt
 from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
-from millstream.runtime.admission import AdmissionConfig, Admitted, Queued
+from millstream.runtime.admission_types import AdmissionConfig, Admitted, Queued
 from millstream.runtime.batching import BatchTimes
 from millstream.runtime.chunk_times import ChunkTimes
 from millstream.runtime.engine import Engine
@@ -252,7 +252,7 @@ def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(
             service.watch(name)
         ended = bad.wait_for(Ended)[-1]
         assert ended.cause == "failed"
-        assert "on fire" in ended.reason
+        assert ended.reason == "it failed (RuntimeError); the log has more"
         assert "bad" not in engine.generator.caches
         assert len(good.digests(3)) == 3
         with pytest.raises(UnknownSession):
@@ -294,7 +294,7 @@ def test_more_steps_than_the_promise_carries_are_refused(engine: Engine) -> None
         owner = Owner()
         load = service.places.admission.times.estimate(geometry(engine.spec, config(engine))).seconds
         fps = 0.4 * 12 / load
-        service.open(request(engine, "a", fps=min(fps, 240.0)), owner)
+        service.open(request(engine, "a", fps=min(fps, 240.0), rate="strict"), owner)
         with pytest.raises(Overloaded, match=r"of the device|could wait"):
             service.control("a", SetSteps(steps=tuple(range(1000, 0, -10))))
         service.control("a", SetSteps(steps=(900.0, 400.0)))

@@ -18,7 +18,7 @@ from millstream.core.errors import ConfigError, ControlError, Overloaded, Snapsh
 from millstream.core.speed import Speed
 from millstream.models.fast.recorded import RecordedStack
 from millstream.runtime import snapshot
-from millstream.runtime.admission import AdmissionConfig, Admitted
+from millstream.runtime.admission_types import AdmissionConfig, Admitted
 from millstream.runtime.chunk_times import ChunkTimes
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import JournalWriter, read_journal
@@ -365,7 +365,7 @@ def test_a_control_that_waits_in_a_snapshot_must_fit_the_promise_too(engine: Eng
             service.places.admission.times.add(geometry(engine.spec, config(engine)), load)
         owner = Owner()
         fps = min(0.4 * 12 / load, 240.0)
-        service.open(restoring(engine, "a", lambda engine: snapshot.revive(taken, engine, "a"), fps=fps), owner)
+        service.open(restoring(engine, "a", lambda engine: snapshot.revive(taken, engine, "a"), fps=fps, rate="strict"), owner)
         ended = owner.wait_for((Ended, Live))[-1]
         assert isinstance(ended, Ended)
         assert "of the device" in ended.reason or "could wait" in ended.reason
@@ -375,6 +375,6 @@ def test_a_control_that_waits_in_a_snapshot_must_fit_the_promise_too(engine: Eng
 def test_a_session_without_a_place_may_not_ask_for_what_never_fits(engine: Engine) -> None:
     with running(engine, share=0.5) as service:
         load = service.places.admission.times.estimate(geometry(engine.spec, config(engine))).seconds
-        paused_and_gone(service, engine, fps=min(0.3 * 12 / load, 60.0))
+        paused_and_gone(service, engine, fps=min(0.3 * 12 / load, 60.0), rate="strict")
         with pytest.raises(Overloaded, match=r"of the device|could wait"):
             service.control("a", SetSteps(steps=tuple(range(1000, 0, -10))))

@@ -1,0 +1,60 @@
+"""Random people and a random device around a service, for as many steps as asked: no assertion, no session without an end.
+
+    python -m benchmarks.session_states --steps 100000
+
+The machine is the one that `tests/unit/test_session_states.py` runs for a few seconds. The states that sessions were seen in are
+counted, so that a run which never parks anybody does not pass for one that did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections import Counter
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import invariant, run_state_machine_as_test
+
+from benchmarks.report import write_report
+from tests.unit.session_states import SessionStates
+
+STEPS_A_RUN = 50
+
+
+def main() -> None:
+    logging.disable()  # sessions fail on purpose
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=100_000)
+    asked = parser.parse_args()
+    seen, steps, endings = Counter[str](), 0, Counter[str]()
+
+    class Counted(SessionStates):
+        @invariant()
+        def count(self) -> None:
+            nonlocal steps
+            steps += 1
+            seen.update(seat.life.state for seat in self.table.seats.values())
+
+        def teardown(self) -> None:
+            super().teardown()
+            endings.update(getattr(notices[-1], "cause", "none") for notices in self.told.values())
+
+    while steps < asked.steps:
+        runs = max(1, (asked.steps - steps) // STEPS_A_RUN)
+        checks = settings(
+            max_examples=runs,
+            stateful_step_count=STEPS_A_RUN,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        run_state_machine_as_test(Counted, settings=checks)
+    write_report(
+        "session_states",
+        {"steps_asked": asked.steps, "steps_a_run": STEPS_A_RUN},
+        {"steps": steps, "sessions": sum(endings.values()), "seen_in_state": dict(seen), "ended_because": dict(endings)},
+    )
+
+
+if __name__ == "__main__":
+    main()

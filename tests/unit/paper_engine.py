@@ -1,0 +1,141 @@
+"""An engine without a model: sessions with real timelines whose chunks are empty and take as long as a clock on paper says."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.presets import find_model
+from millstream.runtime.brake import Brake
+from millstream.runtime.session import Chunk, ChunkTiming
+from millstream.runtime.timeline import Timeline
+
+
+@dataclass
+class PaperClock:
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@dataclass
+class PaperPosted:
+    parcels: Sequence[Any]
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> list[Any]:
+        return list(self.parcels)
+
+
+class PaperSession:
+    def __init__(self, engine: PaperEngine, session_id: str, prompts: tuple[WeightedPrompt, ...], config: StreamConfig) -> None:
+        self.id, self.config, self.ended = session_id, config, False
+        self.timeline = Timeline(session_id, config, prompts)
+        self._engine = engine
+
+    def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        return self.timeline.queue(control, at_chunk=at_chunk)
+
+    def decide(self) -> Any:
+        if self.ended or not self.timeline.absorb():
+            return None
+        first = self.timeline.start_frame
+        envelope = self.timeline.plan(call_id=next(self._engine.calls), context_indices=())
+        self._engine.clock.now += self._engine.chunk_s
+        planned = SimpleNamespace(
+            envelope=envelope,
+            receipts=self.timeline.take_receipts(),
+            real_frames=pixel_frames(first, self.config.frames_per_chunk),
+        )
+        return SimpleNamespace(envelope=envelope, planned=planned)
+
+    def prepare(self, decision: Any) -> Any:
+        if self._engine.fails:
+            self._engine.fails = False
+            raise RuntimeError(f"{self.id} failed")
+        return decision
+
+    def receive(self, delivery: Any) -> Any:
+        return delivery
+
+    def decode_anchor(self, arrived: Any) -> None:
+        pass
+
+    def finish(self, arrived: Any, *, shared_ms: Any = None, before_s: float = 0.0) -> Chunk:
+        planned = arrived.planned
+        return Chunk(
+            index=planned.envelope.chunk_index,
+            epoch=planned.envelope.cache_epoch,
+            frames=np.zeros((planned.real_frames, 1, 1, 3), np.uint8),
+            prompts=planned.envelope.prompts,
+            receipts=planned.receipts,
+            timing=ChunkTiming(total_ms=1.0, phases_ms={}),
+            digest="",
+        )
+
+    def stream(self, chunks: int) -> Iterator[Chunk]:
+        for _ in range(chunks):
+            yield self.finish(self.decide())
+
+    def __enter__(self) -> PaperSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.ended = True
+        self._engine.open_sessions.discard(self.id)
+
+
+@dataclass
+class PaperEngine:
+    clock: PaperClock
+    chunk_s: float = 0.1
+    fails: bool = False
+    """The next chunk that is prepared."""
+    spec: Any = field(default_factory=lambda: find_model("wan-tiny"))
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    brake: Brake = field(default_factory=Brake)
+    open_sessions: set[str] = field(default_factory=set)
+    """With state anywhere."""
+    parts: Any = field(default_factory=lambda: SimpleNamespace(stopwatch=SimpleNamespace(lap=lambda *_: Counter())))
+    calls: Any = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def transport(self) -> Any:
+        return SimpleNamespace(post=PaperPosted)
+
+    def session(
+        self, prompts: str | tuple[WeightedPrompt, ...], *, config: StreamConfig, session_id: str = "warm-up", **_: Any
+    ) -> PaperSession:
+        self.open_sessions.add(session_id)
+        mix = (WeightedPrompt(prompts),) if isinstance(prompts, str) else prompts
+        return PaperSession(self, session_id, mix, config)
+
+    def warm_up(self, session: PaperSession) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def offload(self, session: PaperSession) -> None:
+        pass
+
+    def bring_back(self, session: PaperSession) -> None:
+        pass
+
+    def held_bytes(self) -> int:
+        return len(self.open_sessions)

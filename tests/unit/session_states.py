@@ -1,0 +1,180 @@
+"""People and a device at random around a real service without its thread: whatever they do, a session's state is one of those that
+there are, everybody who counts sessions counts the same ones, and each session is told its end exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest import mock
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+
+from millstream.core.controls import AnyControl, Pause, Resume, SetSteps, SetWindow, Stop, WeightedPrompt
+from millstream.core.errors import MillstreamError
+from millstream.runtime.admission_types import AdmissionConfig
+from millstream.runtime.chunk_times import ChunkTimes
+from millstream.runtime.notices import Ended, Live, Notice, Rated, Waiting
+from millstream.runtime.rates import RateKind
+from millstream.runtime.seats import OpenRequest, Seat
+from millstream.runtime.service import Service
+from millstream.runtime.turns import Sleep
+from tests.unit.paper_engine import PaperClock, PaperEngine
+
+CLOCKED = ("places", "service", "flights")
+MEMORY = 4
+SIZES = st.sampled_from([16, 64, 256])
+RATES = st.sampled_from([0.1, 1.0, 8.0, 24.0, 240.0])
+KINDS: st.SearchStrategy[RateKind] = st.sampled_from(["auto", "asked", "strict"])
+CONTROLS: st.SearchStrategy[AnyControl] = st.sampled_from(
+    [Pause(), Resume(), Stop(), SetSteps(steps=(1000.0,)), SetSteps(steps=tuple(range(1000, 900, -10))), SetWindow(window=12)]
+)
+
+
+class SessionStates(RuleBasedStateMachine):
+    sessions = Bundle("sessions")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = PaperClock()
+        self.patches = [mock.patch(f"millstream.runtime.{name}.time", self.clock) for name in CLOCKED]
+        for patch in self.patches:
+            patch.start()
+        self.engine = PaperEngine(self.clock)
+        admission = AdmissionConfig(memory_bytes=MEMORY, max_waiting=3)
+        self.service = Service(self.engine, admission=admission, session_bytes=lambda config: 1)  # type: ignore[arg-type]
+        self.table = self.service.places
+        self.table.admission.times = ChunkTimes(self.clock.monotonic)
+        self.saved: list[tuple[Seat, str]] = []
+        self.table._revive = lambda seat, note: self.saved.append((seat, note))
+        self.told: dict[str, list[Notice]] = {}
+        self.viewers: dict[str, int] = {}
+
+    def teardown(self) -> None:
+        try:
+            self.table.close_all(Ended(cause="closed", reason="over"))
+            for name, notices in self.told.items():
+                assert isinstance(notices[-1], Ended), f"{name} was never told its end"
+            assert not self.engine.open_sessions, "a session's state is left"
+            assert self.table.admission.metrics().admitted == self.table.admission.metrics().waiting == 0
+        finally:
+            for patch in self.patches:
+                patch.stop()
+
+    @rule(
+        target=sessions,
+        side=SIZES,
+        fps=RATES,
+        kind=KINDS,
+        may_wait=st.booleans(),
+        is_saved=st.booleans(),
+        life_s=st.sampled_from([None, None, 5.0]),
+        unattended=st.sampled_from(["run", "pause"]),
+    )
+    def open(
+        self, side: int, fps: float, kind: RateKind, may_wait: bool, is_saved: bool, life_s: float | None, unattended: str
+    ) -> str:
+        name = f"session-{len(self.told)}-of-somebody"
+        config = self.engine.spec.stream.__class__(height=side, width=side, fps=fps, window=9)
+        request = OpenRequest(
+            session_id=name,
+            prompts=(WeightedPrompt("sea"),),
+            config=config,
+            rate=kind,
+            may_wait=may_wait,
+            max_life_s=life_s,
+            idle_s=1.0,
+            unattended=unattended,  # type: ignore[arg-type]
+            start=(lambda: lambda engine: engine.session((WeightedPrompt("sea"),), config=config, session_id=name))
+            if is_saved
+            else None,
+        )
+        told = self.told[name] = list[Notice]()
+        self.viewers[name] = 0
+        try:
+            self.service.open(request, self._hear(name, told))
+        except MillstreamError:
+            del self.told[name]
+            self.told[f"{name} (refused)"] = [Ended(cause="refused", reason="")]
+        return name
+
+    def _hear(self, name: str, told: list[Notice]) -> Callable[[Notice], None]:
+        def hear(notice: Notice) -> None:
+            assert not (told and isinstance(told[-1], Ended)), f"{name} was told {notice} after its end"
+            words = notice.reason if isinstance(notice, (Ended, Waiting)) else ""
+            words += notice.note if isinstance(notice, (Live, Rated)) else ""
+            assert "of-somebody" not in words, f"a message names a session: {words}"
+            told.append(notice)
+
+        return hear
+
+    @rule(name=sessions)
+    def watch(self, name: str) -> None:
+        if name in self.table.seats:
+            self.service.watch(name)
+            self.viewers[name] += 1
+
+    @rule(name=sessions)
+    def unwatch(self, name: str) -> None:
+        if self.viewers[name]:
+            self.viewers[name] -= 1
+            self.service.unwatch(name)
+
+    @rule(name=sessions, control=CONTROLS)
+    def steer(self, name: str, control: AnyControl) -> None:
+        try:
+            self.service.control(name, control)
+        except MillstreamError:
+            pass
+
+    @rule(name=consumes(sessions))
+    def end(self, name: str) -> None:
+        self.service.end(name)
+
+    @precondition(lambda self: self.saved)
+    @rule(breaks=st.booleans())
+    def read_saved(self, breaks: bool) -> None:
+        """The thread that reads a file is done, or has failed."""
+        seat, note = self.saved.pop(0)
+        if breaks:
+            self.service._fail(seat, RuntimeError(f"{seat.session_id} cannot be read"))
+        else:
+            self.service._read_saved(seat, note)
+
+    @rule(seconds=st.sampled_from([0.01, 0.3, 2.0, 30.0, 90.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule(seconds=st.sampled_from([0.001, 0.1, 0.7, 5.0, 100.0]), fails=st.booleans())
+    def change_device(self, seconds: float, fails: bool) -> None:
+        """From now on chunks take so long; the next one may fail."""
+        self.engine.chunk_s, self.engine.fails = seconds, fails
+
+    @rule(turns=st.integers(1, 6))
+    def work(self, turns: int) -> None:
+        """What the engine's thread does, without waiting."""
+        for _ in range(turns):
+            if self.service._jobs:
+                self.service._jobs.popleft()()
+                continue
+            turn = self.service._finish_closing() or self.table.scheduler.next(self.clock.now)
+            if isinstance(turn, Sleep):
+                return
+            self.service._take(turn)
+
+    @invariant()
+    def everybody_counts_the_same(self) -> None:
+        table, admission = self.table, self.table.admission
+        states = {name: seat.life.state for name, seat in table.seats.items()}
+        assert set(states.values()) <= {"waiting", "placed", "parked", "returning"}, states
+        assert set(admission._entries) == set(states), "admission knows others than the table"
+        assert {each.session_id for each in admission._present} == {name for name in states if states[name] == "placed"}
+        in_line = [each.session_id for each in admission.waiting(self.clock.now)]
+        assert set(in_line) == {name for name in states if states[name] in ("waiting", "returning")}
+        assert set(table.scheduler._seats) == {name for name, seat in table.seats.items() if seat.session is not None}
+        assert admission.metrics().memory_bytes <= MEMORY
+
+    @invariant()
+    def who_has_ended_was_told_so_and_nobody_else(self) -> None:
+        for name, notices in self.told.items():
+            ended = bool(notices) and isinstance(notices[-1], Ended)
+            assert ended == (name not in self.table.seats), f"{name} was told {notices[-1:]}"
