@@ -2,8 +2,8 @@
 
     python -m benchmarks.session_states --steps 100000
 
-The machine is the one that `tests/unit/test_session_states.py` runs for a few seconds. The states that sessions were seen in are
-counted, so that a run which never parks anybody does not pass for one that did.
+The machine is the one that `tests/unit/test_session_states.py` runs for a few seconds. The states that sessions were seen in
+are counted, so that a run which never parks anybody does not pass for one that did.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +11,21 @@ import typer
 
 from millstream.cli_options import PlacedOptions, grouped
 from millstream.cli_parts import Weights, plain_errors
+from millstream.core.config import MAX_FPS, MIN_FPS
 from millstream.core.errors import ConfigError
 
 bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode="rich", help="Measure a server from outside.")
+
+
+def parse_fps(text: str) -> float:
+    """A frame rate as it is typed."""
+    try:
+        fps = float(text)
+    except ValueError:
+        fps = math.nan
+    if not MIN_FPS <= fps <= MAX_FPS:
+        raise ConfigError(f"--fps must be auto or between {MIN_FPS:g} and {MAX_FPS:g}, got {text}")
+    return fps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +66,15 @@ class RoomOptions:
     memory: Annotated[
         float | None, typer.Option(help="GiB for all sessions; half of what is free if nothing is said.", show_default=False)
     ] = None
-    share: Annotated[float, typer.Option(help="How much of the device may be promised, 0 to 1.")] = 0.9
+    fps: Annotated[
+        str,
+        typer.Option(help="Where a client names none: auto is what the device keeps, up to the rate the model was made for."),
+    ] = "auto"
+    share: Annotated[float, typer.Option(help="How much of the device may be promised, 0 to 1.")] = 0.98
+    longest_chunk: Annotated[
+        float,
+        typer.Option(help="Seconds that one chunk may take, for others wait; the model's own may always."),
+    ] = 30.0
     max_waiting: Annotated[int, typer.Option(help="Places in line; 0 refuses at once.")] = 16
     batch: Annotated[
         int,
@@ -65,7 +86,15 @@ class RoomOptions:
 
     def request(self) -> dict[str, Any]:
         """Fields of a ServeRequest."""
-        return dict(memory_gib=self.memory, share=self.share, max_waiting=self.max_waiting, batch=self.batch, lead_s=self.lead)
+        return dict(
+            memory_gib=self.memory,
+            fps="auto" if self.fps == "auto" else parse_fps(self.fps),
+            share=self.share,
+            longest_chunk_s=self.longest_chunk,
+            max_waiting=self.max_waiting,
+            batch=self.batch,
+            lead_s=self.lead,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +173,9 @@ def load(
         str | None,
         typer.Option(help="A server on this machine, ws://127.0.0.1:8000; without it one is started.", show_default=False),
     ] = None,
-    fps: Annotated[float, typer.Option(help="Frames a second that each asks for.")] = 16.0,
+    fps: Annotated[
+        str, typer.Option(help="Frames a second that each asks for, and no less; auto: what the server chooses.")
+    ] = "auto",
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="For the server that is started.", show_default=False)
     ] = None,
@@ -174,7 +205,7 @@ def load(
         request = LoadRequest(
             sessions=sessions,
             seconds=seconds,
-            fps=fps,
+            fps=None if fps == "auto" else parse_fps(fps),
             script=script,
             connects=connects,
             seed=seed,

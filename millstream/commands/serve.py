@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import typer
 
 from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes
 from millstream.commands.ranks import ModelRequest, load_engine, take_place
 from millstream.core.config import StreamConfig
-from millstream.core.errors import ConfigError
+from millstream.core.errors import ConfigError, EngineFailed
 from millstream.core.examples import EXAMPLES
 from millstream.core.presets import find_model
 from millstream.parallel.spatial import check_rows
@@ -55,7 +57,10 @@ class ServeRequest(ModelRequest):
     """What a session is unless it asks for something else; None: the model's own."""
     memory_gib: float | None = None
     """For all sessions together; None: half of what is free."""
-    share: float = 0.9
+    fps: float | Literal["auto"] = "auto"
+    """What a session plays at unless it asks for something else."""
+    share: float = 0.98
+    longest_chunk_s: float = 30.0
     max_waiting: int = 16
     batch: int = 1
     """Sessions that may share model calls."""
@@ -83,15 +88,15 @@ def serve(request: ServeRequest) -> None:
     with listener, plain_out_of_memory(), load_engine(wanted, stream) as engine:
         log.info("fast: %s", engine.speed)
         service = _service(request, engine)
-        card = model_card(engine, request.lead_s, stream)
+        card = model_card(engine, request.lead_s, stream, request.fps)
         make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=request.limits)
         app = create_app(make_hub, AppConfig(access=access, ice_servers=ice_servers))
         service.start(warm_up=[stream])
-        run_until_told(app, listener)
+        run_until_told(app, listener, service)
 
 
-def run_until_told(app: object, listener: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C, then stop within bounded time."""
+def run_until_told(app: object, listener: socket.socket, service: Service) -> None:
+    """Serve until SIGTERM or Ctrl-C, then stop within bounded time. Raises `EngineFailed` if the engine ended before that."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what is left to do once everything has stopped
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
@@ -110,15 +115,32 @@ def run_until_told(app: object, listener: socket.socket) -> None:
     )
     host, port = listener.getsockname()[:2]
     typer.echo(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+
+    def give_up() -> None:
+        server.should_exit = True
+
+    service.on_failure = give_up
+    server.run(sockets=[listener])
+    if service.failure is not None:
+        raise EngineFailed("the engine has failed and everybody was told; the log says why. Start the server again")
+    if not service.has_ended:  # one model call that takes longer than anybody waits: Python could not end around it
+        logging.shutdown()
+        os._exit(0)
 
 
-def model_card(engine: Engine, lead_s: float | None = None, stream: StreamConfig | None = None) -> ModelCard:
+def model_card(
+    engine: Engine,
+    lead_s: float | None = None,
+    stream: StreamConfig | None = None,
+    fps: float | Literal["auto"] = "auto",
+) -> ModelCard:
     return ModelCard(
         name=engine.spec.name,
         stream=stream or engine.spec.stream,
         unknown_words=engine.model.text.embedder.unknown,
         examples=EXAMPLES,
+        fps=fps,
         lead_s=lead_s,
     )
 
@@ -128,7 +150,12 @@ def _service(request: ServeRequest, engine: Engine) -> Service:
     budget = int(request.memory_gib * 2**30) if request.memory_gib else int(MEMORY_SHARE * free)
     return Service(
         engine,
-        admission=AdmissionConfig(memory_bytes=budget, share=request.share, max_waiting=request.max_waiting),
+        admission=AdmissionConfig(
+            memory_bytes=budget,
+            share=request.share,
+            max_waiting=request.max_waiting,
+            longest_chunk_s=request.longest_chunk_s,
+        ),
         session_bytes=lambda config: session_bytes(engine.spec, config, engine.dtype, engine.speed),
         batch=request.batch,
     )

@@ -51,10 +51,10 @@ class DeviceError(MillstreamError):
 class Overloaded(MillstreamError):
     """A session, or a change of one, that would break what was promised to others."""
 
-    def __init__(self, message: str, *, fps: float | None = None) -> None:
-        """`fps` is a frame rate at which it would be let in."""
+    def __init__(self, message: str, *, fps: float | None = None, can_wait: bool = False) -> None:
+        """`fps` is a frame rate at which it would be let in; `can_wait`, whether there is room in line."""
         super().__init__(message)
-        self.fps = fps
+        self.fps, self.can_wait = fps, can_wait
 
 
 class ChunkCut(MillstreamError):

@@ -21,7 +21,7 @@ class ConnectsResult:
     visit_s: Summary | None
 
 
-async def connect_and_leave(url: str, *, connects: int, fps: float, until: float) -> ConnectsResult:
+async def connect_and_leave(url: str, *, connects: int, fps: float | None, until: float) -> ConnectsResult:
     """At least so many connections, unless time is up (`time.monotonic`) before."""
     seconds: list[float] = []
     errors: list[str] = []
@@ -39,20 +39,20 @@ async def connect_and_leave(url: str, *, connects: int, fps: float, until: float
     )
 
 
-async def _look_in(url: str, fps: float) -> None:
+async def _look_in(url: str, fps: float | None) -> None:
     """Hear the greeting and go."""
     async with Visitor(url):
         pass
 
 
-async def _stay_a_moment(url: str, fps: float) -> None:
+async def _stay_a_moment(url: str, fps: float | None) -> None:
     """See one chunk and stop."""
     async with Visitor(url) as visitor:
         await visitor.ask(fps=fps)
         await visitor.next_chunk()
 
 
-async def _vanish_and_return(url: str, fps: float) -> None:
+async def _vanish_and_return(url: str, fps: float | None) -> None:
     """Drop the connection while the second chunk is made, come back to the session and stop it."""
     async with Visitor(url) as visitor:
         session = await visitor.ask(fps=fps)

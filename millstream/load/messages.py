@@ -20,11 +20,13 @@ _LENGTH = struct.Struct("<I")
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start", omit_defaults=True):
     version: int
     prompt: str
-    fps: float
+    fps: float | Literal["auto"]
     seed: int
     formats: tuple[str, ...]
     wait: bool
     lead_s: float | None = None
+    strict: bool = False
+    """Whether to be refused rather than play slower."""
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
@@ -60,6 +62,10 @@ class Live(msgspec.Struct, frozen=True, kw_only=True, tag="live"):
     session: str
     format: str
     config: dict[str, Any] = {}
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True, tag="rate"):
+    fps: float
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True, tag="receipt"):
@@ -110,7 +116,7 @@ class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
     total_ms: float = 0.0
 
 
-Told = Hello | Waiting | Live | Received | Error | Ended | Stats | Recording | Saved | Pong
+Told = Hello | Waiting | Live | Rate | Received | Error | Ended | Stats | Recording | Saved | Pong
 Shown = Init | ChunkHeader
 Heard = Told | Shown
 

@@ -42,7 +42,8 @@ class Visit:
 
     url: str
     temper: Temper
-    fps: float
+    fps: float | None
+    """None: what the server chooses."""
     seed: int
     until: float
     """`time.monotonic` when they all leave."""
@@ -50,7 +51,7 @@ class Visit:
 
 class Person:
     def __init__(self, visit: Visit, number: int) -> None:
-        self.record = Record(number, visit.fps)
+        self.record = Record(number)
         self._visit = visit
         self._number = number
         self._session = ""
@@ -83,7 +84,8 @@ class Person:
             Start(
                 version=VERSION,
                 prompt=prompts[self._number % len(prompts)],
-                fps=self._visit.fps,
+                fps="auto" if self._visit.fps is None else self._visit.fps,
+                strict=self._visit.fps is not None,
                 seed=self._visit.seed + self._number,
                 formats=self._visit.temper.formats,
                 wait=False,

@@ -19,7 +19,6 @@ ROUNDING_S = 1e-9
 
 @dataclass(slots=True)
 class Playout:
-    fps: float
     media_s: float = 0.0
     """All media that has come, with pictures or without."""
     blank_s: float = 0.0
@@ -38,10 +37,10 @@ class Playout:
     """When all that has come is played; None before the first frame."""
     _halted_at: float | None = None
 
-    def arrive(self, now: float, frames: int, *, pictures: bool = True) -> float:
+    def arrive(self, now: float, frames: int, fps: float, *, pictures: bool = True) -> float:
         """A chunk is here; answers when its first frame is shown."""
         assert frames > 0, f"a chunk has 1 frame or more, got {frames}"
-        time, gained = self._viewer_time(now), frames / self.fps
+        time, gained = self._viewer_time(now), frames / fps
         if self._dry_at is None:
             self._dry_at = time
         late = time - self._dry_at

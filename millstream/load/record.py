@@ -81,10 +81,10 @@ class PersonResult:
 
 
 class Record:
-    def __init__(self, person: int, fps: float) -> None:
+    def __init__(self, person: int) -> None:
         self.person = person
         self.samples = Samples()
-        self.clock = Playout(fps)
+        self.clock = Playout()
         self.outcome: Outcome = "played"
         self.reason = ""
         self.told_lead_s: float | None = None
@@ -178,7 +178,7 @@ class Record:
         self._count(header, pictures)
         if self._away:
             return
-        shown_at = self.clock.arrive(now, header.frames, pictures=pictures)
+        shown_at = self.clock.arrive(now, header.frames, header.fps, pictures=pictures)
         if self.clock.ahead_s(now) > self.promise_s:  # read late, not sent early: a live viewer jumps to what is now
             shown_at = max(now, shown_at - self.clock.skip(now, to_ahead_s=self.lead_s))
         self._measure_jitter(header, now)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from millstream.core.config import MAX_FPS, MIN_FPS
 from millstream.core.errors import ConfigError, LoadError
 from millstream.load.connection import check_loopback
 from millstream.load.connects import ConnectsResult, connect_and_leave
@@ -32,7 +32,8 @@ SETTLE_S = 2.0
 class LoadRequest:
     sessions: int = 4
     seconds: float = 60.0
-    fps: float = 16.0
+    fps: float | None = None
+    """What each asks for, and no less; None: what the server chooses."""
     script: str = "calm"
     connects: int = 0
     """Short visits afterwards."""
@@ -49,8 +50,8 @@ class LoadRequest:
             raise ConfigError(f"seconds must be above 0 and at most {MAX_SECONDS:g}, got {self.seconds:g}")
         if not 0 <= self.connects <= MAX_CONNECTS:
             raise ConfigError(f"connects must be between 0 and {MAX_CONNECTS}, got {self.connects}")
-        if not (math.isfinite(self.fps) and 0 < self.fps <= 240):
-            raise ConfigError(f"fps must be above 0 and at most 240, got {self.fps:g}")
+        if self.fps is not None and not MIN_FPS <= self.fps <= MAX_FPS:
+            raise ConfigError(f"fps must be between {MIN_FPS:g} and {MAX_FPS:g}, got {self.fps:g}")
         temper(self.script)
         if self.url is not None:
             check_loopback(self.url)

@@ -39,10 +39,19 @@ class Visitor:
         finally:
             await self._connection.close()
 
-    async def ask(self, *, fps: float, lead_s: float | None = None) -> str:
-        """For a session, and be live with it. Raises `Refused` when there is no room."""
+    async def ask(self, *, fps: float | None, lead_s: float | None = None) -> str:
+        """For a session, and be live with it. Raises `Refused` when there is no room for that frame rate."""
         await self._connection.say(
-            Start(version=VERSION, prompt=DEFAULT_PROMPT, fps=fps, seed=0, formats=self._formats, wait=False, lead_s=lead_s)
+            Start(
+                version=VERSION,
+                prompt=DEFAULT_PROMPT,
+                fps="auto" if fps is None else fps,
+                strict=fps is not None,
+                seed=0,
+                formats=self._formats,
+                wait=False,
+                lead_s=lead_s,
+            )
         )
         return await self._become_live()
 

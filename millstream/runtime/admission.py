@@ -185,7 +185,7 @@ class Admission:
         if obstacle is None:
             return self._admit(entry, now)
         if not (request.may_wait or comes_back):
-            return self._refuse(request, obstacle)
+            return self._refuse(request, obstacle, can_wait=len(self._line) < self.config.max_waiting)
         if len(self._line) >= self.config.max_waiting and not comes_back:
             full = f"{obstacle.reason}; all {self.config.max_waiting} places in line are taken: try again later"
             return self._refuse(request, Obstacle(full, obstacle.fps))
@@ -218,9 +218,9 @@ class Admission:
         made_for = f", the rate {request.geometry.model} was made for" if request.rate == "auto" else ""
         return f"plays {fps:g} frames a second{made_for}: takes {share:.2f} of the device, {took}"
 
-    def _refuse(self, request: Request, obstacle: Obstacle) -> Refused:
+    def _refuse(self, request: Request, obstacle: Obstacle, *, can_wait: bool = False) -> Refused:
         self._refused += 1
-        return Refused(session_id=request.session_id, reason=obstacle.reason, fps=obstacle.fps)
+        return Refused(session_id=request.session_id, reason=obstacle.reason, fps=obstacle.fps, can_wait=can_wait)
 
     def _fits(self, request: Request, others: Sequence[Request]) -> bool:
         """Whether everybody's least frame rate and bytes can be promised with this session beside the others."""

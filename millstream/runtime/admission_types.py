@@ -79,6 +79,8 @@ class Refused:
     reason: str
     fps: float | None = None
     """A frame rate that would be admitted now."""
+    can_wait: bool = False
+    """Whether it would be given a place in line."""
 
 
 Answer = Admitted | Queued | Refused

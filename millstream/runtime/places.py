@@ -61,7 +61,7 @@ class Places:
         now = time.monotonic()
         answer = self.admission.ask(asked, now)
         if isinstance(answer, Refused):
-            raise Overloaded(answer.reason, fps=answer.fps)
+            raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)
         life = self.admission.life(request.session_id)
         seat = self.seats[request.session_id] = Seat(request, asked, request.config, tell, life, request.pace.fps, now)
         self._answered(seat, answer)

@@ -121,7 +121,7 @@ class Service:
         for patience_s in (min(GRACE_S, timeout_s), max(0.0, timeout_s - GRACE_S)):
             if self._thread.is_alive():
                 self._thread.join(patience_s)
-            if not self._thread.is_alive():
+            if self.has_ended:
                 return True
             with self._changed:
                 if not self._ended:
@@ -131,6 +131,11 @@ class Service:
             for seat in self.places.seats.values():
                 seat.tell(Ended(cause="closed", reason=SHUTTING_DOWN))
         return False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its thread is gone."""
+        return not self._thread.is_alive()
 
     def open(self, request: OpenRequest, tell: Tell) -> Answer:
         """Ask for a session; it starts by itself when it is let in. Raises `Overloaded` when it cannot be."""

@@ -9,6 +9,7 @@ import msgspec
 from millstream.core.controls import AskedPrompt, weighed
 from millstream.core.errors import ConfigError, PromptError
 from millstream.runtime.engine import stream_config
+from millstream.runtime.rates import RateKind
 from millstream.server.hub import Hub
 from millstream.server.station import Station
 
@@ -23,7 +24,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Instead of one prompt: a mix."""
     size: str | None = None
     """HEIGHTxWIDTH"""
-    fps: float | None = None
+    fps: float | Literal["auto"] | None = None
+    """Frames a second; "auto": what the device keeps, up to the rate the model was made for. None: as the server has it."""
+    strict: bool = False
+    """Whether to be refused rather than play slower than asked for."""
     seed: int | None = None
     steps: tuple[float, ...] | None = None
     window: int | None = None
@@ -44,9 +48,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def open_asked(hub: Hub, ask: Ask) -> Station:
     if bool(ask.prompt) == bool(ask.prompts):
         raise PromptError("a session needs either prompt or prompts, not both and not neither")
+    fps = hub.card.fps if ask.fps is None else ask.fps
+    rate: RateKind = "auto" if fps == "auto" else "strict" if ask.strict else "asked"
+    if rate == "auto" and ask.strict:
+        raise ConfigError("strict needs a frame rate to be strict about: name fps, or leave strict out")
     return hub.open(
         weighed(ask.prompts, ask.prompt),
-        stream_config(hub.card.stream, **_changes(ask)),
+        stream_config(hub.card.stream, **_changes(ask, fps)),
+        rate=rate,
         lead_s=ask.lead_s,
         may_wait=ask.wait,
         unattended=ask.unattended,
@@ -63,13 +72,13 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _changes(ask: Ask) -> dict[str, Any]:
+def _changes(ask: Ask, fps: float | Literal["auto"]) -> dict[str, Any]:
     """The settings of a stream that were named."""
     height, width = parse_size(ask.size) if ask.size is not None else (None, None)
     named = dict(
         height=height,
         width=width,
-        fps=ask.fps,
+        fps=None if fps == "auto" else fps,
         seed=ask.seed,
         steps=ask.steps,
         window=ask.window,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from millstream.core.controls import Receipt
 from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
-from millstream.runtime.notices import Applied, Ended, Live, Waiting
+from millstream.runtime.notices import Applied, Ended, Live, Rated, Waiting
 from millstream.server.asking import open_asked
 from millstream.server.camera import read_frame
 from millstream.server.encoding import Format
@@ -33,6 +33,7 @@ from millstream.server.messages import (
     Ping,
     Pong,
     ProtocolError,
+    RateMessage,
     ReceiptMessage,
     Record,
     RecordingMessage,
@@ -86,7 +87,8 @@ class Conversation:
             self.refusals = 0
         except MillstreamError as error:
             self.refusals += 1
-            self._outbox.put(ErrorMessage(code=_code(error, self.state), message=str(error), control_id=control_id))
+            code, offer = _code(error, self.state), _offer(error, self.state)
+            self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id, offer=offer))
 
     @property
     def station(self) -> Station | None:
@@ -123,6 +125,9 @@ class Conversation:
                 return encode(_receipt(item))
             case Live(note=note):
                 return encode(self._live(note))
+            case Rated(note=note, fps=fps):
+                assert self._station is not None, "a rate without a session"
+                return encode(RateMessage(fps=fps, lead_s=self._station.request.pace.at(fps).max_ahead_s, note=note))
             case Waiting(position=position, expected_wait_s=wait, reason=reason):
                 return encode(WaitingMessage(position=position, expected_wait_s=wait, reason=reason))
             case Standing():
@@ -215,7 +220,8 @@ class Conversation:
             session=station.session_id if self.state == "owner" else "",
             view=station.view_id,
             format=viewer.format,
-            config=asdict(station.request.config) | {"lead_s": station.request.pace.max_ahead_s},
+            config=asdict(station.request.config)
+            | {"fps": station.fps, "lead_s": station.request.pace.at(station.fps).max_ahead_s, "rate": station.request.rate},
             paused=station.paused,
             note=note,
         )
@@ -228,6 +234,13 @@ class Conversation:
 
 def _receipt(receipt: Receipt) -> ReceiptMessage:
     return ReceiptMessage(control_id=receipt.control_id, state=receipt.state, chunk_index=receipt.chunk_index)
+
+
+def _offer(error: MillstreamError, state: State) -> dict[str, Any] | None:
+    """What to ask for instead."""
+    if not isinstance(error, Overloaded) or state != "new":
+        return None
+    return {"fps": error.fps} if error.fps is not None else {"wait": True} if error.can_wait else None
 
 
 def _code(error: MillstreamError, state: State) -> Code:

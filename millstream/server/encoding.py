@@ -8,6 +8,7 @@ Shapes: T frames, H height, W width, 3 is RGB.
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 from collections.abc import Iterator
 from fractions import Fraction
@@ -24,6 +25,10 @@ Format = Literal["mp4", "webp", "jpeg", "raw"]
 FORMATS = cast(tuple[Format, ...], get_args(Format))
 Frames = NDArray[np.uint8]
 
+CLOCK_HZ = 90_000
+"""Units a second of a film's clock, fine enough for any frame rate."""
+NOMINAL_FPS = 16
+"""Told to the encoder, which plans bits by it; what is shown when is said frame by frame."""
 JPEG_QUALITY = 88
 WEBP_QUALITY = 80
 H264 = {"preset": "ultrafast", "tune": "zerolatency", "crf": "21", "threads": "1", "forced-idr": "1", **BT709}
@@ -38,53 +43,57 @@ class Stills:
     def __init__(self, format: Format) -> None:
         self.format = format
 
-    def encode(self, frames_THW3: Frames) -> tuple[bytes, ...]:
+    def encode(self, frames_THW3: Frames, *, fps: float) -> tuple[bytes, ...]:
         return tuple(still(frame, self.format) for frame in frames_THW3)
 
 
 class Film:
-    """One part a chunk: a fragment that starts where the last one ended."""
+    """One part a chunk: a fragment that starts where the last one ended, at a frame rate of its own."""
 
-    def __init__(self, fps: float) -> None:
+    def __init__(self) -> None:
         self.opening: bytes | None = None
         """What a decoder needs before any fragment; known after the first one."""
-        self._rate = Fraction(fps).limit_denominator(MAX_RATE_DENOMINATOR)
-        self._num_frames = 0
+        self._at = Fraction(0)
+        """Where the next fragment begins, in units of the film's clock."""
         self._num_fragments = 0
 
-    def encode(self, frames_THW3: Frames) -> tuple[bytes, ...]:
+    def encode(self, frames_THW3: Frames, *, fps: float) -> tuple[bytes, ...]:
         self._num_fragments += 1
-        whole = self._one_fragment_file(frames_THW3)
-        parts = list(_boxes(whole))
+        frame_units = CLOCK_HZ / Fraction(fps).limit_denominator(MAX_RATE_DENOMINATOR)
+        parts = list(_boxes(self._one_fragment_file(frames_THW3, frame_units)))
         opening = b"".join(box for kind, box in parts if kind in (b"ftyp", b"moov"))
         assert self.opening in (None, opening), "fragments of one film must share their opening"
         self.opening = opening
         fragment = bytearray(b"".join(box for kind, box in parts if kind in (b"moof", b"mdat")))
-        _set_start(fragment, round(self._num_frames * _timescale(opening) / self._rate))
-        self._num_frames += len(frames_THW3)
+        _set_start(fragment, round(self._at))
+        self._at += len(frames_THW3) * frame_units
         return (bytes(fragment),)
 
-    def _one_fragment_file(self, frames_THW3: Frames) -> bytes:
+    def _one_fragment_file(self, frames_THW3: Frames, frame_units: Fraction) -> bytes:
         file = io.BytesIO()
         options = MP4 | {"fragment_index": str(self._num_fragments)}
+        starts = [round(number * frame_units) for number in range(len(frames_THW3) + 1)]
         with av.open(file, "w", format="mp4", options=options) as container:
-            stream = container.add_stream("libx264", rate=self._rate, options=H264)
+            stream = container.add_stream("libx264", rate=NOMINAL_FPS, options=H264)
             stream.height, stream.width = frames_THW3.shape[1:3]
-            stream.pix_fmt, stream.time_base = "yuv420p", 1 / self._rate
-            for number, frame_HW3 in enumerate(frames_THW3):
+            stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, CLOCK_HZ)
+            packets = list[av.Packet]()
+            for start, frame_HW3 in zip(starts, frames_THW3, strict=False):
                 frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame_HW3), format="rgb24")
                 frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709")
-                frame.pts, frame.time_base = number, 1 / self._rate
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode(None))
+                frame.pts, frame.time_base = start, Fraction(1, CLOCK_HZ)
+                packets += stream.encode(frame)
+            for packet, (start, end) in zip([*packets, *stream.encode(None)], itertools.pairwise(starts), strict=True):
+                packet.duration = end - start
+                container.mux(packet)
         return file.getvalue()
 
 
 Encoder = Stills | Film
 
 
-def encoder_for(format: Format, fps: float) -> Encoder:
-    return Film(fps) if format == "mp4" else Stills(format)
+def encoder_for(format: Format) -> Encoder:
+    return Film() if format == "mp4" else Stills(format)
 
 
 def still(frame_HW3: Frames, format: Format) -> bytes:
@@ -105,13 +114,6 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         size, kind = struct.unpack_from(">I4s", data, at)
         yield kind, data[at : at + size]
         at += size
-
-
-def _timescale(opening: bytes) -> int:
-    """Units a second of the only track, from its media header."""
-    at = opening.index(b"mdhd")
-    version = opening[at + 4]
-    return int(struct.unpack_from(">I", opening, at + (24 if version else 16))[0])
 
 
 def _set_start(fragment: bytearray, units: int) -> None:

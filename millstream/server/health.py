@@ -22,6 +22,8 @@ async def measure(desk: Desk, words: Mapping[str, str], body: None) -> Response:
 
 
 async def health(desk: Desk, words: Mapping[str, str], body: None) -> Response:
+    if desk.hub.service.failure is not None:
+        return PlainTextResponse("the engine has failed", status_code=503)
     return PlainTextResponse("ok")
 
 
@@ -31,7 +33,13 @@ async def readiness(desk: Desk, words: Mapping[str, str], body: None) -> Respons
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/healthz", does=health, media_type=TEXT, says="The process answers."),
+    Endpoint(
+        method="GET",
+        path="/healthz",
+        does=health,
+        media_type=TEXT,
+        says="Whether the process lives and can still serve: 200 or 503.",
+    ),
     Endpoint(
         method="GET",
         path="/readyz",

@@ -23,6 +23,7 @@ from millstream.core.errors import Overloaded, UnknownFile, UnknownSession, Vide
 from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Waiting
+from millstream.runtime.rates import RateKind
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.archive import Archive, SessionJournal
@@ -65,8 +66,10 @@ class ModelCard:
     stream: StreamConfig
     unknown_words: Callable[[str], list[str]]
     examples: tuple[str, ...]
+    fps: float | Literal["auto"] = "auto"
+    """Where a client says none."""
     lead_s: float | None = None
-    """Where a client says none; None: two chunks."""
+    """The same; None: two chunks."""
 
 
 class Hub:
@@ -122,6 +125,7 @@ class Hub:
         prompts: tuple[WeightedPrompt, ...],
         config: StreamConfig,
         *,
+        rate: RateKind = "asked",
         lead_s: float | None = None,
         may_wait: bool = False,
         unattended: Literal["pause", "run"] = "pause",
@@ -136,6 +140,7 @@ class Hub:
             session_id=session_id,
             prompts=prompts,
             config=config,
+            rate=rate,
             lead_s=self.card.lead_s if lead_s is None else lead_s,
             may_wait=may_wait,
             unattended=unattended,
@@ -155,6 +160,7 @@ class Hub:
             session_id=session_id,
             prompts=timeline.prompts,
             config=config,
+            rate="auto",
             may_wait=True,
             **self._bounds,
             feed=feed,

@@ -130,6 +130,14 @@ class LiveMessage(ServerMessage, frozen=True, kw_only=True, tag="live"):
     note: str
 
 
+class RateMessage(ServerMessage, frozen=True, kw_only=True, tag="rate"):
+    """Chunks from the next one on play at another frame rate."""
+
+    fps: float
+    lead_s: float
+    note: str
+
+
 class ReceiptMessage(ServerMessage, frozen=True, kw_only=True, tag="receipt"):
     control_id: str
     state: Literal["queued", "applied"]
@@ -163,6 +171,8 @@ class ErrorMessage(ServerMessage, frozen=True, kw_only=True, tag="error"):
     code: Code
     message: str
     control_id: str = ""
+    offer: dict[str, Any] | None = None
+    """Of a refused `start`: fields with which it would not be."""
 
 
 class EndedMessage(ServerMessage, frozen=True, kw_only=True, tag="ended"):

@@ -251,7 +251,7 @@ def _info(station: Station) -> SessionInfo:
         session=station.session_id,
         view=station.view_id,
         prompts=station.request.prompts if station.last_info is None else station.last_info.prompts,
-        config=asdict(station.request.config),
+        config=asdict(station.request.config) | {"fps": station.fps, "rate": station.request.rate},
     )
 
 

@@ -15,10 +15,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
-from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Waiting
+from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Rated, Waiting
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.encoding import Encoder, Format, Frames, encoder_for
@@ -145,6 +146,11 @@ class Station:
         return isinstance(self.state, Ended)
 
     @property
+    def fps(self) -> float:
+        """What it plays at for now."""
+        return self.state.fps if isinstance(self.state, Live) else self.request.config.fps
+
+    @property
     def paused(self) -> bool:
         return self._parts.service.is_paused(self.session_id)
 
@@ -257,6 +263,10 @@ class Station:
                 self.state = item
                 self._log(type(item).__name__.lower())
                 self._put(item)
+            case Rated(note=note, fps=fps):
+                self.state = Live(note=note, fps=fps)
+                self._log(note)
+                self._put(item)
             case Applied(receipts=receipts):
                 self._note_applied(receipts)
                 self._put(item)
@@ -295,8 +305,9 @@ class Station:
     async def _encode(self, format: Format, fresh: _Fresh) -> Picture:
         if fresh.frames is None:
             return Picture(info=fresh.info, format=format, parts=())
-        encoding = self._encodings.setdefault(format, _Encoding(encoder_for(format, fresh.info.fps)))
-        parts = await self._loop.run_in_executor(self._parts.pool, encoding.encoder.encode, fresh.frames)
+        encoding = self._encodings.setdefault(format, _Encoding(encoder_for(format)))
+        encode = partial(encoding.encoder.encode, fresh.frames, fps=fresh.info.fps)
+        parts = await self._loop.run_in_executor(self._parts.pool, encode)
         encoding.picture = Picture(info=fresh.info, format=format, parts=parts)
         return encoding.picture
 
@@ -326,7 +337,7 @@ class Station:
             index=chunk.index,
             epoch=chunk.epoch,
             media_s=pictured.media_s,
-            fps=self.request.config.fps,
+            fps=pictured.fps,
             num_frames=len(chunk.frames),
             prompts=chunk.prompts,
             unknown=self._unknown(chunk.prompts),

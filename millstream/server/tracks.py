@@ -74,7 +74,7 @@ async def feed_camera(track: MediaStreamTrack, station: Station, pool: Executor,
     """Give a session what a camera sees, at the session's own rate, until either ends."""
     feed = station.request.feed
     assert feed is not None, f"{station.session_id} was opened without input"
-    loop, frame_s, next_s = asyncio.get_running_loop(), 1 / station.request.config.fps, 0.0
+    loop, next_s = asyncio.get_running_loop(), 0.0
     bucket = TokenBucket(limits.frames_per_s, limits.frames_per_s * limits.burst_s)
     while not station.ended:
         try:
@@ -84,7 +84,7 @@ async def feed_camera(track: MediaStreamTrack, station: Station, pool: Executor,
         seen_s = float(frame.time or 0.0)
         if seen_s < next_s or not bucket.take() or frame.width * frame.height > limits.max_frame_pixels:
             continue
-        next_s = max(next_s + frame_s, seen_s)
+        next_s = max(next_s + 1 / station.fps, seen_s)
         picture_HW3 = await loop.run_in_executor(pool, fitted, frame, feed.size)
         station.push(picture_HW3)
 

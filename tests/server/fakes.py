@@ -53,7 +53,7 @@ class FakeService:
         if len(self.sessions) >= self.places:
             raise Overloaded("needs 0.50 of the device and 0.10 is free: wait")
         self.sessions[request.session_id] = FakeSession(request, tell)
-        tell(Live(note="at once"))
+        tell(Live(note="at once", fps=request.config.fps))
 
     def control(self, session_id: str, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         session = self._find(session_id)
@@ -127,7 +127,7 @@ class FakeService:
             digest="",
         )
         session.chunks += 1
-        session.tell(Pictured(chunk=chunk, media_s=0.25 * chunk.index, lateness_s=late_s))
+        session.tell(Pictured(chunk=chunk, media_s=0.25 * chunk.index, fps=session.request.config.fps, lateness_s=late_s))
 
     def _applied(self, session: FakeSession) -> tuple[Receipt, ...]:
         due, session.waiting = session.waiting, []

@@ -37,14 +37,14 @@ def test_raw_is_the_bytes_themselves() -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_stills_are_one_part_a_frame_and_a_film_one_a_chunk(format: str) -> None:
-    assert len(encoder_for(format, 16.0).encode(frames(5))) == (1 if format == "mp4" else 5)
+    assert len(encoder_for(format).encode(frames(5), fps=16.0)) == (1 if format == "mp4" else 5)
 
 
 @pytest.mark.parametrize("fps", [8.0, 16.0, 24000 / 1001, 7.5])
 def test_fragments_in_order_are_one_film(fps: float) -> None:
-    film, parts = Film(fps), []
+    film, parts = Film(), []
     for number, count in enumerate((9, 12, 12)):
-        parts += film.encode(frames(count, shift=12 * number))
+        parts += film.encode(frames(count, shift=12 * number), fps=fps)
     seen = decoded(film.opening + b"".join(parts))
     assert len(seen) == 33
     times = [float(frame.pts * frame.time_base) for frame in seen]
@@ -52,9 +52,24 @@ def test_fragments_in_order_are_one_film(fps: float) -> None:
     assert [number for number, frame in enumerate(seen) if frame.key_frame] == [0, 9, 21]
 
 
+def test_a_film_whose_rate_changes_plays_each_fragment_at_its_own_and_leaves_no_gap() -> None:
+    film, parts, rates = Film(), [], (16.0, 9.5, 4.0)
+    for number, fps in enumerate(rates):
+        parts += film.encode(frames(4, shift=4 * number), fps=fps)
+    seen = decoded(film.opening + b"".join(parts))
+    times, at = list[float](), 0.0
+    for fps in rates:
+        times += [at + number / fps for number in range(4)]
+        at += 4 / fps
+    assert [float(frame.pts * frame.time_base) for frame in seen] == pytest.approx(times, abs=1e-4)
+    with av.open(io.BytesIO(film.opening + b"".join(parts))) as container:
+        lasts = [float(packet.duration * packet.time_base) for packet in container.demux(video=0) if packet.size]
+    assert lasts == pytest.approx([1 / fps for fps in rates for _ in range(4)], abs=1e-4)
+
+
 def test_somebody_who_joins_late_can_decode_from_any_fragment() -> None:
-    film = Film(16.0)
-    parts = [film.encode(frames(count, shift=12 * number))[0] for number, count in enumerate((9, 12, 12))]
+    film = Film()
+    parts = [film.encode(frames(count, shift=12 * number), fps=16.0)[0] for number, count in enumerate((9, 12, 12))]
     seen = decoded(film.opening + parts[2])
     assert len(seen) == 12
     whole = decoded(film.opening + b"".join(parts))[21:]
@@ -62,8 +77,8 @@ def test_somebody_who_joins_late_can_decode_from_any_fragment() -> None:
 
 
 def test_a_film_shows_what_it_was_given() -> None:
-    film = Film(16.0)
+    film = Film()
     given = np.full((4, 64, 64, 3), (200, 40, 90), np.uint8)
-    (part,) = film.encode(given)
+    (part,) = film.encode(given, fps=16.0)
     seen = decoded(film.opening + part)[2].reformat(format="rgb24", src_colorspace="ITU709").to_ndarray()
     assert np.abs(seen.astype(int) - given[2]).max() < 12

@@ -44,14 +44,14 @@ def test_a_chunk_is_encoded_once_for_all_who_watch_in_a_format(monkeypatch: pyte
     encoded: list[str] = []
     real = stations.encoder_for
 
-    def counting(format: Any, fps: float) -> Any:
-        encoder = real(format, fps)
+    def counting(format: Any) -> Any:
+        encoder = real(format)
         inner = encoder.encode
 
-        def encode(frames: np.ndarray) -> tuple[bytes, ...]:
+        def encode(frames: np.ndarray, *, fps: float) -> tuple[bytes, ...]:
             assert "millstream-encode" in threading.current_thread().name, "encoded on the event loop"
             encoded.append(format)
-            return inner(frames)
+            return inner(frames, fps=fps)
 
         encoder.encode = encode
         return encoder
@@ -123,10 +123,10 @@ def test_when_encoding_falls_behind_the_oldest_frames_go_and_every_chunk_is_stil
     gate = threading.Event()
     real = stations.encoder_for
 
-    def slow(format: Any, fps: float) -> Any:
-        encoder = real(format, fps)
+    def slow(format: Any) -> Any:
+        encoder = real(format)
         inner = encoder.encode
-        encoder.encode = lambda frames: (gate.wait(30), inner(frames))[1]
+        encoder.encode = lambda frames, *, fps: (gate.wait(30), inner(frames, fps=fps))[1]
         return encoder
 
     monkeypatch.setattr(stations, "encoder_for", slow)

@@ -107,10 +107,10 @@ def test_there_is_an_end_to_sessions_and_to_viewers(monkeypatch: pytest.MonkeyPa
 def test_an_encoder_that_fails_ends_its_session_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     real = stations.encoder_for
 
-    def broken(format: Any, fps: float) -> Any:
-        encoder = real(format, fps)
+    def broken(format: Any) -> Any:
+        encoder = real(format)
         if format == "webp":
-            encoder.encode = lambda frames: 1 / 0
+            encoder.encode = lambda frames, *, fps: 1 / 0
         return encoder
 
     monkeypatch.setattr(stations, "encoder_for", broken)

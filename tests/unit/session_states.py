@@ -1,9 +1,13 @@
-"""People and a device at random around a real service without its thread: whatever they do, a session's state is one of those that
-there are, everybody who counts sessions counts the same ones, and each session is told its end exactly once."""
+"""People and a device at random around a real service without its thread.
+
+Whatever they do, a session's state is one of those that there are, everybody who counts sessions counts the same ones, and each
+session is told its end exactly once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from unittest import mock
 
 from hypothesis import strategies as st
@@ -121,10 +125,8 @@ class SessionStates(RuleBasedStateMachine):
 
     @rule(name=sessions, control=CONTROLS)
     def steer(self, name: str, control: AnyControl) -> None:
-        try:
+        with suppress(MillstreamError):
             self.service.control(name, control)
-        except MillstreamError:
-            pass
 
     @rule(name=consumes(sessions))
     def end(self, name: str) -> None:

@@ -18,6 +18,7 @@ from millstream.runtime.scheduler import Scheduler
 from millstream.runtime.turns import Terms
 from tests.unit.simulated_device import SimulatedDevice
 
+
 def shape(tokens: int, model: str = "brook") -> Geometry:
     return Geometry(model=model, tokens=tokens, calls=5, window=12, flops=1e6 * tokens)
 

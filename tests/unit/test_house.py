@@ -134,7 +134,8 @@ SURFACE = {
     },
     "serve": {
         "--abandon", "--allow-origin", "--api-key", "--batch", "--compile", "--data", "--device", "--dtype",
-        "--exchange-groups", "--fast", "--host", "--ice-server", "--idle", "--insecure", "--lead", "--log-json", "--lora",
+        "--exchange-groups", "--fast", "--fps", "--host", "--ice-server", "--idle", "--insecure", "--lead", "--log-json",
+        "--longest-chunk", "--lora",
         "--max-chunks", "--max-life", "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port",
         "--precision", "--preview-decoder", "--share", "--threads", "--topology", "--vae-devices", "--weights",
     },

@@ -12,7 +12,7 @@ from millstream.load.host import Reading, Usage
 from millstream.load.record import Record
 from millstream.load.run import LoadResult
 from millstream.load.summary import percentile, summarise
-from tests.unit.load_chunks import CHUNK_S, FPS, chunk
+from tests.unit.load_chunks import CHUNK_S, chunk
 
 # Percentiles.
 
@@ -40,7 +40,7 @@ def test_a_percentile_is_the_smallest_value_that_covers_its_share(values: list[f
 
 
 def good_run() -> Record:
-    record = Record(0, FPS)
+    record = Record(0)
     record.connecting(-1.0)
     for index in range(10):
         record.chunk(chunk(index), index * CHUNK_S)
@@ -70,7 +70,7 @@ def test_each_limit_that_is_missed_is_said() -> None:
 
 
 def test_a_refusal_is_no_miss_unless_it_was_slow() -> None:
-    refused = Record(0, FPS)
+    refused = Record(0)
     refused.refused("all places are taken", 0.05)
     assert missed(result_of(refused)) == []
     refused.samples.refusal_s = [0.2]

@@ -7,11 +7,11 @@ import itertools
 import pytest
 
 from millstream.load.record import MAX_ERRORS, Record
-from tests.unit.load_chunks import CHUNK_S, FPS, chunk
+from tests.unit.load_chunks import CHUNK_S, chunk
 
 
 def test_a_control_is_measured_to_its_chunk_and_to_its_picture() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.connecting(8.0)
     record.chunk(chunk(0), 10.0)
     record.steered("0-1", 10.1)
@@ -23,7 +23,7 @@ def test_a_control_is_measured_to_its_chunk_and_to_its_picture() -> None:
 
 
 def test_a_control_before_an_interruption_says_nothing_of_latency() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.chunk(chunk(0), 0.0)
     record.steered("0-1", 0.1)
     record.interrupt()
@@ -33,14 +33,14 @@ def test_a_control_before_an_interruption_says_nothing_of_latency() -> None:
 
 
 def test_a_control_that_never_shows_is_unanswered() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.steered("0-1", 0.0)
     record.chunk(chunk(0), 1.0)
     assert record.result(1.0).unanswered == 1
 
 
 def test_the_time_away_is_no_stall_and_coming_back_is_measured() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.chunk(chunk(0), 0.0)
     record.go_away(0.5)
     record.come_back(30.0)
@@ -54,7 +54,7 @@ def test_the_time_away_is_no_stall_and_coming_back_is_measured() -> None:
 
 
 def test_who_comes_back_may_be_shown_the_last_chunk_again() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.chunk(chunk(0), 0.0)
     record.go_away(0.5)
     record.come_back(30.0)
@@ -66,7 +66,7 @@ def test_who_comes_back_may_be_shown_the_last_chunk_again() -> None:
 
 
 def test_pictures_dropped_for_a_dozing_reader_are_counted_and_forgiven() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.chunk(chunk(0), 0.0)
     record.go_away(0.5)
     record.chunk(chunk(1, pictures=False), 4.0)
@@ -76,7 +76,7 @@ def test_pictures_dropped_for_a_dozing_reader_are_counted_and_forgiven() -> None
 
 
 def test_who_has_fallen_behind_jumps_to_what_is_now() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     for index in range(3):
         record.chunk(chunk(index), 0.0)
     assert record.clock.ahead_s(0.0) == 3 * CHUNK_S
@@ -88,14 +88,14 @@ def test_who_has_fallen_behind_jumps_to_what_is_now() -> None:
 
 
 def test_a_chunk_that_is_left_out_while_watching_is_an_error() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.chunk(chunk(0), 0.0)
     record.chunk(chunk(2), 0.5)
     assert record.result(1.0).num_errors == 1
 
 
 def test_a_chunk_that_comes_twice_is_an_error_and_is_not_played_twice() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.chunk(chunk(0), 0.0)
     record.chunk(chunk(0), 0.1)
     result = record.result(5.0)
@@ -103,7 +103,7 @@ def test_a_chunk_that_comes_twice_is_an_error_and_is_not_played_twice() -> None:
 
 
 def test_jitter_is_the_deviation_from_media_time_once_the_lead_is_full() -> None:
-    record, wobble = Record(0, FPS), itertools.cycle((0.0, 0.1))
+    record, wobble = Record(0), itertools.cycle((0.0, 0.1))
     for index in range(3):
         record.chunk(chunk(index), index * 0.01)
     for index in range(3, 20):
@@ -112,7 +112,7 @@ def test_jitter_is_the_deviation_from_media_time_once_the_lead_is_full() -> None
 
 
 def test_a_burst_after_a_halt_is_no_jitter() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     for index in range(5):
         record.chunk(chunk(index), index * CHUNK_S)
     record.go_away(4.0)
@@ -122,7 +122,7 @@ def test_a_burst_after_a_halt_is_no_jitter() -> None:
 
 
 def test_coming_back_and_dozing_off_at_once_is_no_slow_return() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.chunk(chunk(0), 0.0)
     record.go_away(0.5)
     record.come_back(1.0)
@@ -132,7 +132,7 @@ def test_coming_back_and_dozing_off_at_once_is_no_slow_return() -> None:
 
 
 def test_errors_answer_nonsense_once_each_and_are_kept_in_bounds() -> None:
-    record = Record(0, FPS)
+    record = Record(0)
     record.babbled()
     for _ in range(100):
         record.rebuked("bad_message: what?")

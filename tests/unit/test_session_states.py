@@ -24,7 +24,7 @@ def test_a_way_that_is_not_there_is_not_taken() -> None:
 
 
 def test_one_in_line_who_turns_out_never_to_fit_is_told_so_and_harms_nobody() -> None:
-    """Three ordinary sessions: a large one, a small one, and one that waits for what no device keeps; then the second leaves."""
+    """Three ordinary sessions: a large one, a small one, and one that waits for what no device keeps. Then the second goes."""
     states = SessionStates()
     states.engine.chunk_s = 0.5
     large = states.open(256, 1.0, "asked", False, False, None, "run")

@@ -46,6 +46,10 @@ export class FragmentPlayer {
     return Math.max(0, this.#end - this.video.currentTime);
   }
 
+  setPace({ lead_s }) {
+    this.lead_s = lead_s;
+  }
+
   /** What comes before the first fragment, and again after a lost connection. */
   begin(init) {
     if (this.#buffer) this.#waiting.push(init);

@@ -81,15 +81,16 @@ function say(said) {
   else start(said.prompt);
 }
 
-function start(prompt) {
+function start(prompt, instead = {}) {
   open({
     type: "start",
     prompt,
     ...steering.choices,
     size: $("size").value,
-    fps: Number($("fps").value),
+    fps: words.rate($("fps").value),
     wait: $("wait").checked,
     input: source.takesInput,
+    ...instead,
   });
 }
 
@@ -125,14 +126,21 @@ stream.addEventListener("hello", ({ detail: { model, defaults, examples } }) => 
   const { seed, ...rest } = defaults; // each new stream has noise of its own
   steering.show(rest, source);
   $("size").value ||= defaults.size;
-  $("fps").value ||= defaults.fps;
 });
 
-stream.addEventListener("live", ({ detail: { format, config } }) => {
+stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   const shape = geometry(config);
-  stage.prepare({ format, ...shape, lead_s: stream.hello.defaults.lead_s }, { onFrame, onChunk, onThumbnail });
+  stage.prepare({ format, ...shape, lead_s: config.lead_s }, { onFrame, onChunk, onThumbnail });
+  explainRate(note);
   steering.show(config, source);
   if (source.takesInput) source.pump(shape, (blob) => stream.sendFrame(blob));
+});
+
+stream.addEventListener("rate", ({ detail: { fps, lead_s, note } }) => {
+  Object.assign(stream.live.config, { fps, lead_s });
+  stage.setPace({ fps, lead_s });
+  if (source.takesInput) source.pump(geometry(stream.live.config), (blob) => stream.sendFrame(blob));
+  explainRate(note);
 });
 
 stream.addEventListener("packet", ({ detail }) => {
@@ -196,14 +204,22 @@ stream.addEventListener("phase", ({ detail }) => {
   explain(phase, detail);
 });
 
+/** Which rate the stream has, and why. */
+function explainRate(note) {
+  $("rate-note").hidden = !note;
+  $("rate-note").textContent = words.sentence(note);
+}
+
 /** Words for the phases in which there is no moving picture. */
 function explain(phase, detail) {
   const own = { action: "Start your own", act: () => location.assign("/") };
-  const again = view ? own : { action: "Start again", act: () => start(composer.text || promptInForce) };
+  const prompt = composer.text || promptInForce;
+  const again = view ? own : { action: "Start again", act: () => start(prompt) };
+  const instead = detail.offer ? { action: words.offer(detail.offer), act: () => start(prompt, detail.offer) } : again;
   const sayings = {
     waiting: () => stage.say(words.waiting(detail), { action: "Leave the line", act: () => stream.greet() }),
     lost: () => stage.say(words.lost(stream.hasPicture, detail.retry_s), { action: "Try now", act: () => stream.reconnect() }),
-    refused: () => stage.say(words.denied(detail), again),
+    refused: () => stage.say(words.denied(detail), instead),
     ended: () => stage.say(words.ended(detail), again),
   };
   (sayings[phase] ?? (() => stage.hush()))();

@@ -26,7 +26,10 @@ export class Stage {
   /** Get ready for a stream. One that comes back keeps its picture and what it has buffered. */
   prepare({ format, width, height, fps, lead_s }, listeners) {
     this.frame.style.setProperty("--ratio", width / height);
-    if (this.#player && this.#format === format && this.#player.lead_s === lead_s) return;
+    if (this.#player && this.#format === format) {
+      this.setPace({ fps, lead_s });
+      return;
+    }
     this.#player?.close();
     this.#format = format;
     const moving = format === "mp4";
@@ -34,6 +37,11 @@ export class Stage {
     this.picture.hidden = moving;
     const heard = { ...listeners, lead_s, fps, onFrame: (at) => (this.#shine(), listeners.onFrame(at)) };
     this.#player = moving ? new FragmentPlayer(this.video, heard) : new StillsPlayer(this.picture, heard);
+  }
+
+  /** Chunks play at another rate, and as many of them wait. */
+  setPace(pace) {
+    this.#player?.setPace(pace);
   }
 
   /** Forget the stream before; its last picture stays until the next one comes. */

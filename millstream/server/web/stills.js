@@ -21,10 +21,9 @@ export class StillsPlayer {
   constructor(canvas, { lead_s, fps, onFrame, onChunk, onThumbnail }) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
-    const maxAhead = lead_s + 1;
-    const capacity = Math.ceil(fps * (maxAhead + 1));
-    this.playout = new Playout({ maxAhead, capacity, discard: (frame) => frame.bitmap.close() });
-    Object.assign(this, { lead_s, onFrame, onChunk, onThumbnail });
+    this.playout = new Playout({ discard: (frame) => frame.bitmap.close() });
+    this.setPace({ lead_s, fps });
+    Object.assign(this, { onFrame, onChunk, onThumbnail });
     const turn = (now) => {
       this.#loop = requestAnimationFrame(turn);
       this.#draw(this.playout.due(now / 1000));
@@ -34,6 +33,11 @@ export class StillsPlayer {
 
   get ahead_s() {
     return this.playout.ahead(performance.now() / 1000);
+  }
+
+  setPace({ lead_s, fps }) {
+    this.playout.maxAhead = lead_s + 1;
+    this.playout.capacity = Math.ceil(fps * (lead_s + 2));
   }
 
   push(header, parts) {

@@ -2,7 +2,7 @@
  * A stream as its person sees it: which phase it is in, what was asked of it and what became of that. Knows no page.
  *
  * Phases: connecting, idle (greeted, nothing wanted yet), waiting, live, paused, lost, refused, ended.
- * Events: `phase` {phase, …}; `packet`, `hello`, `live`, `stats`, `recording`, `saved` as the server sent them; and for each
+ * Events: `phase` {phase, …}; `packet`, `hello`, `live`, `rate`, `stats`, `recording`, `saved` as the server sent them; and for each
  * control `queued`, `applied`, `seen` or `rejected`, with {id, name, control, chunk, …}; `network` {ms}; `fault` {message}.
  */
 
@@ -10,7 +10,7 @@ import { Connection } from "./connection.js";
 import { controlsIn } from "./packet.js";
 import * as words from "./words.js";
 
-const FORWARDED = ["packet", "live", "stats", "recording", "saved"];
+const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved"];
 const MAX_SENT = 64; // controls without a picture yet; the oldest is forgotten, its receipts are then nobody's
 const GOODBYE_S = 3;
 

@@ -36,6 +36,12 @@ export function denied({ code, message }) {
   return sentence(message);
 }
 
+/** What a server that says no would say yes to. */
+export const offer = ({ fps }) => (fps ? `Start at ${fps} frames a second` : "Wait in line");
+
+/** A frame rate as it is typed. */
+export const rate = (text) => (/^\s*[\d.]+\s*$/.test(text) ? Number(text) : "auto");
+
 export const ended = ({ reason }) => `The stream has ended. ${sentence(reason)}`;
 export const slowReader = (chunks) =>
   `Your connection is slower than the stream: the pictures of ${count(chunks, "chunk")} were left out. ` +
@@ -90,7 +96,7 @@ export function bytes(size) {
 const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-function sentence(text) {
+export function sentence(text) {
   if (!text) return "";
   return /[.!?]$/.test(text) ? capital(text) : `${capital(text)}.`;
 }
