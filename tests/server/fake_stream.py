@@ -52,6 +52,8 @@ class FakeSession:
     name: str
     prompt: str
     index: int = 0
+    fps: float = FPS
+    media_s: float = 0.0
     paused: bool = False
     queued: list[Receipt] = field(default_factory=list)
     prompts_due: list[str] = field(default_factory=list)
@@ -59,8 +61,8 @@ class FakeSession:
     def next_chunk(self, format: Format, dropped: int) -> tuple[say.ChunkHeader, tuple[bytes, ...], bytes | None]:
         if self.prompts_due:
             self.prompt = self.prompts_due.pop()
-        encoder = encoder_for(format, FPS)
-        parts = encoder.encode(paint(self.prompt, self.index * FRAMES))
+        encoder = encoder_for(format)
+        parts = encoder.encode(paint(self.prompt, self.index * FRAMES), fps=self.fps)
         applied = tuple(
             Receipt(control_id=receipt.control_id, state="applied", chunk_index=self.index) for receipt in self.queued
         )
@@ -68,8 +70,8 @@ class FakeSession:
         header = say.ChunkHeader(
             index=self.index,
             epoch=0,
-            media_s=self.index * FRAMES / FPS,
-            fps=FPS,
+            media_s=self.media_s,
+            fps=self.fps,
             frames=FRAMES,
             format=format,
             sizes=tuple(len(part) for part in parts),
@@ -82,12 +84,15 @@ class FakeSession:
             dropped=dropped,
         )
         self.index += 1
+        self.media_s += FRAMES / self.fps
         return header, parts, encoder.opening
 
 
 @dataclass
 class FakeStream:
     admission: Literal["admit", "refuse", "wait"] = "admit"
+    offer: dict[str, Any] | None = None
+    """What would not be refused."""
     dropped: int = 0
     """What chunk headers say about a client that reads too slowly."""
     overloaded: bool = False
@@ -133,10 +138,10 @@ class FakeStream:
                     await streaming
 
     async def stream(self, socket: WebSocket, asked: say.Opening) -> None:
-        while self.admission != "admit" and isinstance(asked, say.Start):
+        while self.admission != "admit" and isinstance(asked, say.Start) and not self.takes_offer(asked):
             if self.admission == "refuse":
                 reason = "3 streams use 0.93 of the device; one more needs 0.31"
-                await socket.send_text(say.encode(say.ErrorMessage(code="refused", message=reason)))
+                await socket.send_text(say.encode(say.ErrorMessage(code="refused", message=reason, offer=self.offer)))
                 return
             waiting = say.WaitingMessage(position=2, expected_wait_s=30.0, reason="every place is taken")
             await socket.send_text(say.encode(waiting))
@@ -151,6 +156,16 @@ class FakeStream:
         await socket.send_text(say.encode(live(session, format, owned)))
         await self.play(socket, session, format)
 
+    def takes_offer(self, asked: say.Start) -> bool:
+        return self.offer is not None and all(getattr(asked, name) == value for name, value in self.offer.items())
+
+    def change_rate(self, session: FakeSession, fps: float, note: str) -> None:
+        assert self._loop is not None
+        session.fps = fps
+        message = say.encode(say.RateMessage(fps=fps, lead_s=2 * FRAMES / fps, note=note))
+        for socket in list(self._sockets):
+            asyncio.run_coroutine_threadsafe(socket.send_text(message), self._loop).result(5)
+
     def enter(self, asked: say.Opening) -> FakeSession | None:
         match asked:
             case say.Start(prompt=prompt):
@@ -162,9 +177,9 @@ class FakeStream:
 
     async def play(self, socket: WebSocket, session: FakeSession, format: Format) -> None:
         """Two chunks ahead of the clock, as far as the viewer has played."""
-        begun, first, opened = time.monotonic(), session.index, False
+        begun, first_s, opened = time.monotonic(), session.media_s, False
         while True:
-            if session.paused or session.index - first > 1 + (time.monotonic() - begun) * FPS / FRAMES:
+            if session.paused or session.media_s - first_s > FRAMES / session.fps + time.monotonic() - begun:
                 await asyncio.sleep(0.01)
                 continue
             header, parts, opening = session.next_chunk(format, self.dropped)
@@ -217,7 +232,17 @@ def hello() -> say.Hello:
 
 
 def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:
-    config = dict(height=SIZE, width=SIZE, fps=FPS, steps=(1000, 750, 500, 250), window=21, sink=3, noise_scale=0.7, seed=5)
+    config = dict(
+        height=SIZE,
+        width=SIZE,
+        fps=session.fps,
+        lead_s=1.0,
+        steps=(1000, 750, 500, 250),
+        window=21,
+        sink=3,
+        noise_scale=0.7,
+        seed=5,
+    )
     name, paused = session.name if owned else "", session.paused
     return say.LiveMessage(session=name, view=session.name, format=format, config=config, paused=paused, note="")
 
