@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from millstream.server.video_writer import BT709, MAX_RATE_DENOMINATOR
+from millstream.server.video_encoders import BT709
+from millstream.server.video_writer import MAX_RATE_DENOMINATOR
 
 Format = Literal["mp4", "webp", "jpeg", "raw"]
 FORMATS = cast(tuple[Format, ...], get_args(Format))
