@@ -52,6 +52,10 @@ class Overloaded(MillstreamError):
     """A session, or a change of one, that would break what was promised to others."""
 
 
+class NotKept(MillstreamError):
+    """Something that was to be kept and could not be written: the disk is full, or fails."""
+
+
 class UnknownFile(MillstreamError):
     """A recording, journal or snapshot that is not there, or not any more."""
 
