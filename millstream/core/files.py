@@ -108,7 +108,6 @@ class Staging:
             self._make(self.folder)
             sweep(self.folder)
             self._draft = Draft(self.folder)
-        self._make((self.folder / name).parent)
         self._names[name] = None
         place = self._draft.path / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +117,7 @@ class Staging:
         try:
             if kind is None and self._draft is not None:
                 for name in self._names:
+                    self._make((self.folder / name).parent)
                     self._draft.publish(name, self.folder / name)
         finally:
             if self._draft is not None:
