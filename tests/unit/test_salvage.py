@@ -62,8 +62,9 @@ def test_what_is_no_film_is_none(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "whole"), [(b"", b""), (b"half", b""), (b"one\n", b"one\n"), (b"one\ntwo\nhal", b"one\ntwo\n"), (b"a\n" + b"b" * 3_000_000, b"a\n")]
-)  # fmt: skip
+    ("data", "whole"),
+    [(b"", b""), (b"half", b""), (b"one\n", b"one\n"), (b"one\ntwo\nhal", b"one\ntwo\n"), (b"a\n" + b"b" * 3_000_000, b"a\n")],
+)
 def test_lines_are_cut_to_the_last_whole_one(tmp_path: Path, data: bytes, whole: bytes) -> None:
     path = tmp_path / "lines"
     path.write_bytes(data)
