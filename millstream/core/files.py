@@ -7,6 +7,7 @@ one that can be locked was left behind. (A process id in the name would not do: 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -46,7 +47,9 @@ class Draft:
             os.close(self._lock)  # swept before it was locked
 
     def publish(self, name: str, final: Path) -> None:
-        """What was written as `name` is whole: it gets its own name."""
+        """What was written as `name` is whole: it gets its own name. A device is never replaced by a file."""
+        if os.path.lexists(final) and not final.is_file():
+            raise FileExistsError(errno.EEXIST, "is there and no file", str(final))
         with (self.path / name).open("rb") as file:
             os.fsync(file.fileno())  # a full network disk may say so only now
         os.replace(self.path / name, final)

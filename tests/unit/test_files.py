@@ -98,6 +98,16 @@ def test_a_draft_that_is_found_is_its_finders_alone_until_the_next(tmp_path: Pat
     assert list(drafts(tmp_path)) == []
 
 
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dev").symlink_to("/dev/null")
+    for name in ("pipe", "dev"):
+        with pytest.raises(FileExistsError):
+            write(tmp_path, name, b"data")
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["dev", "pipe"]
+
+
 def test_drafts_have_names_of_their_own(tmp_path: Path) -> None:
     made = [Draft(tmp_path) for _ in range(3)]
     assert all(DRAFT.fullmatch(draft.path.name) for draft in made)
