@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from websockets.exceptions import ConnectionClosed
@@ -61,7 +62,8 @@ class Found:
     restart_s: float
 
 
-def live_until_killed(data: Path, rng: random.Random) -> Promised:
+def live_until_killed(data: Path, *, num_chunks: int, after_s: float) -> Promised:
+    """So long after its people have so many chunks."""
     promised = Promised()
     with server_process(*TINY, "--data", str(data)) as (process, url):
         with connect(url.replace("http", "ws") + "/v1/stream", max_size=None) as connection:
@@ -72,29 +74,33 @@ def live_until_killed(data: Path, rng: random.Random) -> Promised:
             client.say({"type": "record", "on": True})
             promised.recording = client.hear("recording")["url"].rsplit("/", 1)[1]
             client.say({"type": "save"})
-            promised.snapshots.append(client.hear("saved")["snapshot"])
-            snapshot = httpx2.get(f"{url}/v1/snapshots/{promised.snapshots[0]}", timeout=60).content
+            saved = client.hear("saved")["snapshot"]
+            snapshot = httpx2.get(f"{url}/v1/snapshots/{saved}", timeout=60).content
             client.say({"type": "save"})
             uploads = threading.Thread(target=_upload_until_gone, args=(url, snapshot, promised.snapshots))
             uploads.start()
-            killer = threading.Timer(rng.uniform(0.0, LONGEST_S), process.send_signal, [signal.SIGKILL])
-            killer.start()
-            _listen_until_gone(client, promised.snapshots)
+            killer = threading.Timer(after_s, process.send_signal, [signal.SIGKILL])
+            with suppress(ConnectionClosed):
+                while _num_chunks(client) < num_chunks:
+                    _save_again(client, client.next())
+                killer.start()
+                while True:
+                    _save_again(client, client.next())
             killer.join()
             uploads.join()
         process.wait()
-    promised.chunks = sum(message["type"] == "chunk" for message in client.heard)
+    promised.chunks = _num_chunks(client)
+    promised.snapshots += [message["snapshot"] for message in client.heard if message["type"] == "saved"]
     return promised
 
 
-def _listen_until_gone(client: Client, saved: list[str]) -> None:
-    """Whatever is saved is saved again."""
-    with suppress(ConnectionClosed):
-        while True:
-            message = client.next()
-            if message["type"] == "saved":
-                saved.append(message["snapshot"])
-                client.say({"type": "save"})
+def _num_chunks(client: Client) -> int:
+    return sum(message["type"] == "chunk" for message in client.heard)
+
+
+def _save_again(client: Client, heard: dict[str, Any]) -> None:
+    if heard["type"] == "saved":
+        client.say({"type": "save"})
 
 
 def _upload_until_gone(url: str, snapshot: bytes, kept: list[str]) -> None:
@@ -132,7 +138,7 @@ def run(kills: int, seed: int) -> list[Found]:
     for _ in range(kills):
         with tempfile.TemporaryDirectory(prefix="millstream-file-kills-") as folder:
             data = Path(folder) / "data"
-            found.append(find_after(data, live_until_killed(data, rng)))
+            found.append(find_after(data, live_until_killed(data, num_chunks=1, after_s=rng.uniform(0.0, LONGEST_S))))
             print(f"{len(list(files(data)))} files, {found[-1]}", flush=True)
     return found
 

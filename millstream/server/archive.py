@@ -90,7 +90,7 @@ class Archive:
         name, path = self.shelf.new("snapshots")
         with _told_plainly("the session could not be saved"):
             await self._do(lambda: snapshot.write(taken, path))
-        return self.shelf.keep("snapshots", name)
+            return self.shelf.keep("snapshots", name)
 
     async def find_saved(self, name: str) -> Saved:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
@@ -111,7 +111,7 @@ class Archive:
                 await self._do(lambda: draft.publish(path.name, path))
             finally:
                 draft.remove()
-        return self.shelf.keep("snapshots", name)
+            return self.shelf.keep("snapshots", name)
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

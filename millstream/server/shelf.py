@@ -117,9 +117,10 @@ def _take_up(folder: Path, kind: Kind) -> None:
 
 
 def _draft_sizes(folder: Path) -> Iterator[int]:
-    for draft in drafts(folder):
-        with suppress(OSError):  # finished meanwhile
-            yield from (path.stat().st_size for path in draft.iterdir())
+    with suppress(OSError):  # a disk that cannot be read is no reason to refuse a session
+        for draft in drafts(folder):
+            with suppress(FileNotFoundError):  # finished meanwhile
+                yield from (path.stat().st_size for path in draft.iterdir())
 
 
 def _listed(folder: Path, kind: Kind) -> list[Kept]:
