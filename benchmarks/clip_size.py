@@ -17,7 +17,7 @@ import numpy as np
 from millstream import Engine
 from millstream.commands.bench_quality import psnr
 from millstream.core.examples import DEFAULT_PROMPT
-from millstream.server.video_writer import ENCODERS, Encoder
+from millstream.server.video_encoders import ENCODERS, Encoder
 
 CHUNKS = 9
 (TODAY,) = (encoder for encoder in ENCODERS[".mp4"] if encoder.name == "libx264")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from millstream.commands.report import describe
+from millstream.commands.report import describe, write_whole
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -15,6 +15,6 @@ def write_report(name: str, configuration: dict[str, Any], measured: dict[str, A
     """`results/NAME.json`, printed as well."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(describe(name, configuration, measured), indent=2) + "\n")
     print(json.dumps(measured, indent=2))
+    write_whole(path, json.dumps(describe(name, configuration, measured), indent=2) + "\n")
     return path

@@ -20,7 +20,7 @@ from millstream.models.dit import CausalDiT
 from millstream.models.weights.locate import locate
 from millstream.parallel.compiled import explain_blocks
 from millstream.runtime.engine import cpu_has_bfloat16
-from millstream.server.video_writer import available_codecs
+from millstream.server.video_encoders import available_codecs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from millstream import __version__
+from millstream.core.errors import NotKept
+from millstream.core.files import Staging
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,14 +39,23 @@ def make_folder(out: Path | None) -> None:
 
 
 def tell(report: dict[str, Any], *, as_json: bool, out: Path | None, show: Callable[[], None]) -> None:
-    """Write it down if so asked, and print it: for programs, or as `show` does for people."""
+    """Print it, for programs or as `show` does for people, and write it down if so asked."""
     said = json.dumps(report, indent=2)
-    if out is not None:
-        out.write_text(said + "\n")
     if as_json:
         print(said)
     else:
         show()
+    if out is not None:
+        write_whole(out, said + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """It appears whole or not at all."""
+    try:
+        with Staging(path.parent) as staging:
+            staging.path(path.name).write_text(text)
+    except OSError as error:
+        raise NotKept(f"cannot write {path}: {error.strerror}; free some space or choose another place") from None
 
 
 def _commit() -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from millstream.commands.report import write_whole
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.schedule import even_steps
@@ -83,8 +84,7 @@ def run_train_eval(request: EvalRequest) -> Figures:
     elif request.response_pairs:
         Console().print("no response: at a glimpse the judge recognises none of the scenes that prompts switch to")
     if request.out is not None:
-        request.out.parent.mkdir(parents=True, exist_ok=True)
-        request.out.write_text(json.dumps(asdict(figures), indent=2) + "\n")
+        write_whole(request.out, json.dumps(asdict(figures), indent=2) + "\n")
     if write_plots is not None and request.plots is not None:
         write_plots(request.plots, figures.adherence, figures.response)
     return figures

@@ -65,6 +65,10 @@ class EngineFailed(MillstreamError):
     """The thread that owns the model has ended, and with it everything that was served."""
 
 
+class NotKept(MillstreamError):
+    """Something that was to be kept and could not be written: the disk is full, or fails."""
+
+
 class UnknownFile(MillstreamError):
     """A recording, journal or snapshot that is not there, or not any more."""
 

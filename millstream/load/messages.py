@@ -97,6 +97,12 @@ class Saved(msgspec.Struct, frozen=True, tag="saved"):
     pass
 
 
+class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
+    """Something to know; the stream goes on."""
+
+    message: str
+
+
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
     pass
 
@@ -116,7 +122,7 @@ class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
     total_ms: float = 0.0
 
 
-Told = Hello | Waiting | Live | Rate | Received | Error | Ended | Stats | Recording | Saved | Pong
+Told = Hello | Waiting | Live | Rate | Received | Error | Ended | Stats | Recording | Saved | Note | Pong
 Shown = Init | ChunkHeader
 Heard = Told | Shown
 

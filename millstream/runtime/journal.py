@@ -5,10 +5,11 @@ It is meant to be read after a crash, so it grows in place; a last line cut shor
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -77,18 +78,25 @@ class Journal:
 
 
 class JournalWriter:
-    """Appends a line per chunk and flushes it, so that a crash loses at most the chunk it interrupts."""
+    """Appends a line per chunk at once, so that a crash loses at most the chunk it interrupts. A line that does not fit on the
+    disk is taken back: what is there before it stays whole."""
 
     def __init__(self, path: Path, header: Header, *, overwrite: bool = False) -> None:
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[bytes] = path.open("wb" if overwrite else "xb")
+            self._file = path.open("wb" if overwrite else "xb", buffering=0)  # nothing is left to write when it is closed
         except FileExistsError:
             raise _exists(path) from None
         except OSError as error:
             raise JournalError(f"cannot write {path}: {error.strerror}; choose another --journal") from None
-        self._append(header)
+        self._num_bytes = 0
+        try:
+            self._append(header)
+        except JournalError:
+            self.close()
+            path.unlink(missing_ok=True)
+            raise
 
     def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...]) -> None:
         self._append(ChunkLine(envelope=envelope, digest=digest, receipts=receipts))
@@ -103,10 +111,15 @@ class JournalWriter:
         self.close()
 
     def _append(self, line: Header | ChunkLine) -> None:
+        rest = msgspec.json.encode(line) + b"\n"
+        whole = self._num_bytes + len(rest)
         try:
-            self._file.write(msgspec.json.encode(line) + b"\n")
-            self._file.flush()
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            self._num_bytes = whole
         except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(self._num_bytes)
             raise JournalError(
                 f"cannot write {self._path}: {error.strerror}; free some space or choose another --journal"
             ) from None

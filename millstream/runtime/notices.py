@@ -57,6 +57,13 @@ class Applied:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Noted:
+    """Something its people should know; the stream goes on."""
+
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
     """The last notice of a session."""
 
@@ -64,6 +71,6 @@ class Ended:
     reason: str
 
 
-Notice = Waiting | Live | Rated | Pictured | Applied | Ended
+Notice = Waiting | Live | Rated | Pictured | Applied | Noted | Ended
 Tell = Callable[[Notice], None]
 """Called on the service's thread or its callers', one notice at a time for each session; must return at once."""

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from millstream.core.config import StreamConfig
-from millstream.core.errors import MillstreamError, SnapshotError
+from millstream.core.errors import MillstreamError, NotKept, SnapshotError
 from millstream.core.files import Staging
 from millstream.models.dit import CrossKV
 from millstream.models.kv import KVRing
@@ -39,6 +39,7 @@ KEY = "millstream"
 """Of our header in the file's metadata."""
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 """As the file spells them."""
+GONE = "this snapshot cannot be read; the oldest are removed when there are too many"
 MAX_HEADER_BYTES = 16 * 2**20
 """Of a file's table of contents; thousands of times what a session needs."""
 
@@ -96,8 +97,8 @@ def write(snapshot: Snapshot, path: Path) -> None:
     try:
         with Staging(path.parent) as staging:
             save_file(tensors, staging.path(path.name), metadata={KEY: text})
-    except OSError as error:
-        raise SnapshotError(f"cannot write {path.name}: {error.strerror}; free some space") from None
+    except (OSError, SafetensorError) as error:
+        raise NotKept(f"cannot write {path}: {error}; free some space") from None
 
 
 def read(path: Path, engine: Engine, fingerprint: str) -> Snapshot:
@@ -108,6 +109,8 @@ def read(path: Path, engine: Engine, fingerprint: str) -> Snapshot:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except SafetensorError as error:
         raise SnapshotError(f"this is not a whole snapshot: {error}") from None
+    except OSError:
+        raise SnapshotError(GONE) from None
     return Snapshot(header=header, tensors=tensors)
 
 
@@ -122,6 +125,8 @@ def check(path: Path, engine: Engine, fingerprint: str) -> SnapshotHeader:
         check_parts(_looks(path), header.config, header.timeline, engine, has_ring=header.ring is not None)
     except (SafetensorError, MillstreamError) as error:
         raise SnapshotError(f"this is not a whole snapshot: {error}") from None
+    except OSError:
+        raise SnapshotError(GONE) from None
     return header
 
 

@@ -1,14 +1,17 @@
 """What outlives a session: its journal, its recordings, its snapshots. Knows sessions and the shelf, no sockets.
 
-Slow work (disks, mp4) happens on one thread of its own. A disk that fails ends a journal or a recording, never a session.
+Slow work (disks, mp4) happens on one thread of its own. A disk that fails ends a journal or a recording, never a session: its
+people are told in one line, and what the disk said is in the log, for it names this machine's folders.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,10 +22,12 @@ import msgspec
 from millstream.core.config import StreamConfig
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
-from millstream.core.errors import JournalError, UnknownFile
+from millstream.core.errors import JournalError, NotKept, Overloaded, UnknownFile
+from millstream.core.files import Draft
 from millstream.runtime import snapshot
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, JournalWriter
+from millstream.runtime.notices import Noted, Tell
 from millstream.runtime.ports import ChunkLog
 from millstream.runtime.seats import label
 from millstream.runtime.service import Service
@@ -37,6 +42,8 @@ MAX_JOURNAL_CHUNKS = 100_000
 """About a kilobyte each, and most of a day."""
 ENGINE_S = 60.0
 """How long the engine's thread may take to come to a job between two chunks."""
+DISK_FAILS = "this server's disk is full or fails; the stream goes on"
+"""As people are told."""
 
 
 class Archive:
@@ -56,10 +63,9 @@ class Archive:
         name, path = self.shelf.new("journals")
         return SessionJournal(name, path, msgspec.structs.replace(self._header, config=config, session_id=session_id))
 
-    def keep_journal(self, journal: SessionJournal) -> None:
+    async def keep_journal(self, journal: SessionJournal) -> None:
         """Its session has ended."""
-        journal.close()
-        if journal.path.is_file():
+        if await self._do(journal.finish):
             self.shelf.keep("journals", journal.name)
 
     def journal_path(self, journal: ChunkLog | None) -> Path:
@@ -68,18 +74,23 @@ class Archive:
             raise UnknownFile("this session has no journal: it was restored, takes frames, or has not begun")
         return journal.path
 
-    def record(self, fps: float) -> tuple[str, Recording]:
+    def record(self, fps: float, failed: Callable[[str], object]) -> tuple[str, Recording]:
+        """`failed` is told its name when it can go on no longer."""
         name, path = self.shelf.new("recordings")
-        return name, Recording(path, fps=fps, pool=self._pool)
+        return name, Recording(path, fps=fps, pool=self._pool, failed=lambda: failed(name))
 
     async def save(self, service: Service, session_id: str) -> Kept:
         """A snapshot of a live session, taken between two of its chunks."""
         fingerprint = self._header.fingerprint
         job = service.on_engine(session_id, lambda session: snapshot.take(self._engine, session, fingerprint))
-        taken = await asyncio.wait_for(asyncio.wrap_future(job), ENGINE_S)
+        try:
+            taken = await asyncio.wait_for(asyncio.wrap_future(job), ENGINE_S)
+        except asyncio.TimeoutError:
+            raise Overloaded(f"its chunk has not come within {ENGINE_S:g} s; try to save it again later") from None
         name, path = self.shelf.new("snapshots")
-        await self._do(lambda: snapshot.write(taken, path))
-        return self.shelf.keep("snapshots", name)
+        with _told_plainly("the session could not be saved"):
+            await self._do(lambda: snapshot.write(taken, path))
+            return self.shelf.keep("snapshots", name)
 
     async def find_saved(self, name: str) -> Saved:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
@@ -89,18 +100,31 @@ class Archive:
     async def take_in(self, pieces: AsyncIterator[bytes]) -> Kept:
         """A snapshot from elsewhere: kept if this engine can go on with it."""
         name, path = self.shelf.new("snapshots")
-        try:
-            with path.open("xb") as file:
-                async for piece in pieces:
-                    await self._do(partial(file.write, piece))
-            await self._do(lambda: snapshot.check(path, self._engine, self._header.fingerprint))
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        return self.shelf.keep("snapshots", name)
+        with _told_plainly("the snapshot could not be taken in"):
+            draft = Draft(path.parent)
+            try:
+                place = draft.path / path.name
+                with place.open("xb") as file:
+                    async for piece in pieces:
+                        await self._do(partial(file.write, piece))
+                await self._do(lambda: snapshot.check(place, self._engine, self._header.fingerprint))
+                await self._do(lambda: draft.publish(path.name, path))
+            finally:
+                draft.remove()
+            return self.shelf.keep("snapshots", name)
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+@contextmanager
+def _told_plainly(what: str) -> Iterator[None]:
+    """Whoever asked hears that it was not kept; what the disk said is for the log."""
+    try:
+        yield
+    except (OSError, NotKept) as error:
+        log.error("%s: %s", what, error)
+        raise NotKept(f"{what}: {DISK_FAILS}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,31 +138,60 @@ class Saved:
 class SessionJournal:
     """A journal that never fails its session: it stops at the first error, and after `MAX_JOURNAL_CHUNKS`.
 
-    The file appears with the first chunk.
+    It grows in a draft from the first chunk on and gets its name when the session has ended. Written on the engine's thread.
     """
 
     def __init__(self, name: str, path: Path, header: Header) -> None:
         self.name = name
-        self.path = path
+        self.tell: Tell = lambda notice: None
+        """Whom to tell that it cannot go on."""
+        self._path = path
         self._header = header
         self._chunks = 0
+        self._draft: Draft | None = None
         self._writer: JournalWriter | None = None
         self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """Where it is now."""
+        return self._path if self._draft is None else self._draft.path / self._path.name
 
     def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...]) -> None:
-        if self._closed or self._chunks >= MAX_JOURNAL_CHUNKS:
-            return
-        self._chunks += 1
-        try:
-            if self._writer is None:
-                self._writer = JournalWriter(self.path, self._header)
-            self._writer.write(envelope, digest, receipts)
-        except JournalError as error:
-            about = {"session": label(self._header.session_id), "chunk": envelope.chunk_index}
-            log.warning("its journal ends early: %s", error, extra=about)
-            self.close()
+        with self._lock:
+            if self._closed or self._chunks >= MAX_JOURNAL_CHUNKS:
+                return
+            self._chunks += 1
+            try:
+                self._begun().write(envelope, digest, receipts)
+            except (OSError, JournalError) as error:
+                about = {"session": label(self._header.session_id), "chunk": envelope.chunk_index}
+                log.warning("its journal ends early: %s", error, extra=about)
+                self._close()
+                self.tell(Noted(words=f"its journal ends before chunk {envelope.chunk_index}: {DISK_FAILS}"))
 
-    def close(self) -> None:
+    def finish(self) -> bool:
+        """The session has ended: what was written gets its name. Whether there is anything."""
+        with self._lock:
+            self._close()
+            if self._draft is None:
+                return False
+            draft, self._draft = self._draft, None
+            try:
+                draft.publish(self._path.name, self._path)
+            except OSError as error:
+                log.warning("its journal is lost: %s", error, extra={"session": label(self._header.session_id)})
+            draft.remove()
+            return self._path.is_file()
+
+    def _begun(self) -> JournalWriter:
+        if self._writer is None:
+            self._draft = Draft(self._path.parent)
+            self._writer = JournalWriter(self.path, self._header)
+        return self._writer
+
+    def _close(self) -> None:
         self._closed = True
         if self._writer is not None:
             self._writer.close()

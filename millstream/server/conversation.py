@@ -13,8 +13,8 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from millstream.core.controls import Receipt
-from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
-from millstream.runtime.notices import Applied, Ended, Live, Rated, Waiting
+from millstream.core.errors import MillstreamError, NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.runtime.notices import Applied, Ended, Live, Noted, Rated, Waiting
 from millstream.server.asking import open_asked
 from millstream.server.camera import read_frame
 from millstream.server.encoding import Format
@@ -29,6 +29,7 @@ from millstream.server.messages import (
     ErrorMessage,
     Hello,
     LiveMessage,
+    NoteMessage,
     OpeningHeader,
     Ping,
     Pong,
@@ -54,7 +55,7 @@ from millstream.server.messages import (
     with_header,
 )
 from millstream.server.outbox import Outbox, Picture
-from millstream.server.station import OpeningBytes, Standing, Station, Viewer
+from millstream.server.station import OpeningBytes, Standing, Station, TapeLost, Viewer
 
 State = Literal["new", "owner", "viewer"]
 
@@ -132,6 +133,10 @@ class Conversation:
                 return encode(WaitingMessage(position=position, expected_wait_s=wait, reason=reason))
             case Standing():
                 return encode(Stats(**asdict(item)))
+            case Noted(words=words):
+                return encode(NoteMessage(message=words))
+            case TapeLost(name=name):
+                return [encode(_recording(False, name))] if self.state == "owner" else []
             case Ended(cause=cause, reason=reason):
                 return encode(EndedMessage(cause=cause, reason=reason))
             case _:
@@ -183,7 +188,7 @@ class Conversation:
         name = self._hub.start_recording(station) if on else await self._hub.stop_recording(station)
         if not name:
             raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
-        self._outbox.put(RecordingMessage(on=on, url=f"/v1/recordings/{name}"))
+        self._outbox.put(_recording(on, name))
 
     def _watch(self, station: Station, format: Format, state: State) -> None:
         self._viewer = station.join(format, self._outbox)
@@ -216,20 +221,26 @@ class Conversation:
         station, viewer = self._station, self._viewer
         assert station is not None
         assert viewer is not None
+        is_owner = self.state == "owner"
         return LiveMessage(
-            session=station.session_id if self.state == "owner" else "",
+            session=station.session_id if is_owner else "",
             view=station.view_id,
             format=viewer.format,
             config=asdict(station.request.config)
             | {"fps": station.fps, "lead_s": station.request.pace.at(station.fps).max_ahead_s, "rate": station.request.rate},
             paused=station.paused,
             note=note,
+            journal=station.journal_name if is_owner else "",
         )
 
     def _hello(self) -> Hello:
         limits = {name: float(value) for name, value in asdict(self._limits).items()}
         card = self._hub.card
         return Hello(model=card.name, defaults=defaults_of(card), limits=limits, examples=card.examples)
+
+
+def _recording(on: bool, name: str) -> RecordingMessage:
+    return RecordingMessage(on=on, url=f"/v1/recordings/{name}" if name else "")
 
 
 def _receipt(receipt: Receipt) -> ReceiptMessage:
@@ -248,6 +259,8 @@ def _code(error: MillstreamError, state: State) -> Code:
         return error.code
     if isinstance(error, Overloaded):
         return "refused"
+    if isinstance(error, NotKept):
+        return "not_kept"
     if isinstance(error, (UnknownSession, UnknownFile)):
         return "not_found"
     return "bad_message" if state == "new" else "bad_control"

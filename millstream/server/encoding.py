@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from millstream.server.video_writer import BT709, MAX_RATE_DENOMINATOR
+from millstream.server.video_encoders import BT709, FILM_HZ
+from millstream.server.video_writer import MAX_RATE_DENOMINATOR
 
 Format = Literal["mp4", "webp", "jpeg", "raw"]
 FORMATS = cast(tuple[Format, ...], get_args(Format))
 Frames = NDArray[np.uint8]
 
-CLOCK_HZ = 90_000
-"""Units a second of a film's clock, fine enough for any frame rate."""
 NOMINAL_FPS = 16
 """Told to the encoder, which plans bits by it; what is shown when is said frame by frame."""
 JPEG_QUALITY = 88
@@ -59,7 +58,7 @@ class Film:
 
     def encode(self, frames_THW3: Frames, *, fps: float) -> tuple[bytes, ...]:
         self._num_fragments += 1
-        frame_units = CLOCK_HZ / Fraction(fps).limit_denominator(MAX_RATE_DENOMINATOR)
+        frame_units = FILM_HZ / Fraction(fps).limit_denominator(MAX_RATE_DENOMINATOR)
         parts = list(_boxes(self._one_fragment_file(frames_THW3, frame_units)))
         opening = b"".join(box for kind, box in parts if kind in (b"ftyp", b"moov"))
         assert self.opening in (None, opening), "fragments of one film must share their opening"
@@ -76,12 +75,12 @@ class Film:
         with av.open(file, "w", format="mp4", options=options) as container:
             stream = container.add_stream("libx264", rate=NOMINAL_FPS, options=H264)
             stream.height, stream.width = frames_THW3.shape[1:3]
-            stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, CLOCK_HZ)
+            stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, FILM_HZ)
             packets = list[av.Packet]()
             for start, frame_HW3 in zip(starts, frames_THW3, strict=False):
                 frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame_HW3), format="rgb24")
                 frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709")
-                frame.pts, frame.time_base = start, Fraction(1, CLOCK_HZ)
+                frame.pts, frame.time_base = start, Fraction(1, FILM_HZ)
                 packets += stream.encode(frame)
             for packet, (start, end) in zip([*packets, *stream.encode(None)], itertools.pairwise(starts), strict=True):
                 packet.duration = end - start

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
+from millstream.core.errors import MillstreamError, NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.server.bodies import json_response, read_json
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
@@ -23,7 +23,7 @@ from millstream.server.messages import ProtocolError
 from millstream.server.peers import Peers
 
 JSON = "application/json"
-STATUS = {"bad_state": 409, "not_found": 404, "too_large": 413, "too_fast": 429, "refused": 503, "failed": 500}
+STATUS = {"bad_state": 409, "not_found": 404, "too_large": 413, "too_fast": 429, "refused": 503, "not_kept": 507, "failed": 500}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +53,8 @@ def status_of(error: MillstreamError) -> tuple[str, int]:
         code: str = error.code
     elif isinstance(error, Overloaded):
         code = "refused"
+    elif isinstance(error, NotKept):
+        code = "not_kept"
     else:
         code = "not_found" if isinstance(error, (UnknownSession, UnknownFile)) else "bad_message"
     return code, STATUS.get(code, 400)

@@ -22,14 +22,14 @@ from millstream.core.controls import WeightedPrompt, check_prompts
 from millstream.core.errors import Overloaded, UnknownFile, UnknownSession, VideoError
 from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
-from millstream.runtime.notices import Waiting
+from millstream.runtime.notices import Noted, Waiting
 from millstream.runtime.rates import RateKind
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
-from millstream.server.archive import Archive, SessionJournal
+from millstream.server.archive import DISK_FAILS, Archive, SessionJournal
 from millstream.server.metrics import Metrics
 from millstream.server.shelf import Kept
-from millstream.server.station import Standing, Station, StationParts, Tape
+from millstream.server.station import Standing, Station, StationParts, Tape, TapeLost
 from millstream.server.threads import start_threads
 
 T = TypeVar("T")
@@ -176,7 +176,8 @@ class Hub:
     def start_recording(self, station: Station) -> str:
         """The name it will have; one that runs already goes on."""
         if station.tape is None:
-            station.tape = Tape(*self.archive.record(station.request.config.fps))
+            lost = partial(self._lose_tape, station)
+            station.tape = Tape(*self.archive.record(station.fps, lambda name: self.spawn(lost(name))))
         return station.tape.name
 
     async def stop_recording(self, station: Station) -> str:
@@ -188,11 +189,20 @@ class Hub:
             recorded = await tape.recording.finish()
         except VideoError as error:
             log.warning("nothing was recorded: %s", error, extra={"session": label(station.session_id)})
+            if tape.recording.broken:
+                station.tell(Noted(words=f"nothing of the recording could be kept: {DISK_FAILS}"))
             return ""
+        if recorded.cut_short:
+            station.tell(Noted(words=f"the recording ended early and is kept as far as it came: {DISK_FAILS}"))
         log.info("recorded %s", recorded, extra={"session": label(station.session_id)})
         self.archive.shelf.keep("recordings", tape.name)
         station.recordings.append(tape.name)
         return tape.name
+
+    async def _lose_tape(self, station: Station, name: str) -> None:
+        """The disk has failed a recording. It ends with what is whole, unless somebody is ending it already."""
+        if station.tape is not None and station.tape.name == name:
+            station.put(TapeLost(await self.stop_recording(station)))
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Something to be done whether or not whoever asked for it is still there."""
@@ -219,6 +229,9 @@ class Hub:
         if len(self.stations) >= self.limits.max_sessions:
             raise Overloaded(f"{self.limits.max_sessions} sessions are open already; try again later")
         station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts)
+        if isinstance(request.journal, SessionJournal):
+            request.journal.tell = station.tell
+            station.journal_name = request.journal.name
         self.service.open(request, station.tell)
         self.stations[station.session_id] = self._views[station.view_id] = station
         self.spawn(self._attend(station))
@@ -232,7 +245,7 @@ class Hub:
             await self.stop_recording(station)
             journal = station.request.journal
             if isinstance(journal, SessionJournal):
-                self.archive.keep_journal(journal)
+                await self.archive.keep_journal(journal)
 
     async def _tick(self) -> None:
         while True:

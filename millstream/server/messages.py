@@ -23,7 +23,7 @@ from millstream.server.outbox import Picture
 VERSION = 1
 Code = Literal[
     "bad_message", "bad_version", "bad_state", "refused", "bad_control", "not_found", "too_large", "too_fast", "read_only",
-    "failed",
+    "not_kept", "failed",
 ]  # fmt: skip
 MAX_FORMATS = 16
 MAX_CHUNK = 2**53
@@ -128,6 +128,8 @@ class LiveMessage(ServerMessage, frozen=True, kw_only=True, tag="live"):
     config: dict[str, Any]
     paused: bool
     note: str
+    journal: str = ""
+    """The name its journal has once it has ended; empty where it has none, and for those who only watch."""
 
 
 class RateMessage(ServerMessage, frozen=True, kw_only=True, tag="rate"):
@@ -161,6 +163,12 @@ class RecordingMessage(ServerMessage, frozen=True, kw_only=True, tag="recording"
 class Saved(ServerMessage, frozen=True, kw_only=True, tag="saved"):
     snapshot: str
     bytes: int
+
+
+class NoteMessage(ServerMessage, frozen=True, kw_only=True, tag="note"):
+    """Something to know; the stream goes on."""
+
+    message: str
 
 
 class Pong(ServerMessage, frozen=True, kw_only=True, tag="pong"):

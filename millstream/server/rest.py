@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.runtime.notices import Waiting
@@ -24,6 +25,7 @@ from millstream.server.shelf import Kind
 from millstream.server.station import Station
 
 MAX_UPLOAD_BYTES = 2 * 2**30
+PIECE_BYTES = 1 << 16
 MEDIA_TYPES: dict[Kind, str] = {
     "recordings": "video/mp4", "journals": "application/jsonl", "snapshots": "application/octet-stream",
 }  # fmt: skip
@@ -81,6 +83,10 @@ class SessionInfo(SessionSummary, frozen=True, kw_only=True):
     view: str
     prompts: tuple[WeightedPrompt, ...]
     config: dict[str, Any]
+    journal: str
+    """The name of its journal once it has ended, at /v1/journals; empty where it has none."""
+    notes: tuple[str, ...]
+    """What its people were told besides, the newest last."""
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,8 +159,10 @@ async def list_snapshots(desk: Desk, words: Mapping[str, str], body: None) -> Fi
 
 
 async def download_live_journal(desk: Desk, words: Mapping[str, str], body: None) -> Response:
-    path = desk.hub.archive.journal_path(desk.hub.find(words["session"]).request.journal)
-    return FileResponse(path, media_type=MEDIA_TYPES["journals"], filename="session.jsonl")
+    file = desk.hub.archive.journal_path(desk.hub.find(words["session"]).request.journal).open("rb")
+    num_bytes = os.fstat(file.fileno()).st_size  # it goes on growing, and what was promised is sent
+    headers = {"content-length": str(num_bytes), "content-disposition": 'attachment; filename="session.jsonl"'}
+    return StreamingResponse(_first(num_bytes, file), headers=headers, media_type=MEDIA_TYPES["journals"])
 
 
 async def download_recording(desk: Desk, words: Mapping[str, str], body: None) -> Response:
@@ -252,6 +260,8 @@ def _info(station: Station) -> SessionInfo:
         view=station.view_id,
         prompts=station.request.prompts if station.last_info is None else station.last_info.prompts,
         config=asdict(station.request.config) | {"fps": station.fps, "rate": station.request.rate},
+        journal=station.journal_name,
+        notes=tuple(note.words for note in station.notes),
     )
 
 
@@ -259,6 +269,13 @@ def _listed(hub: Hub, kind: Kind, names: Iterable[str]) -> FileList:
     kept = [hub.archive.shelf.get(kind, name) for name in names]
     files = tuple(FileInfo(name=k.name, url=f"/v1/{kind}/{k.name}", bytes=k.num_bytes) for k in kept if k is not None)
     return FileList(files=files)
+
+
+def _first(num_bytes: int, file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while num_bytes and (piece := file.read(min(num_bytes, PIECE_BYTES))):
+            num_bytes -= len(piece)
+            yield piece
 
 
 def _download(hub: Hub, kind: Kind, name: str) -> Response:

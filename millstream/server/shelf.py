@@ -1,21 +1,32 @@
 """One folder for what is kept: recordings, journals, snapshots. Names are made here; no client's string is ever part of a path.
 
-A file is found by looking its name up among those that are there. Bounded: past `max_files` or `max_bytes` of a kind, the
-oldest goes. Knows nothing of what is in the files.
+A file is found by looking its name up among those that are there. Only whole files have one: what is being written lies in a
+draft (`core/files.py`). Of what a killed server left in drafts, the start keeps what is whole and removes the rest. Bounded:
+past `max_files` or `max_bytes` of a kind, drafts counted, the oldest goes.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from millstream.core.errors import ConfigError, UnknownFile
+from millstream.core.files import Draft, drafts, left_behind
+from millstream.server.salvage import cut_to_whole_film, cut_to_whole_lines
+
+log = logging.getLogger(__name__)
 
 Kind = Literal["recordings", "journals", "snapshots"]
 SUFFIXES: dict[Kind, str] = {"recordings": ".mp4", "journals": ".jsonl", "snapshots": ".safetensors"}
+SALVAGE: dict[Kind, Callable[[Path], bool]] = {"recordings": cut_to_whole_film, "journals": cut_to_whole_lines}
+"""Kinds of which a part is worth having."""
 NAME = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -41,15 +52,20 @@ class Shelf:
         self.limits = limits or ShelfLimits()
         self._folder = folder
         self._kept: dict[Kind, dict[str, Kept]] = {}
-        for kind, suffix in SUFFIXES.items():
+        for kind in SUFFIXES:
             try:
                 (folder / kind).mkdir(parents=True, exist_ok=True)
-                self._kept[kind] = {kept.name: kept for kept in _listed(folder / kind, suffix)}
+                _try_writing(folder / kind)
+                _take_up(folder / kind, kind)
+                self._kept[kind] = {kept.name: kept for kept in _listed(folder / kind, kind)}
             except OSError as error:
-                raise ConfigError(f"cannot keep files in {folder}: {error.strerror}; choose another --data") from None
+                fix = "make it writable, free some space, or choose another --data"
+                raise ConfigError(f"cannot keep files in {folder}: {error.strerror}; {fix}") from None
+            self._make_room(kind)
 
     def new(self, kind: Kind) -> tuple[str, Path]:
-        """A name, and where to write what will have it."""
+        """A name, and where what will have it is to be once it is whole."""
+        self._make_room(kind)
         name = secrets.token_urlsafe(16)
         return name, self._folder / kind / f"{name}{SUFFIXES[kind]}"
 
@@ -72,15 +88,47 @@ class Shelf:
 
     def _make_room(self, kind: Kind) -> None:
         held = self._kept[kind]
-        total = sum(kept.num_bytes for kept in held.values())
+        total = sum(kept.num_bytes for kept in held.values()) + sum(_draft_sizes(self._folder / kind))
         while len(held) > 1 and (len(held) > self.limits.max_files or total > self.limits.max_bytes):
             oldest = held.pop(next(iter(held)))
             total -= oldest.num_bytes
-            oldest.path.unlink(missing_ok=True)
+            try:
+                oldest.path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("cannot remove %s: %s", oldest.path, error.strerror)
 
 
-def _listed(folder: Path, suffix: str) -> list[Kept]:
+def _try_writing(folder: Path) -> None:
+    """For real: permissions say nothing to root, and nothing of a disk that is full or mounted read-only."""
+    draft = Draft(folder)
+    try:
+        (draft.path / "tried").write_bytes(b"x" * 4096)
+    finally:
+        draft.remove()
+
+
+def _take_up(folder: Path, kind: Kind) -> None:
+    """What a killed server was writing: whole, as far as it goes, or removed."""
+    for draft in left_behind(folder):
+        for path in draft.iterdir():
+            if kind in SALVAGE and path.is_file() and _is_name(path, kind) and SALVAGE[kind](path):
+                log.info("kept what is whole of %s", path.name)
+                os.replace(path, folder / path.name)
+
+
+def _draft_sizes(folder: Path) -> Iterator[int]:
+    with suppress(OSError):  # a disk that cannot be read is no reason to refuse a session
+        for draft in drafts(folder):
+            with suppress(FileNotFoundError):  # finished meanwhile
+                yield from (path.stat().st_size for path in draft.iterdir())
+
+
+def _listed(folder: Path, kind: Kind) -> list[Kept]:
     """Files with names of ours, oldest first."""
-    files = [(path.stat(), path) for path in folder.iterdir() if path.suffix == suffix and NAME.fullmatch(path.stem)]
+    files = [(path.stat(), path) for path in folder.iterdir() if _is_name(path, kind)]
     files.sort(key=lambda pair: pair[0].st_mtime)
     return [Kept(path.stem, path, found.st_size) for found, path in files]
+
+
+def _is_name(path: Path, kind: Kind) -> bool:
+    return path.suffix == SUFFIXES[kind] and NAME.fullmatch(path.stem) is not None

@@ -19,7 +19,7 @@ from functools import partial
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
-from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Rated, Waiting
+from millstream.runtime.notices import Applied, Ended, Live, Noted, Notice, Pictured, Rated, Waiting
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.encoding import Encoder, Format, Frames, encoder_for
@@ -33,6 +33,7 @@ MAX_BACKLOG = 4
 """Chunks that may wait to be encoded with their frames."""
 MAX_VIEWERS = 64
 MAX_LISTED = 64
+MAX_NOTES = 16
 MAX_RECEIPTS = 512
 """Twice what can wait."""
 LOGGED = 40
@@ -100,6 +101,13 @@ class Tape:
     recording: Recording
 
 
+@dataclass(frozen=True, slots=True)
+class TapeLost:
+    """A recording that ended early; without a name where nothing of it was kept."""
+
+    name: str
+
+
 @dataclass(slots=True)
 class StationParts:
     """What all stations use and none owns."""
@@ -125,6 +133,10 @@ class Station:
         self.recordings: deque[str] = deque(maxlen=MAX_LISTED)
         self.snapshots: deque[str] = deque(maxlen=MAX_LISTED)
         """Names of what was kept of it, the newest last; the oldest are forgotten here first."""
+        self.journal_name = ""
+        """Of what is written of it; empty where nothing is."""
+        self.notes: deque[Noted] = deque(maxlen=MAX_NOTES)
+        """What its people should know, also those who come later."""
         self._parts = parts
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Notice | _Fresh | _Greeting] = deque()
@@ -164,6 +176,8 @@ class Station:
         self.viewers.add(viewer)
         if self.state is not None:
             outbox.put(self.state)
+        for note in self.notes:
+            outbox.put(note)
         self._enqueue(_Greeting(viewer))
         return viewer
 
@@ -262,25 +276,30 @@ class Station:
             case Waiting() | Live():
                 self.state = item
                 self._log(type(item).__name__.lower())
-                self._put(item)
+                self.put(item)
             case Rated(note=note, fps=fps):
                 self.state = Live(note=note, fps=fps)
                 self._log(note)
-                self._put(item)
+                self.put(item)
             case Applied(receipts=receipts):
                 self._note_applied(receipts)
-                self._put(item)
+                self.put(item)
+            case Noted(words=words):
+                self.notes.append(item)
+                self._log(words)
+                self.put(item)
 
-    def _put(self, item: object) -> None:
+    def put(self, item: object) -> None:
+        """To everybody who watches."""
         for viewer in self.viewers:
             viewer.outbox.put(item)
 
     async def _show(self, fresh: _Fresh) -> None:
         """Encode a chunk once for each format in use and give it to everybody."""
         if fresh.info.receipts:
-            self._put(Applied(receipts=fresh.info.receipts))
+            self.put(Applied(receipts=fresh.info.receipts))
         if self.tape is not None and fresh.frames is not None:
-            self.tape.recording.add(fresh.frames)
+            self.tape.recording.add(fresh.frames, fresh.info.fps)
         self._last = fresh
         late_s = fresh.info.late_s
         words = f"chunk in {fresh.info.total_ms:.0f} ms" + (f", {late_s:.2f} s late" if late_s > 0 else "")
@@ -325,7 +344,7 @@ class Station:
     def _finish(self, ended: Ended) -> None:
         self.state = ended
         self._log(f"ended: {ended.cause}, {ended.reason}")
-        self._put(ended)
+        self.put(ended)
         for viewer in self.viewers:
             viewer.outbox.finish()
         self._last = None

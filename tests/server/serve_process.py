@@ -16,6 +16,13 @@ READY_WITHIN_S = 60.0
 @contextmanager
 def serving(*options: str) -> Iterator[str]:
     """`millstream serve` as people run it; its address once it is ready."""
+    with server_process(*options) as (_, url):
+        yield url
+
+
+@contextmanager
+def server_process(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The same with the process itself, for those who do something to it."""
     command = [sys.executable, "-m", "millstream", "serve", "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -23,7 +30,7 @@ def serving(*options: str) -> Iterator[str]:
             url = process.stdout.readline().strip()
             assert url.startswith("http://"), f"the server said {url!r} and exited with {process.poll()}"
             wait_until_ready(url)
-            yield url
+            yield process, url
         finally:
             process.terminate()
             process.wait(20)

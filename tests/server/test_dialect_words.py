@@ -13,6 +13,7 @@ import pytest
 
 from millstream.core.config import pixel_frames
 from millstream.core.controls import Receipt
+from millstream.runtime.notices import Noted
 from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import heed
 from millstream.server.dialects.krea import Krea, Parameters
@@ -28,7 +29,7 @@ from millstream.server.outbox import ChunkInfo, Outbox, Picture
 from millstream.server.station import OpeningBytes
 from millstream.server.talk import Talker, messages
 from millstream.server.tasks import stop_all
-from tests.server.fakes import TINY, FakeService, fake_hub
+from tests.server.fakes import TINY, FakeService, fake_hub, until
 
 GENEROUS = ClientLimits(messages_per_s=1e9, controls_per_s=1e9, frames_per_s=1e9)
 MakeTalker = Callable[[Hub, Outbox, ClientLimits], Talker]
@@ -116,6 +117,23 @@ def test_more_messages_than_a_second_holds_are_refused(dialect: str) -> None:
         await client.open()
         answers = [said for _ in range(20) for said in await client.say({})]
         assert any("a second" in json.dumps(said) for said in answers if isinstance(said, dict))
+        client.talker.leave()
+
+    with_hub(play)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_could_not_be_kept_is_told_once_in_the_clients_words(dialect: str) -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        client = Client(dialect, hub)
+        await client.open()
+        (station,) = hub.stations.values()
+        station.tell(Noted(words="its journal ends before chunk 3"))
+        said = await client.heard()
+        service.picture(station.session_id)
+        await until(lambda: len(client.outbox) > 0)
+        said += await client.heard()
+        assert json.dumps([each for each in said if isinstance(each, dict)], default=repr).count("before chunk 3") == 1
         client.talker.leave()
 
     with_hub(play)

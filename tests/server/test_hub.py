@@ -10,7 +10,7 @@ import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import UnknownSession
-from millstream.runtime.notices import Applied, Live
+from millstream.runtime.notices import Applied, Live, Noted
 from millstream.server import hub as hubs
 from millstream.server import station as stations
 from millstream.server.hub import Hub
@@ -88,6 +88,23 @@ def test_somebody_who_comes_late_hears_how_things_stand_and_sees_the_last_chunk_
         assert found[2].info.index == 2
         assert [type(item) for item in follow] == [Picture]
         assert follow[0].info.index == 3
+
+    with_hub(play)
+
+
+def test_a_note_goes_to_everybody_who_watches_and_to_those_who_come_later() -> None:
+    async def play(hub: Hub, service: FakeService) -> None:
+        station = hub.open(SEA, TINY)
+        outboxes = [Outbox(), Outbox(), Outbox()]
+        station.join("raw", outboxes[0])
+        station.join("raw", outboxes[1])
+        station.tell(Noted(words="the disk is full"))
+        await until(lambda: len(station.notes) == 1)
+        station.join("raw", outboxes[2])
+        for outbox in outboxes:
+            heard = await items(outbox, lambda got: Noted(words="the disk is full") in got)
+            assert heard.count(Noted(words="the disk is full")) == 1
+        assert not station.ended
 
     with_hub(play)
 

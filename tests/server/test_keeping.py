@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import secrets
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +18,15 @@ import numpy as np
 import pytest
 
 from millstream.core.errors import ConfigError, JournalError, UnknownFile, VideoError
+from millstream.core.files import Draft
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import JournalWriter, read_journal
+from millstream.runtime.notices import Noted, Notice
 from millstream.server import archive as archives
 from millstream.server.archive import Archive
 from millstream.server.recording import MAX_WAITING, Recorded, Recording
-from millstream.server.shelf import NAME, Shelf, ShelfLimits
+from millstream.server.shelf import NAME, Kind, Shelf, ShelfLimits
+from millstream.server.video_writer import VideoWriter
 
 
 def keep(shelf: Shelf, size: int = 10) -> str:
@@ -74,6 +81,78 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> 
         Shelf(tmp_path / "file")
 
 
+OPEN_WITHOUT_ROOM = """
+import resource, sys
+from pathlib import Path
+from millstream.core.errors import ConfigError
+from millstream.server.shelf import Shelf
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+try:
+    Shelf(Path(sys.argv[1]))
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_folder_is_tried_for_real_not_by_its_permissions(tmp_path: Path) -> None:
+    Shelf(tmp_path)
+    command = [sys.executable, "-c", OPEN_WITHOUT_ROOM, str(tmp_path)]
+    (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert line.startswith(f"cannot keep files in {tmp_path}: {os.strerror(errno.EFBIG)}; ")
+    assert "--data" in line
+    assert all(os.listdir(folder) == [] for folder in tmp_path.iterdir())
+
+
+def test_what_is_being_written_counts_against_the_limits(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, ShelfLimits(max_bytes=100))
+    names = [keep(shelf, 40), keep(shelf, 40)]
+    draft = Draft(tmp_path / "recordings")
+    (draft.path / "film.mp4").write_bytes(b"x" * 50)
+    shelf.new("recordings")
+    assert [shelf.get("recordings", name) is not None for name in names] == [False, True]
+    draft.remove()
+
+
+def left_by_a_killed_server(folder: Path, kind: Kind, data: bytes) -> str:
+    """A draft nobody holds, with the file it was for."""
+    name, path = Shelf(folder).new(kind)
+    draft = folder / kind / f".millstream-{secrets.token_hex(8)}.partial"
+    draft.mkdir()
+    (draft / path.name).write_bytes(data)
+    (draft / ".tmpAbCdEf").write_bytes(b"a library's own")
+    return name
+
+
+def test_of_what_a_killed_server_left_a_start_keeps_what_is_whole_and_removes_the_rest(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "film.mp4", fps=16, growing=True) as writer:
+        for _ in range(8):
+            writer.write(frames(16))
+        (draft,) = (path for path in tmp_path.iterdir() if path.is_dir())
+        film = (draft / "film.mp4").read_bytes()
+    data = tmp_path / "data"
+    recording = left_by_a_killed_server(data, "recordings", film[:-100])
+    hopeless = left_by_a_killed_server(data, "recordings", film[:500])
+    journal = left_by_a_killed_server(data, "journals", b'{"kind":"header"}\n{"kind":"chunk"}\n{"ki')
+    snapshot = left_by_a_killed_server(data, "snapshots", b"x" * 1000)
+    shelf = Shelf(data)
+    assert 16 <= length(shelf.find("recordings", recording).path) < 128
+    assert shelf.find("journals", journal).path.read_bytes() == b'{"kind":"header"}\n{"kind":"chunk"}\n'
+    assert shelf.get("recordings", hopeless) is None
+    assert shelf.get("snapshots", snapshot) is None
+    assert sorted(path.name for path in data.rglob("*.*")) == sorted([f"{recording}.mp4", f"{journal}.jsonl"])
+
+
+def test_a_start_leaves_alone_what_another_server_is_writing(tmp_path: Path) -> None:
+    _, path = Shelf(tmp_path).new("snapshots")
+    draft = Draft(path.parent)
+    (draft.path / path.name).write_bytes(b"half")
+    Shelf(tmp_path)
+    draft.publish(path.name, path)
+    draft.remove()
+    assert path.read_bytes() == b"half"
+
+
 def frames(count: int = 4) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 255, (count, 32, 32, 3), dtype=np.uint8)
 
@@ -101,7 +180,7 @@ def length(path: Path) -> int:
 def test_a_recording_holds_what_it_was_given(tmp_path: Path) -> None:
     async def play(recording: Recording, pool: ThreadPoolExecutor) -> None:
         for _ in range(3):
-            recording.add(frames())
+            recording.add(frames(), 16.0)
         assert not recording.path.exists(), "it appears when it is whole"
 
     assert recorded(tmp_path / "clip.mp4", play) == Recorded(12, 0)
@@ -116,7 +195,7 @@ def test_a_slow_disk_leaves_chunks_out_and_holds_nobody_up(tmp_path: Path) -> No
         pool.submit(gate.wait)
         await asyncio.sleep(0)
         for _ in range(MAX_WAITING + 5):
-            recording.add(frames())
+            recording.add(frames(), 16.0)
         gate.set()
 
     found = recorded(tmp_path / "clip.mp4", play)
@@ -127,7 +206,7 @@ def test_a_slow_disk_leaves_chunks_out_and_holds_nobody_up(tmp_path: Path) -> No
 def test_a_film_has_an_end(tmp_path: Path) -> None:
     async def play(recording: Recording, pool: ThreadPoolExecutor) -> None:
         for _ in range(6):
-            recording.add(frames())
+            recording.add(frames(), 16.0)
 
     assert recorded(tmp_path / "clip.mp4", play, max_seconds=1.0) == Recorded(16, 2)
 
@@ -143,13 +222,42 @@ def test_nothing_recorded_is_no_file(tmp_path: Path) -> None:
 
 def test_frames_of_another_size_end_the_recording_not_the_program(tmp_path: Path) -> None:
     async def play(recording: Recording, pool: ThreadPoolExecutor) -> None:
-        recording.add(frames())
-        recording.add(np.zeros((4, 64, 64, 3), np.uint8))
-        recording.add(frames())
+        recording.add(frames(), 16.0)
+        recording.add(np.zeros((4, 64, 64, 3), np.uint8), 16.0)
+        recording.add(frames(), 16.0)
 
     with pytest.raises(VideoError, match="frames changed"):
         recorded(tmp_path / "clip.mp4", play)
     assert list(tmp_path.iterdir()) == []
+
+
+RECORD_UNDER_A_LIMIT = """
+import asyncio, resource, sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import numpy as np
+from millstream.server.recording import Recording
+
+async def main():
+    failures = []
+    with ThreadPoolExecutor(1) as pool:
+        recording = Recording(Path(sys.argv[1]), fps=16.0, pool=pool, failed=lambda: failures.append("failed"))
+        rng = np.random.default_rng(0)
+        while not failures:
+            recording.add(rng.integers(0, 255, (16, 32, 32, 3), dtype=np.uint8), 16.0)
+            await asyncio.sleep(0.01)
+        print(failures, (await recording.finish()).cut_short)
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+asyncio.run(main())
+"""
+
+
+def test_a_recording_on_a_disk_that_fills_says_so_once_and_is_kept_as_far_as_it_came(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RECORD_UNDER_A_LIMIT, str(tmp_path / "clip.mp4")]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "['failed'] True\n"
+    assert length(tmp_path / "clip.mp4") >= 16
+    assert os.listdir(tmp_path) == ["clip.mp4"]
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +270,8 @@ def test_a_journal_that_cannot_go_on_ends_and_its_session_does_not(
 ) -> None:
     archive = Archive(engine, Shelf(tmp_path))
     journal = archive.journal("a", engine.spec.stream)
+    told: list[Notice] = []
+    journal.tell = told.append
     write, written = JournalWriter.write, []
 
     def full_after_two(writer: JournalWriter, *line: object) -> None:
@@ -173,9 +283,11 @@ def test_a_journal_that_cannot_go_on_ends_and_its_session_does_not(
     monkeypatch.setattr(JournalWriter, "write", full_after_two)
     with engine.session("sea", journal=journal, session_id="a") as session:
         assert len(list(session.stream(4))) == 4
-    archive.keep_journal(journal)
+        assert [type(notice) for notice in told] == [Noted]
+        assert "its journal ends before chunk 2" in str(told)
+    asyncio.run(archive.keep_journal(journal))
     archive.close()
-    assert len(read_journal(journal.path).chunks) == 2
+    assert len(read_journal(archive.shelf.find("journals", journal.name).path).chunks) == 2
 
 
 def test_a_journal_has_an_end(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +296,22 @@ def test_a_journal_has_an_end(engine: Engine, tmp_path: Path, monkeypatch: pytes
     journal = archive.journal("a", engine.spec.stream)
     with engine.session("sea", journal=journal, session_id="a") as session:
         assert len(list(session.stream(4))) == 4
-    archive.keep_journal(journal)
+    asyncio.run(archive.keep_journal(journal))
     archive.close()
     assert len(read_journal(journal.path).chunks) == 2
+
+
+def test_a_recording_whose_rate_changes_plays_each_chunk_at_its_own(tmp_path: Path) -> None:
+    async def record() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            recording = Recording(tmp_path / "film.mp4", fps=16.0, pool=pool)
+            for fps in (16.0, 8.0):
+                recording.add(frames(), fps)
+            await recording.finish()
+
+    asyncio.run(record())
+    with av.open(str(tmp_path / "film.mp4")) as film:
+        times = [float(frame.pts * frame.time_base) for frame in film.decode(video=0)]
+    count = len(times) // 2
+    assert times[count] == pytest.approx(count / 16.0, abs=1e-3)
+    assert times[-1] == pytest.approx(count / 16.0 + (count - 1) / 8.0, abs=1e-3)

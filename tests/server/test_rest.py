@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx2
 import msgspec
@@ -24,7 +24,7 @@ from millstream.runtime.journal import read_journal
 from millstream.server import dialects, openapi, rest, webrtc
 from millstream.server.app import AppConfig, create_app
 from tests.server.fakes import fake_hub
-from tests.server.serving import Serving, serving
+from tests.server.serving import Serving, serving, wait_until
 from tests.server.test_conversation import JSON
 
 
@@ -128,6 +128,41 @@ def test_recordings_journals_and_snapshots_are_kept_and_fetched(server: Serving,
     with server.client() as client:
         client.say({"type": "attach", "version": 1, "session": restored["session"]})
         assert client.hear("chunk")["index"] >= 3
+
+
+def test_a_journal_is_found_by_the_name_that_was_told(server: Serving, http: httpx2.Client) -> None:
+    with server.client() as client, server.client() as viewer:
+        live = client.start()
+        shown = http.get(f"/v1/sessions/{live['session']}").json()
+        assert shown["journal"] == live["journal"] != ""
+        assert shown["notes"] == []
+        viewer.say({"type": "view", "version": 1, "view": live["view"]})
+        assert viewer.hear("live")["journal"] == "", "it tells all that was asked, and is its owner's"
+        client.hear("chunk", index=1)
+        assert code(http.get(f"/v1/journals/{live['journal']}")) == (404, "not_found"), "it is not whole"
+        client.say({"type": "stop"})
+        client.hear("ended")
+    server.until(lambda: http.get(f"/v1/journals/{live['journal']}").status_code == 200, "it is kept")
+
+
+def test_a_journal_that_grows_while_it_is_fetched_is_sent_as_long_as_was_said(
+    server: Serving, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = rest._first
+
+    def after_it_grew(num_bytes: int, file: IO[bytes]) -> Iterator[bytes]:
+        path = Path(file.name)
+        wait_until(lambda: path.stat().st_size > num_bytes, "it has grown")
+        yield from first(num_bytes, file)
+
+    monkeypatch.setattr(rest, "_first", after_it_grew)
+    with server.client() as client:
+        live = client.start()
+        client.hear("chunk", index=1)
+        answer = http.get(f"/v1/sessions/{live['session']}/journal")
+        assert answer.status_code == 200
+        assert answer.content.endswith(b"\n")
+        assert len(answer.content) == int(answer.headers["content-length"])
 
 
 def test_a_session_goes_on_at_another_server_with_the_very_pictures_it_would_have_had(

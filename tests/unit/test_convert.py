@@ -229,6 +229,15 @@ def test_an_interrupted_conversion_leaves_the_target_as_it_was(
     assert target.exists() == exists
 
 
+def test_what_a_killed_conversion_left_goes_with_the_next(tmp_path: Path) -> None:
+    target = tmp_path / "ours"
+    killed = target / ".millstream-0123456789abcdef.partial"
+    killed.mkdir(parents=True)
+    (killed / ".tmpAbCdEf").write_bytes(b"x" * 1000)
+    convert(single(tmp_path / "old.safetensors", seed=7), target)
+    assert not [path for path in target.iterdir() if path.name.startswith(".")]
+
+
 @contextmanager
 def largest_file(num_bytes: int) -> Iterator[None]:
     """A disk on which no file can grow past `num_bytes`."""

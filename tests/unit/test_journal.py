@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +47,40 @@ def record(
         for chunk, control in CONTROLS:
             session.control(control, at_chunk=chunk)
         return [chunk.digest for chunk in session.stream(chunks)]
+
+
+FILL = """
+import resource, sys
+from pathlib import Path
+from millstream.core.errors import JournalError
+from millstream.runtime.journal import JournalWriter, read_journal
+
+whole = read_journal(Path(sys.argv[1]))
+for limit in map(int, sys.argv[3:]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    path = Path(sys.argv[2]) / str(limit)
+    try:
+        with JournalWriter(path, whole.header) as writer:
+            for line in whole.chunks:
+                writer.write(line.envelope, line.digest, line.receipts)
+    except JournalError as error:
+        print(error)
+"""
+
+
+def test_on_a_full_disk_a_journal_ends_with_a_whole_line_and_closes_without_another_word(tmp_path: Path) -> None:
+    record(tmp_path / "whole.jsonl", chunks=3)
+    (tmp_path / "out").mkdir()
+    whole = read_journal(tmp_path / "whole.jsonl")
+    lengths = [len(msgspec.json.encode(line)) + 1 for line in (whole.header, *whole.chunks)]
+    cuts = [0, lengths[0] // 2, lengths[0], lengths[0] + 1, sum(lengths[:2]), sum(lengths[:2]) + 100, sum(lengths) - 1]
+    command = [sys.executable, "-c", FILL, str(tmp_path / "whole.jsonl"), str(tmp_path / "out"), *map(str, cuts)]
+    lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    assert len(lines) == len(cuts)
+    assert all("free some space" in line for line in lines)
+    found = {cut: read_journal(tmp_path / "out" / str(cut)) for cut in cuts if (tmp_path / "out" / str(cut)).exists()}
+    assert not any(journal.cut_short for journal in found.values())
+    assert [len(found[cut].chunks) if cut in found else None for cut in cuts] == [None, None, 0, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize(

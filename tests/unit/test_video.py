@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from benchmarks.clip_size import encode, planes_of
+from millstream.server.video_encoders import available_codecs, find_encoder
 from millstream.server.video_reader import VideoReader
-from millstream.server.video_writer import VideoWriter, available_codecs, find_encoder
+from millstream.server.video_writer import VideoWriter
 from tests.unit.video_files import (
     ALL_KINDS,
     FILE_KINDS,

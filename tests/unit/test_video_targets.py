@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from millstream.core.errors import VideoError
-from millstream.server import video_writer
-from millstream.server.video_writer import VideoWriter, available_codecs
+from millstream.server import video_encoders
+from millstream.server.video_encoders import available_codecs
+from millstream.server.video_writer import VideoWriter
 from tests.unit.video_files import ALL_KINDS, FPS, moving_frames, one_line, read_all, write_video
 
 
@@ -68,7 +69,7 @@ def test_a_name_too_long_for_the_disk_is_refused_at_once(tmp_path: Path) -> None
 
 
 def test_a_build_without_an_encoder_says_what_it_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video_writer, "is_available", lambda encoder: encoder.name in ("libvpx", "png"))
+    monkeypatch.setattr(video_encoders, "is_available", lambda encoder: encoder.name in ("libvpx", "png"))
     assert available_codecs() == {"mp4 (h264)": False, "webm (vp8)": True, "gif": False, "png": True}
     with pytest.raises(VideoError) as error:
         VideoWriter(tmp_path / "clip.mp4", fps=FPS)
@@ -77,12 +78,12 @@ def test_a_build_without_an_encoder_says_what_it_can_write(tmp_path: Path, monke
 
 
 def test_a_gpus_encoder_is_taken_where_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video_writer, "is_available", lambda encoder: True)
-    assert video_writer.find_encoder(".mp4").name == "h264_nvenc"
-    assert video_writer.find_encoder(".mp4", (480, 128)).name == "libx264", "too small for a device"
+    monkeypatch.setattr(video_encoders, "is_available", lambda encoder: True)
+    assert video_encoders.find_encoder(".mp4").name == "h264_nvenc"
+    assert video_encoders.find_encoder(".mp4", (480, 128)).name == "libx264", "too small for a device"
     monkeypatch.undo()
-    assert not video_writer._opens("h264_of_nobody", "yuv420p"), "what a build lacks is no error"
-    assert video_writer.find_encoder(".mp4").name in ("h264_nvenc", "libx264"), "one that opens here"
+    assert not video_encoders._opens("h264_of_nobody", "yuv420p"), "what a build lacks is no error"
+    assert video_encoders.find_encoder(".mp4").name in ("h264_nvenc", "libx264"), "one that opens here"
 
 
 def test_a_parent_that_is_a_file_is_refused_at_once(tmp_path: Path) -> None:

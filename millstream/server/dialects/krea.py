@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 from millstream.core.controls import MAX_BLEND_CHUNKS, Cut, Receipt, SetNoiseScale, SetPrompt
 from millstream.core.errors import MillstreamError
 from millstream.core.schedule import even_steps
-from millstream.runtime.notices import Applied, Ended
+from millstream.runtime.notices import Applied, Ended, Noted
 from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import END_ID, Interpreter, heed
 from millstream.server.hub import Hub
@@ -121,6 +121,8 @@ class Krea:
                 return _texts(receipts)
             case ErrorMessage(code=code, message=message, control_id=control_id):
                 return [_text(Status(status="error", code=code, message=message, change=control_id))]
+            case Noted(words=words):
+                return [_text(Status(status="note", message=words))]
             case Ended(cause=cause, reason=reason):
                 return [_text(Status(status="ended", code=cause, message=reason))]
             case Status():

@@ -25,13 +25,14 @@ from millstream.core.controls import (
     SetSteps,
 )
 from millstream.core.errors import MillstreamError
-from millstream.runtime.notices import Applied, Ended
+from millstream.runtime.notices import Applied, Ended, Noted
 from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import GOOD_ENDS, Fields, Interpreter, heed
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, RecordingMessage
 from millstream.server.outbox import Outbox
+from millstream.server.station import TapeLost
 
 Interpolation = Literal["linear", "slerp"]
 
@@ -130,6 +131,10 @@ class ScopeChannel:
                 said = [ParameterError(parameter=_parameter(control_id), error_message=message)]
             case RecordingMessage(on=on, url=url):
                 said = [RecordingState(recording=on, url=url)]
+            case Noted(words=words):
+                said = [Note(parameter="", message=words)]
+            case TapeLost(name=name):
+                said = [RecordingState(recording=False, url=f"/v1/recordings/{name}" if name else "")]
             case Ended(cause=cause, reason=reason):
                 said = [StreamStopped(error_message=None if cause in GOOD_ENDS else reason)]
             case ChannelMessage():

@@ -3,7 +3,7 @@
     new ── init ──► live ── event, event, … ──► ended, with the connection or after `max_chunks`
 
 A chunk is one `frame_batch` for each picture (one for all where they are raw), then its `chunk_stats`, which also carry what
-SGLang has no message for: receipts of events, and notes about fields that mean nothing here.
+SGLang has no message for: receipts of events, and notes about fields that mean nothing here or of what could not be kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket
 from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
 from millstream.core.schedule import even_steps
-from millstream.runtime.notices import Applied, Ended
+from millstream.runtime.notices import Applied, Ended, Noted
 from millstream.runtime.timeline import MAX_WAITING
 from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
@@ -155,6 +155,8 @@ class SGLang:
             case ErrorMessage(code=code, message=message, control_id=control_id):
                 event_id = self._event_ids.pop(control_id, None)
                 return [msgspec.msgpack.encode(Error(content=message, code=code, event_id=event_id))]
+            case Noted(words=words):
+                self._notes.append(words)
             case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
                 return [msgspec.msgpack.encode(Error(content=reason, code=cause))]
         return []

@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
-from millstream.runtime.notices import Ended, Live
+from millstream.runtime.notices import Ended, Live, Noted
 from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
 from millstream.server.dialects.transitions import Transitions
@@ -176,6 +176,8 @@ class VLLMOmni:
                 return [_text(VideoStart(request_id=self._request_id, config=self._config(), left_out=self._left_out))]
             case ErrorMessage():
                 return [_text(self._error(item))]
+            case Noted(words=words):
+                return [_text(Error(code="not_kept", message=words))]
             case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
                 return [_text(Error(code="generation_failed", message=reason))]
             case Ended():

@@ -55,7 +55,7 @@ export class Keeping {
   #recording({ on, url }) {
     this.#url = url;
     this.#showRecording(on);
-    if (!on) this.#offer("The recording is ready to download.");
+    if (!on && url) this.#offer("The recording is ready to download.");
   }
 
   #offer(text) {

@@ -116,6 +116,7 @@ export class Stream extends EventTarget {
     hear("receipt", (detail) => this.#receipt(detail));
     hear("pong", ({ t }) => this.#tell("network", { ms: performance.now() - t }));
     hear("error", (detail) => this.#error(detail));
+    hear("note", ({ message }) => this.#tell("fault", { message }));
     hear("denied", (detail) => this.#setPhase("refused", detail));
     hear("ended", (detail) => this.#ended(detail));
     for (const type of FORWARDED) hear(type, (detail) => this.#tell(type, detail));
