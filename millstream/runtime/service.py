@@ -31,7 +31,7 @@ import torch
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, Resume, Stop
-from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
+from millstream.core.errors import MeshGivenUp, MillstreamError, Overloaded, UnknownSession
 from millstream.runtime.admission import Admission, AdmissionConfig, AdmissionMetrics, Answer
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.engine import Engine
@@ -93,6 +93,15 @@ class Service:
         self._over = False
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
+        if engine.mesh is not None:
+            engine.mesh.when_lost = partial(self._soon, self._mend)
+
+    @property
+    def trouble(self) -> str:
+        """Why nobody can be served at the moment; empty if all is well."""
+        if not self.ready.is_set():
+            return "the engine has ended" if self._over else "the model is warming up"
+        return "" if self.engine.mesh is None else self.engine.mesh.trouble
 
     def start(self, warm_up: Sequence[StreamConfig] = ()) -> None:
         """Begin, with a few chunks of each of these configurations, so that their times are known; then be `ready`."""
@@ -104,6 +113,8 @@ class Service:
         with self._changed:
             self._over = True
             self._changed.notify_all()
+        if self.engine.mesh is not None:
+            self.engine.mesh.interrupt()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         assert not self._thread.is_alive(), f"a chunk did not end within {timeout_s:g} s"
@@ -214,8 +225,9 @@ class Service:
                 self._take(turn)
             self._flights.show()
         except BaseException as error:
-            self.failure = error
-            log.exception("the engine's thread has failed")
+            if not (self._over and isinstance(error, MeshGivenUp)):  # a mesh is not brought back for a server that stops
+                self.failure = error
+                log.exception("the engine's thread has failed")
         finally:
             self.ready.clear()
             with self._changed:
@@ -351,6 +363,17 @@ class Service:
             return False
         return True
 
+    def _mend(self) -> None:
+        """A mesh that is lost while nobody streams is brought back at once: whoever comes next finds it there."""
+        if self.engine.mesh is not None and not self._over:
+            self.engine.mesh.mend()
+
+    def _soon(self, job: Callable[[], None]) -> None:
+        """On the engine's thread, between turns."""
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify_all()
+
     def _revive_soon(self, seat: Seat, note: str) -> None:
         threading.Thread(target=self._read_saved, args=(seat, note), name="millstream-read", daemon=True).start()
 
@@ -362,9 +385,7 @@ class Service:
         except Exception as error:
             self._fail(seat, error)
             return
-        with self._changed:
-            self._jobs.append(partial(self._revive, seat, make, note))
-            self._changed.notify_all()
+        self._soon(partial(self._revive, seat, make, note))
 
     def _revive(self, seat: Seat, make: Callable[[Engine], Session], note: str) -> None:
         """A saved session, without the lock: all that it holds is copied."""
