@@ -1,7 +1,8 @@
 """The groups of a topology's ranks. Every rank makes every group here, in this order, whether it is in it or not.
 
-`world` is for checks at the start, `mesh` for the leader's broadcasts, `stage` for what the blocks of a stage sum and exchange, `lane` for activations from one stage to the next, `back` for flows
-from the last stage to the others: apart from the lane, so that neither waits for the other's turn.
+`world` is for checks at the start, `mesh` for the leader's broadcasts, `stage` for what the blocks of a stage sum and exchange,
+`lane` for activations from one stage to the next, `back` for flows from the last stage to the others: apart from the lane, so
+that neither waits for the other's turn.
 """
 
 from __future__ import annotations

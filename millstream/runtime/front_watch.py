@@ -1,8 +1,8 @@
 """The front's eye on its mesh: says that the front lives, and sees who does not.
 
 A rank whose process is gone, that has been silent for the window, or that works on one chunk for too long, is the end of the
-whole mesh: the others wait for it. Of a mesh that hangs, every rank is asked what it is doing. Then the mesh is said to be lost,
-wherever it was: at work, at rest or about to begin.
+whole mesh: the others wait for it. Of a mesh that hangs, every rank is asked what it is doing. Then the mesh is said to be
+lost, wherever it was: at work, at rest or about to begin.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import queue
 import socket
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -51,7 +52,7 @@ class Line:
 
     def receive(self, x: Tensor, *, source: int, what: str) -> Arrived:
         """Waits until `x` is full."""
-        view = memoryview(x.numpy())
+        view = x.numpy().data
         while view:
             count = self._socket.recv_into(view)
             if count == 0:
@@ -61,10 +62,8 @@ class Line:
 
     def hang_up(self) -> None:
         """Whoever waits on the line, on either side, is told that it is over."""
-        try:
+        with suppress(OSError):  # the other side was first
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side was first
 
     def close(self) -> None:
         """By the thread that uses it: nothing is held open afterwards."""
@@ -76,7 +75,7 @@ class Line:
     def _send(self) -> None:
         while (leaving := self._outgoing.get()) is not None:
             try:
-                self._socket.sendall(memoryview(leaving.x.numpy()))
+                self._socket.sendall(leaving.x.numpy().data)
             except OSError as error:
                 leaving.left.set_exception(error)
             else:

@@ -13,11 +13,11 @@ import torch
 
 from millstream.core.envelope import Envelope
 from millstream.core.errors import EnvelopeRefused, MeshError, MeshGivenUp, MeshLost
+from millstream.runtime import recovery
 from millstream.runtime.hang_report import KEPT_REPORTS, describe_rank, write_report
 from millstream.runtime.link import Answer
 from millstream.runtime.mesh import refused
 from millstream.runtime.mesh_batch import MeshBatch
-from millstream.runtime import recovery
 from millstream.runtime.recovery import MAX_KILLED, MAX_LOSSES, MeshTransport
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.test_wire import envelope
