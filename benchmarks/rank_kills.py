@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
-from pathlib import Path
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from benchmarks.report import write_report
+from tests.dist.meshes import ranks_of
 from tests.server.serve_process import wait_until_ready
 from tests.server.serving import PATIENCE_S, Client
 
@@ -120,14 +120,6 @@ class Server:
         """Descriptors and threads."""
         return len(os.listdir(f"/proc/{self.pid}/fd")), len(os.listdir(f"/proc/{self.pid}/task"))
 
-    def ranks(self) -> list[int]:
-        """Processes that its own server of processes has forked."""
-        parents = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        return sorted(child for child, parent in parents.items() if parents.get(parent) == self.pid)
-
 
 @contextmanager
 def serving(model: str, weights: str) -> Iterator[Server]:
@@ -197,7 +189,7 @@ class Run:
     def _kill(self) -> float:
         while True:
             with suppress(ProcessLookupError, IndexError):
-                os.kill(self.chance.choice(self.server.ranks()), signal.SIGKILL)
+                os.kill(self.chance.choice(ranks_of(self.server.pid)), signal.SIGKILL)
                 return time.monotonic()
             time.sleep(0.005)  # between two meshes
 

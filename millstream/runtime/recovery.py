@@ -104,6 +104,7 @@ class MeshTransport:
         self._weights = b""
         self._mending = ""
         """Why a mesh is being brought back, or cannot be."""
+        self._given_up = False
         self.when_lost: Callable[[], None] = lambda: None
         """Called when the mesh is lost, on whichever thread finds out: one at rest may be mended before a chunk needs it."""
         self._mesh = self._launched()
@@ -165,9 +166,10 @@ class MeshTransport:
         return self._weights
 
     def mend(self) -> None:
-        """Bring the mesh back, if it was lost while nothing was under way."""
-        if self._mesh.link.lost is not None and not self._flights:
-            self._recover(self._mesh.link.lost)
+        """Bring the mesh back, if it was lost while nothing was under way. Not one that was given up or is being closed."""
+        lost = self._mesh.link.lost
+        if lost is not None and not (self._flights or self._given_up or self._closing.is_set()):
+            self._recover(lost)
 
     def interrupt(self) -> None:
         """A mesh that is lost is not brought back from now on; one that is being brought back is let go of. Chunks that a sound
@@ -231,7 +233,7 @@ class MeshTransport:
         try:
             self._bring_back(lost)
         except MeshGivenUp as hopeless:
-            self._mending = str(hopeless)
+            self._mending, self._given_up = str(hopeless), True
             raise
         self.recoveries += 1
         self._cold = {session.id for session in self._watched()}

@@ -94,7 +94,7 @@ class Service:
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
-            engine.mesh.when_lost = partial(self._soon, self._mend)
+            engine.mesh.when_lost = partial(self._soon, engine.mesh.mend)  # even if nobody streams
 
     @property
     def trouble(self) -> str:
@@ -362,11 +362,6 @@ class Service:
             self._fail(seat, error)
             return False
         return True
-
-    def _mend(self) -> None:
-        """A mesh that is lost while nobody streams is brought back at once: whoever comes next finds it there."""
-        if self.engine.mesh is not None and not self._over:
-            self.engine.mesh.mend()
 
     def _soon(self, job: Callable[[], None]) -> None:
         """On the engine's thread, between turns."""

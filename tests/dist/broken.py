@@ -198,7 +198,7 @@ def breaks_its_graph(config: MeshConfig, number: int, meeting: Meeting) -> None:
 
 
 def dies_while_starting(config: MeshConfig, number: int, meeting: Meeting, *, point: str, who: int, deaths: Path) -> None:
-    """One rank that is killed at a point of its start, as often as there are files in `deaths`."""
+    """One rank that is killed, or stopped, at a point of its start, as often as there are files in `deaths`."""
 
     def die_here(honest: Callable[..., Any]) -> Callable[..., Any]:
         def dying(*args: Any, **options: Any) -> Any:
@@ -210,6 +210,8 @@ def dies_while_starting(config: MeshConfig, number: int, meeting: Meeting, *, po
     if number == who:
         if point == "begins":
             _die_once(deaths)
+        elif point == "stands still":
+            _die_once(deaths, signal.SIGSTOP)
         elif point == "checks":
             Standing.check = die_here(Standing.check)
         else:
@@ -218,10 +220,10 @@ def dies_while_starting(config: MeshConfig, number: int, meeting: Meeting, *, po
     rank.run_rank(config, number, meeting)
 
 
-def _die_once(deaths: Path) -> None:
-    for death in deaths.iterdir():
+def _die_once(deaths: Path, sent: signal.Signals = signal.SIGKILL) -> None:
+    for death in list(deaths.iterdir())[:1]:
         death.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), sent)
 
 
 def waits_while_starting(config: MeshConfig, number: int, meeting: Meeting, *, gate: Path) -> None:

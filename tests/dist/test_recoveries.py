@@ -78,6 +78,7 @@ def join(service: Service, name: str, **terms: Any) -> Owner:
     ("who", "point"),
     [
         (WORKER, "begins"),
+        (WORKER, "stands still"),
         (WORKER, "reads weights"),
         (LEADER, "joins"),
         (WORKER, "makes groups"),
