@@ -126,7 +126,13 @@ def serving(model: str, weights: str) -> Iterator[Server]:
     options = ["--model", model, "--weights", weights, "--device", "cpu", "--dtype", "float32", "--topology", TOPOLOGY]
     with tempfile.TemporaryDirectory() as data:
         command = [sys.executable, "-m", "millstream", "serve", "--port", "0", "--data", data, *options]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for this program
+        ) as process:
             try:
                 assert process.stdout is not None
                 url = process.stdout.readline().strip()

@@ -105,8 +105,7 @@ class MeshTransport:
         self._mending = ""
         """Why a mesh is being brought back, or cannot be."""
         self._given_up = False
-        self.when_lost: Callable[[], None] = lambda: None
-        """Called when the mesh is lost, on whichever thread finds out: one at rest may be mended before a chunk needs it."""
+        self._when_lost: Callable[[], None] = lambda: None
         self._mesh = self._launched()
         self._stands_since = time.monotonic()
         self._flights: deque[Flight] = deque()
@@ -165,6 +164,12 @@ class MeshTransport:
         """What the mesh's weights add to the model's fingerprint, whether or not it is there at the moment."""
         return self._weights
 
+    def attend(self, when_lost: Callable[[], None]) -> None:
+        """Somebody looks after the mesh from now on. `when_lost` is called on whichever thread finds out: one at rest may be
+        mended before a chunk needs it."""
+        self._when_lost = when_lost
+        self._closing.clear()
+
     def mend(self) -> None:
         """Bring the mesh back, if it was lost while nothing was under way. Not one that was given up or is being closed."""
         lost = self._mesh.link.lost
@@ -172,8 +177,8 @@ class MeshTransport:
             self._recover(lost)
 
     def interrupt(self) -> None:
-        """A mesh that is lost is not brought back from now on; one that is being brought back is let go of. Chunks that a sound
-        mesh has are not disturbed."""
+        """A mesh that is lost is not brought back until somebody attends to it again; one that is being brought back is let go
+        of. Chunks that a sound mesh has are not disturbed."""
         self._closing.set()
         if self.trouble:
             self._mesh.lose(MeshLost("the mesh is being closed"))
@@ -276,7 +281,7 @@ class MeshTransport:
 
     def _noticed(self) -> None:
         if not self._closing.is_set():
-            self.when_lost()
+            self._when_lost()
 
     def _watched(self) -> list[Recoverable]:
         """All at once: others open sessions meanwhile."""

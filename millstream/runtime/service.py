@@ -94,7 +94,7 @@ class Service:
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
-            engine.mesh.when_lost = partial(self._soon, engine.mesh.mend)  # even if nobody streams
+            engine.mesh.attend(partial(self._soon, engine.mesh.mend))  # even if nobody streams
 
     @property
     def trouble(self) -> str:

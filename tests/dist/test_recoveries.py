@@ -212,7 +212,7 @@ def test_sessions_that_are_opened_while_the_mesh_is_brought_back_go_on_with_the_
         first.wait_for(Pictured, lambda found: len(found) > 2)
 
 
-def test_a_rank_that_is_killed_while_the_server_warms_up_is_one_clear_error_and_leaves_nobody() -> None:
+def test_a_rank_that_is_killed_while_the_server_warms_up_costs_a_stall() -> None:
     with mesh_engine() as engine:
         pids = sorted(mesh_of(engine).crew.pids.values())  # type: ignore[union-attr]
         service = Service(engine, admission=AdmissionConfig(memory_bytes=10), session_bytes=lambda config: 1)

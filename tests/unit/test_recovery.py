@@ -171,7 +171,7 @@ def test_a_mesh_at_rest_is_mended_before_a_chunk_needs_it_and_says_so_meanwhile(
     told = list[str]()
     made, (first, second) = transport(FakeLink(), FakeLink())
     second.wait = lambda: told.append(made.trouble)
-    made.when_lost = lambda: told.append("lost")
+    made.attend(lambda: told.append("lost"))
     first.lose(MeshLost("rank 1 was killed"))
     first.link.when_lost()
     made.mend()
