@@ -23,14 +23,15 @@ from millstream.core.controls import WeightedPrompt
 from millstream.core.envelope import Envelope, Result
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
-from millstream.core.topology import FRONT, LEADER, Topology
-from millstream.parallel.groups import create_groups
+from millstream.core.topology import FRONT, LEADER
 from millstream.wire.framing import Orders
 from millstream.wire.packing import pack_deliveries, pack_parcels, unpack_deliveries, unpack_parcels
+from millstream.wire.pairing import HERE, Door, Way, call
 from millstream.wire.parcel import Delivery, Parcel, digest
 from millstream.wire.process import Wire
 
 MODEL = find_model("wan2.1-t2v-14b")
+MEET_S = 10.0
 WARM_UP, REPEATS = 20, 200
 
 
@@ -93,14 +94,17 @@ def bare(rank: int, sent: Parcel) -> list[float]:
 def run(rank: int, store: str, answers: multiprocessing.Queue[dict[str, list[float]]]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    groups = create_groups(Topology.parse("front+1"), rank)
     sent = parcel(with_tensors=True)
     times = bare(rank, sent)
-    wire = Wire(groups.pair, LEADER if rank == FRONT else FRONT)
-    if rank == FRONT:
-        answers.put(front(wire, sent) | {"bare": times})
+    door = Door(HERE) if rank == FRONT else None
+    told: list[Way | None] = [door and door.way]
+    dist.broadcast_object_list(told, src=FRONT)
+    way = told[0]
+    assert way is not None, "the front tells the leader the way"
+    if door is not None:
+        answers.put(front(Wire(door.admit(MEET_S), LEADER), sent) | {"bare": times})
     else:
-        leader(wire)
+        leader(Wire(call(way, MEET_S), FRONT))
 
 
 def main() -> None:

@@ -98,7 +98,16 @@ class MeshError(MillstreamError):
 
 
 class MeshLost(MeshError):
-    """A mesh that worked and does not any more. What it held can be built again from what the front holds."""
+    """A mesh that worked, or was about to, and does not any more. What it held can be built again from what the front holds."""
+
+    def __init__(self, reason: str, *, from_outside: bool = False) -> None:
+        """`from_outside`: a rank was killed or stopped, which says little about the chunk that it was at work on."""
+        super().__init__(reason)
+        self.from_outside = from_outside
+
+
+class MeshGivenUp(MeshError):
+    """A mesh that cannot be brought back: no session can go on."""
 
 
 class TraceError(MillstreamError):

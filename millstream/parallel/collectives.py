@@ -23,14 +23,13 @@ from torch.distributed import _functional_collectives as functional
 from millstream.core.errors import CollectiveRefused
 
 Kind = Literal["sum", "exchange", "collect", "broadcast", "gather", "send", "receive"]
-Purpose = Literal["start-up", "transport", "mesh"]
+Purpose = Literal["start-up", "mesh"]
 
 ALLOWED: dict[Purpose, frozenset[Kind]] = {
     "start-up": frozenset({"gather"}),
-    "transport": frozenset({"send", "receive"}),
     "mesh": frozenset({"sum", "exchange", "collect", "broadcast", "gather", "send", "receive"}),
 }
-"""What a group is for. The world is for checks at the start, front and leader only send and receive."""
+"""What a group is for. The world is for checks at the start."""
 
 INSIDE: frozenset[Kind] = frozenset({"sum", "exchange", "collect"})
 """What a block may do; everything else belongs between model calls."""
@@ -186,7 +185,7 @@ class RankGroup:
             return x
         wire = self._on_wire(x)
         with self._called("broadcast", what, x):
-            dist.broadcast(wire, src=source, group=self._backend)
+            dist.broadcast(wire, group_src=self.ranks.index(source), group=self._backend)
         return self._back(wire, x)
 
     def gather(self, item: Any, what: str) -> list[Any]:
@@ -203,13 +202,13 @@ class RankGroup:
         """Begin to send to the rank numbered `to` in the world."""
         self._refuse("send", what, to)
         called, wire = self._begin("send", what, x), self._on_wire(x)
-        return Pending(x, dist.isend(wire, dst=to, group=self._backend), called, sent=wire)
+        return Pending(x, dist.isend(wire, group_dst=self.ranks.index(to), group=self._backend), called, sent=wire)
 
     def receive(self, x: Tensor, *, source: int, what: str) -> Pending:
         """Begin to receive into `x` from the rank numbered `source` in the world."""
         self._refuse("receive", what, source)
         called, wire = self._begin("receive", what, x), self._on_wire(x)
-        work = dist.irecv(wire, src=source, group=self._backend)
+        work = dist.irecv(wire, group_src=self.ranks.index(source), group=self._backend)
         return Pending(wire, work, called, onto=None if wire is x else x)
 
     @property

@@ -1,8 +1,8 @@
 """The groups of a topology's ranks. Every rank makes every group here, in this order, whether it is in it or not.
 
-`world` is for checks at the start, `pair` for envelopes between front and leader, `mesh` for the leader's broadcasts,
-`stage` for what the blocks of a stage sum and exchange, `lane` for activations from one stage to the next, `back` for flows
-from the last stage to the others: apart from the lane, so that neither waits for the other's turn.
+`world` is for checks at the start, `mesh` for the leader's broadcasts, `stage` for what the blocks of a stage sum and exchange,
+`lane` for activations from one stage to the next, `back` for flows from the last stage to the others: apart from the lane, so
+that neither waits for the other's turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from millstream.parallel.collectives import Purpose, RankGroup, Record
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Groups:
     world: RankGroup
-    pair: RankGroup
     mesh: RankGroup
     stages: tuple[RankGroup, ...]
     lanes: tuple[RankGroup, ...]
@@ -45,24 +44,30 @@ class Groups:
 
 
 def create_groups(topology: Topology, rank: int = 0, *, timeout_s: float = 60.0) -> Groups:
-    """Needs an initialised process group of the topology's world, except for `local`, where every group is this process.
+    """Needs an initialised process group of the mesh's ranks, the front among them or not, except for `local`, where every
+    group is this process. The front is in no group but the world, and need not be in that.
 
     A collective that waits longer than `timeout_s` fails on the rank that waits.
     """
     record = Record()
+    first = 0 if topology.is_local else topology.world_size - dist.get_world_size()
 
     def made(name: str, purpose: Purpose, ranks: Sequence[int]) -> RankGroup:
-        handle = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s)) if len(ranks) > 1 else None
+        places, timeout = [each - first for each in ranks], timedelta(seconds=timeout_s)
+        handle = dist.new_group(places, timeout=timeout) if len(ranks) > 1 else None
         here = handle if rank in ranks else None
         through_host = here is not None and "nccl" not in str(dist.get_backend_config(here))
         return RankGroup(name, purpose, tuple(ranks), rank, here, record, through_host)
 
     if not topology.is_local:
-        found = dist.get_world_size(), dist.get_rank()
-        assert found == (topology.world_size, rank), f"{topology} on rank {rank}, the process group has (size, rank) {found}"
+        assert first in (FRONT, LEADER), (
+            f"{topology} has {topology.world_size} ranks, the process group {dist.get_world_size()}"
+        )
+        assert dist.get_rank() == rank - first, (
+            f"rank {rank} is rank {dist.get_rank()} of a process group that begins at {first}"
+        )
     return Groups(
-        world=made("world", "start-up", range(topology.world_size)),
-        pair=made("pair", "transport", (0,) if topology.is_local else (FRONT, LEADER)),
+        world=made("world", "start-up", range(first, topology.world_size)),
         mesh=made("mesh", "mesh", topology.mesh_ranks),
         stages=tuple(made(f"stage{stage}", "mesh", topology.stage_ranks(stage)) for stage in range(topology.pp)),
         lanes=tuple(made(f"lane{lane}", "mesh", topology.lane_ranks(lane)) for lane in range(topology.stage_size)),

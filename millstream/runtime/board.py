@@ -2,7 +2,8 @@
 
 A key-value store that lives in the front's process: when the front dies, the board is gone and everybody notices. Under
 torchrun it lives with the agent of the first machine. Nothing here waits inside the store: whoever wants a key asks for it
-again and again, so that a missing rank is a message and not a hang.
+again and again, so that a missing rank is a message and not a hang; and when the front closes it, everybody who waits in it
+is told at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistError
 from torch.distributed.distributed_c10d import PrefixStore
 
-from millstream.core.errors import MeshError
+from millstream.core.errors import MeshError, MeshLost
 
 POLL_S = 0.02
 
@@ -36,8 +37,8 @@ class Meeting:
 class Board:
     def __init__(self, store: TCPStore, meeting: Meeting) -> None:
         self.meeting = meeting
-        self._server = store  # an outer store does not keep its inner one alive
-        self.store = PrefixStore(f"mesh{meeting.incarnation}", store)
+        self._stores: tuple[PrefixStore, TCPStore] | None = (PrefixStore(f"mesh{meeting.incarnation}", store), store)
+        """The second is what the first looks into, and does not keep alive by itself."""
 
     @classmethod
     def host(cls, address: str = "127.0.0.1", port: int = 0) -> Board:
@@ -67,6 +68,18 @@ class Board:
                 f"nobody answers at {meeting.host}:{meeting.port} within {timeout_s:g} s; is the front running and reachable?"
             ) from None
         return cls(store, meeting)
+
+    @property
+    def store(self) -> PrefixStore:
+        stores = self._stores
+        if stores is None:
+            raise MeshLost("the board of this mesh is closed")
+        return stores[0]
+
+    def close(self) -> None:
+        """Nothing more is said here. Where this process hosts the store, that ends with it: whoever waits inside, on a
+        connection of its own, fails at once."""
+        self._stores = None
 
     def another(self, timeout_s: float) -> Board:
         """A connection of its own to the same board, for whoever may wait inside the store."""

@@ -99,9 +99,11 @@ def _scaled(geometry: Geometry, measured: Mapping[Geometry, Sequence[_Sample]], 
 
 
 def _upper(samples: Sequence[_Sample], now: float) -> float:
-    """The smallest time that covers QUANTILE of the weight, and no less than the middle of the latest."""
+    """The smallest time that covers QUANTILE of the weight, and no less than the middle of the latest. The slowest of several
+    is left out: one chunk alone may have waited for anything."""
     latest = sorted(sample.seconds for sample in list(samples)[-LATEST:])
     weighted = sorted((sample.seconds, 0.5 ** ((now - sample.at) / HALF_LIFE_S)) for sample in samples)
+    weighted = weighted[:-1] if len(weighted) > LATEST else weighted
     target, covered = QUANTILE * sum(weight for _, weight in weighted), 0.0
     for seconds, weight in weighted:
         covered += weight

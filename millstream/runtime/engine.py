@@ -93,9 +93,10 @@ class Engine:
         self.model = accelerate(self._loaded(offload_text=offload_text), self.speed)
         stopwatch = Stopwatch(self.device)
         self._generator = self._generator_here(stopwatch) if topology.is_local else None
-        self._mesh = None if topology.is_local else self._launched(launch, limits)
+        self.mesh = None if topology.is_local else self._launched(launch, limits)
+        """Where the generator is spread over ranks."""
         self._parts = SharedParts(
-            transport=self._mesh or LocalTransport(self.generator),
+            transport=self.mesh or LocalTransport(self.generator),
             vae=place_vae(self.model.vae, self.vae_devices, self.device),
             read_prompts=self.model.text,
             latent_channels=self.spec.dit.channels,
@@ -106,8 +107,8 @@ class Engine:
             calm=self.spec.calm,
             decode_stream=torch.cuda.Stream(self.device) if self.speed.decode_stream else None,
         )
-        if self._mesh is not None:
-            self._warm_up(self._mesh)
+        if self.mesh is not None:
+            self._warm_up(self.mesh)
 
     @property
     def generator(self) -> Generator:
@@ -138,20 +139,20 @@ class Engine:
 
     def close(self) -> None:
         """Let the mesh go, where there is one; no process is left."""
-        if self._mesh is not None:
-            self._mesh.close()
+        if self.mesh is not None:
+            self.mesh.close()
 
     def fingerprint(self) -> str:
         """Of all the model's weights, wherever they are."""
-        if self._mesh is None:
+        if self.mesh is None:
             return self.model.fingerprint()
         here = {part: self.model.records(part) for part in ("vae", "text")}
-        return fingerprint_of(here | {"dit": self._mesh.weights()})
+        return fingerprint_of(here | {"dit": self.mesh.weights()})
 
     def held_bytes(self) -> int:
         """Keys, values and prompts of all sessions on one device of the generator."""
-        if self._mesh is not None:
-            return self._mesh.held_bytes
+        if self.mesh is not None:
+            return self.mesh.held_bytes
         return sum(cache.num_bytes for cache in list(self.generator.caches.values()))
 
     @property
@@ -216,8 +217,8 @@ class Engine:
             feed=frames if frames is None or isinstance(frames, LiveFeed) else FrameFeed(frames),
             journal=journal,
         )
-        if self._mesh is not None:
-            self._mesh.watch(session)
+        if self.mesh is not None:
+            self.mesh.watch(session)
         return session
 
     def preview_for(self, config: StreamConfig) -> TinyDecoder | None:
@@ -232,16 +233,16 @@ class Engine:
     def offload(self, session: Session) -> None:
         """Keep a session that stands still in host memory."""
         host = torch.device("cpu")
-        if self._mesh is not None:
-            self._mesh.tell("OFFLOAD", session.id)
+        if self.mesh is not None:
+            self.mesh.tell("OFFLOAD", session.id)
         else:
             self.generator.move(session.id, host)
         session.move(host)
 
     def bring_back(self, session: Session) -> None:
         """The opposite: it goes on to the same bits."""
-        if self._mesh is not None:
-            self._mesh.tell("RESTORE", session.id)
+        if self.mesh is not None:
+            self.mesh.tell("RESTORE", session.id)
         else:
             self.generator.move(session.id, self.device)
         session.move(self.device)

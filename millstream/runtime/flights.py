@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from millstream.core.errors import MeshGivenUp
 from millstream.runtime.decoding import Arrived
 from millstream.runtime.engine import Engine
 from millstream.runtime.ports import Posted
@@ -207,8 +208,10 @@ class Flights:
 
 
 def _wait(posted: Posted) -> tuple[list[Delivery], Exception | None]:
-    """What came back, or why nothing did."""
+    """What came back, or why nothing did. Without a mesh no session can go on: that is not one of them failing."""
     try:
         return posted.result(), None
+    except MeshGivenUp:
+        raise
     except Exception as error:
         return [], error

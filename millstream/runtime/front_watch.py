@@ -1,7 +1,8 @@
-"""The front's eye on its mesh: says that the front lives, sees who does not, and ends a mesh that cannot go on.
+"""The front's eye on its mesh: says that the front lives, and sees who does not.
 
 A rank whose process is gone, that has been silent for the window, or that works on one chunk for too long, is the end of the
-whole mesh: the others wait for it. Before a mesh that hangs is killed, every rank is asked what it is doing.
+whole mesh: the others wait for it. Of a mesh that hangs, every rank is asked what it is doing. Then the mesh is said to be
+lost, wherever it was: at work, at rest or about to begin.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
+from millstream.core.errors import MeshLost
 from millstream.core.topology import FRONT
 from millstream.runtime.board import Board
-from millstream.runtime.crew import Crew
+from millstream.runtime.crew import FROM_OUTSIDE, Crew, spelled
 from millstream.runtime.hang_report import describe_rank, write_report
 from millstream.runtime.mesh_config import MeshConfig
 from millstream.runtime.rank import PEER_GONE
@@ -27,51 +30,56 @@ GATHER_S = 0.3
 
 
 class FrontWatch:
-    def __init__(self, config: MeshConfig, board: Board, crew: Crew | None) -> None:
-        """`crew` are the processes on this machine, None where somebody else starts them."""
+    def __init__(self, config: MeshConfig, board: Board, crew: Crew | None, *, lost: Callable[[MeshLost], None]) -> None:
+        """`crew` are the processes on this machine, None where somebody else starts them. `lost` is called once; then there is
+        nothing left to watch."""
         self.waiting_since: Callable[[], float | None] = lambda: None
         """Since when, by `time.monotonic`, the mesh owes an answer."""
-        self._config, self._board, self._crew = config, board, crew
-        self._problem = ""
+        self._config, self._board, self._crew, self._lost = config, board, crew, lost
+        self._problem: MeshLost | None = None
         self._stopped = threading.Event()
         self._beats: dict[int, tuple[object, float]] = {}
         self._ranks = config.topology.mesh_ranks
         self._thread = threading.Thread(target=self._run, name="millstream-watch", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         self._stopped.set()
         self._thread.join()
 
-    def why(self, symptom: str) -> str:
-        """The best reason there is for what the link has noticed; kills what is left of the mesh."""
-        if self._stopped.is_set():
-            return symptom
-        deadline = time.monotonic() + GATHER_S
-        while not self._problem and time.monotonic() < deadline:
+    def why(self, symptom: str) -> MeshLost:
+        """The best reason there is for what the link has noticed."""
+        deadline = time.monotonic() + 2 * GATHER_S
+        while self._problem is None and not self._stopped.is_set() and time.monotonic() < deadline:
             time.sleep(TICK_S)
-        reason = self._told() or self._problem or symptom
-        if self._crew is not None:
-            self._crew.kill()
-        return reason
+        return self._problem or MeshLost(symptom)
 
     def _run(self) -> None:
-        count = 0
-        while not self._stopped.wait(TICK_S):
-            if count * TICK_S % self._config.limits.heartbeat_s < TICK_S:
-                self._board.post(f"beat/{FRONT}", count)
-            count += 1
-            hang = self._hang()
-            gone = self._crew.ended() if self._crew is not None else {}
-            if hang:
-                self._report(hang)
-            if hang or gone:
-                self._problem = hang or _spelled(gone)
-                if self._crew is not None:
-                    time.sleep(GATHER_S)
-                    self._problem = self._told() or self._problem
-                    self._crew.kill()
-                return
+        with suppress(MeshLost):  # somebody else has lost the mesh, and closed the board
+            count = 0
+            while self._problem is None and not self._stopped.wait(TICK_S):
+                if count * TICK_S % self._config.limits.heartbeat_s < TICK_S:
+                    self._board.post(f"beat/{FRONT}", count)
+                count += 1
+                self._problem = self._hang() or self._gone()
+        if self._problem is not None:
+            self._lost(self._problem)
+
+    def _gone(self) -> MeshLost | None:
+        """Who is not there any more, and why, as soon as that is known."""
+        if self._crew is None or not self._crew.codes():
+            return None
+        deadline = time.monotonic() + GATHER_S
+        while len(codes := self._crew.codes()) < len(self._ranks) and not self._told() and time.monotonic() < deadline:
+            time.sleep(TICK_S / 10)
+        told = self._told()
+        if told:
+            return MeshLost(told)
+        first = {rank: code for rank, code in codes.items() if code != GAVE_UP} or codes
+        said = "; ".join(f"rank {rank} {spelled(code)}" for rank, code in first.items())
+        return MeshLost(said, from_outside=FROM_OUTSIDE.issuperset(first.values()))
 
     def _told(self) -> str:
         """What a rank that knows why said on the board; those that only lost a peer do not know."""
@@ -80,36 +88,46 @@ class FrontWatch:
                 return f"rank {rank}: {reason}"
         return ""
 
-    def _hang(self) -> str:
-        """Who is silent, or what takes too long; empty if all is well."""
-        now, limits = time.monotonic(), self._config.limits
-        for rank in self._ranks:
-            beat = self._board.read(f"beat/{rank}")
-            if beat is None:
-                continue
-            if beat != self._beats.get(rank, (None,))[0]:
+    def _hang(self) -> MeshLost | None:
+        """Who is silent, or what takes too long; written down."""
+        silent, since = self._silent(), self.waiting_since()
+        limits = self._config.limits
+        if silent is not None:
+            reason = f"rank {silent} has been silent for {limits.window_s:g} s"
+        elif since is not None and time.monotonic() - since > limits.hang_s:
+            reason = f"the mesh has not answered for {limits.hang_s:g} s"
+        else:
+            return None
+        self._report(reason)
+        return MeshLost(reason, from_outside=silent is not None)
+
+    def _silent(self) -> int | None:
+        """The first rank that has said nothing for the window. Those of one machine begin together: once one has spoken, the
+        others are waited for no longer than that."""
+        now = time.monotonic()
+        beats = {rank: self._board.read(f"beat/{rank}") for rank in self._ranks}
+        if self._crew is None or not any(beats.values()):
+            beats = {rank: beat for rank, beat in beats.items() if beat is not None}
+        for rank, beat in beats.items():
+            if rank not in self._beats or beat != self._beats[rank][0]:
                 self._beats[rank] = beat, now
-            elif now - self._beats[rank][1] > limits.window_s:
-                return f"rank {rank} has been silent for {limits.window_s:g} s"
-        since = self.waiting_since()
-        if since is not None and now - since > limits.hang_s:
-            return f"the mesh has not answered for {limits.hang_s:g} s"
-        return ""
+            elif now - self._beats[rank][1] > self._config.limits.window_s:
+                return rank
+        return None
 
     def _report(self, reason: str) -> None:
         """Ask every rank what it is doing and write it down; who does not answer is known by its last sign of life."""
         self._board.post("report", reason)
         time.sleep(min(2.0, 2 * self._config.limits.heartbeat_s))
         found = {rank: self._board.read(f"report/{rank}") for rank in self._ranks}
-        told = {rank: text for rank, text in found.items() if text is not None}
-        told[FRONT] = describe_rank(FRONT, None, "watching")
-        silent = [rank for rank, text in found.items() if text is None]
-        told |= {rank: f"rank {rank}, when last heard: {self._beats.get(rank, ('never',))[0]}" for rank in silent}
-        path = write_report(self._config.reports, reason, told)
-        log.error("%s; what each rank was doing is in %s", reason, path)
+        told: Mapping[int, str] = {rank: text or self._last_sign(rank) for rank, text in found.items()}
+        try:
+            path = write_report(self._config.reports, reason, {**told, FRONT: describe_rank(FRONT, None, "watching")})
+        except OSError as error:  # a full disk does not keep a mesh that hangs
+            log.error("%s; what each rank was doing cannot be written: %s", reason, error)
+        else:
+            log.error("%s; what each rank was doing is in %s", reason, path)
 
-
-def _spelled(gone: Mapping[int, str]) -> str:
-    """Who went first is told from who left because of it."""
-    first = {rank: how for rank, how in gone.items() if not how.endswith(f" {GAVE_UP}")}
-    return "; ".join(f"rank {rank} {how}" for rank, how in (first or gone).items())
+    def _last_sign(self, rank: int) -> str:
+        beat, _ = self._beats.get(rank, (None, 0.0))
+        return f"rank {rank}, when last heard: {beat or 'never'}"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
-import torch.distributed as dist
 
-from millstream.core.errors import ConfigError, MeshError
+from millstream.core.errors import ConfigError, MeshGivenUp, MeshLost
 from millstream.core.topology import FRONT, Topology
-from millstream.parallel.groups import Groups
 from millstream.runtime.board import Board, Meeting
 from millstream.runtime.crew import Crew, Run
 from millstream.runtime.first_split import FRONT_WORK
 from millstream.runtime.front_watch import FrontWatch
 from millstream.runtime.link import MeshLink
 from millstream.runtime.mesh_config import MeshConfig
-from millstream.runtime.rank import WEIGHTS, compare_with_all, join_groups, rank_device, run_rank
+from millstream.runtime.rank import DOOR, WEIGHTS, compare_with_all, rank_device, run_rank
 from millstream.runtime.startup import facts_of
+from millstream.wire.line import Line
+from millstream.wire.pairing import Door
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ def placement() -> Placement | None:
 
 
 class LaunchedMesh:
-    """A mesh that is ready, or an error that says why it is not."""
+    """A mesh that is being started. It may be lost or closed at any moment, before it is ready too."""
 
     def __init__(
         self,
@@ -78,52 +78,61 @@ class LaunchedMesh:
         local_rank: int | None = None,
     ) -> None:
         """`run` is what a process of the mesh does; None where somebody else starts them."""
-        if dist.is_initialized():
-            raise MeshError("this process is the front of a mesh already; close its engine first")
         self._config, self._board = config, board
         self._local_rank = local_rank
         board.claim(FRONT)
         board.post(f"{FRONT_WORK}/{FRONT}", config.front_s)
+        self._door = Door(board.meeting.host)
+        board.post(f"{DOOR}/{FRONT}", asdict(self._door.way))
         self.crew = Crew(run, config, board.meeting) if run is not None else None
-        self._watch = FrontWatch(config, board, self.crew)
+        self._watch = FrontWatch(config, board, self.crew, lost=self.lose)
         self.link = MeshLink(self._join, device=device, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
         self._watch.waiting_since = lambda: self.link.waiting_since
-        try:
-            self._wait_until_ready()
-        except BaseException:  # an interrupt, too, leaves nobody behind
-            self.close()
-            raise
+        self._watch.start()
 
-    def _wait_until_ready(self) -> None:
+    def wait(self) -> None:
+        """Until it is ready. Raises `MeshLost` if it will never be."""
         limits = self._config.limits
         if not self.link.ready.wait(limits.start_s + limits.hang_s):
-            raise MeshError(f"the mesh was not ready within {limits.start_s + limits.hang_s:g} s")
+            raise MeshLost(f"the mesh was not ready within {limits.start_s + limits.hang_s:g} s")
         if self.link.lost:
-            raise MeshError(str(self.link.lost))
+            raise self.link.lost
+
+    def lose(self, lost: MeshLost) -> None:
+        """It is over, and whoever waits for it is told, wherever that is."""
+        self.link.lose(lost)
+        if self.crew is not None:
+            self.crew.kill()
+        self._board.close()
+        self._door.shut()
 
     def weights(self) -> bytes:
         """What the DiT adds to the model's fingerprint."""
         return bytes.fromhex(self._board.read(WEIGHTS))
 
     def close(self) -> None:
-        """Nobody is left afterwards: those who do not leave when asked to are killed."""
+        """Nobody is left afterwards, and nothing is held open: those who do not leave when asked to are killed."""
         self._watch.stop()
-        limits, was_lost = self._config.limits, self.link.lost is not None
-        left = self.link.close(limits.stop_s) and not was_lost
+        stop_s = self._config.limits.stop_s
+        works = self.link.ready.is_set() and self.link.lost is None
+        if not works or not self.link.leave(stop_s):
+            stop_s = 0.0
         if self.crew is not None:
-            self.crew.wait(limits.stop_s if left else 0.0)
-            self.crew.kill()
-        if not self.link.close(limits.stop_s):
-            raise MeshError("a thread hangs in the process group; stop this program and start it again")
+            self.crew.wait(stop_s)
+            self.crew.close()
+        self._board.close()
+        self._door.shut()
+        self.link.close()
+        self._door.close()
 
-    def _join(self) -> Groups:
+    def _join(self) -> Line:
         """On the link's thread."""
-        config, limits = self._config, self._config.limits
+        config = self._config
         _, backend = rank_device(config, FRONT, self._local_rank)
         facts = facts_of(config, backend, None)
         for stage in ("start", "weights"):
             compare_with_all(self._board, FRONT, config, facts, stage)
-        return join_groups(self._board, config.topology, FRONT, limits, backend=backend)
+        return self._door.admit(config.limits.start_s)
 
 
 Launch = Callable[[MeshConfig, torch.device], Callable[[], LaunchedMesh]]
@@ -144,7 +153,7 @@ def joiner(place: Placement) -> Launch:
 
         def launch() -> LaunchedMesh:
             if joined:
-                raise MeshError(f"{joined[0].link.lost}; only torchrun can start these ranks again")
+                raise MeshGivenUp(f"{joined[0].link.lost}; only torchrun can start these ranks again")
             board = meet(place, config.limits.start_s)
             joined.append(LaunchedMesh(config, board, device=device, run=None, local_rank=place.local_rank))
             return joined[0]

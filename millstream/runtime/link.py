@@ -1,12 +1,12 @@
-"""The front's end of a mesh: a thread that owns the process group, and the only one that ever calls it.
+"""The front's end of a mesh: a thread that owns the line to its leader, and the only one that ever speaks on it.
 
     post ─► waiting (bounded) ─► send, receive ─► futures
     tell ─►
 
 Answers come in the order of what was sent. One message may leave while the one before it is not answered, so that the mesh
 finds it there when it is done. Meanwhile whoever posted does something else; that is where overlap comes from. When nothing is
-to do, the mesh hears that the front still wants it. A failure ends the thread: everything that waits then fails with
-`MeshLost`, and the group is not touched again.
+to do, the mesh hears that the front still wants it. A failure ends the thread, and whoever knows that the mesh is lost may say
+so while the thread waits for it: everything that waits then fails with `MeshLost`, and the line is closed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import torch
-import torch.distributed as dist
 
 from millstream.core.envelope import Action, instruction
 from millstream.core.errors import MeshLost, MillstreamError, WireError
 from millstream.core.topology import LEADER
-from millstream.parallel.groups import Groups
 from millstream.wire.conditioning import KnownConditionings
 from millstream.wire.framing import Answers, Frame
+from millstream.wire.line import Line
 from millstream.wire.packing import pack_instruction, pack_parcels, unpack_deliveries
 from millstream.wire.parcel import Delivery, Parcel
 from millstream.wire.process import Received, Waiting, Wire
@@ -69,17 +68,19 @@ class _Job:
 class MeshLink:
     def __init__(
         self,
-        join: Callable[[], Groups],
+        join: Callable[[], Line],
         *,
         device: torch.device,
         heartbeat_s: float,
-        why_lost: Callable[[str], str] = lambda reason: reason,
+        why_lost: Callable[[str], MeshLost] = MeshLost,
     ) -> None:
-        """`join` makes the groups, on the thread that will use them; `why_lost` may know better why they failed."""
+        """`join` makes the line, on the thread that will use it; `why_lost` may know better why that failed."""
         self.ready = threading.Event()
-        """The groups are made, or cannot be."""
+        """The line is there, or never will be."""
         self.lost: MeshLost | None = None
         """Why nothing more can be asked of this mesh."""
+        self.when_lost: Callable[[], None] = lambda: None
+        """Told once, on whichever thread finds out."""
         self.waiting_since: float | None = None
         """Since when, by `time.monotonic`, the leader owes an answer."""
         self._join, self._device, self._heartbeat_s, self._why_lost = join, device, heartbeat_s, why_lost
@@ -89,6 +90,7 @@ class MeshLink:
         self._closing = self._said_goodbye = False
         self._sequence = 0
         self._known = KnownConditionings()
+        self._line: Line | None = None
         self._thread = threading.Thread(target=self._run, name="millstream-link", daemon=True)
         self._thread.start()
 
@@ -110,13 +112,33 @@ class MeshLink:
             envelope = instruction(action, self._sequence + 1, session_id)
             return self._put(action, pack_instruction(envelope, sequence=self._sequence + 1), heard=heard)
 
-    def close(self, timeout_s: float) -> bool:
-        """Ask the mesh to leave. Whether the thread ended: one that did not holds the group, which nobody may touch then."""
+    def lose(self, lost: MeshLost) -> None:
+        """Nothing more can be asked of this mesh. Who waits for it learns so now, wherever the thread is."""
+        with self._changed:
+            if self.lost is not None:
+                return
+            self.lost = lost
+            for job in (*self._sent, *self._waiting):
+                job.future.set_exception(lost)
+            self._waiting.clear()
+            self._changed.notify_all()
+            if self._line is not None:
+                self._line.hang_up()
+        self.ready.set()
+        self.when_lost()
+
+    def leave(self, timeout_s: float) -> bool:
+        """Ask the mesh to leave. Whether it was told by then."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Let go of the mesh, whatever it does. No thread is left."""
+        self.lose(MeshLost("the mesh was closed"))
+        self._thread.join()
 
     def _put(self, what: str, frame: Frame, *, heard: bool) -> Future[Answer]:
         self._sequence += 1
@@ -132,24 +154,35 @@ class MeshLink:
 
     def _run(self) -> None:
         try:
-            wire = Wire(self._join().pair, LEADER)
-            self.ready.set()
-            while not self._said_goodbye:
-                self._send(wire)
-                self._hear(wire)
-            self._end("the mesh was closed")
+            line = self._join()
+            try:
+                self._speak(line)
+            finally:
+                line.close()
         except BaseException as error:
-            self._end(self._why_lost(_plain(error)))
-        finally:
-            self.ready.set()
-            if dist.is_initialized():
-                dist.destroy_process_group()
+            if self.lost is None:
+                self.lose(self._why_lost(_plain(error)))
+
+    def _speak(self, line: Line) -> None:
+        """Until goodbye is said, or the mesh is lost."""
+        with self._changed:
+            self._line = line
+        self.ready.set()
+        wire = Wire(line, LEADER)
+        while not self._said_goodbye and self.lost is None:
+            self._send(wire)
+            self._hear(wire)
+        self.lose(MeshLost("the mesh was closed"))
 
     def _send(self, wire: Wire) -> None:
         """What waits, as far as the leader takes it; a sign of life, or a goodbye, when nothing does."""
         with self._changed:
             pause_s = MOMENT_S if self._sent else self._heartbeat_s
-            self._changed.wait_for(lambda: self._waiting or (self._closing and not self._sent), timeout=pause_s)
+            self._changed.wait_for(
+                lambda: self.lost is not None or self._waiting or (self._closing and not self._sent), timeout=pause_s
+            )
+            if self.lost is not None:
+                return
             if not self._waiting and not self._sent:
                 self._said_goodbye = self._closing
                 self.tell("SHUTDOWN" if self._closing else "NOOP")
@@ -164,16 +197,17 @@ class MeshLink:
 
     def _hear(self, wire: Wire) -> None:
         """Wait until the oldest message is answered, or has left where no answer comes."""
-        if not self._sent:
+        if not self._sent or self.lost is not None:
             return
         job = self._sent[0]
         answer = self._answer(wire.receive(), job) if job.heard else None
         for part in job.leaving:
             part.wait()
-        self._sent.popleft()
-        self.waiting_since = time.monotonic() if self._sent else None
-        if answer is not None:
-            job.future.set_result(answer)
+        with self._changed:
+            self._sent.popleft()
+            self.waiting_since = time.monotonic() if self._sent else None
+            if answer is not None and self.lost is None:
+                job.future.set_result(answer)
 
     def _answer(self, received: Received, job: _Job) -> Answer:
         answers = received.message
@@ -188,15 +222,6 @@ class MeshLink:
             sent_s=job.sent_s,
             back_s=time.perf_counter(),
         )
-
-    def _end(self, reason: str) -> None:
-        with self._changed:
-            self.lost = MeshLost(reason)
-            for job in (*self._sent, *self._waiting):
-                job.future.set_exception(self.lost)
-            self._sent.clear()
-            self._waiting.clear()
-            self._changed.notify_all()
 
 
 def _plain(error: BaseException) -> str:

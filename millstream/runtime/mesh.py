@@ -27,7 +27,7 @@ from millstream.wire.conditioning import HeldConditionings
 from millstream.wire.framing import Answers, Orders, checksum_of, pack
 from millstream.wire.packing import PARTS, pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
 from millstream.wire.parcel import Delivery, Parcel
-from millstream.wire.process import Received, Wire
+from millstream.wire.process import Channel, Received, Wire
 
 log = logging.getLogger(__name__)
 
@@ -136,9 +136,9 @@ class MeshRank:
 
 
 class Leader:
-    def __init__(self, rank: MeshRank, groups: Groups, watchdog: Watchdog) -> None:
+    def __init__(self, rank: MeshRank, groups: Groups, front: Channel, watchdog: Watchdog) -> None:
         self._rank, self._watchdog = rank, watchdog
-        self._front = Wire(groups.pair, FRONT)
+        self._front = Wire(front, FRONT)
         self._everybody = Wire(Broadcast(groups.mesh), LEADER) if groups.mesh.size > 1 else None
         self._conditionings = HeldConditionings()
         self._sequence = 0

@@ -19,12 +19,13 @@ from millstream.core.errors import ControlError, MillstreamError, Overloaded, Un
 from millstream.runtime.admission import Admission
 from millstream.runtime.admission_types import Admitted, Answer, Queued, Refused, Request
 from millstream.runtime.engine import Engine
+from millstream.runtime.flights import Landing
 from millstream.runtime.heap import trim_heap
-from millstream.runtime.notices import Applied, Ended, Live, Rated, Tell, Waiting
+from millstream.runtime.notices import Applied, Ended, Live, Pictured, Rated, Tell, Waiting
 from millstream.runtime.rates import next_rate
 from millstream.runtime.scheduler import Scheduler
 from millstream.runtime.seats import OpenRequest, Seat, batch_key, geometry
-from millstream.runtime.session import Session
+from millstream.runtime.session import Chunk, Session
 from millstream.runtime.turns import Halt
 
 
@@ -148,6 +149,26 @@ class Places:
             self.scheduler.halt(seat.session_id, "paused", now)
         else:
             self.scheduler.halt(seat.session_id, "starved", now)
+
+    def arrived(self, landing: Landing) -> None:
+        """A chunk is back, and the next may leave."""
+        seat, now = landing.seat, time.monotonic()
+        landing.turn_s = seat.commit_s + now - landing.begun
+        self.scheduler.arrived(seat.session_id, now, frames=landing.num_frames, seconds=landing.turn_s)
+        self.scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, landing.session.timeline))
+
+    def shown(self, landing: Landing, chunk: Chunk) -> None:
+        """Its pictures are made: learn from what it took, then hand it over at the rate that this leaves."""
+        seat, now = landing.seat, time.monotonic()
+        lateness_s = self.scheduler.dry_s(seat.session_id, now)
+        if chunk.index > 0:
+            shape = geometry(self._engine.spec, seat.request.config, landing.session.timeline)
+            self.admission.times.add(shape, landing.chunk_s)
+            self.tune()
+        if landing.num_frames:
+            self.scheduler.shown(seat.session_id, now, frames=landing.num_frames)
+        seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, fps=seat.fps, lateness_s=lateness_s))
+        seat.media_s += len(chunk.frames) / seat.fps
 
     def vacate(self, seat: Seat) -> None:
         """Its state is in host memory: others may have its place, unless it was set going again meanwhile."""

@@ -26,7 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from millstream.core.config import ModelSpec
 from millstream.core.errors import DeviceError, MillstreamError
 from millstream.core.presets import find_model
-from millstream.core.topology import LEADER, Topology
+from millstream.core.topology import FRONT, LEADER, Topology
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.models.weights.fingerprint import Recorder, fingerprint_of
@@ -45,6 +45,7 @@ from millstream.runtime.standing import Standing
 from millstream.runtime.startup import Facts, agree, facts_of
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.runtime.watchdog import GAVE_UP, Watchdog
+from millstream.wire.pairing import HERE, Way, call
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ MakeGenerator = Callable[[CausalDiT | MeshDiT, Stopwatch], Generator]
 
 WEIGHTS = "weights"
 """What the leader's weights add to the model's fingerprint: the front, which has the rest, asks for it."""
+DOOR = "door"
+"""Where the front waits for the leader."""
 PEER_GONE = "a peer is gone"
 LOST_SIGNS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Timed out waiting", "Application timeout")
 GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
@@ -83,16 +86,14 @@ def run_rank(
 
 
 def join_groups(board: Board, topology: Topology, rank: int, limits: MeshLimits, *, backend: str) -> Groups:
-    """Every rank of the world calls this, the front too, after all have been found to agree."""
-    if board.meeting.host == "127.0.0.1":
+    """Every rank of the mesh calls this, after all have been found to agree."""
+    if board.meeting.host == HERE:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = PrefixStore("groups", board.another(limits.window_s).store)
     timeout_s = limits.hang_s + limits.window_s  # the watches act first: they know more
-    hook = sys.excepthook
     dist.init_process_group(
-        backend, store=store, rank=rank, world_size=topology.world_size, timeout=timedelta(seconds=timeout_s)
+        backend, store=store, rank=rank - LEADER, world_size=topology.mesh_size, timeout=timedelta(seconds=timeout_s)
     )
-    sys.excepthook = hook  # each call wraps it once more, and a front joins many meshes
     return create_groups(topology, rank, timeout_s=timeout_s)
 
 
@@ -119,7 +120,7 @@ def plain_reason(error: BaseException) -> str:
     if isinstance(error, torch.OutOfMemoryError):
         return "the device ran out of memory; choose a smaller size or window, or more ranks"
     first = (str(error) or type(error).__name__).splitlines()[0]
-    if isinstance(error, RuntimeError) and any(sign in first for sign in LOST_SIGNS):
+    if isinstance(error, ConnectionError) or (isinstance(error, RuntimeError) and any(sign in first for sign in LOST_SIGNS)):
         return PEER_GONE
     return f"{type(error).__name__}: {first}"
 
@@ -138,7 +139,8 @@ def _live(config: MeshConfig, rank: int, board: Board, local_rank: int | None, m
     standing = Standing(share, board, config, groups, record)
     member = MeshRank(generator, groups, watchdog, check=standing.check)
     if rank == LEADER:
-        Leader(member, groups, watchdog).lead()
+        (way,) = board.collect(DOOR, [FRONT], timeout_s=config.limits.window_s).values()
+        Leader(member, groups, call(Way(**way), config.limits.window_s), watchdog).lead()
     else:
         member.follow()
     watchdog.stop()

@@ -4,11 +4,15 @@ The front holds the clean latents of every session's window, so nothing a person
 way are sent again, and the first chunk that a session sends to a new mesh brings its window along, to be rebuilt there.
 Exact while the window still holds all of the epoch; afterwards equal to a recompute at that chunk, since keys made when older
 frames were still there cannot be made again without them.
+
+Meshes may die while they are brought back, any number of times in a row up to a bound; after it the mesh is given up, for good.
+One thread posts, lands and mends; `trouble` and `interrupt` are for others.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import weakref
 from collections import deque
@@ -20,7 +24,7 @@ from typing import Protocol
 from torch import Tensor
 
 from millstream.core.envelope import Action
-from millstream.core.errors import EnvelopeRefused, MeshError, MeshLost
+from millstream.core.errors import EnvelopeRefused, MeshError, MeshGivenUp, MeshLost
 from millstream.runtime.link import Answer, MeshLink
 from millstream.wire.parcel import Delivery, Parcel
 
@@ -28,8 +32,14 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
 """Meshes that one chunk may bring down; then it is the chunk."""
-MAX_LOSSES = 4
+MAX_KILLED = 5
+"""The same, where ranks were killed or stopped from outside: that is seldom the chunk's doing."""
+MAX_LOSSES = 8
 """Meshes lost one after the other without a chunk in between: then it is not bad luck."""
+STEADY_S = 60.0
+"""A mesh that stood for so long was sound, chunk or no chunk."""
+PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Before the first, second, ... start in a row: what is short, memory perhaps, may be given back meanwhile."""
 
 
 class Recoverable(Protocol):
@@ -46,6 +56,11 @@ class Mesh(Protocol):
 
     link: MeshLink
 
+    def wait(self) -> None:
+        """Until it is ready. Raises `MeshLost` if it will never be."""
+
+    def lose(self, lost: MeshLost) -> None: ...
+
     def weights(self) -> bytes: ...
 
     def close(self) -> None: ...
@@ -61,7 +76,10 @@ class Flight:
     """The session whose staggered chunks it ends; it brings none itself."""
     sent: list[Future[Answer]] = field(default_factory=list)
     """Its messages to the mesh that is there now."""
-    attempts: int = 1
+    attempts: int = 0
+    """Meshes that were lost while they had it."""
+    faults: int = 0
+    """Those of them that nobody outside has killed."""
 
     def done(self) -> bool:
         return all(future.done() for future in self.sent)
@@ -82,7 +100,14 @@ class MeshTransport:
         """Recovers nothing until the ranks have been checked once: what fails before that fails again."""
         self._launch = launch
         self._checked = False
-        self._mesh = launch()
+        self._closing = threading.Event()
+        self._weights = b""
+        self._mending = ""
+        """Why a mesh is being brought back, or cannot be."""
+        self._given_up = False
+        self._when_lost: Callable[[], None] = lambda: None
+        self._mesh = self._launched()
+        self._stands_since = time.monotonic()
         self._flights: deque[Flight] = deque()
         self._staggered: dict[str, dict[int, Parcel]] = {}
         """By session and call, what was sent and has no result yet, though its message may be answered."""
@@ -94,6 +119,12 @@ class MeshTransport:
         self.held_bytes = 0
         """What sessions hold on the leader, as it last said."""
         self.recoveries = 0
+
+    @property
+    def trouble(self) -> str:
+        """Why no chunk can be made at the moment; empty if all is well."""
+        lost = self._mesh.link.lost
+        return self._mending or ("" if lost is None else _brought_back(lost))
 
     def watch(self, session: Recoverable) -> None:
         """Recover this one too when the mesh is lost, for as long as it lives."""
@@ -124,13 +155,36 @@ class MeshTransport:
     def check(self) -> None:
         """Have all ranks compare themselves; raises if one is not like the others."""
         self._mesh.link.tell("CHECK", heard=True).result()
-        self._checked = True
+        weights = self._mesh.weights()
+        if self._checked and weights != self._weights:
+            raise MeshGivenUp("the weights are not those that the mesh began with; start the server again")
+        self._checked, self._weights = True, weights
 
     def weights(self) -> bytes:
-        """What the mesh's weights add to the model's fingerprint."""
-        return self._mesh.weights()
+        """What the mesh's weights add to the model's fingerprint, whether or not it is there at the moment."""
+        return self._weights
+
+    def attend(self, when_lost: Callable[[], None]) -> None:
+        """Somebody looks after the mesh from now on. `when_lost` is called on whichever thread finds out: one at rest may be
+        mended before a chunk needs it."""
+        self._when_lost = when_lost
+        self._closing.clear()
+
+    def mend(self) -> None:
+        """Bring the mesh back, if it was lost while nothing was under way. Not one that was given up or is being closed."""
+        lost = self._mesh.link.lost
+        if lost is not None and not (self._flights or self._given_up or self._closing.is_set()):
+            self._recover(lost)
+
+    def interrupt(self) -> None:
+        """A mesh that is lost is not brought back until somebody attends to it again; one that is being brought back is let go
+        of. Chunks that a sound mesh has are not disturbed."""
+        self._closing.set()
+        if self.trouble:
+            self._mesh.lose(MeshLost("the mesh is being closed"))
 
     def close(self) -> None:
+        self._closing.set()
         self._mesh.close()
 
     def land(self, flight: Flight) -> Answer:
@@ -141,7 +195,10 @@ class MeshTransport:
                 try:
                     answer = _together([future.result() for future in flight.sent])
                 except MeshLost as lost:
-                    self._recover(lost, flight)
+                    guilty = self._blamed(lost)
+                    self._recover(lost, guilty)
+                    if guilty is not None:
+                        raise _refusal(guilty, lost) from None
                 else:
                     self.held_bytes, self._losses = answer.held_bytes, 0
                     self._settle(answer.deliveries)
@@ -167,26 +224,68 @@ class MeshTransport:
         for delivery in deliveries:
             self._staggered.get(delivery.result.session_id, {}).pop(delivery.result.call_id, None)
 
-    def _recover(self, lost: MeshLost, oldest: Flight) -> None:
-        """Start a mesh again and send it everything that was under way, oldest first. A chunk that brings down one mesh after
-        the other is left out."""
+    def _blamed(self, lost: MeshLost) -> Flight | None:
+        """The oldest chunk under way, if it has brought down one mesh after the other."""
+        oldest = self._flights[0]
+        for flight in self._flights:
+            flight.attempts += 1
+            flight.faults += not lost.from_outside
+        return oldest if oldest.faults >= MAX_ATTEMPTS or oldest.attempts >= MAX_KILLED else None
+
+    def _recover(self, lost: MeshLost, guilty: Flight | None = None) -> None:
+        """Start a mesh again and send it everything that was under way, oldest first, but for the guilty."""
         begun = time.monotonic()
-        self._refuse_hopeless(lost)
-        self._mesh.close()
-        self._mesh = self._launch()
-        self.check()
+        try:
+            self._bring_back(lost)
+        except MeshGivenUp as hopeless:
+            self._mending, self._given_up = str(hopeless), True
+            raise
         self.recoveries += 1
-        guilty = oldest if oldest.attempts >= MAX_ATTEMPTS else None
-        self._cold = set(self._sessions)
+        self._cold = {session.id for session in self._watched()}
+        log.warning("%s; the mesh is back after %.1f s, %d sessions go on", lost, time.monotonic() - begun, len(self._cold))
         for flight in self._flights:
             if flight is not guilty:
                 flight.parcels = [self._warmed(parcel) for parcel in (*self._owed(flight), *flight.parcels)]
-                flight.attempts += 1
                 self._send(flight)
-        log.warning("%s; the mesh is back after %.1f s, %d sessions go on", lost, time.monotonic() - begun, len(self._sessions))
-        if guilty is not None:
-            envelope = guilty.parcels[0].envelope
-            raise EnvelopeRefused(f"chunk {envelope.chunk_index} of {envelope.session_id} brought the mesh down twice: {lost}")
+
+    def _bring_back(self, lost: MeshLost) -> None:
+        """Another mesh in the place of the lost one, over as many starts as it takes."""
+        if time.monotonic() - self._stands_since > STEADY_S:
+            self._losses = 0
+        while True:
+            self._mending = _brought_back(lost)
+            self._refuse_hopeless(lost)
+            self._mesh.close()
+            try:
+                self._mesh = self._launched()
+                self.check()
+            except MeshLost as again:
+                log.warning("%s; it was being brought back because: %s", again, lost)
+                lost = again
+            else:
+                self._mending, self._stands_since = "", time.monotonic()
+                return
+
+    def _launched(self) -> Mesh:
+        """A mesh that is ready. One that never is leaves nobody behind."""
+        mesh = self._mesh = self._launch()
+        mesh.link.when_lost = self._noticed
+        try:
+            if self._closing.is_set():
+                raise MeshLost("the mesh is being closed")
+            mesh.wait()
+        except BaseException:
+            mesh.close()
+            raise
+        return mesh
+
+    def _noticed(self) -> None:
+        if not self._closing.is_set():
+            self._when_lost()
+
+    def _watched(self) -> list[Recoverable]:
+        """All at once: others open sessions meanwhile."""
+        return [session for reference in self._sessions.valuerefs() if (session := reference()) is not None]
 
     def _owed(self, flight: Flight) -> list[Parcel]:
         """Staggered chunks of its session whose messages were answered before they were done: these begin again first."""
@@ -206,8 +305,20 @@ class MeshTransport:
         if not self._checked:
             raise MeshError(str(lost))
         self._losses += 1
-        if self._losses == MAX_LOSSES:
-            raise MeshError(f"the mesh was lost {MAX_LOSSES} times without a chunk in between, the last time because: {lost}")
+        if self._losses >= MAX_LOSSES:
+            raise MeshGivenUp(f"the mesh was lost {MAX_LOSSES} times without a chunk in between, the last time because: {lost}")
+        if self._closing.wait(PAUSES_S[self._losses - 1]):
+            raise MeshGivenUp(f"{lost}; it is not brought back, because the server is being closed")
+
+
+def _brought_back(lost: MeshLost) -> str:
+    return f"the mesh is being brought back: {lost}"
+
+
+def _refusal(guilty: Flight, lost: MeshLost) -> EnvelopeRefused:
+    envelope = guilty.parcels[0].envelope
+    times = "twice" if guilty.attempts == MAX_ATTEMPTS else f"{guilty.attempts} times"
+    return EnvelopeRefused(f"chunk {envelope.chunk_index} of {envelope.session_id} brought the mesh down {times}: {lost}")
 
 
 def _together(answers: Sequence[Answer]) -> Answer:

@@ -31,27 +31,22 @@ import torch
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, Resume, Stop
-from millstream.core.errors import ChunkCut, MillstreamError, Overloaded, UnknownSession
+from millstream.core.errors import ChunkCut, MeshGivenUp, MillstreamError, Overloaded, UnknownSession
 from millstream.runtime.admission import Admission
 from millstream.runtime.admission_types import AdmissionConfig, AdmissionMetrics, Answer
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.engine import Engine
 from millstream.runtime.flights import Flights, Landing
-from millstream.runtime.notices import Ended, Pictured, Tell
+from millstream.runtime.notices import Ended, Tell
 from millstream.runtime.places import Places
 from millstream.runtime.scheduler import Scheduler
-from millstream.runtime.seats import OpenRequest, Seat, Work, alike, batch_key, geometry
+from millstream.runtime.seats import OpenRequest, Seat, Work, alike
 from millstream.runtime.session import Chunk, Session
+from millstream.runtime.trials import Trials
 from millstream.runtime.turns import End, Halt, Offload, Restore, Run, SchedulerMetrics, Sleep, Turn
 
 log = logging.getLogger(__name__)
 
-MEASURED_CHUNKS = 2
-"""In warming up, once a session costs what it always will."""
-REMEASURE_S = 20.0
-"""What was measured so long ago is measured again when somebody was refused by it."""
-CUT_AFTER = 2.0
-"""Times the longest chunk that is let in: one that takes longer is cut off."""
 GRACE_S = 5.0
 """For a chunk under way when everything is to stop; then it is cut off."""
 SHUTTING_DOWN = "the server is shutting down"
@@ -94,6 +89,7 @@ class Service:
             revive=self._revive_soon,
         )
         """Touched under the lock only."""
+        self._trials = Trials(engine, self.places.admission)
         self._flights = Flights(
             engine,
             turn_over=self._turn_over,
@@ -105,6 +101,15 @@ class Service:
         self._over = self._ended = False
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
+        if engine.mesh is not None:
+            engine.mesh.attend(partial(self._soon, engine.mesh.mend))  # even if nobody streams
+
+    @property
+    def trouble(self) -> str:
+        """Why nobody can be served at the moment; empty if all is well."""
+        if not self.ready.is_set():
+            return "the engine has ended" if self._over else "the model is warming up"
+        return "" if self.engine.mesh is None else self.engine.mesh.trouble
 
     def start(self, warm_up: Sequence[StreamConfig] = ()) -> None:
         """Begin, with a few chunks of each of these configurations, so that their times are known; then be `ready`."""
@@ -118,6 +123,8 @@ class Service:
         with self._changed:
             self._over = True
             self._changed.notify_all()
+        if self.engine.mesh is not None:
+            self.engine.mesh.interrupt()
         for patience_s in (min(GRACE_S, timeout_s), max(0.0, timeout_s - GRACE_S)):
             if self._thread.is_alive():
                 self._thread.join(patience_s)
@@ -145,7 +152,8 @@ class Service:
             try:
                 answer = self.places.ask(request, tell)
             except Overloaded:
-                self._measure_again(request.config)
+                if self._trials.are_due(request.config):
+                    self._soon(partial(self._trials.again, request.config))
                 raise
             self._changed.notify_all()
             return answer
@@ -240,17 +248,15 @@ class Service:
 
     def _run(self) -> None:
         try:
-            for config in self._warm_up:
-                self._measure(config)
-                self.places.admission.allow_chunks_of(geometry(self.engine.spec, config))
-            self.engine.brake.limit_s = CUT_AFTER * self.places.admission.longest_chunk_s
+            self._trials.warm_up(self._warm_up)
             self.ready.set()
             while (turn := self._next()) is not None:
                 self._take(turn)
             self._flights.show()
         except BaseException as error:
-            self.failure = error
-            log.exception("the engine's thread has failed")
+            if not (self._over and isinstance(error, MeshGivenUp)):  # a mesh is not brought back for a server that stops
+                self.failure = error
+                log.exception("the engine's thread has failed")
         finally:
             self.ready.clear()
             with self._changed:
@@ -260,31 +266,9 @@ class Service:
                 self.engine.brake.release()
                 self._ended = True
                 while self._jobs:
-                    self._jobs.popleft()()  # tells who waits that the session is gone
+                    self._jobs.popleft()()  # tells who waits that it is over
             if self.failure is not None:
                 self.on_failure()
-
-    def _measure(self, config: StreamConfig) -> None:
-        """Chunk times of a configuration, and everything that only the first chunks pay for."""
-        with self.engine.session("warm up", config=config) as session:
-            self.engine.warm_up(session)
-            for _ in range(MEASURED_CHUNKS):
-                begun = time.monotonic()
-                next(session.stream(chunks=1))
-                self.places.admission.times.add(geometry(self.engine.spec, config), time.monotonic() - begun)
-
-    def _measure_again(self, config: StreamConfig) -> None:
-        """Somebody was refused by what was measured a while ago, on a device that stands idle: it may be quicker by now."""
-        admission = self.places.admission
-        if not admission.metrics().admitted and admission.times.age_s(geometry(self.engine.spec, config)) > REMEASURE_S:
-            self._jobs.append(partial(self._remeasure, config))
-            self._changed.notify_all()
-
-    def _remeasure(self, config: StreamConfig) -> None:
-        try:
-            self._measure(config)
-        except Exception as error:  # nobody's session: whoever asks for this next is told what is wrong with it
-            log.warning("%sx%s could not be measured: %s", config.height, config.width, error)
 
     def _next(self) -> Turn | Callable[[], None] | None:
         """What to do now; waits until there is something, be it pictures to make. None when it is all over."""
@@ -358,26 +342,12 @@ class Service:
 
     def _turn_over(self, landing: Landing) -> None:
         """The next chunk may leave. On one device this one's pictures are made by now; over a mesh they follow meanwhile."""
-        name, scheduler = landing.seat.session_id, self.places.scheduler
         with self._changed:
-            now = time.monotonic()
-            landing.turn_s = landing.seat.commit_s + now - landing.begun
-            scheduler.arrived(name, now, frames=landing.num_frames, seconds=landing.turn_s)
-            scheduler.set_batch_key(name, batch_key(landing.seat.request.config, landing.session.timeline))
+            self.places.arrived(landing)
 
     def _shown(self, landing: Landing, chunk: Chunk) -> None:
-        seat, scheduler = landing.seat, self.places.scheduler
         with self._changed:
-            now = time.monotonic()
-            lateness_s = scheduler.dry_s(seat.session_id, now)
-            if chunk.index > 0:
-                shape = geometry(self.engine.spec, seat.request.config, landing.session.timeline)
-                self.places.admission.times.add(shape, landing.chunk_s)
-                self.places.tune()  # before it is shown: a slow chunk plays at what was learnt from it
-            if landing.num_frames:
-                scheduler.shown(seat.session_id, now, frames=landing.num_frames)
-            seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, fps=seat.fps, lateness_s=lateness_s))
-            seat.media_s += len(chunk.frames) / seat.fps
+            self.places.shown(landing, chunk)
 
     def _fail(self, seat: Seat, error: Exception, **about: object) -> None:
         if self._over and isinstance(error, ChunkCut):
@@ -405,6 +375,12 @@ class Service:
             return False
         return True
 
+    def _soon(self, job: Callable[[], None]) -> None:
+        """On the engine's thread, between turns; never, once it is all over."""
+        with self._changed:
+            self._jobs.append(lambda: None if self._over else job())
+            self._changed.notify_all()
+
     def _revive_soon(self, seat: Seat, note: str) -> None:
         threading.Thread(target=self._read_saved, args=(seat, note), name="millstream-read", daemon=True).start()
 
@@ -416,9 +392,7 @@ class Service:
         except Exception as error:
             self._fail(seat, error)
             return
-        with self._changed:
-            self._jobs.append(partial(self._revive, seat, make, note))
-            self._changed.notify_all()
+        self._soon(partial(self._revive, seat, make, note))
 
     def _revive(self, seat: Seat, make: Callable[[Engine], Session], note: str) -> None:
         """A saved session, without the lock: all that it holds is copied."""

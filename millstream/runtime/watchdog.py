@@ -36,9 +36,9 @@ class Watchdog:
         self.record: Record | None = None
         """What this rank calls, once it has groups."""
         self._board, self._rank, self._limits, self._leave = board, rank, limits, leave
-        self._heard = time.monotonic()
+        self._since = time.monotonic()
+        self._heard = self._since + limits.start_s - limits.window_s  # its first word may take as long as a start
         self._doing = ""
-        self._since = self._heard
         self._stopped = threading.Event()
 
     def start(self) -> None:

@@ -28,8 +28,8 @@ async def health(desk: Desk, words: Mapping[str, str], body: None) -> Response:
 
 
 async def readiness(desk: Desk, words: Mapping[str, str], body: None) -> Response:
-    ready = desk.hub.service.ready.is_set()
-    return PlainTextResponse("ready" if ready else "not ready", status_code=200 if ready else 503)
+    trouble = desk.hub.service.trouble
+    return PlainTextResponse(f"not ready: {trouble}" if trouble else "ready", status_code=503 if trouble else 200)
 
 
 ENDPOINTS = (
@@ -45,7 +45,7 @@ ENDPOINTS = (
         path="/readyz",
         does=readiness,
         media_type=TEXT,
-        says="Whether the model is warm and its thread lives: 200 or 503.",
+        says="Whether the model is warm, and its thread and mesh live: 200, or 503 and why not.",
     ),
     Endpoint(method="GET", path="/metrics", does=measure, media_type=TEXT, says="Figures for Prometheus."),
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +18,7 @@ from millstream.models.weights.fill import Keep
 from millstream.runtime import mesh, rank
 from millstream.runtime.board import Meeting
 from millstream.runtime.mesh_config import MeshConfig
+from millstream.runtime.standing import Standing
 from millstream.wire.parcel import Delivery, Parcel
 
 GUILTY = 2
@@ -140,7 +145,6 @@ def rotting_weights(config: MeshConfig, number: int, meeting: Meeting) -> None:
 
 def hangs(config: MeshConfig, number: int, meeting: Meeting) -> None:
     """One rank that never comes to chunk 1 of a session."""
-    import time
 
     def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
         if number == GUILTY and parcels[0].envelope.session_id == "stuck" and parcels[0].envelope.chunk_index == 1:
@@ -190,4 +194,40 @@ def breaks_its_graph(config: MeshConfig, number: int, meeting: Meeting) -> None:
         return here
 
     rank.connect = connect
+    rank.run_rank(config, number, meeting)
+
+
+def dies_while_starting(config: MeshConfig, number: int, meeting: Meeting, *, point: str, who: int, deaths: Path) -> None:
+    """One rank that is killed, or stopped, at a point of its start, as often as there are files in `deaths`."""
+
+    def die_here(honest: Callable[..., Any]) -> Callable[..., Any]:
+        def dying(*args: Any, **options: Any) -> Any:
+            _die_once(deaths)
+            return honest(*args, **options)
+
+        return dying
+
+    if number == who:
+        if point == "begins":
+            _die_once(deaths)
+        elif point == "stands still":
+            _die_once(deaths, signal.SIGSTOP)
+        elif point == "checks":
+            Standing.check = die_here(Standing.check)
+        else:
+            named = {"reads weights": "load_dit", "joins": "join_groups", "makes groups": "create_groups", "calls": "call"}[point]
+            setattr(rank, named, die_here(getattr(rank, named)))
+    rank.run_rank(config, number, meeting)
+
+
+def _die_once(deaths: Path, sent: signal.Signals = signal.SIGKILL) -> None:
+    for death in list(deaths.iterdir())[:1]:
+        death.unlink()
+        os.kill(os.getpid(), sent)
+
+
+def waits_while_starting(config: MeshConfig, number: int, meeting: Meeting, *, gate: Path) -> None:
+    """One rank that does not begin while a file is there."""
+    while number == GUILTY and gate.exists():
+        time.sleep(0.02)
     rank.run_rank(config, number, meeting)

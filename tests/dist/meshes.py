@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from millstream.core.topology import Topology
@@ -56,6 +57,15 @@ def pids_of(engine: Engine) -> set[int]:
 def alive(pids: Sequence[int]) -> list[int]:
     """Those that are there; one that has ended and was not fetched yet is not."""
     return [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not _is_zombie(pid)]
+
+
+def ranks_of(pid: int) -> list[int]:
+    """The processes that a server's own server has forked, the last one last."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    return sorted(child for child, parent in parents.items() if parents.get(parent) == pid)
 
 
 def seconds_until_gone(pids: Sequence[int], timeout_s: float) -> float:

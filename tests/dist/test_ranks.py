@@ -89,8 +89,6 @@ def group(purpose: str = "mesh", ranks: tuple[int, ...] = (1, 2), rank: int = 1)
 def test_a_mesh_collective_on_the_world_is_refused_before_the_backend() -> None:
     with pytest.raises(CollectiveRefused, match="no sum on group these, which is for start-up"):
         group("start-up").sum(torch.zeros(1), "attention")
-    with pytest.raises(CollectiveRefused, match="no broadcast on group these, which is for transport"):
-        group("transport").broadcast(torch.zeros(1), source=1, what="parcel")
 
 
 def test_an_ad_hoc_broadcast_inside_a_block_is_refused() -> None:

@@ -20,7 +20,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 from playwright.sync_api import expect
 
 from millstream.runtime.engine import Engine
-from tests.dist.meshes import MODEL, seconds_until_gone
+from tests.dist.meshes import MODEL, ranks_of, seconds_until_gone
 from tests.server import browser as screen
 from tests.server.serve_process import wait_until_ready
 from tests.server.serving import PATIENCE_S, Client
@@ -52,17 +52,6 @@ def serving(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, url
         finally:
             process.kill()
-
-
-def ranks_of(pid: int) -> list[int]:
-    """The processes that a server's own server has forked, the last one last."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    return sorted(child for child, parent in parents.items() if parents.get(parent) == pid)
 
 
 def first_chunks(url: str, count: int) -> list[np.ndarray]:

@@ -108,6 +108,7 @@ class PaperEngine:
     """The next chunk that is prepared."""
     spec: Any = field(default_factory=lambda: find_model("wan-tiny"))
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    mesh: None = None
     brake: Brake = field(default_factory=Brake)
     open_sessions: set[str] = field(default_factory=set)
     """With state anywhere."""

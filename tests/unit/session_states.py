@@ -24,7 +24,7 @@ from millstream.runtime.service import Service
 from millstream.runtime.turns import Sleep
 from tests.unit.paper_engine import PaperClock, PaperEngine
 
-CLOCKED = ("places", "service", "flights")
+CLOCKED = ("places", "service", "flights", "trials")
 MEMORY = 4
 SIZES = st.sampled_from([16, 64, 256])
 RATES = st.sampled_from([0.1, 1.0, 8.0, 24.0, 240.0])

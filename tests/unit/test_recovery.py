@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,20 @@ import pytest
 import torch
 
 from millstream.core.envelope import Envelope
-from millstream.core.errors import EnvelopeRefused, MeshError, MeshLost
+from millstream.core.errors import EnvelopeRefused, MeshError, MeshGivenUp, MeshLost
+from millstream.runtime import recovery
 from millstream.runtime.hang_report import KEPT_REPORTS, describe_rank, write_report
 from millstream.runtime.link import Answer
 from millstream.runtime.mesh import refused
 from millstream.runtime.mesh_batch import MeshBatch
-from millstream.runtime.recovery import MAX_LOSSES, MeshTransport
+from millstream.runtime.recovery import MAX_KILLED, MAX_LOSSES, MeshTransport
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.test_wire import envelope
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "PAUSES_S", (0.0,) * MAX_LOSSES)
 
 
 def parcel(session: str, call: int, **changes: Any) -> Parcel:
@@ -31,6 +38,8 @@ class FakeLink:
     def __init__(self, *, dies_at: frozenset[int] = frozenset()) -> None:
         self.posted: list[list[Envelope]] = []
         self.told: list[tuple[str, str]] = []
+        self.lost: MeshLost | None = None
+        self.when_lost: Callable[[], None] = lambda: None
         self._dies_at, self._lost = dies_at, False
 
     def post(self, parcels: list[Parcel]) -> Future[Answer]:
@@ -52,12 +61,16 @@ class FakeLink:
 
 
 class FakeMesh:
-    def __init__(self, link: FakeLink) -> None:
-        self.link = link
+    def __init__(self, link: FakeLink, *, weights: bytes = b"w", starts: Callable[[], None] = lambda: None) -> None:
+        self.link, self.wait = link, starts
         self.closed = False
+        self._weights = weights
+
+    def lose(self, lost: MeshLost) -> None:
+        self.link.lost = lost
 
     def weights(self) -> bytes:
-        return b""
+        return self._weights
 
     def close(self) -> None:
         self.closed = True
@@ -114,9 +127,99 @@ def test_meshes_that_die_one_after_the_other_are_not_started_for_ever() -> None:
     made, meshes = transport(*(FakeLink(dies_at=frozenset(range(9))) for _ in range(MAX_LOSSES + 3)))
     with pytest.raises(EnvelopeRefused, match="twice"):
         made.submit(parcel("a", 1))
-    with pytest.raises(MeshError, match=f"lost {MAX_LOSSES} times without a chunk in between"):
-        made.submit(parcel("b", 2))
+    for call in (2, 3):
+        with pytest.raises(EnvelopeRefused, match="twice"):
+            made.submit(parcel("b", call))
+    with pytest.raises(MeshGivenUp, match=f"lost {MAX_LOSSES} times without a chunk in between"):
+        made.submit(parcel("b", 4))
     assert sum(bool(mesh.link.posted) for mesh in meshes) <= MAX_LOSSES
+    assert "lost 8 times" in made.trouble
+    with pytest.raises(MeshGivenUp):
+        made.submit(parcel("c", 9))
+
+
+def killed() -> None:
+    raise MeshLost("rank 2 was killed by SIGKILL", from_outside=True)
+
+
+def test_a_mesh_that_is_lost_while_it_starts_is_started_again_and_the_chunk_is_not_blamed() -> None:
+    starting = [FakeMesh(FakeLink(), starts=killed) for _ in range(3)]
+    meshes = iter([FakeMesh(FakeLink(dies_at=frozenset({1}))), *starting, FakeMesh(FakeLink())])
+    made = MeshTransport(lambda: next(meshes))
+    made.check()
+    assert made.submit(parcel("a", 1)).result.call_id == 1
+    assert made.recoveries == 1
+    assert all(mesh.closed and not mesh.link.posted for mesh in starting)
+    assert made.trouble == ""
+
+
+def test_a_chunk_whose_ranks_are_killed_from_outside_is_given_up_later() -> None:
+    class Killed(FakeLink):
+        def post(self, parcels: list[Parcel]) -> Future[Answer]:
+            lost: Future[Answer] = Future()
+            lost.set_exception(MeshLost("rank 1 was killed by SIGKILL", from_outside=True))
+            return lost
+
+    made, _ = transport(*(Killed() for _ in range(MAX_KILLED - 1)), FakeLink())
+    assert made.submit(parcel("a", 1)).result.call_id == 1
+    made, _ = transport(*(Killed() for _ in range(MAX_KILLED)), FakeLink())
+    with pytest.raises(EnvelopeRefused, match=f"down {MAX_KILLED} times: rank 1 was killed"):
+        made.submit(parcel("a", 1))
+
+
+def test_a_mesh_at_rest_is_mended_before_a_chunk_needs_it_and_says_so_meanwhile() -> None:
+    told = list[str]()
+    made, (first, second) = transport(FakeLink(), FakeLink())
+    second.wait = lambda: told.append(made.trouble)
+    made.attend(lambda: told.append("lost"))
+    first.lose(MeshLost("rank 1 was killed"))
+    first.link.when_lost()
+    made.mend()
+    assert told == ["lost", "the mesh is being brought back: rank 1 was killed"]
+    assert made.trouble == ""
+    made.mend()
+    assert made.recoveries == 1
+
+
+def test_a_mesh_that_is_being_brought_back_is_let_go_of_when_the_server_closes() -> None:
+    made, (first, second) = transport(FakeLink(), FakeLink())
+
+    def closed_meanwhile() -> None:
+        made.interrupt()
+        assert second.link.lost is not None, "who waits for it is told"
+        raise second.link.lost
+
+    second.wait = closed_meanwhile
+    first.lose(MeshLost("rank 1 was killed"))
+    with pytest.raises(MeshGivenUp, match="because the server is being closed"):
+        made.mend()
+    assert second.closed
+
+
+def test_a_sound_mesh_is_not_disturbed_by_a_server_that_closes() -> None:
+    made, (first,) = transport(FakeLink())
+    flight = made.post([parcel("a", 1)])
+    made.interrupt()
+    assert first.link.lost is None
+    assert flight.result()[0].result.call_id == 1
+
+
+def test_a_mesh_that_comes_back_with_other_weights_is_given_up() -> None:
+    meshes = iter([FakeMesh(FakeLink(dies_at=frozenset({1}))), FakeMesh(FakeLink(), weights=b"other")])
+    made = MeshTransport(lambda: next(meshes))
+    made.check()
+    with pytest.raises(MeshGivenUp, match="weights are not those"):
+        made.submit(parcel("a", 1))
+    assert made.weights() == b"w"
+
+
+def test_a_mesh_that_stood_long_is_not_counted_with_the_ones_lost_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "STEADY_S", -1.0)
+    made, meshes = transport(*(FakeLink() for _ in range(MAX_LOSSES + 3)))
+    for mesh in meshes[:-1]:
+        mesh.lose(MeshLost("rank 1 was killed"))
+        made.mend()
+    assert made.recoveries == MAX_LOSSES + 2
 
 
 def test_before_the_ranks_were_checked_nothing_is_recovered() -> None:

@@ -26,6 +26,7 @@ from millstream.runtime.notices import Applied, Ended, Live, Pictured, Waiting
 from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
 from millstream.runtime.session import Session
+from millstream.runtime.trials import Trials
 from tests.unit.test_fast_dit import Tape
 from tests.unit.test_service import BYTES, PATIENCE_S, Owner, alone, config, request, running
 
@@ -252,7 +253,7 @@ def test_journals_of_interleaved_sessions_hold_their_own_chunks_and_no_others(en
 
 def test_it_is_ready_only_when_it_is_warm(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    monkeypatch.setattr(Service, "_measure", lambda service, config: (begun.set(), go_on.wait(PATIENCE_S)))
+    monkeypatch.setattr(Trials, "_measure", lambda trials, config: (begun.set(), go_on.wait(PATIENCE_S)))
     service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
     service.start(warm_up=[config(engine)])
     assert begun.wait(PATIENCE_S)

@@ -10,7 +10,8 @@ import pytest
 
 from millstream.core.torch_settings import settle_torch
 
-_OURS = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}
+_ALWAYS = {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+_OURS = _ALWAYS | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,7 @@ _OURS = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "TORCH_CUDNN_USE_HEUR
     [
         ({}, _OURS),
         ({"PYTORCH_ALLOC_CONF": "backend:native"}, _OURS | {"PYTORCH_ALLOC_CONF": "backend:native"}),
-        ({"PYTORCH_CUDA_ALLOC_CONF": ""}, {"PYTORCH_CUDA_ALLOC_CONF": "", "TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}),
+        ({"PYTORCH_CUDA_ALLOC_CONF": ""}, _ALWAYS | {"PYTORCH_CUDA_ALLOC_CONF": ""}),
         ({"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "0"}, _OURS | {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "0"}),
     ],
 )

@@ -1,0 +1,56 @@
+"""Chunks that nobody sees, made to learn what they take.
+
+Of the server's own stream when it starts, and later of what somebody was refused. On the engine's thread, between turns.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from millstream.core.config import StreamConfig
+from millstream.runtime.admission import Admission
+from millstream.runtime.engine import Engine
+from millstream.runtime.seats import geometry
+
+log = logging.getLogger(__name__)
+
+MEASURED_CHUNKS = 2
+"""Once a session costs what it always will."""
+STALE_S = 20.0
+"""What was measured so long ago is measured again when somebody was refused by it."""
+CUT_AFTER = 2.0
+"""Times the longest chunk that is let in: one that takes longer is cut off."""
+
+
+class Trials:
+    def __init__(self, engine: Engine, admission: Admission) -> None:
+        self._engine, self._admission = engine, admission
+
+    def warm_up(self, configs: Sequence[StreamConfig]) -> None:
+        """What is served by default is never too long; what takes much longer is cut off from now on."""
+        for config in configs:
+            self._measure(config)
+            self._admission.allow_chunks_of(geometry(self._engine.spec, config))
+        self._engine.brake.limit_s = CUT_AFTER * self._admission.longest_chunk_s
+
+    def are_due(self, config: StreamConfig) -> bool:
+        """Whether a refusal went by what was measured a while ago, on a device that stands idle: it may be quicker now."""
+        is_stale = self._admission.times.age_s(geometry(self._engine.spec, config)) > STALE_S
+        return is_stale and not self._admission.metrics().admitted
+
+    def again(self, config: StreamConfig) -> None:
+        try:
+            self._measure(config)
+        except Exception as error:  # nobody's session: whoever asks for this next is told what is wrong with it
+            log.warning("%sx%s could not be measured: %s", config.height, config.width, error)
+
+    def _measure(self, config: StreamConfig) -> None:
+        """Chunk times of a configuration with its window full, and everything that only first chunks pay for."""
+        with self._engine.session("warm up", config=config) as session:
+            self._engine.warm_up(session)
+            for _ in range(MEASURED_CHUNKS):
+                begun = time.monotonic()
+                next(session.stream(chunks=1))
+                self._admission.times.add(geometry(self._engine.spec, config), time.monotonic() - begun)

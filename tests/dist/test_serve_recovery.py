@@ -1,0 +1,67 @@
+"""`millstream serve` over a mesh that loses ranks: what /readyz says meanwhile, and that it stops when it is told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from tests.dist.meshes import ranks_of, seconds_until_gone
+from tests.server.serve_process import wait_until_ready
+
+OPTIONS = ["--model", "wan-tiny", "--weights", "random:3", "--device", "cpu", "--dtype", "float32", "--topology", "front+tp2"]
+PATIENCE_S = 30.0
+
+
+@contextmanager
+def serving(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "millstream", "serve", "--port", "0", "--data", str(data), *OPTIONS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            wait_until_ready(url)
+            yield process, url
+        finally:
+            process.kill()
+
+
+def readiness(url: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"{url}/readyz") as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def until(url: str, status: int) -> str:
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := readiness(url))[0] != status:
+        assert time.monotonic() < deadline, f"/readyz says {found} and never {status}"
+    return found[1]
+
+
+def test_a_server_is_not_ready_while_its_mesh_is_brought_back_and_stops_cleanly_even_then(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, url):
+        first = ranks_of(process.pid)
+        os.kill(first[-1], signal.SIGKILL)
+        said = until(url, 503)
+        assert said == "not ready: the mesh is being brought back: rank 2 was killed by SIGKILL"
+        assert until(url, 200) == "ready"
+        second = ranks_of(process.pid)
+        assert len(second) == 2
+        assert not set(first) & set(second)
+        os.kill(second[0], signal.SIGKILL)
+        until(url, 503)
+        process.terminate()
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, errors
+        assert "Traceback" not in errors
+        seconds_until_gone([*second, *ranks_of(process.pid)], PATIENCE_S)

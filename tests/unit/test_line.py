@@ -1,0 +1,110 @@
+"""The line between front and leader: everything arrives, nobody waits for somebody who is gone, strangers are sent away."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from millstream.core.errors import MeshError, MeshLost
+from millstream.wire.line import Line
+from millstream.wire.pairing import HERE, Door, call
+
+PATIENCE_S = 20.0
+MUCH = torch.arange(2**23, dtype=torch.int64).view(torch.uint8)
+"""More than sockets hold on the way."""
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server((HERE, 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        return one, listener.accept()[0]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Line, Line]]:
+    front, leader = (Line(end) for end in connected())
+    yield front, leader
+    front.close()
+    leader.close()
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    opened = Door(HERE)
+    yield opened
+    opened.close()
+
+
+def test_two_who_both_have_much_to_say_do_not_wait_for_each_other(ends: tuple[Line, Line]) -> None:
+    front, leader = ends
+    leaving = [front.send(MUCH, to=1, what="tensor"), leader.send(MUCH, to=0, what="tensor")]
+    for end in ends:
+        assert torch.equal(end.receive(torch.empty_like(MUCH), source=0, what="tensor").wait(), MUCH)
+    for each in leaving:
+        each.wait()
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_whoever_waits_on_a_line_learns_that_it_is_over(ends: tuple[Line, Line], who: int) -> None:
+    waiting, learned = ends[0], list[type[BaseException]]()
+
+    def wait() -> None:
+        try:
+            waiting.receive(torch.empty(1, dtype=torch.uint8), source=1, what="header")
+        except ConnectionError as error:
+            learned.append(type(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ends[who].hang_up()
+    thread.join(PATIENCE_S)
+    assert learned == [ConnectionResetError]
+
+
+def test_what_cannot_leave_any_more_says_so(ends: tuple[Line, Line]) -> None:
+    front, leader = ends
+    leaving = front.send(MUCH, to=1, what="tensor")
+    leader.close()
+    with pytest.raises(ConnectionError):
+        leaving.wait()
+
+
+def test_a_closed_line_leaves_no_thread() -> None:
+    before = threading.active_count()
+    for end in connected():
+        Line(end).close()
+    assert threading.active_count() == before
+
+
+def test_strangers_are_sent_away_and_the_leader_is_let_in(door: Door) -> None:
+    stranger = call(replace(door.way, word="0" * len(door.way.word)), PATIENCE_S)
+    silent = socket.create_connection((HERE, door.way.port))
+    leader = call(door.way, PATIENCE_S)
+    front = door.admit(PATIENCE_S)
+    leader.send(torch.tensor([7], dtype=torch.uint8), to=0, what="header").wait()
+    assert front.receive(torch.empty(1, dtype=torch.uint8), source=1, what="header").wait().item() == 7
+    with pytest.raises(ConnectionResetError):
+        stranger.receive(torch.empty(1, dtype=torch.uint8), source=0, what="header")
+    silent.close()
+    for line in (stranger, leader, front):
+        line.close()
+
+
+def test_a_door_that_is_shut_is_not_waited_at(door: Door) -> None:
+    shutting = threading.Timer(0.05, door.shut)
+    shutting.start()
+    with pytest.raises(MeshLost, match="was shut"):
+        door.admit(PATIENCE_S)
+    shutting.join()
+
+
+def test_a_leader_that_finds_nobody_says_where_it_looked() -> None:
+    door = Door(HERE)
+    door.close()
+    with pytest.raises(MeshError, match=f"the front does not answer at {HERE}:{door.way.port}"):
+        call(door.way, PATIENCE_S)
