@@ -98,7 +98,6 @@ def run_until_told(app: object, listener: socket.socket) -> None:
         http=ImpatientHTTP,
         ws=ImpatientWebSocket,
         ws_max_size=8 * 2**20,
-        ws_per_message_deflate=False,  # pictures are compressed already
         ws_ping_interval=20.0,
         ws_ping_timeout=20.0,
         lifespan="on",

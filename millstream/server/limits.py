@@ -47,14 +47,14 @@ class TokenBucket:
         self._tokens = burst
         self._at = clock()
 
-    def take(self) -> bool:
+    def take(self, cost: float = 1.0) -> bool:
         """Whether one more may pass now."""
         now = self._clock()
         self._tokens = min(self.burst, self._tokens + self.rate * (now - self._at))
         self._at = now
-        if self._tokens < 1.0:
+        if self._tokens < cost:
             return False
-        self._tokens -= 1.0
+        self._tokens -= cost
         return True
 
     def spend(self, what: str) -> None:

@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import ExitStack
+from typing import Any
 
 from h11 import Request
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.frames import CloseCode
 
 from millstream.core.errors import ConfigError
+from millstream.server.frames import MeteredConnection
 
 LINGER_S = 5.0
 REQUEST_S = 30.0
@@ -53,7 +58,21 @@ class ImpatientHTTP(H11Protocol):
 
 
 class ImpatientWebSocket(WebSocketsSansIOProtocol):
-    """uvicorn's own, with an end to waiting."""
+    """uvicorn's own, with an end to waiting and budgets for what it parses (`server/frames.py`)."""
+
+    conn: MeteredConnection
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state)
+        self.conn = MeteredConnection(max_size=config.ws_max_size, logger=self.logger)
+
+    def send_receive_event_to_app(self) -> None:
+        """Text that is none ends the connection, without a traceback in the log."""
+        if self.curr_msg_data_type == "text" and not self.close_sent and not _is_text(b"".join(self.frames)):
+            self.conn.fail(CloseCode.INVALID_DATA, "a text message must be UTF-8")
+            self.handle_parser_exception()
+            return
+        super().send_receive_event_to_app()
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
@@ -64,6 +83,14 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
             await super().run_asgi()
         finally:
             self.loop.call_later(LINGER_S, self.transport.abort)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def listen(host: str, port: int) -> socket.socket:
