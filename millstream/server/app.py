@@ -17,8 +17,9 @@ from starlette.staticfiles import StaticFiles
 from millstream.server import dialects, health, openapi, rest, webrtc
 from millstream.server.auth import Access, Gate
 from millstream.server.endpoints import Desk, Endpoint
+from millstream.server.headers import SafeHeaders
 from millstream.server.hub import Hub
-from millstream.server.limits import ClientBuckets, ClientLimits
+from millstream.server.limits import ClientLimits
 from millstream.server.native import stream
 from millstream.server.peers import IceServer, Peers
 
@@ -68,12 +69,13 @@ def _routes() -> list[BaseRoute]:
 
 def _middleware(config: AppConfig) -> list[Middleware]:
     page = ["/", *(f"/{path.relative_to(WEB)}" for path in WEB.rglob("*") if path.is_file())]
-    gate = Middleware(Gate, access=config.access, open_paths=[*page, *health.OPEN_PATHS], buckets=ClientBuckets())
+    gate = Middleware(Gate, access=config.access, open_paths=[*page, *health.OPEN_PATHS])
     if not config.access.origins:
-        return [gate]
+        return [Middleware(SafeHeaders), gate]
     headers = ["Authorization", "Content-Type"]
     methods = ["GET", "POST", "PATCH", "DELETE"]
     return [
+        Middleware(SafeHeaders),
         Middleware(CORSMiddleware, allow_origins=sorted(config.access.origins), allow_headers=headers, allow_methods=methods),
         gate,
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -18,11 +19,12 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from millstream.core.errors import ConfigError
-from millstream.server.limits import ClientBuckets
+from millstream.core.errors import ConfigError, Overloaded
+from millstream.server.budgets import ClientBuckets, Places, client_at
 
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,256}")
 """What both a header and a WebSocket subprotocol can carry."""
+ORIGIN = re.compile(r"https?://[^/?#]+")
 KEY_SUBPROTOCOL = "millstream.key."
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -36,7 +38,12 @@ class Access:
     names: frozenset[str] | None = LOCAL_NAMES
     """By which this server may be reached; None: any."""
     max_connections: int = 256
-    """WebSockets at once; one more is turned away."""
+    """WebSockets of one client at once; all clients together may have an eighth more."""
+    requests_per_s: float = 50.0
+    requests_at_once: float = 200.0
+    wrong_keys_per_s: float = 0.2
+    wrong_keys_at_once: float = 20.0
+    """Of one client; after that it waits, whatever key it brings."""
 
 
 def access_for(host: str, *, api_key: str | None, insecure: bool, origins: Collection[str]) -> Access:
@@ -44,7 +51,7 @@ def access_for(host: str, *, api_key: str | None, insecure: bool, origins: Colle
     if api_key is not None and not KEY.fullmatch(api_key):
         raise ConfigError("the API key must have 8 to 256 letters, digits or any of . _ ~ -")
     for origin in origins:
-        if urlsplit(origin).scheme not in ("http", "https") or urlsplit(origin).path:
+        if not ORIGIN.fullmatch(origin) or not _netloc(origin):
             raise ConfigError(f"--allow-origin takes a page's scheme and host, such as https://example.org, got {origin!r}")
     local = is_local(host)
     if not (local or api_key or insecure):
@@ -63,12 +70,14 @@ def is_local(host: str) -> bool:
 class Gate:
     """Everything passes here first."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, open_paths: Collection[str], buckets: ClientBuckets) -> None:
+    def __init__(self, app: ASGIApp, *, access: Access, open_paths: Collection[str]) -> None:
         self._app = app
         self._access = access
         self._open_paths = frozenset(open_paths)
-        self._buckets = buckets
-        self._connections = 0
+        self._requests = ClientBuckets(access.requests_per_s, access.requests_at_once)
+        self._wrong_keys = ClientBuckets(access.wrong_keys_per_s, access.wrong_keys_at_once)
+        self._sockets: Counter[str] = Counter()
+        """Open ones, by client."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -80,12 +89,16 @@ class Gate:
             answer = JSONResponse({"error": {"code": "refused", "message": message}}, status)
             await answer(scope, receive, send)  # a WebSocket is denied in the same words, before it is accepted
             return
-        is_socket = scope["type"] == "websocket"
-        self._connections += is_socket
+        if scope["type"] == "http":
+            await self._app(scope, receive, send)
+            return
+        client = client_at(scope.get("client"))
+        self._sockets[client] += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._connections -= is_socket
+            self._sockets[client] -= 1
+            self._sockets += Counter()  # drops who has none
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """A status and one line; None where the client may pass."""
@@ -96,26 +109,51 @@ class Gate:
             return None
         if not self._origin_allowed(scope, headers):
             return 403, "this page may not use this server; its owner can say --allow-origin"
-        if access.api_key is not None and not _knows_key(scope, headers, access.api_key):
-            return 401, "a key is needed: Authorization: Bearer KEY, or the subprotocol millstream.key.KEY"
-        if not self._buckets.take((scope.get("client") or ("",))[0]):
+        client = client_at(scope.get("client"))
+        return self._without_key(scope, headers, client) or self._too_much(scope, client)
+
+    def _without_key(self, scope: Scope, headers: Headers, client: str) -> tuple[int, str] | None:
+        if self._access.api_key is None:
+            return None
+        wrong, keys = self._wrong_keys.of(client), _keys(scope, headers)
+        if wrong.left < 1:  # even a right one: or guessing on would be worth it
+            return 429, "too many wrong keys came from this address; wait a minute"
+        if any(hmac.compare_digest(key.encode(), self._access.api_key.encode()) for key in keys):
+            return None
+        wrong.take(min(1, len(keys)))
+        return 401, "a key is needed: Authorization: Bearer KEY, or the subprotocol millstream.key.KEY"
+
+    def _too_much(self, scope: Scope, client: str) -> tuple[int, str] | None:
+        if not self._requests.take(client):
             return 429, "too many requests; wait a moment"
-        if scope["type"] == "websocket" and self._connections >= access.max_connections:
-            return 503, f"{access.max_connections} connections are open already; try again later"
+        if scope["type"] == "websocket":
+            places = Places(self._access.max_connections)
+            try:
+                places.check("connections", own=self._sockets[client], all=self._sockets.total())
+            except Overloaded as error:
+                return 503, str(error)
         return None
 
     def _origin_allowed(self, scope: Scope, headers: Headers) -> bool:
         origin = headers.get("origin")
         if origin is None or (scope["type"] == "http" and scope["method"] in SAFE_METHODS):
             return True
-        return origin in self._access.origins or urlsplit(origin).netloc == headers.get("host", "")
+        return origin in self._access.origins or _netloc(origin) == headers.get("host", "")
 
 
-def _knows_key(scope: Scope, headers: Headers, key: str) -> bool:
+def _keys(scope: Scope, headers: Headers) -> list[str]:
+    """Those a client brings, few of them."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
     offered = [name.removeprefix(KEY_SUBPROTOCOL) for name in scope.get("subprotocols", ()) if name.startswith(KEY_SUBPROTOCOL)]
-    candidates = ([given.strip()] if scheme.lower() == "bearer" else []) + offered[:4]
-    return any(hmac.compare_digest(each.encode(), key.encode()) for each in candidates)
+    return ([given.strip()] if scheme.lower() == "bearer" else []) + offered[:4]
+
+
+def _netloc(origin: str) -> str | None:
+    """Host and port of a page; None where that makes no sense."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _name(host: str) -> str:

@@ -25,14 +25,14 @@ class FrameLimits:
     frames_per_s: float = 1000.0
     """Of any kind: eight times the camera frames a client may send, as browsers cut large messages into several."""
     controls_per_s: float = 20.0
-    """Pings, pongs and closes. Each ping is answered: a client that reads nothing lets the answers pile up until it is let go."""
+    """Pings, pongs and closes. Each ping is answered, and the answers to a client that reads nothing pile up until it is let go."""
     bytes_per_s: float = 64 * 2**20
     max_fragments: int = 4096
     """Of one message."""
 
 
 class MeteredConnection(ServerProtocol):
-    """A WebSocket's parser that stops at the first frame too many. It offers no compression: pictures are compressed already."""
+    """A WebSocket's parser that stops at the first frame too many. Offers no compression: pictures are compressed already."""
 
     def __init__(self, *, max_size: int, logger: Logger, limits: FrameLimits | None = None) -> None:
         super().__init__(max_size=max_size, logger=logger)

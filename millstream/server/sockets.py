@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from h11 import Request
+from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -73,6 +74,10 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
             return
         super().send_receive_event_to_app()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        self.handshake_complete |= self.close_sent  # a refusal answers the handshake too; without this it is logged as an error
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
