@@ -56,11 +56,11 @@ class Archive:
         name, path = self.shelf.new("journals")
         return SessionJournal(name, path, msgspec.structs.replace(self._header, config=config, session_id=session_id))
 
-    def keep_journal(self, journal: SessionJournal) -> None:
+    def keep_journal(self, journal: SessionJournal, *, owner: str) -> None:
         """Its session has ended."""
         journal.close()
         if journal.path.is_file():
-            self.shelf.keep("journals", journal.name)
+            self.shelf.keep("journals", journal.name, owner=owner)
 
     def journal_path(self, journal: ChunkLog | None) -> Path:
         """Of a session that is live."""
@@ -72,21 +72,21 @@ class Archive:
         name, path = self.shelf.new("recordings")
         return name, Recording(path, fps=fps, pool=self._pool)
 
-    async def save(self, service: Service, session_id: str) -> Kept:
+    async def save(self, service: Service, session_id: str, *, owner: str) -> Kept:
         """A snapshot of a live session, taken between two of its chunks."""
         fingerprint = self._header.fingerprint
         job = service.on_engine(session_id, lambda session: snapshot.take(self._engine, session, fingerprint))
         taken = await asyncio.wait_for(asyncio.wrap_future(job), ENGINE_S)
         name, path = self.shelf.new("snapshots")
         await self._do(lambda: snapshot.write(taken, path))
-        return self.shelf.keep("snapshots", name)
+        return self.shelf.keep("snapshots", name, owner=owner)
 
     async def find_saved(self, name: str) -> Saved:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
         file = (self.shelf.find("snapshots", name).path, self._engine, self._header.fingerprint)
         return Saved(await self._do(partial(snapshot.check, *file)), partial(snapshot.read, *file))
 
-    async def take_in(self, pieces: AsyncIterator[bytes]) -> Kept:
+    async def take_in(self, pieces: AsyncIterator[bytes], *, owner: str) -> Kept:
         """A snapshot from elsewhere: kept if this engine can go on with it."""
         name, path = self.shelf.new("snapshots")
         try:
@@ -97,7 +97,7 @@ class Archive:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return self.shelf.keep("snapshots", name)
+        return self.shelf.keep("snapshots", name, owner=owner)
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

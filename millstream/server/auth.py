@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -20,7 +19,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.core.errors import ConfigError, Overloaded
-from millstream.server.budgets import ClientBuckets, Places, client_at
+from millstream.server.budgets import Client, Clients
+from millstream.server.shares import Held, Places
 
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,256}")
 """What both a header and a WebSocket subprotocol can carry."""
@@ -39,11 +39,6 @@ class Access:
     """By which this server may be reached; None: any."""
     max_connections: int = 256
     """WebSockets of one client at once; all clients together may have an eighth more."""
-    requests_per_s: float = 50.0
-    requests_at_once: float = 200.0
-    wrong_keys_per_s: float = 0.2
-    wrong_keys_at_once: float = 20.0
-    """Of one client; after that it waits, whatever key it brings."""
 
 
 def access_for(host: str, *, api_key: str | None, insecure: bool, origins: Collection[str]) -> Access:
@@ -60,6 +55,14 @@ def access_for(host: str, *, api_key: str | None, insecure: bool, origins: Colle
     return Access(api_key=api_key, origins=frozenset(origins), names=names)
 
 
+def check_proxies(proxies: Collection[str]) -> None:
+    for proxy in proxies:
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError:
+            raise ConfigError(f"--trusted-proxy takes an address, such as 127.0.0.1 or 10.0.0.0/8, got {proxy!r}") from None
+
+
 def is_local(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -70,20 +73,19 @@ def is_local(host: str) -> bool:
 class Gate:
     """Everything passes here first."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, open_paths: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, *, access: Access, open_paths: Collection[str], clients: Clients) -> None:
         self._app = app
         self._access = access
         self._open_paths = frozenset(open_paths)
-        self._requests = ClientBuckets(access.requests_per_s, access.requests_at_once)
-        self._wrong_keys = ClientBuckets(access.wrong_keys_per_s, access.wrong_keys_at_once)
-        self._sockets: Counter[str] = Counter()
-        """Open ones, by client."""
+        self._clients = clients
+        self._sockets = Held(Places(access.max_connections), "connections")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
+        client = self._clients.at(scope.get("client"))
+        refusal = self._refusal(scope, client)
         if refusal is not None:
             status, message = refusal
             answer = JSONResponse({"error": {"code": "refused", "message": message}}, status)
@@ -92,15 +94,10 @@ class Gate:
         if scope["type"] == "http":
             await self._app(scope, receive, send)
             return
-        client = client_at(scope.get("client"))
-        self._sockets[client] += 1
-        try:
+        with self._sockets.one_by(client.name):
             await self._app(scope, receive, send)
-        finally:
-            self._sockets[client] -= 1
-            self._sockets += Counter()  # drops who has none
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope, client: Client) -> tuple[int, str] | None:
         """A status and one line; None where the client may pass."""
         headers, access = Headers(scope=scope), self._access
         if access.names is not None and _name(headers.get("host", "")) not in access.names:
@@ -109,27 +106,25 @@ class Gate:
             return None
         if not self._origin_allowed(scope, headers):
             return 403, "this page may not use this server; its owner can say --allow-origin"
-        client = client_at(scope.get("client"))
         return self._without_key(scope, headers, client) or self._too_much(scope, client)
 
-    def _without_key(self, scope: Scope, headers: Headers, client: str) -> tuple[int, str] | None:
+    def _without_key(self, scope: Scope, headers: Headers, client: Client) -> tuple[int, str] | None:
         if self._access.api_key is None:
             return None
-        wrong, keys = self._wrong_keys.of(client), _keys(scope, headers)
-        if wrong.left < 1:  # even a right one: or guessing on would be worth it
+        keys = _keys(scope, headers)
+        if client.wrong_keys.left < 1:  # even a right one: or guessing on would be worth it
             return 429, "too many wrong keys came from this address; wait a minute"
         if any(hmac.compare_digest(key.encode(), self._access.api_key.encode()) for key in keys):
             return None
-        wrong.take(min(1, len(keys)))
+        client.wrong_keys.take(min(1, len(keys)))
         return 401, "a key is needed: Authorization: Bearer KEY, or the subprotocol millstream.key.KEY"
 
-    def _too_much(self, scope: Scope, client: str) -> tuple[int, str] | None:
-        if not self._requests.take(client):
+    def _too_much(self, scope: Scope, client: Client) -> tuple[int, str] | None:
+        if not client.requests.take():
             return 429, "too many requests; wait a moment"
         if scope["type"] == "websocket":
-            places = Places(self._access.max_connections)
             try:
-                places.check("connections", own=self._sockets[client], all=self._sockets.total())
+                self._sockets.check(client.name)
             except Overloaded as error:
                 return 503, str(error)
         return None

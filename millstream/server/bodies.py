@@ -15,19 +15,23 @@ from millstream.server.messages import ProtocolError
 T = TypeVar("T")
 
 PATIENCE_S = 30.0
-"""For the next piece of a body."""
+"""For the next piece of a body, and for all of one that is small."""
+SLOWEST_BYTES_PER_S = 256 * 2**10
+"""Of a large one, beyond that."""
 
 
 async def limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body in pieces, as long as it is short enough and goes on coming."""
-    total, pieces = 0, request.stream()
+    """The body in pieces, as long as it is short enough and goes on coming, fast enough on the whole."""
+    clock = asyncio.get_running_loop().time
+    total, pieces, began = 0, request.stream(), clock()
     while True:
+        left_s = PATIENCE_S + total / SLOWEST_BYTES_PER_S - (clock() - began)
         try:
-            piece = await asyncio.wait_for(anext(pieces), PATIENCE_S)
+            piece = await asyncio.wait_for(anext(pieces), min(PATIENCE_S, left_s))
         except StopAsyncIteration:
             return
         except asyncio.TimeoutError:
-            raise ProtocolError("bad_message", f"nothing more of the body came for {PATIENCE_S:g} s") from None
+            raise ProtocolError("bad_message", f"the body came too slowly; {total} bytes were taken") from None
         except ClientDisconnect:
             raise ProtocolError("bad_message", "the connection was lost before the end of the body") from None
         total += len(piece)

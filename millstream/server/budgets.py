@@ -1,72 +1,55 @@
-"""What one client may hold and how fast it may ask, by the address it comes from. Knows no protocol and no sessions.
-
-Whoever is alone may take all that there is for one. Beside that there is a reserve for others, so that no client alone fills a
-server. An IPv6 client has a whole /64 of addresses and counts as one. Many addresses together can still fill a server.
-"""
+"""How fast one client may ask, whatever it comes by: one account for each address. Spent where things are asked for."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from millstream.core.errors import Overloaded
 from millstream.server.limits import TokenBucket
-
-IPV6_PREFIX = 64
-MAX_NAME = 64
-"""Letters of an address that is none; a proxy may send anything."""
+from millstream.server.shares import client_at
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """`most` for one client, and an eighth more for all together."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientRates:
+    """So many a second on average, and so many at once."""
 
-    most: int
-
-    @property
-    def total(self) -> int:
-        return self.most + self.most // 8
-
-    def check(self, what: str, *, own: int, all: int) -> None:
-        """Whether somebody who holds `own` of `all` may have one more."""
-        if own >= self.most:
-            raise Overloaded(f"{own} {what} of yours are open already; close one first")
-        if all >= self.total:
-            raise Overloaded(f"{all} {what} are open already; try again later")
+    requests: tuple[float, float] = (50.0, 200.0)
+    saves: tuple[float, float] = (1.0, 10.0)
+    """Each takes the engine's time between two chunks, and a file."""
+    uploads: tuple[float, float] = (1.0, 10.0)
+    offers: tuple[float, float] = (2.0, 16.0)
+    """Of WebRTC: parsing one and gathering sockets for it takes the event loop's time."""
+    wrong_keys: tuple[float, float] = (0.2, 20.0)
+    """After that a client waits, whatever key it brings."""
 
 
-class ClientBuckets:
-    """A bucket for each client. The one that asked longest ago is forgotten first."""
+class Client:
+    """What one may still ask for."""
 
-    def __init__(self, rate: float, burst: float, max_clients: int = 1024) -> None:
-        self.rate = rate
-        self._make: Callable[[], TokenBucket] = lambda: TokenBucket(rate, burst)
-        self._max_clients = max_clients
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
-
-    def take(self, client: str) -> bool:
-        """Whether one more may pass now."""
-        return self.of(client).take()
-
-    def of(self, client: str) -> TokenBucket:
-        bucket = self._buckets.pop(client, None) or self._make()
-        self._buckets[client] = bucket
-        if len(self._buckets) > self._max_clients:
-            self._buckets.popitem(last=False)
-        return bucket
+    def __init__(self, name: str = "", rates: ClientRates | None = None) -> None:
+        rates = rates or ClientRates()
+        self.name = name
+        self.requests = TokenBucket(*rates.requests)
+        self.saves = TokenBucket(*rates.saves)
+        self.uploads = TokenBucket(*rates.uploads)
+        self.offers = TokenBucket(*rates.offers)
+        self.wrong_keys = TokenBucket(*rates.wrong_keys)
 
 
-def client_at(peer: tuple[str, int] | None) -> str:
-    """Who is counted for a connection's other end."""
-    host = "" if peer is None else peer[0]
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host[:MAX_NAME]
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, IPV6_PREFIX), strict=False))
+class Clients:
+    """Everybody who asks. The one that asked longest ago is forgotten first."""
+
+    def __init__(self, rates: ClientRates | None = None, max_clients: int = 1024) -> None:
+        self._rates, self._max_clients = rates or ClientRates(), max_clients
+        self._clients: OrderedDict[str, Client] = OrderedDict()
+
+    def at(self, peer: tuple[str, int] | None) -> Client:
+        name = client_at(peer)
+        client = self._clients.pop(name, None) or Client(name, self._rates)
+        self._clients[name] = client
+        if len(self._clients) > self._max_clients:
+            self._clients.popitem(last=False)
+        return client
+
+    def __len__(self) -> int:
+        return len(self._clients)

@@ -25,7 +25,7 @@ class FrameLimits:
     frames_per_s: float = 1000.0
     """Of any kind: eight times the camera frames a client may send, as browsers cut large messages into several."""
     controls_per_s: float = 20.0
-    """Pings, pongs and closes. Each ping is answered, and the answers to a client that reads nothing pile up until it is let go."""
+    """Pings, pongs and closes. Each ping is answered; to a client that reads nothing the answers pile up until it is let go."""
     bytes_per_s: float = 64 * 2**20
     max_fragments: int = 4096
     """Of one message."""

@@ -1,6 +1,6 @@
 """What every answer tells a browser: what the page may load, and that nobody may put it into a frame.
 
-The page has no inline scripts and no inline styles; it reads pictures from memory (`blob:`) and talks to the server it came from.
+The page has no inline scripts and no inline styles; it reads pictures from memory (`blob:`) and talks to its own server.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A session has two names, both unguessable: its `session_id` steers it, its `view_id` only shows it. Everything that touches the
 model is the service's business, on a thread of its own; everything here runs on the event loop and never waits for a chunk.
-Bounded: `max_sessions` stations, whether they run, wait or stand still.
+Bounded: `max_sessions` stations of one client, and an eighth more of all together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
-from millstream.core.errors import Overloaded, UnknownFile, UnknownSession, VideoError
+from millstream.core.errors import UnknownFile, UnknownSession, VideoError
 from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Waiting
@@ -27,6 +27,7 @@ from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.archive import Archive, SessionJournal
 from millstream.server.metrics import Metrics
+from millstream.server.shares import Places
 from millstream.server.shelf import Kept
 from millstream.server.station import Standing, Station, StationParts, Tape
 from millstream.server.threads import start_threads
@@ -43,6 +44,7 @@ STOP_S = 30.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubLimits:
     max_sessions: int = 64
+    """Of one client, whether they run, wait or stand still; all clients together may have an eighth more."""
     abandon_s: float = 120.0
     """A session that nobody watches for so long is ended, unless it is being recorded."""
     leave_line_s: float = 10.0
@@ -127,6 +129,7 @@ class Hub:
         unattended: Literal["pause", "run"] = "pause",
         takes_input: bool = False,
         weight: float = 1.0,
+        client: str = "",
     ) -> Station:
         """A new session. Raises `Overloaded` when it cannot be, and what is wrong with what was asked."""
         check_prompts(prompts)
@@ -144,9 +147,9 @@ class Hub:
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
             journal=self.archive.journal(session_id, config) if keeps_journal else None,
         )
-        return self._opened(request)
+        return self._opened(request, client)
 
-    async def restore(self, snapshot_name: str) -> Station:
+    async def restore(self, snapshot_name: str, *, client: str = "") -> Station:
         """A saved session, as a new one. What it has done so far is in no journal, so it has none."""
         saved, session_id = await self.archive.find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
         config, timeline = saved.header.config, saved.header.timeline
@@ -160,10 +163,10 @@ class Hub:
             feed=feed,
             start=lambda: partial(snapshot.revive, saved.read(), session_id=session_id, feed=feed),
         )
-        return self._opened(request)
+        return self._opened(request, client)
 
     async def save(self, station: Station) -> Kept:
-        kept = await self.archive.save(self.service, station.session_id)
+        kept = await self.archive.save(self.service, station.session_id, owner=station.client)
         station.snapshots.append(kept.name)
         return kept
 
@@ -184,7 +187,7 @@ class Hub:
             log.warning("nothing was recorded: %s", error, extra={"session": label(station.session_id)})
             return ""
         log.info("recorded %s", recorded, extra={"session": label(station.session_id)})
-        self.archive.shelf.keep("recordings", tape.name)
+        self.archive.shelf.keep("recordings", tape.name, owner=station.client)
         station.recordings.append(tape.name)
         return tape.name
 
@@ -209,10 +212,10 @@ class Hub:
         limits = self.limits
         return dict(idle_s=limits.idle_s, max_life_s=limits.max_life_s, max_chunks=limits.max_chunks)
 
-    def _opened(self, request: OpenRequest) -> Station:
-        if len(self.stations) >= self.limits.max_sessions:
-            raise Overloaded(f"{self.limits.max_sessions} sessions are open already; try again later")
-        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts)
+    def _opened(self, request: OpenRequest, client: str) -> Station:
+        own = sum(station.client == client for station in self.stations.values())
+        Places(self.limits.max_sessions).check("sessions", own=own, all=len(self.stations))
+        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts, client=client)
         self.service.open(request, station.tell)
         self.stations[station.session_id] = self._views[station.view_id] = station
         self.spawn(self._attend(station))
@@ -226,7 +229,7 @@ class Hub:
             await self.stop_recording(station)
             journal = station.request.journal
             if isinstance(journal, SessionJournal):
-                self.archive.keep_journal(journal)
+                self.archive.keep_journal(journal, owner=station.client)
 
     async def _tick(self) -> None:
         while True:

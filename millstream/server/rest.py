@@ -107,7 +107,7 @@ async def list_sessions(desk: Desk, words: Mapping[str, str], body: None) -> Ses
 
 
 async def open_session(desk: Desk, words: Mapping[str, str], body: Ask) -> SessionInfo:
-    return _info(open_asked(desk.hub, body))
+    return _info(open_asked(desk.hub, body, client=desk.client.name))
 
 
 async def show_session(desk: Desk, words: Mapping[str, str], body: None) -> SessionInfo:
@@ -136,12 +136,13 @@ async def record_session(desk: Desk, words: Mapping[str, str], body: RecordingAs
 
 
 async def save_session(desk: Desk, words: Mapping[str, str], body: None) -> FileInfo:
+    desk.client.saves.spend("saves")
     kept = await desk.hub.save(desk.hub.find(words["session"]))
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 
 async def restore_session(desk: Desk, words: Mapping[str, str], body: None) -> SessionInfo:
-    return _info(await desk.hub.restore(words["name"]))
+    return _info(await desk.hub.restore(words["name"], client=desk.client.name))
 
 
 async def list_recordings(desk: Desk, words: Mapping[str, str], body: None) -> FileList:
@@ -170,7 +171,9 @@ async def download_snapshot(desk: Desk, words: Mapping[str, str], body: None) ->
 
 
 async def upload_snapshot(desk: Desk, words: Mapping[str, str], body: Request) -> FileInfo:
-    kept = await desk.hub.archive.take_in(limited(body, MAX_UPLOAD_BYTES))
+    desk.client.uploads.spend("uploads")
+    with desk.uploads.one_by(desk.client.name):
+        kept = await desk.hub.archive.take_in(limited(body, MAX_UPLOAD_BYTES), owner=desk.client.name)
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 

@@ -1,13 +1,15 @@
 """One folder for what is kept: recordings, journals, snapshots. Names are made here; no client's string is ever part of a path.
 
 A file is found by looking its name up among those that are there. Bounded: past `max_files` or `max_bytes` of a kind, the
-oldest goes. Knows nothing of what is in the files.
+oldest of whoever holds most goes, so that nobody's files go for those of one who keeps more.
+Knows nothing of what is in the files.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,6 +36,8 @@ class Kept:
     name: str
     path: Path
     num_bytes: int
+    owner: str
+    """Whose it is; of a file from an earlier run nobody knows, and each counts as somebody else's."""
 
 
 class Shelf:
@@ -53,10 +57,10 @@ class Shelf:
         name = secrets.token_urlsafe(16)
         return name, self._folder / kind / f"{name}{SUFFIXES[kind]}"
 
-    def keep(self, kind: Kind, name: str) -> Kept:
+    def keep(self, kind: Kind, name: str, *, owner: str = "") -> Kept:
         """The file is whole: it can be found from now on. Older ones may go for it."""
         path = self._folder / kind / f"{name}{SUFFIXES[kind]}"
-        kept = self._kept[kind][name] = Kept(name, path, path.stat().st_size)
+        kept = self._kept[kind][name] = Kept(name, path, path.stat().st_size, owner or name)
         self._make_room(kind)
         return kept
 
@@ -72,15 +76,25 @@ class Shelf:
 
     def _make_room(self, kind: Kind) -> None:
         held = self._kept[kind]
-        total = sum(kept.num_bytes for kept in held.values())
-        while len(held) > 1 and (len(held) > self.limits.max_files or total > self.limits.max_bytes):
-            oldest = held.pop(next(iter(held)))
-            total -= oldest.num_bytes
-            oldest.path.unlink(missing_ok=True)
+        while len(held) > 1:
+            too_many = len(held) > self.limits.max_files
+            if not too_many and sum(kept.num_bytes for kept in held.values()) <= self.limits.max_bytes:
+                return
+            goes = _oldest_of_the_greediest(list(held.values()), by_files=too_many)
+            del held[goes.name]
+            goes.path.unlink(missing_ok=True)
+
+
+def _oldest_of_the_greediest(files: list[Kept], *, by_files: bool) -> Kept:
+    """Never the newest: it was kept a moment ago."""
+    shares: Counter[str] = Counter()
+    for kept in files:
+        shares[kept.owner] += 1 if by_files else kept.num_bytes
+    return max(files[:-1], key=lambda kept: shares[kept.owner])  # the first of equals, and so the oldest
 
 
 def _listed(folder: Path, suffix: str) -> list[Kept]:
     """Files with names of ours, oldest first."""
     files = [(path.stat(), path) for path in folder.iterdir() if path.suffix == suffix and NAME.fullmatch(path.stem)]
     files.sort(key=lambda pair: pair[0].st_mtime)
-    return [Kept(path.stem, path, found.st_size) for found, path in files]
+    return [Kept(path.stem, path, found.st_size, path.stem) for found, path in files]

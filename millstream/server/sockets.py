@@ -1,8 +1,8 @@
 """Listening, and letting go of connections that do not let go of us.
 
 A peer that stopped reading keeps a closing connection open for as long as something waits to be sent to it. Here such a
-connection is cut a moment after it should have closed. One that connects and says nothing, or never comes to the end of a
-request's head, is cut too: connections are counted, and it would take somebody's.
+connection is cut a moment after it should have closed. One that connects and says nothing, never comes to the end of a
+request's head or does not take its answer is cut too: connections are counted, and it would take somebody's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from h11 import Request
 from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -22,19 +23,37 @@ from websockets.frames import CloseCode
 
 from millstream.core.errors import ConfigError
 from millstream.server.frames import MeteredConnection
+from millstream.server.shares import Places, client_at
 
 LINGER_S = 5.0
 REQUEST_S = 30.0
 """For the head of the next request on a connection."""
+TAKE_S = 30.0
+"""For a client to take what was written to it, some of it at least."""
+CONNECTIONS = Places(512)
+"""Of any kind. One too many is answered with 503."""
 BACKLOG = 128
 
 
 class ImpatientHTTP(H11Protocol):
-    """uvicorn's own, with an end to waiting for a request."""
+    """uvicorn's own, with an end to waiting for a request or for an answer to be taken, and to one client's connections."""
+
+    _stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._expect_request()
+        own = sum(client_at(each.client) == client_at(self.client) for each in self.connections)
+        if own > CONNECTIONS.most and not self.config.proxy_headers:  # a proxy's are everybody's
+            self.app = service_unavailable
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall = self.loop.call_later(TAKE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_stall()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -47,10 +66,15 @@ class ImpatientHTTP(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._patience.cancel()
+        self._end_stall()
         super().connection_lost(exc)
 
     def _expect_request(self) -> None:
         self._patience = self.loop.call_later(REQUEST_S, self._hang_up_after, self.cycle)
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
 
     def _hang_up_after(self, last: RequestResponseCycle | None) -> None:
         """Unless another request has begun."""

@@ -111,10 +111,12 @@ class StationParts:
 
 
 class Station:
-    def __init__(self, request: OpenRequest, view_id: str, parts: StationParts) -> None:
+    def __init__(self, request: OpenRequest, view_id: str, parts: StationParts, *, client: str = "") -> None:
         self.request = request
         self.session_id = request.session_id
         self.view_id = view_id
+        self.client = client
+        """Whose address opened it."""
         self.state: Waiting | Live | Ended | None = None
         self.begun = self.left_at = parts.clock()
         """`left_at`: since when nobody watches."""

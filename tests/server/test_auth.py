@@ -14,7 +14,8 @@ from websockets.exceptions import InvalidStatus
 from millstream.core.errors import ConfigError, Overloaded
 from millstream.server.app import AppConfig
 from millstream.server.auth import Access, Gate, access_for, is_local
-from millstream.server.budgets import ClientBuckets, Places, client_at
+from millstream.server.budgets import ClientRates, Clients
+from millstream.server.shares import Places, client_at
 from tests.server.serving import Serving, serving
 
 KEY = "correct-horse-battery"
@@ -135,16 +136,16 @@ def test_there_is_an_end_to_connections_and_a_new_one_may_come_when_one_goes() -
 
 
 def test_an_address_that_asks_too_often_waits_and_others_do_not() -> None:
-    buckets = ClientBuckets(rate=0.001, burst=3, max_clients=2)
-    assert [buckets.take("a") for _ in range(4)] == [True, True, True, False]
-    assert buckets.take("b")
-    buckets.take("c")  # the one that asked longest ago is forgotten: no more than two are remembered
-    assert len(buckets._buckets) == 2
+    clients = Clients(ClientRates(requests=(0.001, 3)), max_clients=2)
+    assert [clients.at(("10.0.0.1", port)).requests.take() for port in range(4)] == [True, True, True, False]
+    assert clients.at(("10.0.0.2", 1)).requests.take()
+    clients.at(("10.0.0.3", 1))  # the one that asked longest ago is forgotten: no more than two are remembered
+    assert len(clients) == 2
 
 
 def test_requests_beyond_the_rate_are_refused_in_words_and_health_is_not_counted() -> None:
-    access = Access(requests_per_s=0.001, requests_at_once=3)
-    gate = Gate(PlainTextResponse("in"), access=access, open_paths=["/healthz"])
+    clients = Clients(ClientRates(requests=(0.001, 3)))
+    gate = Gate(PlainTextResponse("in"), access=Access(), open_paths=["/healthz"], clients=clients)
     client = TestClient(gate, base_url="http://127.0.0.1")
     answers = [client.get("/v1/models") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
@@ -153,8 +154,8 @@ def test_requests_beyond_the_rate_are_refused_in_words_and_health_is_not_counted
 
 
 def test_wrong_keys_are_counted_and_then_no_key_is_tried_from_that_address() -> None:
-    access = Access(api_key=KEY, wrong_keys_per_s=0.001, wrong_keys_at_once=3)
-    gate = Gate(PlainTextResponse("in"), access=access, open_paths=[])
+    clients = Clients(ClientRates(wrong_keys=(0.001, 3)))
+    gate = Gate(PlainTextResponse("in"), access=Access(api_key=KEY), open_paths=[], clients=clients)
 
     def status(address: str, key: str | None) -> int:
         client = TestClient(gate, base_url="http://127.0.0.1", client=(address, 1))

@@ -173,7 +173,7 @@ def test_a_journal_that_cannot_go_on_ends_and_its_session_does_not(
     monkeypatch.setattr(JournalWriter, "write", full_after_two)
     with engine.session("sea", journal=journal, session_id="a") as session:
         assert len(list(session.stream(4))) == 4
-    archive.keep_journal(journal)
+    archive.keep_journal(journal, owner="somebody")
     archive.close()
     assert len(read_journal(journal.path).chunks) == 2
 
@@ -184,6 +184,6 @@ def test_a_journal_has_an_end(engine: Engine, tmp_path: Path, monkeypatch: pytes
     journal = archive.journal("a", engine.spec.stream)
     with engine.session("sea", journal=journal, session_id="a") as session:
         assert len(list(session.stream(4))) == 4
-    archive.keep_journal(journal)
+    archive.keep_journal(journal, owner="somebody")
     archive.close()
     assert len(read_journal(journal.path).chunks) == 2

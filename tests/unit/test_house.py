@@ -136,7 +136,8 @@ SURFACE = {
         "--abandon", "--allow-origin", "--api-key", "--batch", "--compile", "--data", "--device", "--dtype",
         "--exchange-groups", "--fast", "--host", "--ice-server", "--idle", "--insecure", "--lead", "--log-json", "--lora",
         "--max-chunks", "--max-life", "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port",
-        "--precision", "--preview-decoder", "--share", "--threads", "--topology", "--vae-devices", "--weights",
+        "--precision", "--preview-decoder", "--share", "--threads", "--topology", "--trusted-proxy", "--vae-devices",
+        "--weights",
     },
     "replay": {
         "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--topology",

@@ -146,7 +146,8 @@ class Scope:
             raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
         first, unknown = heed(asked.initialParameters or {}, Parameters)
         outbox = Outbox()
-        channel = ScopeChannel(desk.hub, outbox, desk.limits)
+        desk.client.offers.spend("offers")
+        channel = ScopeChannel(desk.hub, outbox, desk.limits, desk.client)
         if not await channel.start(self._start(desk.hub, first), first, unknown + beside):
             raise await refusal_in(outbox)
         station = channel.interpreter.conversation.station
