@@ -69,7 +69,9 @@ async def _join(start: dict[str, Any], desk: Desk) -> Party:
     await conversation.hear(msgspec.json.encode(opening).decode())
     if conversation.station is None:
         raise await refusal_in(outbox)
-    return Party(talker=conversation, station=conversation.station, outbox=outbox, may_feed=conversation.state == "owner")
+    owner = conversation.state == "owner"
+    station, client = conversation.station, desk.client.name
+    return Party(talker=conversation, station=station, outbox=outbox, may_feed=owner, client=client)
 
 
 async def refusal_in(outbox: Outbox) -> ProtocolError:

@@ -86,18 +86,18 @@ def test_sessions_and_sockets_are_counted_by_address() -> None:
 
 
 def test_saves_of_one_client_have_a_rate_and_others_save_on(tmp_path: Path) -> None:
-    with serving(tmp_path, AppConfig(rates=ClientRates(saves=(0.001, 2)))) as server:
-        with server.client() as client, server.client(source=STRANGER) as stranger:
-            session = client.start()["session"]
-            stranger.start()
-            for _ in range(2):
-                client.say({"type": "save"})
-                assert client.hear("saved")["snapshot"]
+    config = AppConfig(rates=ClientRates(saves=(0.001, 2)))
+    with serving(tmp_path, config) as server, server.client() as client, server.client(source=STRANGER) as stranger:
+        session = client.start()["session"]
+        stranger.start()
+        for _ in range(2):
             client.say({"type": "save"})
-            assert client.hear("error", code="too_fast")
-            assert httpx2.post(server.url(f"/v1/sessions/{session}/snapshots")).status_code == 429
-            stranger.say({"type": "save"})
-            assert stranger.hear("saved")["snapshot"]
+            assert client.hear("saved")["snapshot"]
+        client.say({"type": "save"})
+        assert client.hear("error", code="too_fast")
+        assert httpx2.post(server.url(f"/v1/sessions/{session}/snapshots")).status_code == 429
+        stranger.say({"type": "save"})
+        assert stranger.hear("saved")["snapshot"]
 
 
 def test_connections_of_one_address_do_not_keep_others_from_being_answered(monkeypatch: pytest.MonkeyPatch) -> None:

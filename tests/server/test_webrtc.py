@@ -13,6 +13,7 @@ import pytest
 from millstream.core.errors import ConfigError
 from millstream.server.app import AppConfig
 from millstream.server.auth import Access
+from millstream.server.budgets import ClientRates
 from millstream.server.peers import IceServer
 from millstream.server.playhead import LATE_S, Playhead
 from tests.server.clients.webrtc_client import Camera, WebRTCClient
@@ -27,7 +28,7 @@ PATIENCE_MS = 20_000
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
-    with serving() as server:
+    with serving(config=AppConfig(rates=ClientRates(offers=(1e9, 1e9)))) as server:
         yield server
 
 
@@ -141,6 +142,12 @@ def test_a_view_only_shows_and_a_lost_owner_comes_back(server: Serving) -> None:
         ({"sdp": "v=0", "type": "offer", "start": {"type": [], "version": 1}}, 409, "bad_state"),
         ({"sdp": "v=0", "type": "offer", "start": {"type": "attach", "version": 1, "session": "guess"}}, 404, "not_found"),
         ({"sdp": "v=0\nm=video" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\rm=video 9 UDP 96" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\u2028m=a" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\ra=candidate:1" * 65, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\ra=rtpmap:96 V" * 129, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\r" * 1001, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=" + "0" * 3000, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
         ({"sdp": "v=0", "type": "offer"}, 400, "bad_message"),
         ({"sdp": "v" * 200_000, "type": "offer", "start": {}}, 413, "too_large"),
         ("offer", 400, "bad_message"),
@@ -152,6 +159,17 @@ def test_an_offer_that_cannot_be_used_is_refused_and_leaves_nothing(server: Serv
         assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
 
     with_client(server, offer)
+
+
+def test_offers_of_one_client_have_a_rate() -> None:
+    with serving(config=AppConfig(rates=ClientRates(offers=(0.001, 2)))) as server:
+
+        async def offer(client: WebRTCClient) -> None:
+            body = {"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea"}}
+            answers = [await client.post("/v1/webrtc/offer", body) for _ in range(3)]
+            assert [answer.status_code for answer in answers] == [400, 400, 429]
+
+        with_client(server, offer)
 
 
 def test_an_offer_whose_client_never_comes_is_forgotten(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

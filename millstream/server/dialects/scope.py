@@ -20,8 +20,9 @@ from millstream.server.endpoints import Desk, Endpoint, Handler
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ProtocolError
+from millstream.server.offers import MAX_CANDIDATES
 from millstream.server.outbox import Outbox
-from millstream.server.peers import MAX_CANDIDATES, Party
+from millstream.server.peers import Party
 from millstream.server.webrtc import refusal_in
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -152,7 +153,7 @@ class Scope:
             raise await refusal_in(outbox)
         station = channel.interpreter.conversation.station
         assert station is not None, "a channel started without its session"
-        party = Party(talker=channel, station=station, outbox=outbox, may_feed=True)
+        party = Party(talker=channel, station=station, outbox=outbox, may_feed=True, client=desk.client.name)
         peer, sdp = await desk.peers.connect(asked.sdp, party, desk.hub, desk.limits)
         return ScopeAnswer(sdp=sdp, sessionId=peer.peer_id)
 
