@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ PATIENCE_S = 30.0
 """For the next piece of a body, and for all of one that is small."""
 SLOWEST_BYTES_PER_S = 256 * 2**10
 """Of a large one, beyond that."""
+PIECE_BYTES = 64 * 2**10
 
 
 async def limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
@@ -46,6 +48,14 @@ async def read_json(request: Request, kind: type[T], max_bytes: int) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ProtocolError("bad_message", f"cannot read the body: {str(error)[:300]}") from None
+
+
+async def first_bytes(path: Path, num_bytes: int) -> AsyncIterator[bytes]:
+    """So much of a file and no more, whatever is added to it meanwhile."""
+    with path.open("rb") as file:
+        while num_bytes and (piece := await asyncio.to_thread(file.read, min(PIECE_BYTES, num_bytes))):
+            num_bytes -= len(piece)
+            yield piece
 
 
 def json_response(content: Any, status: int = 200) -> Response:

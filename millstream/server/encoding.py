@@ -48,7 +48,7 @@ class Film:
     def __init__(self, fps: float) -> None:
         self.opening: bytes | None = None
         """What a decoder needs before any fragment; known after the first one."""
-        self._rate = Fraction(fps).limit_denominator(MAX_RATE_DENOMINATOR)
+        self._rate = max(Fraction(fps).limit_denominator(MAX_RATE_DENOMINATOR), Fraction(1, MAX_RATE_DENOMINATOR))
         self._num_frames = 0
         self._num_fragments = 0
 

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.runtime.notices import Waiting
 from millstream.server.asking import Ask, open_asked
-from millstream.server.bodies import limited
+from millstream.server.bodies import first_bytes, limited
 from millstream.server.endpoints import Desk, Endpoint
 from millstream.server.hub import Hub
 from millstream.server.messages import MAX_CHUNK, Defaults, ProtocolError, defaults_of
@@ -155,7 +155,9 @@ async def list_snapshots(desk: Desk, words: Mapping[str, str], body: None) -> Fi
 
 async def download_live_journal(desk: Desk, words: Mapping[str, str], body: None) -> Response:
     path = desk.hub.archive.journal_path(desk.hub.find(words["session"]).request.journal)
-    return FileResponse(path, media_type=MEDIA_TYPES["journals"], filename="session.jsonl")
+    num_bytes = path.stat().st_size  # it grows while it is sent
+    headers = {"Content-Length": str(num_bytes), "Content-Disposition": 'attachment; filename="session.jsonl"'}
+    return StreamingResponse(first_bytes(path, num_bytes), media_type=MEDIA_TYPES["journals"], headers=headers)
 
 
 async def download_recording(desk: Desk, words: Mapping[str, str], body: None) -> Response:

@@ -52,6 +52,13 @@ def test_fragments_in_order_are_one_film(fps: float) -> None:
     assert [number for number, frame in enumerate(seen) if frame.key_frame] == [0, 9, 21]
 
 
+def test_a_film_of_any_rate_above_nothing_can_be_made() -> None:
+    film = Film(1e-9)
+    (fragment,) = film.encode(frames(2))
+    assert film.opening is not None
+    assert len(decoded(film.opening + fragment)) == 2
+
+
 def test_somebody_who_joins_late_can_decode_from_any_fragment() -> None:
     film = Film(16.0)
     parts = [film.encode(frames(count, shift=12 * number))[0] for number, count in enumerate((9, 12, 12))]
