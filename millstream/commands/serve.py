@@ -25,6 +25,7 @@ from millstream.runtime.service import Service
 
 try:
     import uvicorn
+    from starlette.applications import Starlette
 
     from millstream.server.app import AppConfig, create_app
     from millstream.server.archive import Archive
@@ -33,7 +34,7 @@ try:
     from millstream.server.logs import set_up_logging
     from millstream.server.peers import IceServer
     from millstream.server.shelf import Shelf
-    from millstream.server.sockets import CONNECTIONS, ImpatientHTTP, ImpatientWebSocket, listen
+    from millstream.server.sockets import CONNECTIONS, ImpatientHTTP, ImpatientWebSocket, PoliteServer, listen
 except ModuleNotFoundError as missing:
     raise ConfigError(f"serving needs {missing.name}: pip install 'millstream[serve]'") from None
 
@@ -92,11 +93,11 @@ def serve(request: ServeRequest) -> None:
         run_until_told(app, listener, request.proxies)
 
 
-def run_until_told(app: object, listener: socket.socket, proxies: tuple[str, ...] = ()) -> None:
+def run_until_told(app: Starlette, listener: socket.socket, proxies: tuple[str, ...] = ()) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop within bounded time."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what is left to do once everything has stopped
     config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         http=ImpatientHTTP,
         ws=ImpatientWebSocket,
         ws_max_size=8 * 2**20,
@@ -113,7 +114,7 @@ def run_until_told(app: object, listener: socket.socket, proxies: tuple[str, ...
     )
     host, port = listener.getsockname()[:2]
     typer.echo(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    uvicorn.Server(config).run(sockets=[listener])
+    PoliteServer(config, lambda: app.state.desk.hub.farewell()).run(sockets=[listener])
 
 
 def model_card(engine: Engine, lead_s: float | None = None, stream: StreamConfig | None = None) -> ModelCard:

@@ -185,7 +185,7 @@ class Conversation:
         self._outbox.put(RecordingMessage(on=on, url=f"/v1/recordings/{name}"))
 
     def _watch(self, station: Station, format: Format, state: State) -> None:
-        self._viewer = station.join(format, self._outbox)
+        self._viewer = station.join(format, self._outbox, owner=state == "owner")
         self._station, self.state = station, state
 
     def _refuse_twice(self) -> None:

@@ -39,6 +39,8 @@ ID_BYTES = 16
 """Of the random numbers that name sessions and views."""
 TICK_S = 1.0
 STOP_S = 30.0
+FAREWELL_S = 5.0
+"""For viewers to take what is left for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,13 +110,17 @@ class Hub:
             self._archive.start()
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
+    async def farewell(self) -> None:
+        """End every session, and give those who watch the time to hear of it."""
+        watched = list(self.stations.values())
+        await self._end()
+        give_up = time.monotonic() + FAREWELL_S
+        while any(station.viewers for station in watched) and time.monotonic() < give_up:
+            await asyncio.sleep(FAREWELL_S / 500)
+
     async def close(self) -> None:
-        """End every session and the engine's thread; a chunk under way is finished first."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-        await asyncio.to_thread(self.service.close, STOP_S)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_S)
+        """End every session and all threads; a chunk under way is finished first."""
+        await self._end()
         self.pool.shutdown(cancel_futures=True)
         if self._archive is not None:
             self._archive.close()
@@ -211,6 +217,13 @@ class Hub:
         """Of every session of this server."""
         limits = self.limits
         return dict(idle_s=limits.idle_s, max_life_s=limits.max_life_s, max_chunks=limits.max_chunks)
+
+    async def _end(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await asyncio.to_thread(self.service.close, STOP_S)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_S)
 
     def _opened(self, request: OpenRequest, client: str) -> Station:
         own = sum(station.client == client for station in self.stations.values())

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
 
+import uvicorn
 from h11 import Request
 from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
@@ -112,6 +114,22 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
             await super().run_asgi()
         finally:
             self.loop.call_later(LINGER_S, self.transport.abort)
+
+
+class PoliteServer(uvicorn.Server):
+    """uvicorn's own, which has everybody told that it stops before it closes their connections."""
+
+    def __init__(self, config: Config, farewell: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._farewell = farewell
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:  # nobody new comes in meanwhile
+            server.close()
+        try:
+            await self._farewell()
+        finally:
+            await super().shutdown(sockets)
 
 
 def _is_text(data: bytes) -> bool:

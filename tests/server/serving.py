@@ -28,7 +28,7 @@ from millstream.server.archive import Archive
 from millstream.server.hub import Hub, HubLimits
 from millstream.server.peers import Peers
 from millstream.server.shelf import Shelf, ShelfLimits
-from millstream.server.sockets import ImpatientHTTP, ImpatientWebSocket
+from millstream.server.sockets import ImpatientHTTP, ImpatientWebSocket, PoliteServer
 
 PATIENCE_S = 30.0
 SESSION_BYTES = 1000
@@ -170,7 +170,7 @@ def serving(
         log_config=None,
         proxy_headers=False,
     )
-    server = uvicorn.Server(options)
+    server = PoliteServer(options, lambda: app.state.desk.hub.farewell())
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="serving")
     thread.start()
     try:

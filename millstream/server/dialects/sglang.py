@@ -23,7 +23,7 @@ from millstream.runtime.notices import Applied, Ended
 from millstream.runtime.timeline import MAX_WAITING
 from millstream.server.asking import Ask
 from millstream.server.budgets import Client
-from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
+from millstream.server.dialects.interpreter import END_ID, Fields, Interpreter, heed, kind_of
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, ProtocolError
@@ -156,7 +156,7 @@ class SGLang:
             case ErrorMessage(code=code, message=message, control_id=control_id):
                 event_id = self._event_ids.pop(control_id, None)
                 return [msgspec.msgpack.encode(Error(content=message, code=code, event_id=event_id))]
-            case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
+            case Ended(cause=cause, reason=reason) if cause not in ("stopped", "limit"):
                 return [msgspec.msgpack.encode(Error(content=reason, code=cause))]
         return []
 
