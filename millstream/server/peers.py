@@ -26,6 +26,7 @@ from aiortc import (
 from aiortc.sdp import candidate_from_sdp
 
 from millstream.core.errors import ConfigError, Overloaded, UnknownSession
+from millstream.server.channels import watch_packets
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, ProtocolError
@@ -111,6 +112,8 @@ class Peer:
         try:
             await self._connection.setRemoteDescription(offer)
             self._decline_the_rest()
+            if self._connection.sctp is not None:
+                watch_packets(self._connection.sctp, self.hang_up)
             await self._connection.setLocalDescription()
         except Exception as error:  # a parser of strangers' text raises what it likes
             raise ProtocolError("bad_message", f"cannot use this offer: {str(error)[:200] or type(error).__name__}") from None

@@ -45,8 +45,7 @@ class ImpatientHTTP(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._expect_request()
-        own = sum(client_at(each.client) == client_at(self.client) for each in self.connections)
-        if own > CONNECTIONS.most and not self.config.proxy_headers:  # a proxy's are everybody's
+        if self._num_own() > CONNECTIONS.most and not self.config.proxy_headers:  # a proxy's are everybody's
             self.app = service_unavailable
 
     def pause_writing(self) -> None:
@@ -73,6 +72,11 @@ class ImpatientHTTP(H11Protocol):
 
     def _expect_request(self) -> None:
         self._patience = self.loop.call_later(REQUEST_S, self._hang_up_after, self.cycle)
+
+    def _num_own(self) -> int:
+        """Connections of this one's client."""
+        peers = (each.client for each in self.connections if isinstance(each, (H11Protocol, WebSocketsSansIOProtocol)))
+        return sum(client_at(peer) == client_at(self.client) for peer in peers)
 
     def _end_stall(self) -> None:
         if self._stall is not None:
