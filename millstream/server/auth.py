@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.core.errors import ConfigError, Overloaded
 from millstream.server.budgets import Client, Clients
@@ -27,6 +27,9 @@ KEY = re.compile(r"[A-Za-z0-9._~-]{8,256}")
 ORIGIN = re.compile(r"https?://[^/?#]+")
 KEY_SUBPROTOCOL = "millstream.key."
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+CLOSE_POLICY = 1008
+FLOOD_COST = 25.0
+"""In requests, of a connection that had to be ended for its frames: or a new one each time would be a new budget."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -94,8 +97,15 @@ class Gate:
         if scope["type"] == "http":
             await self._app(scope, receive, send)
             return
+
+        async def receive_or_charge() -> Message:
+            message = await receive()
+            if message["type"] == "websocket.disconnect" and message.get("code") == CLOSE_POLICY:
+                client.requests.charge(FLOOD_COST)
+            return message
+
         with self._sockets.one_by(client.name):
-            await self._app(scope, receive, send)
+            await self._app(scope, receive_or_charge, send)
 
     def _refusal(self, scope: Scope, client: Client) -> tuple[int, str] | None:
         """A status and one line; None where the client may pass."""

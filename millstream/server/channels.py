@@ -37,7 +37,7 @@ def watch_packets(transport: RTCSctpTransport, give_up: Callable[[], None]) -> N
         if over:
             give_up()
 
-    transport._handle_data = handle
+    transport._handle_data = handle  # type: ignore[method-assign]
 
 
 def _holds_too_much(transport: RTCSctpTransport) -> bool:

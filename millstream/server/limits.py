@@ -61,6 +61,10 @@ class TokenBucket:
         self._tokens -= cost
         return True
 
+    def charge(self, cost: float) -> None:
+        """Take so much, or what is left."""
+        self._tokens = max(0.0, self.left - cost)
+
     def spend(self, what: str) -> None:
         if not self.take():
             raise ProtocolError("too_fast", f"at most {self.rate:g} {what} a second; this one was not taken")

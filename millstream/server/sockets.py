@@ -19,6 +19,7 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import CloseCode
@@ -106,6 +107,8 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     async def send(self, message: ASGISendEvent) -> None:
+        if self.close_sent:  # the client was sent away below the application, which may not have heard of it yet
+            raise ClientDisconnected
         await super().send(message)
         self.handshake_complete |= self.close_sent  # a refusal answers the handshake too; without this it is logged as an error
 

@@ -9,6 +9,8 @@ import pytest
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
+from millstream.server.app import AppConfig
+from millstream.server.budgets import ClientRates
 from millstream.server.frames import FrameLimits, MeteredConnection
 from tests.server.raw_socket import BINARY, PING, TEXT, asking, close_code, frame, raw_socket
 from tests.server.serving import Serving, serving
@@ -77,6 +79,20 @@ def test_a_flood_of_frames_is_ended_with_1008_and_a_viewer_beside_it_goes_on(ser
             assert code == 1008
             assert reason.startswith("at most")
         viewer.hear("chunk", index=first + 2)
+
+
+def test_who_floods_one_connection_after_the_other_may_soon_open_no_more() -> None:
+    flood = frame(TEXT, fin=False) + frame(0, fin=False) * 4000
+    with serving(config=AppConfig(rates=ClientRates(requests=(0.001, 60)))) as server:
+        for _ in range(3):  # 60 requests, 26 of them gone each time
+            with raw_socket(server.address) as rude:
+                rude.sendall(flood)
+                assert close_code(rude)[0] == 1008
+            server.until(lambda: not server.hub.stations, "it is gone")
+        with pytest.raises(AssertionError, match="429"), raw_socket(server.address):
+            pass
+        with server.client(source="127.0.0.2") as stranger:
+            assert stranger.start()["session"]
 
 
 def test_text_that_is_not_utf8_ends_the_connection_without_a_traceback(
