@@ -38,13 +38,26 @@ class DoorOptions:
         str | None,
         typer.Option(envvar="MILLSTREAM_API_KEY", help="What clients must know; needed on other --hosts.", show_default=False),
     ] = None
-    insecure: Annotated[bool, typer.Option("--insecure", help="Let anybody in who can reach the address.")] = False
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Let anybody in who can reach the address, pages that make their name point here among them."
+        ),
+    ] = False
     ice_server: Annotated[
         list[str] | None,
         typer.Option(help="For WebRTC from afar: stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL.", show_default=False),
     ] = None
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="A page elsewhere that may use this; repeat for several.", show_default=False)
+    ] = None
+
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A reverse proxy's address: its X-Forwarded-For says who asks. Else everybody behind it is one client.",
+            show_default=False,
+        ),
     ] = None
 
     def request(self) -> dict[str, Any]:
@@ -56,6 +69,7 @@ class DoorOptions:
             insecure=self.insecure,
             ice_servers=tuple(self.ice_server or ()),
             origins=tuple(self.allow_origin or ()),
+            proxies=tuple(self.trusted_proxy or ()),
         )
 
 

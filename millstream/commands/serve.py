@@ -27,15 +27,16 @@ from millstream.runtime.service import Service
 
 try:
     import uvicorn
+    from starlette.applications import Starlette
 
     from millstream.server.app import AppConfig, create_app
     from millstream.server.archive import Archive
-    from millstream.server.auth import access_for
+    from millstream.server.auth import access_for, check_proxies
     from millstream.server.hub import Hub, HubLimits, ModelCard
     from millstream.server.logs import set_up_logging
     from millstream.server.peers import IceServer
     from millstream.server.shelf import Shelf
-    from millstream.server.sockets import ImpatientHTTP, ImpatientWebSocket, listen
+    from millstream.server.sockets import CONNECTIONS, ImpatientHTTP, ImpatientWebSocket, PoliteServer, listen
 except ModuleNotFoundError as missing:
     raise ConfigError(f"serving needs {missing.name}: pip install 'millstream[serve]'") from None
 
@@ -45,7 +46,6 @@ MEMORY_SHARE = 0.5
 """Of what is free once the model is loaded: the rest is for activations, pictures and everybody else."""
 STOP_S = 5
 """For requests under way, once it is told to stop."""
-MAX_CONNECTIONS = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,12 +69,15 @@ class ServeRequest(ModelRequest):
     api_key: str | None = None
     insecure: bool = False
     origins: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
+    """Addresses whose word is taken for who asks."""
     ice_servers: tuple[str, ...] = ()
     log_json: bool = False
 
 
 def serve(request: ServeRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; listening comes last."""
+    check_proxies(request.proxies)
     access = access_for(request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins)
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
     spec = find_model(request.model)
@@ -92,30 +95,31 @@ def serve(request: ServeRequest) -> None:
         make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=request.limits)
         app = create_app(make_hub, AppConfig(access=access, ice_servers=ice_servers))
         service.start(warm_up=[stream])
-        run_until_told(app, listener, service)
+        run_until_told(app, listener, service, request.proxies)
 
 
-def run_until_told(app: object, listener: socket.socket, service: Service) -> None:
+def run_until_told(app: Starlette, listener: socket.socket, service: Service, proxies: tuple[str, ...] = ()) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop within bounded time. Raises `EngineFailed` if the engine ended before that."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what is left to do once everything has stopped
     config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         http=ImpatientHTTP,
         ws=ImpatientWebSocket,
         ws_max_size=8 * 2**20,
-        ws_per_message_deflate=False,  # pictures are compressed already
         ws_ping_interval=20.0,
         ws_ping_timeout=20.0,
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=CONNECTIONS.total,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
         timeout_graceful_shutdown=STOP_S,
     )
     host, port = listener.getsockname()[:2]
     typer.echo(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    server = uvicorn.Server(config)
+    server = PoliteServer(config, lambda: app.state.desk.hub.farewell())
 
     def give_up() -> None:
         server.should_exit = True

@@ -5,7 +5,6 @@ A control applies at a chunk boundary. These are plain messages: `runtime/timeli
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -16,6 +15,10 @@ from millstream.core.errors import ControlError, PromptError
 
 MAX_PROMPT_BYTES = 8192
 MAX_PROMPTS = 8
+MAX_MIX = 2 * MAX_PROMPTS
+"""Of a mix in force: while one blends into another, both are."""
+MAX_WEIGHT = 1e6
+"""So that no sum of weights is beyond what a float holds."""
 MAX_BLEND_CHUNKS = 256
 
 Switch = Literal["cut", "recompute", "keep", "blend"]
@@ -148,23 +151,31 @@ def spoken(prompts: tuple[WeightedPrompt, ...], calm: str) -> tuple[WeightedProm
     return tuple(prompt if prompt.text.strip() or not calm else WeightedPrompt(calm, prompt.weight) for prompt in prompts)
 
 
-def check_prompts(prompts: tuple[WeightedPrompt, ...]) -> None:
-    if not 1 <= len(prompts) <= MAX_PROMPTS:
-        raise PromptError(f"a mix needs 1 to {MAX_PROMPTS} prompts, got {len(prompts)}")
+def check_prompts(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) -> None:
+    if not 1 <= len(prompts) <= most:
+        raise PromptError(f"a mix needs 1 to {most} prompts, got {len(prompts)}")
     for prompt in prompts:
         if not prompt.text.strip():
             raise PromptError("the prompt is empty; say what the stream should show")
         size = len(prompt.text.encode("utf-8", "surrogatepass"))
         if size > MAX_PROMPT_BYTES:
             raise PromptError(f"the prompt has {size} bytes; shorten it to {MAX_PROMPT_BYTES}")
-        if not (math.isfinite(prompt.weight) and prompt.weight > 0):
-            raise PromptError(f"prompt weights must be above 0, got {prompt.weight}")
+        if not 0 < prompt.weight <= MAX_WEIGHT:
+            raise PromptError(f"prompt weights must be above 0 and at most {MAX_WEIGHT:g}, got {prompt.weight}")
 
 
 def normalise(prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]:
-    """The same mix with weights that sum to one and each text once."""
+    """The same mix with weights that sum to one and each text once; one whose share is too small for a float has none."""
     total = sum(prompt.weight for prompt in prompts)
     shares: dict[str, float] = {}
     for prompt in prompts:
         shares[prompt.text] = shares.get(prompt.text, 0.0) + prompt.weight / total
-    return tuple(WeightedPrompt(text, weight) for text, weight in shares.items())
+    return tuple(WeightedPrompt(text, weight) for text, weight in shares.items() if weight > 0)
+
+
+def heaviest(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) -> tuple[WeightedPrompt, ...]:
+    """As much of a mix as a person could have asked for."""
+    if len(prompts) <= most:
+        return prompts
+    chosen = sorted(prompts, key=lambda prompt: -prompt.weight)[:most]
+    return normalise(tuple(prompt for prompt in prompts if prompt in chosen))

@@ -136,7 +136,16 @@ def read_header(path: Path) -> SnapshotHeader:
         with path.open("rb") as file:
             metadata = _metadata(file)
         header = msgspec.json.decode(metadata, type=SnapshotHeader)
-    except (OSError, struct.error, msgspec.MsgspecError, MillstreamError, KeyError, TypeError, ValueError) as error:
+    except (
+        OSError,
+        struct.error,
+        msgspec.MsgspecError,
+        MillstreamError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise SnapshotError(f"this is not a snapshot: {str(error)[:200]}") from None
     if header.version != VERSION:
         raise SnapshotError(f"this is a snapshot of version {header.version}; this program reads version {VERSION}")

@@ -14,6 +14,7 @@ import msgspec
 
 from millstream.core.config import StreamConfig, check_seed, check_share, check_steps, check_window
 from millstream.core.controls import (
+    MAX_MIX,
     AnyControl,
     Cut,
     Pause,
@@ -28,6 +29,7 @@ from millstream.core.controls import (
     Stop,
     WeightedPrompt,
     check_prompts,
+    heaviest,
     normalise,
 )
 from millstream.core.envelope import Envelope, recompute_calls
@@ -99,7 +101,7 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, frames_per_chunk: int) -> None:
         """Raise if no timeline could have come to this."""
-        check_prompts(self.prompts)
+        check_prompts(self.prompts, MAX_MIX)
         check_steps(self.steps)
         check_seed(self.seed)
         check_share("noise_scale", self.noise_scale)
@@ -144,7 +146,7 @@ class Timeline:
     kv_bias: float = field(init=False)
 
     def __post_init__(self) -> None:
-        check_prompts(self.prompts)
+        check_prompts(self.prompts, MAX_MIX)
         self.prompts = normalise(self.prompts)
         self.steps = self.config.steps
         self.seed = self.config.seed
@@ -304,7 +306,7 @@ class Timeline:
         mix = normalise(control.mix)
         self._blend = None
         if control.mode == "blend":
-            self._blend = _Blend(before=self.prompts, after=mix, chunks=control.chunks)
+            self._blend = _Blend(before=heaviest(self.prompts), after=mix, chunks=control.chunks)
             return
         self.prompts = mix
         self._pending.reset_cross = True

@@ -16,9 +16,11 @@ from starlette.staticfiles import StaticFiles
 
 from millstream.server import dialects, health, openapi, rest, webrtc
 from millstream.server.auth import Access, Gate
+from millstream.server.budgets import ClientRates, Clients
 from millstream.server.endpoints import Desk, Endpoint
+from millstream.server.headers import SafeHeaders
 from millstream.server.hub import Hub
-from millstream.server.limits import ClientBuckets, ClientLimits
+from millstream.server.limits import ClientLimits
 from millstream.server.native import stream
 from millstream.server.peers import IceServer, Peers
 
@@ -29,6 +31,9 @@ WEB = Path(__file__).parent / "web"
 class AppConfig:
     access: Access = field(default_factory=Access)
     limits: ClientLimits = field(default_factory=ClientLimits)
+    """Of one connection."""
+    rates: ClientRates = field(default_factory=ClientRates)
+    """Of one client, whatever it comes by."""
     ice_servers: tuple[IceServer, ...] = ()
     """For WebRTC clients that cannot reach this machine directly."""
 
@@ -36,11 +41,13 @@ class AppConfig:
 def create_app(make_hub: Callable[[], Hub], config: AppConfig) -> Starlette:
     """`make_hub` is called on the event loop; the application closes what it made."""
 
+    clients = Clients(config.rates)
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         hub = make_hub()
         peers = Peers(config.ice_servers)
-        app.state.desk = Desk(hub=hub, peers=peers, limits=config.limits)
+        app.state.desk = Desk(hub=hub, peers=peers, limits=config.limits, clients=clients)
         hub.start()
         try:
             yield
@@ -48,7 +55,7 @@ def create_app(make_hub: Callable[[], Hub], config: AppConfig) -> Starlette:
             await peers.close()
             await hub.close()
 
-    return Starlette(routes=_routes(), middleware=_middleware(config), lifespan=lifespan)
+    return Starlette(routes=_routes(), middleware=_middleware(config, clients), lifespan=lifespan)
 
 
 def _routes() -> list[BaseRoute]:
@@ -66,14 +73,15 @@ def _routes() -> list[BaseRoute]:
     ]
 
 
-def _middleware(config: AppConfig) -> list[Middleware]:
+def _middleware(config: AppConfig, clients: Clients) -> list[Middleware]:
     page = ["/", *(f"/{path.relative_to(WEB)}" for path in WEB.rglob("*") if path.is_file())]
-    gate = Middleware(Gate, access=config.access, open_paths=[*page, *health.OPEN_PATHS], buckets=ClientBuckets())
+    gate = Middleware(Gate, access=config.access, open_paths=[*page, *health.OPEN_PATHS], clients=clients)
     if not config.access.origins:
-        return [gate]
+        return [Middleware(SafeHeaders), gate]
     headers = ["Authorization", "Content-Type"]
     methods = ["GET", "POST", "PATCH", "DELETE"]
     return [
+        Middleware(SafeHeaders),
         Middleware(CORSMiddleware, allow_origins=sorted(config.access.origins), allow_headers=headers, allow_methods=methods),
         gate,
     ]

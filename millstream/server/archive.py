@@ -63,10 +63,10 @@ class Archive:
         name, path = self.shelf.new("journals")
         return SessionJournal(name, path, msgspec.structs.replace(self._header, config=config, session_id=session_id))
 
-    async def keep_journal(self, journal: SessionJournal) -> None:
+    async def keep_journal(self, journal: SessionJournal, *, owner: str) -> None:
         """Its session has ended."""
         if await self._do(journal.finish):
-            self.shelf.keep("journals", journal.name)
+            self.shelf.keep("journals", journal.name, owner=owner)
 
     def journal_path(self, journal: ChunkLog | None) -> Path:
         """Of a session that is live."""
@@ -79,7 +79,7 @@ class Archive:
         name, path = self.shelf.new("recordings")
         return name, Recording(path, fps=fps, pool=self._pool, failed=lambda: failed(name))
 
-    async def save(self, service: Service, session_id: str) -> Kept:
+    async def save(self, service: Service, session_id: str, *, owner: str) -> Kept:
         """A snapshot of a live session, taken between two of its chunks."""
         fingerprint = self._header.fingerprint
         job = service.on_engine(session_id, lambda session: snapshot.take(self._engine, session, fingerprint))
@@ -90,14 +90,14 @@ class Archive:
         name, path = self.shelf.new("snapshots")
         with _told_plainly("the session could not be saved"):
             await self._do(lambda: snapshot.write(taken, path))
-            return self.shelf.keep("snapshots", name)
+            return self.shelf.keep("snapshots", name, owner=owner)
 
     async def find_saved(self, name: str) -> Saved:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
         file = (self.shelf.find("snapshots", name).path, self._engine, self._header.fingerprint)
         return Saved(await self._do(partial(snapshot.check, *file)), partial(snapshot.read, *file))
 
-    async def take_in(self, pieces: AsyncIterator[bytes]) -> Kept:
+    async def take_in(self, pieces: AsyncIterator[bytes], *, owner: str) -> Kept:
         """A snapshot from elsewhere: kept if this engine can go on with it."""
         name, path = self.shelf.new("snapshots")
         with _told_plainly("the snapshot could not be taken in"):
@@ -111,7 +111,7 @@ class Archive:
                 await self._do(lambda: draft.publish(path.name, path))
             finally:
                 draft.remove()
-            return self.shelf.keep("snapshots", name)
+            return self.shelf.keep("snapshots", name, owner=owner)
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -45,7 +45,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Below 1 it gives way to others: in line, and where there is not enough for all. Nobody can ask for more than anybody."""
 
 
-def open_asked(hub: Hub, ask: Ask) -> Station:
+def open_asked(hub: Hub, ask: Ask, *, client: str = "") -> Station:
     if bool(ask.prompt) == bool(ask.prompts):
         raise PromptError("a session needs either prompt or prompts, not both and not neither")
     fps = hub.card.fps if ask.fps is None else ask.fps
@@ -61,6 +61,7 @@ def open_asked(hub: Hub, ask: Ask) -> Station:
         unattended=ask.unattended,
         weight=ask.weight,
         takes_input=ask.input,
+        client=client,
     )
 
 

@@ -16,15 +16,20 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.core.errors import ConfigError
-from millstream.server.limits import ClientBuckets
+from millstream.core.errors import ConfigError, Overloaded
+from millstream.server.budgets import Client, Clients
+from millstream.server.shares import Held, Quota
 
 KEY = re.compile(r"[A-Za-z0-9._~-]{8,256}")
 """What both a header and a WebSocket subprotocol can carry."""
+ORIGIN = re.compile(r"https?://[^/?#]+")
 KEY_SUBPROTOCOL = "millstream.key."
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+CLOSE_POLICY = 1008
+FLOOD_COST = 25.0
+"""In requests, of a connection that had to be ended for its frames: or a new one each time would be a new budget."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -36,7 +41,7 @@ class Access:
     names: frozenset[str] | None = LOCAL_NAMES
     """By which this server may be reached; None: any."""
     max_connections: int = 256
-    """WebSockets at once; one more is turned away."""
+    """WebSockets of one client at once; all clients together may have an eighth more."""
 
 
 def access_for(host: str, *, api_key: str | None, insecure: bool, origins: Collection[str]) -> Access:
@@ -44,13 +49,21 @@ def access_for(host: str, *, api_key: str | None, insecure: bool, origins: Colle
     if api_key is not None and not KEY.fullmatch(api_key):
         raise ConfigError("the API key must have 8 to 256 letters, digits or any of . _ ~ -")
     for origin in origins:
-        if urlsplit(origin).scheme not in ("http", "https") or urlsplit(origin).path:
+        if not ORIGIN.fullmatch(origin) or not _netloc(origin):
             raise ConfigError(f"--allow-origin takes a page's scheme and host, such as https://example.org, got {origin!r}")
     local = is_local(host)
     if not (local or api_key or insecure):
         raise ConfigError(f"others can reach {host}: give --api-key KEY, or --insecure to let anybody in")
     names = LOCAL_NAMES | {host} | {urlsplit(origin).hostname or "" for origin in origins} if local and not api_key else None
     return Access(api_key=api_key, origins=frozenset(origins), names=names)
+
+
+def check_proxies(proxies: Collection[str]) -> None:
+    for proxy in proxies:
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError:
+            raise ConfigError(f"--trusted-proxy takes an address, such as 127.0.0.1 or 10.0.0.0/8, got {proxy!r}") from None
 
 
 def is_local(host: str) -> bool:
@@ -63,31 +76,38 @@ def is_local(host: str) -> bool:
 class Gate:
     """Everything passes here first."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, open_paths: Collection[str], buckets: ClientBuckets) -> None:
+    def __init__(self, app: ASGIApp, *, access: Access, open_paths: Collection[str], clients: Clients) -> None:
         self._app = app
         self._access = access
         self._open_paths = frozenset(open_paths)
-        self._buckets = buckets
-        self._connections = 0
+        self._clients = clients
+        self._sockets = Held(Quota(access.max_connections), "connections")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
+        client = self._clients.at(scope.get("client"))
+        refusal = self._refusal(scope, client)
         if refusal is not None:
             status, message = refusal
             answer = JSONResponse({"error": {"code": "refused", "message": message}}, status)
             await answer(scope, receive, send)  # a WebSocket is denied in the same words, before it is accepted
             return
-        is_socket = scope["type"] == "websocket"
-        self._connections += is_socket
-        try:
+        if scope["type"] == "http":
             await self._app(scope, receive, send)
-        finally:
-            self._connections -= is_socket
+            return
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        async def receive_or_charge() -> Message:
+            message = await receive()
+            if message["type"] == "websocket.disconnect" and message.get("code") == CLOSE_POLICY:
+                client.requests.charge(FLOOD_COST)
+            return message
+
+        with self._sockets.one_by(client.name):
+            await self._app(scope, receive_or_charge, send)
+
+    def _refusal(self, scope: Scope, client: Client) -> tuple[int, str] | None:
         """A status and one line; None where the client may pass."""
         headers, access = Headers(scope=scope), self._access
         if access.names is not None and _name(headers.get("host", "")) not in access.names:
@@ -96,26 +116,49 @@ class Gate:
             return None
         if not self._origin_allowed(scope, headers):
             return 403, "this page may not use this server; its owner can say --allow-origin"
-        if access.api_key is not None and not _knows_key(scope, headers, access.api_key):
-            return 401, "a key is needed: Authorization: Bearer KEY, or the subprotocol millstream.key.KEY"
-        if not self._buckets.take((scope.get("client") or ("",))[0]):
+        return self._without_key(scope, headers, client) or self._too_much(scope, client)
+
+    def _without_key(self, scope: Scope, headers: Headers, client: Client) -> tuple[int, str] | None:
+        if self._access.api_key is None:
+            return None
+        keys = _keys(scope, headers)
+        if client.wrong_keys.left < 1:  # even a right one: or guessing on would be worth it
+            return 429, "too many wrong keys came from this address; wait a minute"
+        if any(hmac.compare_digest(key.encode(), self._access.api_key.encode()) for key in keys):
+            return None
+        client.wrong_keys.take(min(1, len(keys)))
+        return 401, "a key is needed: Authorization: Bearer KEY, or the subprotocol millstream.key.KEY"
+
+    def _too_much(self, scope: Scope, client: Client) -> tuple[int, str] | None:
+        if not client.requests.take():
             return 429, "too many requests; wait a moment"
-        if scope["type"] == "websocket" and self._connections >= access.max_connections:
-            return 503, f"{access.max_connections} connections are open already; try again later"
+        if scope["type"] == "websocket":
+            try:
+                self._sockets.check(client.name)
+            except Overloaded as error:
+                return 503, str(error)
         return None
 
     def _origin_allowed(self, scope: Scope, headers: Headers) -> bool:
         origin = headers.get("origin")
         if origin is None or (scope["type"] == "http" and scope["method"] in SAFE_METHODS):
             return True
-        return origin in self._access.origins or urlsplit(origin).netloc == headers.get("host", "")
+        return origin in self._access.origins or _netloc(origin) == headers.get("host", "")
 
 
-def _knows_key(scope: Scope, headers: Headers, key: str) -> bool:
+def _keys(scope: Scope, headers: Headers) -> list[str]:
+    """Those a client brings, few of them."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
     offered = [name.removeprefix(KEY_SUBPROTOCOL) for name in scope.get("subprotocols", ()) if name.startswith(KEY_SUBPROTOCOL)]
-    candidates = ([given.strip()] if scheme.lower() == "bearer" else []) + offered[:4]
-    return any(hmac.compare_digest(each.encode(), key.encode()) for each in candidates)
+    return ([given.strip()] if scheme.lower() == "bearer" else []) + offered[:4]
+
+
+def _netloc(origin: str) -> str | None:
+    """Host and port of a page; None where that makes no sense."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _name(host: str) -> str:

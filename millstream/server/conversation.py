@@ -16,6 +16,7 @@ from millstream.core.controls import Receipt
 from millstream.core.errors import MillstreamError, NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.runtime.notices import Applied, Ended, Live, Noted, Rated, Waiting
 from millstream.server.asking import open_asked
+from millstream.server.budgets import Client
 from millstream.server.camera import read_frame
 from millstream.server.encoding import Format
 from millstream.server.hub import Hub
@@ -61,13 +62,14 @@ State = Literal["new", "owner", "viewer"]
 
 
 class Conversation:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
         self.state: State = "new"
         self.refusals = 0
         """Of messages in a row."""
         self._hub = hub
         self._outbox = outbox
         self._limits = limits
+        self._client = client or Client()
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
         self._controls = TokenBucket(limits.controls_per_s, limits.controls_per_s * limits.burst_s)
         self._frames = TokenBucket(limits.frames_per_s, limits.frames_per_s * limits.burst_s)
@@ -172,17 +174,19 @@ class Conversation:
             case Record(on=on):
                 await self._record(self._own(), on)
             case Save():
-                kept = await self._hub.save(self._own())
+                station = self._own()
+                self._client.saves.spend("saves")
+                kept = await self._hub.save(station)
                 self._outbox.put(Saved(snapshot=kept.name, bytes=kept.num_bytes))
             case Restore(snapshot=name, formats=formats):
                 self._refuse_twice()
                 format = choose_format(formats)
-                self._watch(await self._hub.restore(name), format, "owner")
+                self._watch(await self._hub.restore(name, client=self._client.name), format, "owner")
 
     def _start(self, ask: Start) -> None:
         self._refuse_twice()
         format = choose_format(ask.formats)
-        self._watch(open_asked(self._hub, ask), format, "owner")
+        self._watch(open_asked(self._hub, ask, client=self._client.name), format, "owner")
 
     async def _record(self, station: Station, on: bool) -> None:
         name = self._hub.start_recording(station) if on else await self._hub.stop_recording(station)
@@ -191,7 +195,7 @@ class Conversation:
         self._outbox.put(_recording(on, name))
 
     def _watch(self, station: Station, format: Format, state: State) -> None:
-        self._viewer = station.join(format, self._outbox)
+        self._viewer = station.join(format, self._outbox, owner=state == "owner")
         self._station, self.state = station, state
 
     def _refuse_twice(self) -> None:

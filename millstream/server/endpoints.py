@@ -7,23 +7,28 @@ route of its own: `server/rest.py`, `server/webrtc.py`, `server/health.py` and S
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from millstream.core.errors import MillstreamError, NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.server.bodies import json_response, read_json
+from millstream.server.budgets import Client, Clients
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ProtocolError
 from millstream.server.peers import Peers
+from millstream.server.shares import Held, Quota
 
 JSON = "application/json"
 STATUS = {"bad_state": 409, "not_found": 404, "too_large": 413, "too_fast": 429, "refused": 503, "not_kept": 507, "failed": 500}
+
+MAX_UPLOADS = 3
+"""Of one client at once: what is under way is not counted on the shelf yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +38,14 @@ class Desk:
     hub: Hub
     peers: Peers
     limits: ClientLimits
+    clients: Clients
+    client: Client = field(default_factory=Client)
+    """Who asks."""
+    uploads: Held = field(default_factory=lambda: Held(Quota(MAX_UPLOADS), "uploads"))
+
+    def asked_by(self, connection: HTTPConnection) -> Desk:
+        """The same, for one request or socket."""
+        return replace(self, client=self.clients.at(connection.client))
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +101,7 @@ class Endpoint:
         return Route(self.path, self.handle, methods=[self.method])
 
     async def handle(self, request: Request) -> Response:
-        desk: Desk = request.app.state.desk
+        desk: Desk = request.app.state.desk.asked_by(request)
         try:
             answer = await self.does(desk, request.path_params, await self._read(request, desk.limits))
         except MillstreamError as error:

@@ -2,7 +2,7 @@
 
 A session has two names, both unguessable: its `session_id` steers it, its `view_id` only shows it. Everything that touches the
 model is the service's business, on a thread of its own; everything here runs on the event loop and never waits for a chunk.
-Bounded: `max_sessions` stations, whether they run, wait or stand still.
+Bounded: `max_sessions` stations of one client, and an eighth more of all together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
-from millstream.core.errors import Overloaded, UnknownFile, UnknownSession, VideoError
+from millstream.core.errors import UnknownFile, UnknownSession, VideoError
 from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Noted, Waiting
@@ -28,6 +28,7 @@ from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.archive import DISK_FAILS, Archive, SessionJournal
 from millstream.server.metrics import Metrics
+from millstream.server.shares import Quota
 from millstream.server.shelf import Kept
 from millstream.server.station import Standing, Station, StationParts, Tape, TapeLost
 from millstream.server.threads import start_threads
@@ -39,11 +40,14 @@ ID_BYTES = 16
 """Of the random numbers that name sessions and views."""
 TICK_S = 1.0
 STOP_S = 30.0
+FAREWELL_S = 5.0
+"""For viewers to take what is left for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubLimits:
     max_sessions: int = 64
+    """Of one client, whether they run, wait or stand still; all clients together may have an eighth more."""
     abandon_s: float = 120.0
     """A session that nobody watches for so long is ended, unless it is being recorded."""
     leave_line_s: float = 10.0
@@ -109,13 +113,17 @@ class Hub:
             self._archive.start()
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
+    async def farewell(self) -> None:
+        """End every session, and give those who watch the time to hear of it."""
+        watched = list(self.stations.values())
+        await self._end()
+        give_up = time.monotonic() + FAREWELL_S
+        while any(station.viewers for station in watched) and time.monotonic() < give_up:
+            await asyncio.sleep(FAREWELL_S / 500)
+
     async def close(self) -> None:
-        """End every session and the engine's thread; a chunk under way is finished first."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-        await asyncio.to_thread(self.service.close, STOP_S)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_S)
+        """End every session and all threads; a chunk under way is finished first."""
+        await self._end()
         self.pool.shutdown(cancel_futures=True)
         if self._archive is not None:
             self._archive.close()
@@ -131,6 +139,7 @@ class Hub:
         unattended: Literal["pause", "run"] = "pause",
         takes_input: bool = False,
         weight: float = 1.0,
+        client: str = "",
     ) -> Station:
         """A new session. Raises `Overloaded` when it cannot be, and what is wrong with what was asked."""
         check_prompts(prompts)
@@ -149,9 +158,9 @@ class Hub:
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
             journal=self.archive.journal(session_id, config) if keeps_journal else None,
         )
-        return self._opened(request)
+        return self._opened(request, client)
 
-    async def restore(self, snapshot_name: str) -> Station:
+    async def restore(self, snapshot_name: str, *, client: str = "") -> Station:
         """A saved session, as a new one. What it has done so far is in no journal, so it has none."""
         saved, session_id = await self.archive.find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
         config, timeline = saved.header.config, saved.header.timeline
@@ -166,10 +175,10 @@ class Hub:
             feed=feed,
             start=lambda: partial(snapshot.revive, saved.read(), session_id=session_id, feed=feed),
         )
-        return self._opened(request)
+        return self._opened(request, client)
 
     async def save(self, station: Station) -> Kept:
-        kept = await self.archive.save(self.service, station.session_id)
+        kept = await self.archive.save(self.service, station.session_id, owner=station.client)
         station.snapshots.append(kept.name)
         return kept
 
@@ -195,7 +204,7 @@ class Hub:
         if recorded.cut_short:
             station.tell(Noted(words=f"the recording ended early and is kept as far as it came: {DISK_FAILS}"))
         log.info("recorded %s", recorded, extra={"session": label(station.session_id)})
-        self.archive.shelf.keep("recordings", tape.name)
+        self.archive.shelf.keep("recordings", tape.name, owner=station.client)
         station.recordings.append(tape.name)
         return tape.name
 
@@ -225,10 +234,17 @@ class Hub:
         limits = self.limits
         return dict(idle_s=limits.idle_s, max_life_s=limits.max_life_s, max_chunks=limits.max_chunks)
 
-    def _opened(self, request: OpenRequest) -> Station:
-        if len(self.stations) >= self.limits.max_sessions:
-            raise Overloaded(f"{self.limits.max_sessions} sessions are open already; try again later")
-        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts)
+    async def _end(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await asyncio.to_thread(self.service.close, STOP_S)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_S)
+
+    def _opened(self, request: OpenRequest, client: str) -> Station:
+        own = sum(station.client == client for station in self.stations.values())
+        Quota(self.limits.max_sessions).check("sessions", own=own, all=len(self.stations))
+        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts, client=client)
         if isinstance(request.journal, SessionJournal):
             request.journal.tell = station.tell
             station.journal_name = request.journal.name
@@ -245,7 +261,7 @@ class Hub:
             await self.stop_recording(station)
             journal = station.request.journal
             if isinstance(journal, SessionJournal):
-                await self.archive.keep_journal(journal)
+                await self.archive.keep_journal(journal, owner=station.client)
 
     async def _tick(self) -> None:
         while True:

@@ -1,9 +1,8 @@
-"""How much and how fast one client may ask. Plain figures and a bucket; enforced where messages come in."""
+"""How much and how fast one connection may ask. Plain figures and a bucket; enforced where messages come in."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,31 +46,25 @@ class TokenBucket:
         self._tokens = burst
         self._at = clock()
 
-    def take(self) -> bool:
-        """Whether one more may pass now."""
+    @property
+    def left(self) -> float:
+        """How much may pass now."""
         now = self._clock()
         self._tokens = min(self.burst, self._tokens + self.rate * (now - self._at))
         self._at = now
-        if self._tokens < 1.0:
+        return self._tokens
+
+    def take(self, cost: float = 1.0) -> bool:
+        """Whether one more may pass now."""
+        if self.left < cost:
             return False
-        self._tokens -= 1.0
+        self._tokens -= cost
         return True
+
+    def charge(self, cost: float) -> None:
+        """Take so much, or what is left."""
+        self._tokens = max(0.0, self.left - cost)
 
     def spend(self, what: str) -> None:
         if not self.take():
             raise ProtocolError("too_fast", f"at most {self.rate:g} {what} a second; this one was not taken")
-
-
-class ClientBuckets:
-    """A bucket for each address that asks over HTTP. The address that asked longest ago is forgotten first."""
-
-    def __init__(self, rate: float = 50.0, burst: float = 200.0, max_clients: int = 1024) -> None:
-        self._rate, self._burst, self._max_clients = rate, burst, max_clients
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
-
-    def take(self, address: str) -> bool:
-        bucket = self._buckets.pop(address, None) or TokenBucket(self._rate, self._burst)
-        self._buckets[address] = bucket
-        if len(self._buckets) > self._max_clients:
-            self._buckets.popitem(last=False)
-        return bucket.take()

@@ -26,10 +26,13 @@ from aiortc import (
 from aiortc.sdp import candidate_from_sdp
 
 from millstream.core.errors import ConfigError, Overloaded, UnknownSession
+from millstream.server.channels import watch_packets
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, ProtocolError
+from millstream.server.offers import MAX_CANDIDATES, checked_offer
 from millstream.server.outbox import ClientGone, Outbox, Picture
+from millstream.server.shares import Quota
 from millstream.server.station import Standing, Station
 from millstream.server.talk import Talker, messages
 from millstream.server.tasks import stop_all
@@ -43,8 +46,6 @@ CONNECT_S = 30.0
 CLOSE_S = 5.0
 MAX_UNHEARD = 64
 MAX_UNSENT_BYTES = 4 * 2**20
-MAX_CANDIDATES = 64
-MAX_MEDIA = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +79,8 @@ class Party:
     """The station's viewer, in format raw."""
     may_feed: bool
     """Whether a camera of the client's is the session's input."""
+    client: str = ""
+    """Whose address it is at."""
 
 
 class Peer:
@@ -85,6 +88,7 @@ class Peer:
 
     def __init__(self, party: Party, hub: Hub, limits: ClientLimits, configuration: RTCConfiguration) -> None:
         self.peer_id = secrets.token_urlsafe(16)
+        self.client = party.client
         self._party, self._hub, self._limits = party, hub, limits
         config = party.station.request.config
         self._track = PictureTrack((config.height, config.width))
@@ -104,11 +108,12 @@ class Peer:
 
     async def answer(self, sdp: str) -> str:
         """The answer's SDP. Raises `ProtocolError` for an offer that cannot be used."""
-        if sdp.count("\nm=") > MAX_MEDIA or sdp.count("\na=candidate:") > MAX_CANDIDATES:  # each would take sockets
-            raise ProtocolError("too_large", f"an offer may have {MAX_MEDIA} media and {MAX_CANDIDATES} candidates")
+        offer = RTCSessionDescription(sdp=checked_offer(sdp), type="offer")
         try:
-            await self._connection.setRemoteDescription(RTCSessionDescription(sdp=sdp, type="offer"))
+            await self._connection.setRemoteDescription(offer)
             self._decline_the_rest()
+            if self._connection.sctp is not None:
+                watch_packets(self._connection.sctp, self.hang_up)
             await self._connection.setLocalDescription()
         except Exception as error:  # a parser of strangers' text raises what it likes
             raise ProtocolError("bad_message", f"cannot use this offer: {str(error)[:200] or type(error).__name__}") from None
@@ -246,14 +251,18 @@ class Peers:
     ice_servers: tuple[IceServer, ...] = ()
     """None: those who can reach this machine directly."""
     max_peers: int = 64
+    """Of one client; all together may have an eighth more."""
     _peers: dict[str, Peer] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def connect(self, sdp: str, party: Party, hub: Hub, limits: ClientLimits) -> tuple[Peer, str]:
         """A connection under way and the answer's SDP; when it cannot be, the party has left."""
-        if len(self._peers) >= self.max_peers:
+        own = sum(peer.client == party.client for peer in self._peers.values())
+        try:
+            Quota(self.max_peers).check("connections", own=own, all=len(self._peers))
+        except Overloaded:
             party.talker.leave()
-            raise Overloaded(f"{self.max_peers} connections are open already; try again later")
+            raise
         servers = [RTCIceServer(each.url, each.username, each.credential) for each in self.ice_servers]
         peer = Peer(party, hub, limits, RTCConfiguration(iceServers=servers))
         self._peers[peer.peer_id] = peer

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
@@ -113,7 +113,7 @@ async def list_sessions(desk: Desk, words: Mapping[str, str], body: None) -> Ses
 
 
 async def open_session(desk: Desk, words: Mapping[str, str], body: Ask) -> SessionInfo:
-    return _info(open_asked(desk.hub, body))
+    return _info(open_asked(desk.hub, body, client=desk.client.name))
 
 
 async def show_session(desk: Desk, words: Mapping[str, str], body: None) -> SessionInfo:
@@ -142,12 +142,13 @@ async def record_session(desk: Desk, words: Mapping[str, str], body: RecordingAs
 
 
 async def save_session(desk: Desk, words: Mapping[str, str], body: None) -> FileInfo:
+    desk.client.saves.spend("saves")
     kept = await desk.hub.save(desk.hub.find(words["session"]))
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 
 async def restore_session(desk: Desk, words: Mapping[str, str], body: None) -> SessionInfo:
-    return _info(await desk.hub.restore(words["name"]))
+    return _info(await desk.hub.restore(words["name"], client=desk.client.name))
 
 
 async def list_recordings(desk: Desk, words: Mapping[str, str], body: None) -> FileList:
@@ -162,7 +163,7 @@ async def download_live_journal(desk: Desk, words: Mapping[str, str], body: None
     file = desk.hub.archive.journal_path(desk.hub.find(words["session"]).request.journal).open("rb")
     num_bytes = os.fstat(file.fileno()).st_size  # it goes on growing, and what was promised is sent
     headers = {"content-length": str(num_bytes), "content-disposition": 'attachment; filename="session.jsonl"'}
-    return StreamingResponse(_first(num_bytes, file), headers=headers, media_type=MEDIA_TYPES["journals"])
+    return StreamingResponse(first_bytes(file, num_bytes), headers=headers, media_type=MEDIA_TYPES["journals"])
 
 
 async def download_recording(desk: Desk, words: Mapping[str, str], body: None) -> Response:
@@ -178,7 +179,9 @@ async def download_snapshot(desk: Desk, words: Mapping[str, str], body: None) ->
 
 
 async def upload_snapshot(desk: Desk, words: Mapping[str, str], body: Request) -> FileInfo:
-    kept = await desk.hub.archive.take_in(limited(body, MAX_UPLOAD_BYTES))
+    desk.client.uploads.spend("uploads")
+    with desk.uploads.one_by(desk.client.name):
+        kept = await desk.hub.archive.take_in(limited(body, MAX_UPLOAD_BYTES), owner=desk.client.name)
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 
@@ -269,13 +272,6 @@ def _listed(hub: Hub, kind: Kind, names: Iterable[str]) -> FileList:
     kept = [hub.archive.shelf.get(kind, name) for name in names]
     files = tuple(FileInfo(name=k.name, url=f"/v1/{kind}/{k.name}", bytes=k.num_bytes) for k in kept if k is not None)
     return FileList(files=files)
-
-
-def _first(num_bytes: int, file: IO[bytes]) -> Iterator[bytes]:
-    with file:
-        while num_bytes and (piece := file.read(min(num_bytes, PIECE_BYTES))):
-            num_bytes -= len(piece)
-            yield piece
 
 
 def _download(hub: Hub, kind: Kind, name: str) -> Response:

@@ -2,7 +2,8 @@
 
 A file is found by looking its name up among those that are there. Only whole files have one: what is being written lies in a
 draft (`core/files.py`). Of what a killed server left in drafts, the start keeps what is whole and removes the rest. Bounded:
-past `max_files` or `max_bytes` of a kind, drafts counted, the oldest goes.
+past `max_files` or `max_bytes` of a kind, drafts counted, the oldest of whoever holds most goes, so that nobody's files go for
+those of one who keeps more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,6 +47,8 @@ class Kept:
     name: str
     path: Path
     num_bytes: int
+    owner: str
+    """Whose it is; of a file from an earlier run nobody knows, and each counts as somebody else's."""
 
 
 class Shelf:
@@ -69,10 +73,10 @@ class Shelf:
         name = secrets.token_urlsafe(16)
         return name, self._folder / kind / f"{name}{SUFFIXES[kind]}"
 
-    def keep(self, kind: Kind, name: str) -> Kept:
+    def keep(self, kind: Kind, name: str, *, owner: str = "") -> Kept:
         """The file is whole: it can be found from now on. Older ones may go for it."""
         path = self._folder / kind / f"{name}{SUFFIXES[kind]}"
-        kept = self._kept[kind][name] = Kept(name, path, path.stat().st_size)
+        kept = self._kept[kind][name] = Kept(name, path, path.stat().st_size, owner or name)
         self._make_room(kind)
         return kept
 
@@ -88,14 +92,25 @@ class Shelf:
 
     def _make_room(self, kind: Kind) -> None:
         held = self._kept[kind]
-        total = sum(kept.num_bytes for kept in held.values()) + sum(_draft_sizes(self._folder / kind))
-        while len(held) > 1 and (len(held) > self.limits.max_files or total > self.limits.max_bytes):
-            oldest = held.pop(next(iter(held)))
-            total -= oldest.num_bytes
+        drafted = sum(_draft_sizes(self._folder / kind))
+        while len(held) > 1:
+            too_many = len(held) > self.limits.max_files
+            if not too_many and drafted + sum(kept.num_bytes for kept in held.values()) <= self.limits.max_bytes:
+                return
+            goes = _oldest_of_the_greediest(list(held.values()), by_files=too_many)
+            del held[goes.name]
             try:
-                oldest.path.unlink(missing_ok=True)
+                goes.path.unlink(missing_ok=True)
             except OSError as error:
-                log.warning("cannot remove %s: %s", oldest.path, error.strerror)
+                log.warning("cannot remove %s: %s", goes.path, error.strerror)
+
+
+def _oldest_of_the_greediest(files: list[Kept], *, by_files: bool) -> Kept:
+    """Never the newest: it was kept a moment ago."""
+    shares: Counter[str] = Counter()
+    for kept in files:
+        shares[kept.owner] += 1 if by_files else kept.num_bytes
+    return max(files[:-1], key=lambda kept: shares[kept.owner])  # the first of equals, and so the oldest
 
 
 def _try_writing(folder: Path) -> None:
@@ -127,7 +142,7 @@ def _listed(folder: Path, kind: Kind) -> list[Kept]:
     """Files with names of ours, oldest first."""
     files = [(path.stat(), path) for path in folder.iterdir() if _is_name(path, kind)]
     files.sort(key=lambda pair: pair[0].st_mtime)
-    return [Kept(path.stem, path, found.st_size) for found, path in files]
+    return [Kept(path.stem, path, found.st_size, path.stem) for found, path in files]
 
 
 def _is_name(path: Path, kind: Kind) -> bool:

@@ -46,6 +46,8 @@ class Viewer:
 
     format: Format
     outbox: Outbox
+    owner: bool
+    came: float
     opened: bool = False
     """Whether it has what its decoder needs first."""
     seen: int = -1
@@ -120,10 +122,12 @@ class StationParts:
 
 
 class Station:
-    def __init__(self, request: OpenRequest, view_id: str, parts: StationParts) -> None:
+    def __init__(self, request: OpenRequest, view_id: str, parts: StationParts, *, client: str = "") -> None:
         self.request = request
         self.session_id = request.session_id
         self.view_id = view_id
+        self.client = client
+        """Whose address opened it."""
         self.state: Waiting | Live | Ended | None = None
         self.begun = self.left_at = parts.clock()
         """`left_at`: since when nobody watches."""
@@ -166,13 +170,15 @@ class Station:
     def paused(self) -> bool:
         return self._parts.service.is_paused(self.session_id)
 
-    def join(self, format: Format, outbox: Outbox) -> Viewer:
-        """Watch: how things stand comes at once, then the last chunk, then all that follow."""
+    def join(self, format: Format, outbox: Outbox, *, owner: bool = False) -> Viewer:
+        """Watch: how things stand comes at once, then the last chunk, then all that follow. An owner is always let in."""
         self._refuse_when_ended()
-        if len(self.viewers) >= MAX_VIEWERS:
+        if len(self.viewers) >= MAX_VIEWERS and not owner:
             raise Overloaded(f"{MAX_VIEWERS} watch this session already; try again later")
         self._parts.service.watch(self.session_id)
-        viewer = Viewer(format, outbox)
+        while len(self.viewers) >= MAX_VIEWERS:
+            self._send_one_away()
+        viewer = Viewer(format, outbox, owner, self._parts.clock())
         self.viewers.add(viewer)
         if self.state is not None:
             outbox.put(self.state)
@@ -190,6 +196,14 @@ class Station:
         self.left_at = self._parts.clock()
         for unused in set(self._encodings) - {other.format for other in self.viewers}:
             del self._encodings[unused]
+
+    def _send_one_away(self) -> None:
+        """Whoever came last of those who only watch; where there are none, the owner's oldest connection."""
+        guests = [viewer for viewer in self.viewers if not viewer.owner]
+        goes = max(guests, key=lambda viewer: viewer.came) if guests else min(self.viewers, key=lambda viewer: viewer.came)
+        goes.outbox.put(Ended(cause="refused", reason="its owner came back and needed the place; try again later"))
+        goes.outbox.finish()
+        self.leave(goes)
 
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         self._refuse_when_ended()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from millstream.server.budgets import Client
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.outbox import ClientGone, Outbox, OutboxLimits
@@ -54,17 +55,17 @@ class PatientTalker(Talker, Protocol):
         """It has waited so long. Whether to wait on; otherwise it has said why not."""
 
 
-MakeTalker = Callable[[Hub, Outbox, ClientLimits], PatientTalker]
+MakeTalker = Callable[[Hub, Outbox, ClientLimits, Client], PatientTalker]
 
 
 async def converse(websocket: WebSocket, make_talker: MakeTalker) -> None:
     """One connection, from beginning to end."""
-    hub: Hub = websocket.app.state.desk.hub
-    limits: ClientLimits = websocket.app.state.desk.limits
+    desk = websocket.app.state.desk.asked_by(websocket)
+    limits: ClientLimits = desk.limits
     offered = websocket.scope.get("subprotocols", ())  # a browser that brings its key in one needs one back
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     outbox = Outbox(OutboxLimits(patience_s=limits.patience_s))
-    talker = make_talker(hub, outbox, limits)
+    talker = make_talker(desk.hub, outbox, limits, desk.client)
     sender = asyncio.ensure_future(outbox.drain(lambda item: _send(websocket, messages(talker.say(item)))))
     listener = asyncio.ensure_future(_listen(websocket, talker, limits))
     try:

@@ -71,22 +71,32 @@ class PictureTrack(MediaStreamTrack):
 
 
 async def feed_camera(track: MediaStreamTrack, station: Station, pool: Executor, limits: ClientLimits) -> None:
-    """Give a session what a camera sees, at the session's own rate, until either ends."""
+    """Give a session what a camera sees, at the session's own rate, until either ends.
+
+    A frame that comes while another is being fitted is let go: aiortc queues without end what is not taken at once.
+    """
     feed = station.request.feed
     assert feed is not None, f"{station.session_id} was opened without input"
     loop, next_s = asyncio.get_running_loop(), 0.0
     bucket = TokenBucket(limits.frames_per_s, limits.frames_per_s * limits.burst_s)
+    fitting: asyncio.Future[None] | None = None
+
+    async def fit(frame: av.VideoFrame, size: tuple[int, int]) -> None:
+        station.push(await loop.run_in_executor(pool, fitted, frame, size))
+
     while not station.ended:
         try:
             frame = cast(av.VideoFrame, await track.recv())
         except MediaStreamError:
             return
         seen_s = float(frame.time or 0.0)
-        if seen_s < next_s or not bucket.take() or frame.width * frame.height > limits.max_frame_pixels:
+        busy = fitting is not None and not fitting.done()
+        if busy or seen_s < next_s or not bucket.take() or frame.width * frame.height > limits.max_frame_pixels:
             continue
+        if fitting is not None:
+            fitting.result()  # raises what went wrong with the last one
         next_s = max(next_s + 1 / station.fps, seen_s)
-        picture_HW3 = await loop.run_in_executor(pool, fitted, frame, feed.size)
-        station.push(picture_HW3)
+        fitting = asyncio.ensure_future(fit(frame, feed.size))
 
 
 def fitted(frame: av.VideoFrame, size: tuple[int, int]) -> Frames:

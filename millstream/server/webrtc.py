@@ -14,8 +14,6 @@ import msgspec
 from millstream.core.errors import MillstreamError
 from millstream.server.conversation import Conversation
 from millstream.server.endpoints import Desk, Endpoint
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, ProtocolError
 from millstream.server.outbox import Outbox
 from millstream.server.peers import Party
@@ -42,7 +40,8 @@ async def offer_stream(desk: Desk, words: Mapping[str, str], asked: Offer) -> An
     """Open or join a session, and answer with how to connect to it."""
     if asked.type != "offer":
         raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
-    party = await _join(asked.start, desk.hub, desk.limits)
+    desk.client.offers.spend("offers")
+    party = await _join(asked.start, desk)
     owner, session = party.may_feed, party.station.session_id
     try:
         _, sdp = await desk.peers.connect(asked.sdp, party, desk.hub, desk.limits)
@@ -61,16 +60,18 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
-async def _join(start: dict[str, Any], hub: Hub, limits: ClientLimits) -> Party:
+async def _join(start: dict[str, Any], desk: Desk) -> Party:
     opening = {"type": "start", **start, "formats": ["raw"]}
     if opening["type"] not in OPENINGS:
         raise ProtocolError("bad_state", f"an offer begins with one of {', '.join(OPENINGS)}")
     outbox = Outbox()
-    conversation = Conversation(hub, outbox, limits)
+    conversation = Conversation(desk.hub, outbox, desk.limits, desk.client)
     await conversation.hear(msgspec.json.encode(opening).decode())
     if conversation.station is None:
         raise await refusal_in(outbox)
-    return Party(talker=conversation, station=conversation.station, outbox=outbox, may_feed=conversation.state == "owner")
+    owner = conversation.state == "owner"
+    station, client = conversation.station, desk.client.name
+    return Party(talker=conversation, station=station, outbox=outbox, may_feed=owner, client=client)
 
 
 async def refusal_in(outbox: Outbox) -> ProtocolError:

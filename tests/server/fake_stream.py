@@ -20,6 +20,7 @@ import numpy as np
 import uvicorn
 from numpy.typing import NDArray
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route, WebSocketRoute
@@ -29,6 +30,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from millstream.core.controls import Pause, Receipt, Resume, SetPrompt, WeightedPrompt
 from millstream.server import messages as say
 from millstream.server.encoding import Format, encoder_for
+from millstream.server.headers import SafeHeaders
 from millstream.server.sockets import listen
 
 WEB = Path(say.__file__).parent / "web"
@@ -263,7 +265,8 @@ def fake_stream() -> Iterator[FakeStream]:
         Route("/recording.mp4", recording),
         Mount("/", StaticFiles(directory=WEB, html=True)),
     ]
-    config = uvicorn.Config(Starlette(routes=routes), ws="websockets-sansio", log_config=None, timeout_graceful_shutdown=1)
+    app = Starlette(routes=routes, middleware=[Middleware(SafeHeaders)])  # the page works under the policy it is served with
+    config = uvicorn.Config(app, ws="websockets-sansio", log_config=None, timeout_graceful_shutdown=1)
     server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -28,7 +28,7 @@ from millstream.server.archive import Archive
 from millstream.server.hub import Hub, HubLimits
 from millstream.server.peers import Peers
 from millstream.server.shelf import Shelf, ShelfLimits
-from millstream.server.sockets import ImpatientHTTP, ImpatientWebSocket
+from millstream.server.sockets import ImpatientHTTP, ImpatientWebSocket, PoliteServer
 
 PATIENCE_S = 30.0
 SESSION_BYTES = 1000
@@ -46,13 +46,14 @@ class Serving:
         return f"http://{self.address}{path}"
 
     @contextmanager
-    def client(self, *, narrow: bool = False, **options: Any) -> Iterator[Client]:
-        """One that has said hello; a narrow one's socket holds next to nothing."""
+    def client(self, *, narrow: bool = False, source: str = "127.0.0.1", **options: Any) -> Iterator[Client]:
+        """One that has said hello, from an address; a narrow one's socket holds next to nothing."""
         host, port = self.address.split(":")
         peer = socket.socket()
         if narrow:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             options["max_queue"] = 1
+        peer.bind((source, 0))
         peer.connect((host, int(port)))
         url = f"ws://{self.address}/v1/stream"
         with connect(url, sock=peer, max_size=None, open_timeout=PATIENCE_S, compression=None, **options) as connection:
@@ -167,8 +168,9 @@ def serving(
         ws_ping_timeout=ping_s,
         lifespan="on",
         log_config=None,
+        proxy_headers=False,
     )
-    server = uvicorn.Server(options)
+    server = PoliteServer(options, lambda: app.state.desk.hub.farewell())
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="serving")
     thread.start()
     try:

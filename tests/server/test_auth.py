@@ -11,10 +11,11 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from websockets.exceptions import InvalidStatus
 
-from millstream.core.errors import ConfigError
+from millstream.core.errors import ConfigError, Overloaded
 from millstream.server.app import AppConfig
 from millstream.server.auth import Access, Gate, access_for, is_local
-from millstream.server.limits import ClientBuckets
+from millstream.server.budgets import ClientRates, Clients
+from millstream.server.shares import Quota, client_at
 from tests.server.serving import Serving, serving
 
 KEY = "correct-horse-battery"
@@ -64,15 +65,25 @@ def test_a_socket_needs_the_key_in_a_header_or_a_subprotocol(locked: Serving) ->
         assert client.start()["session"]
 
 
-def test_a_foreign_page_may_not_use_the_server_unless_it_was_named(locked: Serving, unlocked: Serving) -> None:
+def test_a_foreign_page_may_not_use_the_server_unless_it_was_named(
+    locked: Serving, unlocked: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
     key = {"Authorization": f"Bearer {KEY}"}
     for server, headers in ((locked, key), (unlocked, {})):
-        for origin in ("https://evil.example", "null", f"http://{server.address}.evil.example", "http://127.0.0.1:1"):
+        for origin in (
+            "https://evil.example",
+            "null",
+            "http://[",
+            "http://[::1",
+            f"http://{server.address}.evil.example",
+            "http://127.0.0.1:1",
+        ):
             assert refused(server, origin=origin, additional_headers=headers) == 403
             asked = httpx2.post(server.url("/v1/sessions"), json={"prompt": "a"}, headers=headers | {"Origin": origin})
             assert asked.status_code == 403
         with server.client(origin=f"http://{server.address}", additional_headers=headers):
             pass
+    assert not caplog.records, "being turned away is not the server's error"
     with locked.client(origin="https://example.org", additional_headers=key):
         pass
 
@@ -98,7 +109,7 @@ def test_keys_that_no_subprotocol_can_carry_and_origins_that_are_none_are_refuse
     for key in ("short", "with a space in it", "komma,komma,komma", ""):
         with pytest.raises(ConfigError, match="API key"):
             access_for("127.0.0.1", api_key=key, insecure=False, origins=[])
-    for origin in ("*", "example.org", "https://example.org/page", "file:///etc"):
+    for origin in ("*", "example.org", "https://example.org/page", "file:///etc", "http://["):
         with pytest.raises(ConfigError, match="allow-origin"):
             access_for("127.0.0.1", api_key=None, insecure=False, origins=[origin])
 
@@ -125,21 +136,55 @@ def test_there_is_an_end_to_connections_and_a_new_one_may_come_when_one_goes() -
 
 
 def test_an_address_that_asks_too_often_waits_and_others_do_not() -> None:
-    buckets = ClientBuckets(rate=0.001, burst=3, max_clients=2)
-    assert [buckets.take("a") for _ in range(4)] == [True, True, True, False]
-    assert buckets.take("b")
-    buckets.take("c")  # the one that asked longest ago is forgotten: no more than two are remembered
-    assert len(buckets._buckets) == 2
+    clients = Clients(ClientRates(requests=(0.001, 3)), max_clients=2)
+    assert [clients.at(("10.0.0.1", port)).requests.take() for port in range(4)] == [True, True, True, False]
+    assert clients.at(("10.0.0.2", 1)).requests.take()
+    clients.at(("10.0.0.3", 1))  # the one that asked longest ago is forgotten: no more than two are remembered
+    assert len(clients) == 2
 
 
 def test_requests_beyond_the_rate_are_refused_in_words_and_health_is_not_counted() -> None:
-    buckets = ClientBuckets(rate=0.001, burst=3)
-    gate = Gate(PlainTextResponse("in"), access=Access(), open_paths=["/healthz"], buckets=buckets)
+    clients = Clients(ClientRates(requests=(0.001, 3)))
+    gate = Gate(PlainTextResponse("in"), access=Access(), open_paths=["/healthz"], clients=clients)
     client = TestClient(gate, base_url="http://127.0.0.1")
     answers = [client.get("/v1/models") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     assert answers[-1].json() == {"error": {"code": "refused", "message": "too many requests; wait a moment"}}
     assert client.get("/healthz").status_code == 200
+
+
+def test_wrong_keys_are_counted_and_then_no_key_is_tried_from_that_address() -> None:
+    clients = Clients(ClientRates(wrong_keys=(0.001, 3)))
+    gate = Gate(PlainTextResponse("in"), access=Access(api_key=KEY), open_paths=[], clients=clients)
+
+    def status(address: str, key: str | None) -> int:
+        client = TestClient(gate, base_url="http://127.0.0.1", client=(address, 1))
+        return client.get("/v1/models", headers={} if key is None else {"Authorization": f"Bearer {key}"}).status_code
+
+    assert [status("10.0.0.1", None) for _ in range(5)] == [401] * 5, "coming without a key is no guess"
+    assert [status("10.0.0.1", f"guess-{number}") for number in range(5)] == [401, 401, 401, 429, 429]
+    assert status("10.0.0.1", KEY) == 429
+    assert status("10.0.0.2", KEY) == 200
+
+
+def test_one_client_may_take_all_but_a_reserve() -> None:
+    places = Quota(16)
+    places.check("things", own=15, all=17)
+    with pytest.raises(Overloaded, match="16 things of yours"):
+        places.check("things", own=16, all=16)
+    with pytest.raises(Overloaded, match="18 things are open"):
+        places.check("things", own=0, all=18)
+
+
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        (("10.1.2.3", 5), "10.1.2.3"), (("::ffff:10.1.2.3", 5), "10.1.2.3"), (None, ""), (("x" * 999, 0), "x" * 64),
+        (("2001:db8:1:2:3:4:5:6", 5), "2001:db8:1:2::/64"), (("fe80::1%eth0", 5), "fe80::/64"),
+    ],
+)  # fmt: skip
+def test_who_is_counted_for_an_address(peer: tuple[str, int] | None, client: str) -> None:
+    assert client_at(peer) == client
 
 
 def test_a_page_elsewhere_that_was_named_may_ask_first(locked: Serving) -> None:
@@ -153,3 +198,13 @@ def test_a_page_elsewhere_that_was_named_may_ask_first(locked: Serving) -> None:
 def test_the_pages_folder_is_all_that_is_open(locked: Serving) -> None:
     for path in ("/../app.py", "/%2e%2e/app.py", "/..%2fapp.py"):
         assert httpx2.get(locked.url(path)).status_code in (401, 404), path
+
+
+@pytest.mark.parametrize("path", ["/", "/main.js", "/healthz", "/v1/models", "/nothing"])
+def test_every_answer_says_what_a_page_may_do_and_that_it_is_not_to_be_framed(unlocked: Serving, path: str) -> None:
+    headers = httpx2.get(unlocked.url(path)).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"

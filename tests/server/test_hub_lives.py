@@ -104,6 +104,29 @@ def test_there_is_an_end_to_sessions_and_to_viewers(monkeypatch: pytest.MonkeyPa
     with_hub(play, max_sessions=2)
 
 
+def test_an_owner_is_let_in_however_many_watch_and_whoever_came_last_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stations, "MAX_VIEWERS", 3)
+
+    async def play(hub: Hub, service: FakeService) -> None:
+        station = hub.open(SEA, TINY)
+        guests = [Outbox() for _ in range(3)]
+        early, _, late = (station.join("jpeg", outbox) for outbox in guests)
+        mine = [station.join("jpeg", Outbox(), owner=True)]
+        assert len(station.viewers) == 3
+        assert early in station.viewers
+        assert late not in station.viewers
+        told = await items(guests[2], lambda got: None in got)
+        assert isinstance(told[-2], Ended)
+        assert "owner" in told[-2].reason
+        mine += [station.join("jpeg", Outbox(), owner=True) for _ in range(3)]
+        assert station.viewers == set(mine[1:]), "with nobody else there, the owner's oldest connection goes"
+        with pytest.raises(Overloaded, match="3 watch"):
+            station.join("jpeg", Outbox())
+        assert service.sessions[station.session_id].viewers == 3
+
+    with_hub(play)
+
+
 def test_an_encoder_that_fails_ends_its_session_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     real = stations.encoder_for
 

@@ -285,7 +285,7 @@ def test_a_journal_that_cannot_go_on_ends_and_its_session_does_not(
         assert len(list(session.stream(4))) == 4
         assert [type(notice) for notice in told] == [Noted]
         assert "its journal ends before chunk 2" in str(told)
-    asyncio.run(archive.keep_journal(journal))
+    asyncio.run(archive.keep_journal(journal, owner="somebody"))
     archive.close()
     assert len(read_journal(archive.shelf.find("journals", journal.name).path).chunks) == 2
 
@@ -296,7 +296,7 @@ def test_a_journal_has_an_end(engine: Engine, tmp_path: Path, monkeypatch: pytes
     journal = archive.journal("a", engine.spec.stream)
     with engine.session("sea", journal=journal, session_id="a") as session:
         assert len(list(session.stream(4))) == 4
-    asyncio.run(archive.keep_journal(journal))
+    asyncio.run(archive.keep_journal(journal, owner="somebody"))
     archive.close()
     assert len(read_journal(journal.path).chunks) == 2
 

@@ -143,7 +143,7 @@ def test_video_and_camera_work_together(page: Page) -> None:
     page.get_by_role("radio", name="Camera").check(force=True)
     expect(page.get_by_label("Your input")).to_be_visible()
     screen.start(page, "a kite over the sea")
-    page.wait_for_function("document.getElementById('video').currentTime > 1")
+    page.wait_for_function("() => document.getElementById('video').currentTime > 1")
 
 
 def test_a_key_is_asked_for_and_then_lets_in(chrome: Browser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
@@ -23,6 +24,7 @@ from millstream.runtime import snapshot
 from millstream.runtime.journal import read_journal
 from millstream.server import dialects, openapi, rest, webrtc
 from millstream.server.app import AppConfig, create_app
+from millstream.server.bodies import first_bytes
 from tests.server.fakes import fake_hub
 from tests.server.serving import Serving, serving, wait_until
 from tests.server.test_conversation import JSON
@@ -98,6 +100,22 @@ def test_the_model_that_is_served_is_described(http: httpx2.Client) -> None:
     (model,) = http.get("/v1/models").json()["models"]
     assert (model["name"], model["defaults"]["size"]) == ("wan-tiny", "64x64")
     assert model["examples"]
+
+
+def test_a_journal_that_grows_while_it_is_fetched_comes_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b"a line\n" * 20_000)
+    num_bytes = path.stat().st_size
+
+    async def fetch() -> bytes:
+        pieces = []
+        async for piece in first_bytes(path, num_bytes):
+            pieces.append(piece)
+            with path.open("ab") as file:
+                file.write(b"a later line\n" * 20_000)
+        return b"".join(pieces)
+
+    assert asyncio.run(fetch()) == b"a line\n" * 20_000
 
 
 def test_recordings_journals_and_snapshots_are_kept_and_fetched(server: Serving, http: httpx2.Client, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2
 from typer.testing import CliRunner
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from millstream.cli import app
@@ -71,6 +72,13 @@ def stream_and_stop(data: Path, sent: signal.Signals, code: int) -> None:
             while isinstance(client.recv(PATIENCE_S), str):
                 pass
             running.send_signal(sent)
+            last = ""
+            with suppress(ConnectionClosed):
+                while True:
+                    said = client.recv(PATIENCE_S)
+                    last = said if isinstance(said, str) else last
+            assert json.loads(last)["type"] == "ended"
+            assert client.close_code == 1000
             _, errors = running.communicate(timeout=PATIENCE_S)
         assert running.returncode == code, errors
     lines = [json.loads(line) for line in errors.splitlines() if line.startswith("{")]

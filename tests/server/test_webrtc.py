@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from millstream.core.errors import ConfigError
+from millstream.server import channels
 from millstream.server.app import AppConfig
 from millstream.server.auth import Access
+from millstream.server.budgets import ClientRates
 from millstream.server.peers import IceServer
 from millstream.server.playhead import LATE_S, Playhead
 from tests.server.clients.webrtc_client import Camera, WebRTCClient
@@ -27,7 +29,7 @@ PATIENCE_MS = 20_000
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
-    with serving() as server:
+    with serving(config=AppConfig(rates=ClientRates(offers=(1e9, 1e9)))) as server:
         yield server
 
 
@@ -141,6 +143,12 @@ def test_a_view_only_shows_and_a_lost_owner_comes_back(server: Serving) -> None:
         ({"sdp": "v=0", "type": "offer", "start": {"type": [], "version": 1}}, 409, "bad_state"),
         ({"sdp": "v=0", "type": "offer", "start": {"type": "attach", "version": 1, "session": "guess"}}, 404, "not_found"),
         ({"sdp": "v=0\nm=video" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\rm=video 9 UDP 96" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\u2028m=a" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\ra=candidate:1" * 65, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\ra=rtpmap:96 V" * 129, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=0\r" * 1001, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        ({"sdp": "v=" + "0" * 3000, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
         ({"sdp": "v=0", "type": "offer"}, 400, "bad_message"),
         ({"sdp": "v" * 200_000, "type": "offer", "start": {}}, 413, "too_large"),
         ("offer", 400, "bad_message"),
@@ -152,6 +160,67 @@ def test_an_offer_that_cannot_be_used_is_refused_and_leaves_nothing(server: Serv
         assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
 
     with_client(server, offer)
+
+
+@pytest.mark.parametrize("packet", ["no text", "many channels"])
+def test_a_channel_that_is_abused_ends_its_connection_without_a_traceback(
+    server: Serving, packet: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def abuse(client: WebRTCClient) -> None:
+        await client.start(prompt="sea")
+        await client.hear("hello")
+        if packet == "no text":
+            await client.connection.sctp._send(client.channel.id, 51, b"\xff\xfe")  # 51: a text, says the protocol
+        else:
+            for number in range(40):
+                client.connection.createDataChannel(str(number))
+        await asyncio.to_thread(server.until, lambda: len(server.peers) == 0, "the connection is gone")
+
+    with_client(server, abuse)
+    assert not [record for record in caplog.records if record.exc_info or "Traceback" in record.getMessage()]
+
+
+class FakeStream:
+    def __init__(self) -> None:
+        self.reassembly: list[bytes] = []
+
+
+class FakeTransport:
+    """As much of aiortc's as is watched: a client sends pieces of messages that never end."""
+
+    def __init__(self) -> None:
+        self._advertised_rwnd = 2**20
+        self._inbound_streams = {0: FakeStream()}
+
+    async def _handle_data(self, data: bytes) -> None:
+        self._advertised_rwnd -= len(data)
+        self._inbound_streams[0].reassembly.append(data)
+
+
+@pytest.mark.parametrize(("size", "most"), [(1200, 2**20 // 1200 + 2), (0, channels.MAX_PIECES + 1)], ids=["bytes", "pieces"])
+def test_a_message_that_never_ends_is_not_kept_without_end(size: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "PACKETS_PER_S", 1e9)
+    transport, given_up = FakeTransport(), []
+
+    async def send() -> None:
+        channels.watch_packets(transport, lambda: given_up.append(True))  # type: ignore[arg-type]
+        for _ in range(3 * most):
+            await transport._handle_data(bytes(size))
+
+    asyncio.run(send())
+    assert given_up
+    assert len(transport._inbound_streams[0].reassembly) <= most
+
+
+def test_offers_of_one_client_have_a_rate() -> None:
+    with serving(config=AppConfig(rates=ClientRates(offers=(0.001, 2)))) as server:
+
+        async def offer(client: WebRTCClient) -> None:
+            body = {"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea"}}
+            answers = [await client.post("/v1/webrtc/offer", body) for _ in range(3)]
+            assert [answer.status_code for answer in answers] == [400, 400, 429]
+
+        with_client(server, offer)
 
 
 def test_an_offer_whose_client_never_comes_is_forgotten(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,8 @@ SURFACE = {
         "--exchange-groups", "--fast", "--fps", "--host", "--ice-server", "--idle", "--insecure", "--lead", "--log-json",
         "--longest-chunk", "--lora",
         "--max-chunks", "--max-life", "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port",
-        "--precision", "--preview-decoder", "--share", "--threads", "--topology", "--vae-devices", "--weights",
+        "--precision", "--preview-decoder", "--share", "--threads", "--topology", "--trusted-proxy", "--vae-devices",
+        "--weights",
     },
     "replay": {
         "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--topology",

@@ -216,6 +216,24 @@ def test_a_forged_snapshot_is_refused_before_a_tensor_of_it_is_read(
     assert read == []
 
 
+@pytest.mark.parametrize(
+    "contents",
+    [
+        b"[" * 60_000,
+        b'{"__metadata__":' * 5_000,
+        b'{"__metadata__":{"millstream":"' + b"[" * 60_000 + b'"}}',
+        b"\xff" * 100,
+        b"[]",
+    ],
+    ids=["nested", "nested maps", "nested header", "no text", "no map"],
+)
+def test_a_table_of_contents_that_is_none_is_refused_in_one_line(tmp_path: Path, contents: bytes) -> None:
+    path = tmp_path / "forged.safetensors"
+    path.write_bytes(struct.pack("<Q", len(contents)) + contents)
+    with pytest.raises(SnapshotError, match="not a snapshot"):
+        snapshot.read_header(path)
+
+
 @pytest.mark.parametrize("model", ["wan-tiny", "wan-mini", "brook"])
 def test_what_a_vae_keeps_is_known_without_running_it(model: str, tmp_path: Path) -> None:
     engine = Engine(model, weights="random", device="cpu", dtype="float32")

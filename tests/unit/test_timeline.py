@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import (
+    MAX_MIX,
+    AskedPrompt,
     Cut,
     Pause,
     Resume,
@@ -117,6 +119,30 @@ def test_a_blend_can_be_interrupted_by_another() -> None:
     run.timeline.queue(SetPrompt(prompt="desert", mode="blend", chunks=2))
     assert texts(run.plan()) == pytest.approx({"sea": 0.25, "storm": 0.25, "desert": 0.5})
     assert texts(run.plan()) == {"desert": 1.0}
+
+
+@pytest.mark.parametrize("weight", [1e308, 1e7, 0.0, -1.0, float("nan"), float("inf")])
+def test_weights_whose_shares_a_float_cannot_hold_are_refused(weight: float) -> None:
+    mix = (AskedPrompt("sea", weight), AskedPrompt("sky", weight))
+    with pytest.raises(PromptError, match="weights must be above 0 and at most"):
+        Run().timeline.queue(SetPrompt(prompts=mix))
+
+
+def test_a_share_too_small_for_a_float_is_none() -> None:
+    run = Run()
+    run.timeline.queue(SetPrompt(prompts=(AskedPrompt("sea", 1e6), AskedPrompt("sky", 5e-324)), mode="cut"))
+    assert texts(run.plan()) == {"sea": 1.0}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefghijklmnop"), st.integers(1, 256), st.floats(1e-300, 1e6)), max_size=60))
+def test_blends_that_cut_each_other_short_stay_a_mix_that_can_be_saved(blends: list[tuple[str, int, float]]) -> None:
+    run = Run()
+    for text, chunks, weight in blends:
+        mix = (AskedPrompt(text, weight), AskedPrompt(text.upper(), 1.0))
+        run.timeline.queue(SetPrompt(prompts=mix, mode="blend", chunks=chunks))
+        assert len(run.plan().prompts) <= MAX_MIX
+        state = run.timeline.state()
+        assert Timeline.from_state("t", run.timeline.config, state).state() == state
 
 
 def test_weighted_prompts_are_normalised() -> None:

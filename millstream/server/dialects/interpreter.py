@@ -14,6 +14,7 @@ import msgspec
 from millstream.core.controls import AnyControl, Stop
 from millstream.core.errors import MillstreamError
 from millstream.server.asking import Ask
+from millstream.server.budgets import Client
 from millstream.server.conversation import Conversation
 from millstream.server.encoding import Format
 from millstream.server.hub import Hub
@@ -34,9 +35,9 @@ MAX_NAMES = 8
 
 
 class Interpreter:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
         self.limits = limits
-        self.conversation = Conversation(hub, outbox, limits)
+        self.conversation = Conversation(hub, outbox, limits, client)
         self._hub, self._outbox = hub, outbox
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
         self._refusals = 0

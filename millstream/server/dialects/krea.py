@@ -18,6 +18,7 @@ from millstream.core.errors import MillstreamError
 from millstream.core.schedule import even_steps
 from millstream.runtime.notices import Applied, Ended, Noted
 from millstream.server.asking import Ask
+from millstream.server.budgets import Client
 from millstream.server.dialects.interpreter import END_ID, Interpreter, heed
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
@@ -74,8 +75,8 @@ def routes() -> list[BaseRoute]:
 
 
 class Krea:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
-        self._interpreter = Interpreter(hub, outbox, limits)
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
+        self._interpreter = Interpreter(hub, outbox, limits, client)
         self._outbox = outbox
         self._stream = hub.card.stream
         self._num_changes = 0

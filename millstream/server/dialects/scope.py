@@ -20,8 +20,9 @@ from millstream.server.endpoints import Desk, Endpoint, Handler
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ProtocolError
+from millstream.server.offers import MAX_CANDIDATES
 from millstream.server.outbox import Outbox
-from millstream.server.peers import MAX_CANDIDATES, Party
+from millstream.server.peers import Party
 from millstream.server.webrtc import refusal_in
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -146,12 +147,13 @@ class Scope:
             raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
         first, unknown = heed(asked.initialParameters or {}, Parameters)
         outbox = Outbox()
-        channel = ScopeChannel(desk.hub, outbox, desk.limits)
+        desk.client.offers.spend("offers")
+        channel = ScopeChannel(desk.hub, outbox, desk.limits, desk.client)
         if not await channel.start(self._start(desk.hub, first), first, unknown + beside):
             raise await refusal_in(outbox)
         station = channel.interpreter.conversation.station
         assert station is not None, "a channel started without its session"
-        party = Party(talker=channel, station=station, outbox=outbox, may_feed=True)
+        party = Party(talker=channel, station=station, outbox=outbox, may_feed=True, client=desk.client.name)
         peer, sdp = await desk.peers.connect(asked.sdp, party, desk.hub, desk.limits)
         return ScopeAnswer(sdp=sdp, sessionId=peer.peer_id)
 

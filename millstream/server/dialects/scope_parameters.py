@@ -27,6 +27,7 @@ from millstream.core.controls import (
 from millstream.core.errors import MillstreamError
 from millstream.runtime.notices import Applied, Ended, Noted
 from millstream.server.asking import Ask
+from millstream.server.budgets import Client
 from millstream.server.dialects.interpreter import GOOD_ENDS, Fields, Interpreter, heed
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
@@ -90,8 +91,8 @@ class StreamStopped(ChannelMessage, frozen=True, kw_only=True, tag="stream_stopp
 
 
 class ScopeChannel:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
-        self.interpreter = Interpreter(hub, outbox, limits)
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
+        self.interpreter = Interpreter(hub, outbox, limits, client)
         self._outbox = outbox
         self._rebuilds = True
         self._num_controls = 0

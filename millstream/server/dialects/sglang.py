@@ -22,7 +22,8 @@ from millstream.core.schedule import even_steps
 from millstream.runtime.notices import Applied, Ended, Noted
 from millstream.runtime.timeline import MAX_WAITING
 from millstream.server.asking import Ask
-from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
+from millstream.server.budgets import Client
+from millstream.server.dialects.interpreter import END_ID, Fields, Interpreter, heed, kind_of
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, ProtocolError
@@ -104,8 +105,8 @@ def routes() -> list[BaseRoute]:
 
 
 class SGLang:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
-        self._interpreter = Interpreter(hub, outbox, limits)
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
+        self._interpreter = Interpreter(hub, outbox, limits, client)
         self._event_ids: dict[str, int | str] = {}
         """By control; of more than may wait, the oldest is forgotten."""
         self._receipts: list[EventReceipt] = []
@@ -157,7 +158,7 @@ class SGLang:
                 return [msgspec.msgpack.encode(Error(content=message, code=code, event_id=event_id))]
             case Noted(words=words):
                 self._notes.append(words)
-            case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
+            case Ended(cause=cause, reason=reason) if cause not in ("stopped", "limit"):
                 return [msgspec.msgpack.encode(Error(content=reason, code=cause))]
         return []
 

@@ -22,6 +22,7 @@ from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
 from millstream.runtime.notices import Ended, Live, Noted
 from millstream.server.asking import Ask
+from millstream.server.budgets import Client
 from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
 from millstream.server.dialects.transitions import Transitions
 from millstream.server.hub import Hub
@@ -113,8 +114,8 @@ def routes() -> list[BaseRoute]:
 
 
 class VLLMOmni:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits) -> None:
-        self._interpreter = Interpreter(hub, outbox, limits)
+    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
+        self._interpreter = Interpreter(hub, outbox, limits, client)
         self._hub, self._outbox = hub, outbox
         self._request_id = f"video-{secrets.token_urlsafe(8)}"
         self._alive_at = time.monotonic()

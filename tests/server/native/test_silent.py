@@ -71,6 +71,45 @@ def test_a_connection_that_never_comes_to_a_request_is_cut(monkeypatch: pytest.M
         client.hear("chunk", index=2)
 
 
+def test_a_body_that_comes_a_byte_at_a_time_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "PATIENCE_S", 0.5)
+    with serving() as server:
+        head = b"POST /v1/sessions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10000\r\n\r\n"
+        with sends(server, head) as peer:
+            peer.settimeout(0.1)
+            answer = b""
+            for _ in range(100):  # each byte comes well within the patience for the next
+                peer.sendall(b" ")
+                with suppress(TimeoutError):
+                    answer = peer.recv(65536)
+                    break
+            assert answer.startswith(b"HTTP/1.1 400"), answer
+            assert b"too slowly" in answer
+
+
+def test_who_does_not_take_an_answer_is_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sockets, "TAKE_S", 0.3)
+    with serving(tmp_path) as server:
+        name, path = server.hub.archive.shelf.new("recordings")
+        path.write_bytes(bytes(16 * 2**20))
+        server.hub.archive.shelf.keep("recordings", name)
+        host, port = server.address.split(":")
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.connect((host, int(port)))
+            peer.sendall(f"GET /v1/recordings/{name} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            peer.settimeout(30)
+            server.until(lambda: _is_reset(peer), "it is cut though it never reads")
+
+
+def _is_reset(peer: socket.socket) -> bool:
+    try:
+        peer.sendall(b" ")
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    return False
+
+
 def test_a_body_that_stops_coming_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bodies, "PATIENCE_S", 0.2)
     with serving(tmp_path) as server:

@@ -64,7 +64,7 @@ def test_video_is_played_when_asked_for_and_goes_on_after_a_lost_connection(page
     screen.start(page, "a kite")
     video = page.locator("#video")
     expect(video).to_be_visible()
-    page.wait_for_function("document.getElementById('video').currentTime > 1")
+    page.wait_for_function("() => document.getElementById('video').currentTime > 1")
     server.drop_connections()
     expect(screen.phase(page)).to_have_text("reconnecting")
     expect(screen.phase(page)).to_have_text("live")

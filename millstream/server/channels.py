@@ -1,0 +1,46 @@
+"""What one peer may send below the data channel's messages: SCTP packets, watched where aiortc parses them.
+
+aiortc keeps whatever has not become a message yet, however much it is, and a packet it cannot read ends its task with a
+traceback. Here either ends that peer's connection, and nothing else. Looks into aiortc: it has no other place for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiortc import RTCSctpTransport
+
+from millstream.server.limits import TokenBucket
+
+PACKETS_PER_S = 2000.0
+"""Twice that at once; a message of the longest kind takes a hundred."""
+MAX_STREAMS = 16
+"""One is used."""
+MAX_PIECES = 4096
+"""That wait for the rest of their message."""
+
+
+def watch_packets(transport: RTCSctpTransport, give_up: Callable[[], None]) -> None:
+    """Have `give_up` called at the first packet too many; those behind it are not read."""
+    parse, packets = transport._handle_data, TokenBucket(PACKETS_PER_S, 2 * PACKETS_PER_S)
+    over = False
+
+    async def handle(data: bytes) -> None:
+        nonlocal over
+        if over:
+            return
+        try:
+            await parse(data)
+        except Exception:  # a parser of strangers' packets raises what it likes
+            over = True
+        over = over or not packets.take() or _holds_too_much(transport)
+        if over:
+            give_up()
+
+    transport._handle_data = handle  # type: ignore[method-assign]
+
+
+def _holds_too_much(transport: RTCSctpTransport) -> bool:
+    streams = transport._inbound_streams
+    pieces = sum(len(stream.reassembly) for stream in streams.values())
+    return transport._advertised_rwnd < 0 or len(streams) > MAX_STREAMS or pieces > MAX_PIECES
