@@ -1,4 +1,4 @@
-"""HTTP by hand: requests as bytes, wrong ones too, and answers read from a stream. No library that would mend them on the way."""
+"""HTTP by hand: requests as bytes, wrong ones too, and answers read from a stream. No library mends them on the way."""
 
 from __future__ import annotations
 

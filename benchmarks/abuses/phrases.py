@@ -1,4 +1,4 @@
-"""What clients of each protocol say when they say it right: the stuff that mutations are made of. From docs/protocol.md alone."""
+"""What clients of each protocol say when they say it right, from docs/protocol.md: what mutations are made of."""
 
 from __future__ import annotations
 

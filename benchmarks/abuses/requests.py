@@ -42,14 +42,16 @@ GETS = (
 METHODS = ("GET", "POST", "DELETE", "PATCH", "PUT", "HEAD", "OPTIONS", "TRACE", "G\0T", "get", "")
 NAMES = (NOBODY, "..", "%2e%2e%2f", "%00", "%ff", "\u00e9", "x" * 5000, "", " ", "?", "#", "%", "{session}", "a/b", "CON")
 HEADERS: tuple[tuple[str, str], ...] = (
-    ("Origin", "http://["), ("Origin", "null"), ("Origin", "http://evil.example"), ("Origin", "http://[::1"), ("Origin", "\u00ff"),
+    ("Origin", "http://["), ("Origin", "null"), ("Origin", "http://evil.example"), ("Origin", "http://[::1"),
+    ("Origin", "\u00ff"),
     ("Host", "["), ("Host", ""), ("Host", "evil.example"), ("Host", "127.0.0.1:x"), ("Host", "[::1"),
     ("Authorization", "Bearer"), ("Authorization", "Bearer \u00ff"), ("Authorization", "Basic eA=="),
     ("Content-Length", "-1"), ("Content-Length", "1e3"), ("Content-Length", "99999999999999999999"),
     ("Transfer-Encoding", "chunked"), ("Transfer-Encoding", "gzip"), ("Content-Type", "\ud800"), ("Content-Encoding", "gzip"),
     ("Range", "bytes=0-"), ("Range", "bytes=9-1"), ("Range", "bytes=-99999999999999999999"), ("Range", "bytes=0-0," * 500),
     ("If-Range", "x"), ("If-None-Match", "*"), ("If-Modified-Since", "never"), ("Accept-Encoding", "\0"),
-    ("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Expect", "100-continue"), ("Cookie", "x" * 10_000), ("X", "y\r\nZ: 1"),
+    ("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Expect", "100-continue"), ("Cookie", "x" * 10_000),
+    ("X", "y\r\nZ: 1"),
 )  # fmt: skip
 FRAMING = ("Content-Length", "Transfer-Encoding", "Upgrade", "Connection", "Expect", "X")
 """Headers that say where a request ends, or that what follows is none."""

@@ -1,4 +1,4 @@
-"""WebRTC offers and candidates, right and wrong. Candidates name this machine only: a server calls on every address it is given."""
+"""WebRTC offers and candidates, right and wrong. They name this machine only: a server calls on every address it is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ KEYS = ("a=ice-ufrag:abcd", "a=ice-pwd:abcdefghijklmnopqrstuv", FINGERPRINT, "a=
 VIDEO = (
     "m=video 9 UDP/TLS/RTP/SAVPF 97 98", "c=IN IP4 127.0.0.1", "a=recvonly", "a=mid:0", "a=rtcp:9 IN IP4 127.0.0.1",
     "a=rtcp-mux", "a=rtpmap:97 VP8/90000", "a=rtcp-fb:97 nack pli", "a=rtpmap:98 rtx/90000", "a=fmtp:98 apt=97",
-    "a=extmap:1 urn:ietf:params:rtp-hdrext:sdes:mid", "a=ssrc:1946830128 cname:me", f"a={CANDIDATE}", "a=end-of-candidates", *KEYS,
+    "a=extmap:1 urn:ietf:params:rtp-hdrext:sdes:mid", "a=ssrc:1946830128 cname:me", f"a={CANDIDATE}",
+    "a=end-of-candidates", *KEYS,
 )  # fmt: skip
 CHANNEL = (
     "m=application 9 UDP/DTLS/SCTP webrtc-datachannel", "c=IN IP4 127.0.0.1", "a=mid:1", "a=sctp-port:5000",
