@@ -103,3 +103,9 @@ class RawSocket:
     def vanish(self) -> None:
         """Without a goodbye."""
         self.writer.transport.abort()
+
+    def __enter__(self) -> RawSocket:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.vanish()

@@ -51,32 +51,31 @@ async def closed(socket: RawSocket) -> int | None:
 
 async def see_a_picture(scene: Scene) -> None:
     socket, _ = await scene.session(size="64x64", fps=2.0)
-    try:
+    with socket:
         await next_chunk(socket)
         socket.send(said(type="stop"))
         await hear(socket, "ended")
-    finally:
-        socket.vanish()
 
 
 def test_three_ordinary_sessions_leave_the_engine_alive() -> None:
     """One that waits and never fits, behind one that stops."""
 
     async def play(scene: Scene) -> str:
-        bystander, _ = await scene.session(size="64x64", fps=1.0)
+        bystander, _ = await scene.session(size="256x256", fps=1.0)
         second, _ = await scene.session(size="16x16", fps=1.0)
-        third, told = await scene.session(size="16x16", fps=240.0, wait=True)
-        second.send(said(type="stop"))
-        await hear(second, "ended")
-        await next_chunk(bystander)
-        ended = "" if told["type"] == "live" else str(await asyncio.wait_for(hear(third, "live", "ended", "error"), ANSWER_S))
-        await next_chunk(bystander)
-        for socket in (bystander, second, third):
-            socket.vanish()
-        return ended
+        third = await scene.socket()
+        with bystander, second, third:
+            third.send(said(type="start", version=1, prompt="sea", size="16x16", fps=240.0, wait=True))
+            told = await hear(third, "live", "waiting", "error")
+            second.send(said(type="stop"))
+            await hear(second, "ended")
+            await next_chunk(bystander)
+            if told["type"] == "waiting":
+                told = await asyncio.wait_for(hear(third, "live", "ended", "error"), ANSWER_S)
+            return str(told)
 
-    with attacked("--share", "0.2") as server, without_tracebacks(server):
-        server.run(play)
+    with attacked() as server, without_tracebacks(server):
+        assert server.run(play), "who waits is told how it ends"
         assert server.is_ready()
         server.run(see_a_picture, STRANGER)
 
@@ -87,8 +86,8 @@ def test_one_huge_slow_session_does_not_keep_others_out() -> None:
             socket, _ = await scene.session(size="1536x1536", fps=0.001, wait=True)
         except ConnectionRefusedError:
             return
-        await asyncio.sleep(1)
-        socket.vanish()
+        with socket:
+            await asyncio.sleep(1)
 
     with attacked() as server, without_tracebacks(server):
         server.run(occupy)
@@ -112,15 +111,15 @@ def _scope(body: dict[str, object]) -> dict[str, object]:
 
 def test_fragments_that_hold_nothing_end_their_connection(server: Attacked) -> None:
     async def flood(scene: Scene) -> int | None:
-        socket = await scene.socket()
-        socket.writer.write(frame(b"", TEXT, fin=False))
-        try:
-            for _ in range(100):
-                socket.writer.write(frame(b"", CONTINUATION, fin=False) * 2000)
-                await socket.drain()
-        except ConnectionError:
-            return 1006
-        return await closed(socket)
+        with await scene.socket() as socket:
+            socket.writer.write(frame(b"", TEXT, fin=False))
+            try:
+                for _ in range(100):
+                    socket.writer.write(frame(b"", CONTINUATION, fin=False) * 2000)
+                    await socket.drain()
+            except ConnectionError:
+                return 1006
+            return await closed(socket)
 
     assert server.run(flood) in (1002, 1006, 1008, 1009)
 
@@ -165,9 +164,9 @@ def test_an_origin_that_is_none_is_turned_away(server: Attacked, origin: str) ->
 @pytest.mark.parametrize("path", ["/v1/stream", "/v1/realtime/video"])
 def test_text_that_is_no_text_closes_with_the_code_for_it(server: Attacked, path: str) -> None:
     async def mumble(scene: Scene) -> int | None:
-        socket = await scene.socket(path)
-        socket.writer.write(frame(b'{"type": "ping"\xff}', TEXT))
-        return await closed(socket)
+        with await scene.socket(path) as socket:
+            socket.writer.write(frame(b'{"type": "ping"\xff}', TEXT))
+            return await closed(socket)
 
     assert server.run(mumble) == 1007
 
@@ -181,31 +180,34 @@ def test_no_rate_breaks_a_film(server: Attacked, fps: float) -> None:
             socket, _ = await scene.session(fps=fps, formats=["mp4"])
         except ConnectionRefusedError:
             return
-        await next_chunk(socket)
-        socket.vanish()
+        with socket:
+            await next_chunk(socket)
+            socket.send(said(type="stop"))
+            await hear(socket, "ended")
 
     server.run(film)
 
 
-async def saved(scene: Scene, **control: object) -> bytes:
-    """A snapshot of a session that was steered so."""
+async def saved(scene: Scene, *controls: dict[str, object]) -> bytes:
+    """A snapshot of a session that was steered so; nothing where a control was refused."""
     socket, _ = await scene.session(fps=8.0)
-    try:
-        if control:
-            socket.send(said(type="control", control={"id": "mine", **control}))
-            heard = await hear(socket, "receipt", "error")
-            if heard["type"] == "error":
+    caller = scene.caller()
+    with socket:
+        for number, control in enumerate(controls):
+            socket.send(said(type="control", control={"id": str(number), **control}))
+            if (await hear(socket, "receipt", "error"))["type"] == "error":
                 return b""
             await next_chunk(socket)
             await next_chunk(socket)
         socket.send(said(type="save"))
         name = (await hear(socket, "saved"))["snapshot"]
-        answer = await scene.caller().ask(Request(path=f"/v1/snapshots/{name}"))
+        answer = await caller.ask(Request(path=f"/v1/snapshots/{name}"))
+        caller.hang_up()
         assert answer is not None
         assert answer.status == 200
+        socket.send(said(type="stop"))
+        await hear(socket, "ended")
         return answer.body
-    finally:
-        socket.vanish()
 
 
 @pytest.mark.parametrize("depth", [500, 5000, 100_000])
@@ -215,9 +217,11 @@ def test_a_snapshot_with_a_nested_header_is_refused_in_a_line(server: Attacked, 
         assert (answer.status, b"\n" in answer.body) == (400, False)
 
 
-def test_a_mix_of_extreme_weights_is_refused_or_can_be_saved_and_restored(server: Attacked) -> None:
+@pytest.mark.parametrize("mode", ["recompute", "blend"])
+def test_a_mix_of_extreme_weights_is_refused_or_can_be_saved_and_restored(server: Attacked, mode: str) -> None:
     weights = [{"text": "sea", "weight": 1e308}, {"text": "sky", "weight": 1e308}, {"text": "sand", "weight": 5e-324}]
-    whole = server.run(lambda scene: saved(scene, type="prompt", prompts=weights))
+    mix: dict[str, object] = {"type": "prompt", "prompts": weights, "mode": mode, "chunks": 2}
+    whole = server.run(lambda scene: saved(scene, mix, mix))
     if whole:
         name = server.ask(post("/v1/snapshots", whole)).field("name")
         opened = server.ask(Request(method="POST", path=f"/v1/snapshots/{name}/sessions"))
@@ -229,17 +233,18 @@ def test_a_journal_is_fetched_whole_while_it_grows(server: Attacked) -> None:
     async def fetch(scene: Scene) -> None:
         caller = scene.caller()
         session = await scene.open_by_rest(caller, fps=60.0, unattended="run")
-        socket = await scene.socket()
-        socket.send(said(type="attach", version=1, session=session))
-        reading = asyncio.ensure_future(scene.read_on(socket))
-        for _ in range(80):
-            answer = await caller.ask(Request(path=f"/v1/sessions/{session}/journal"))
-            assert answer is not None, "it was cut off"
-            assert answer.status in (200, 404)
-            await asyncio.sleep(0.02)
-        await scene.end_by_rest(caller, session)
-        await reading
-        caller.hang_up()
+        with await scene.socket() as socket:
+            socket.send(said(type="attach", version=1, session=session))
+            reading = asyncio.ensure_future(scene.read_on(socket))
+            answers = []
+            for _ in range(80):
+                answers.append(await caller.ask(Request(path=f"/v1/sessions/{session}/journal")))
+                await asyncio.sleep(0.02)
+            await scene.end_by_rest(caller, session)
+            await reading
+            caller.hang_up()
+        assert None not in answers, "one was cut off"
+        assert {answer.status for answer in answers if answer is not None} <= {200, 404}
 
     server.run(fetch)
 
@@ -257,45 +262,51 @@ def test_an_owner_comes_back_past_any_number_of_viewers(server: Attacked) -> Non
         back = await scene.socket()
         back.send(said(type="attach", version=1, session=live["session"]))
         heard = await hear(back, "live", "error")
+        back.send(said(type="stop"))
         for socket in (*viewers, back):
+            await asyncio.sleep(0.01)
             socket.vanish()
-        return str(heard["type"])
+        return str(heard)
 
-    assert server.run(crowd) == "live"
+    assert "'live'" in server.run(crowd)
 
 
 def test_one_client_does_not_fill_the_server(server: Attacked) -> None:
-    async def fill(scene: Scene) -> int:
-        caller, opened = scene.caller(), 0
-        try:
-            for opened in range(100):  # noqa: B007 - how far it came
-                await scene.open_by_rest(caller, fps=0.1, unattended="pause", wait=True)
-        except ConnectionRefusedError:
-            pass
-        finally:
-            caller.hang_up()
-        return opened
+    """However many sessions it may have, there is a place for somebody else."""
 
-    assert server.run(fill) < 63
-    server.run(see_a_picture, STRANGER)
+    async def fill(scene: Scene) -> None:
+        caller, opened = scene.caller(), []
+        try:
+            while True:
+                opened.append(await scene.open_by_rest(caller, fps=0.1, unattended="pause"))
+        except ConnectionRefusedError:
+            await see_a_picture(server.scene(STRANGER))
+        finally:
+            for session in opened:
+                await scene.end_by_rest(caller, session)
+            caller.hang_up()
+
+    server.run(fill)
 
 
 def test_a_flood_of_saves_costs_a_stranger_no_snapshot(server: Attacked) -> None:
     async def keep(scene: Scene) -> str:
         socket, _ = await scene.session()
-        socket.send(said(type="save"))
-        name = str((await hear(socket, "saved"))["snapshot"])
-        socket.vanish()
+        with socket:
+            socket.send(said(type="save"))
+            name = str((await hear(socket, "saved"))["snapshot"])
+            socket.send(said(type="stop"))
+            await hear(socket, "ended")
         return name
 
     async def flood(scene: Scene) -> None:
         socket, _ = await scene.session()
-        for _ in range(250):
-            socket.send(said(type="save"))
-            await asyncio.sleep(0.022)
-        while (await hear(socket, "saved", "error", "stats"))["type"] != "stats":
-            pass
-        socket.vanish()
+        with socket:
+            for _ in range(250):
+                socket.send(said(type="save"))
+                await asyncio.sleep(0.022)
+            socket.send(said(type="stop"))
+            await hear(socket, "ended")
 
     mine = server.run(keep, STRANGER)
     server.run(flood)
