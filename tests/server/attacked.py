@@ -1,9 +1,11 @@
-"""A real `millstream serve` to be attacked, and the few things that attacks need of it. Synchronous, as tests are."""
+"""A server to be attacked, and the few things that attacks need of it. Synchronous, as tests are."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 import random
 import threading
 import time
@@ -11,13 +13,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.abuses.http import Answer, Caller, Request
 from benchmarks.abuses.scene import Scene
-from benchmarks.abuses.server import MODEL, SHORT, Load, Log, read_load
+from benchmarks.abuses.server import MODEL, SHORT, Load, read_load
 from benchmarks.abuses.target import Target
 from millstream.load.host import Host, is_ready, serve
+from millstream.server.app import AppConfig
+from tests.server.serving import serving
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -70,20 +75,24 @@ class Attacked:
 
 
 @contextmanager
-def attacked(*options: str) -> Iterator[Attacked]:
-    """For as long as the block lasts; what it wrote to its log meanwhile may hold no traceback."""
+def attacked_here(data: Path, config: AppConfig | None = None) -> Iterator[Attacked]:
+    """The application in this process, where who is let in does not depend on how busy the machine is."""
+    with serving(data, config) as server:
+        yield Attacked(Host(url=f"ws://{server.address}", pid=os.getpid()))
+
+
+@contextmanager
+def attacked_process(*options: str) -> Iterator[Attacked]:
+    """`millstream serve`, with chunk times and a log of its own."""
     ready, done = threading.Event(), threading.Event()
-    hosts: list[Host] = []
-    errors: list[BaseException] = []
+    started: list[Host] = []
 
     async def hold() -> None:
         try:
             async with serve([*MODEL, *SHORT, *options]) as host:
-                hosts.append(host)
+                started.append(host)
                 ready.set()
                 await asyncio.to_thread(done.wait)
-        except BaseException as error:
-            errors.append(error)
         finally:
             ready.set()
 
@@ -91,20 +100,36 @@ def attacked(*options: str) -> Iterator[Attacked]:
     thread.start()
     try:
         ready.wait()
-        assert hosts, f"the server did not start: {errors}"
-        yield Attacked(hosts[0])
+        assert started, "the server did not start"
+        yield Attacked(started[0])
     finally:
         done.set()
         thread.join()
 
 
+class Faults(logging.Handler):
+    """Log records that come with a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
 @contextmanager
-def without_tracebacks(server: Attacked) -> Iterator[None]:
-    """Nothing that happens inside is news to the server's log."""
-    log = Log(server.host)
-    yield
-    time.sleep(0.2)  # what a connection's end does comes after its last word
-    assert log.tracebacks() == {}
+def quiet_log() -> Iterator[None]:
+    """Nothing that happens inside makes this process log a traceback."""
+    faults = Faults()
+    logging.getLogger().addHandler(faults)
+    try:
+        yield
+        time.sleep(0.2)  # what a connection's end does comes after its last word
+    finally:
+        logging.getLogger().removeHandler(faults)
+    assert faults.seen == []
 
 
 def said(**fields: Any) -> str:

@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from benchmarks.abuses.frames import CONTINUATION, PING, TEXT, RawSocket, Turned, frame
 from benchmarks.abuses.http import Request, post
 from benchmarks.abuses.scene import Scene, hear
+from benchmarks.abuses.server import Log
 from benchmarks.abuses.signalling import ENDINGS, bomb
-from tests.server.attacked import STRANGER, Attacked, attacked, said, without_tracebacks
+from millstream.server.app import AppConfig
+from millstream.server.auth import access_for
+from tests.server.attacked import STRANGER, Attacked, attacked_here, attacked_process, quiet_log, said
 
 MIB = 2**20
 ANSWER_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Attacked]:
-    with attacked() as server:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    with attacked_here(tmp_path_factory.mktemp("data")) as server:
         yield server
 
 
 @pytest.fixture
 def server(running: Attacked) -> Iterator[Attacked]:
-    """As others left it: ready. After each attack it still is, and its log is quiet."""
-    with without_tracebacks(running):
+    """After each attack it is still ready, and its log is quiet."""
+    with quiet_log():
         yield running
     assert running.is_ready()
 
@@ -61,8 +65,8 @@ def test_three_ordinary_sessions_leave_the_engine_alive() -> None:
     """One that waits and never fits, behind one that stops."""
 
     async def play(scene: Scene) -> str:
-        bystander, _ = await scene.session(size="256x256", fps=1.0)
-        second, _ = await scene.session(size="16x16", fps=1.0)
+        bystander, _ = await scene.session(size="64x64", fps=0.5)
+        second, _ = await scene.session(size="16x16", fps=0.5)
         third = await scene.socket()
         with bystander, second, third:
             third.send(said(type="start", version=1, prompt="sea", size="16x16", fps=240.0, wait=True))
@@ -74,9 +78,11 @@ def test_three_ordinary_sessions_leave_the_engine_alive() -> None:
                 told = await asyncio.wait_for(hear(third, "live", "ended", "error"), ANSWER_S)
             return str(told)
 
-    with attacked() as server, without_tracebacks(server):
+    with attacked_process() as server:
+        log = Log(server.host)
         assert server.run(play), "who waits is told how it ends"
         assert server.is_ready()
+        assert log.tracebacks() == {}
         server.run(see_a_picture, STRANGER)
 
 
@@ -89,10 +95,12 @@ def test_one_huge_slow_session_does_not_keep_others_out() -> None:
         with socket:
             await asyncio.sleep(1)
 
-    with attacked() as server, without_tracebacks(server):
+    with attacked_process() as server:
+        log = Log(server.host)
         server.run(occupy)
         server.run(see_a_picture, STRANGER)
         assert server.is_ready()
+        assert log.tracebacks() == {}
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=[repr(each) for each in ENDINGS])
@@ -313,7 +321,7 @@ def test_a_flood_of_saves_costs_a_stranger_no_snapshot(server: Attacked) -> None
     assert server.ask(Request(path=f"/v1/snapshots/{mine}"), STRANGER).status == 200
 
 
-def test_wrong_keys_are_throttled_and_keep_nobody_out() -> None:
+def test_wrong_keys_are_throttled_and_keep_nobody_out(tmp_path: Path) -> None:
     key = "a-key-for-tests"
 
     async def guess(scene: Scene) -> set[int]:
@@ -325,7 +333,8 @@ def test_wrong_keys_are_throttled_and_keep_nobody_out() -> None:
         caller.hang_up()
         return seen
 
-    with attacked("--api-key", key) as server, without_tracebacks(server):
+    access = access_for("127.0.0.1", api_key=key, insecure=False, origins=[])
+    with attacked_here(tmp_path, AppConfig(access=access)) as server, quiet_log():
         assert server.run(guess) >= {401, 429}
         answer = server.ask(Request(path="/v1/models", headers=(("Authorization", f"Bearer {key}"),)), STRANGER)
         assert answer.status == 200
