@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.abuses.http import Caller, Headers, Request, post
+from benchmarks.abuses.http import ANSWER_S, Caller, Headers, Request, post
 from benchmarks.abuses.mutations import DEEP, ODD, mutate, mutate_bytes
 from benchmarks.abuses.phrases import CONTROLS, SMALL
 from benchmarks.abuses.signalling import mutated_candidate, mutated_offer, offer
@@ -88,7 +88,7 @@ class Guest:
         self.tally.sent[self.kind] += 1
         about = f"{self.kind}: {data[:300]!r}"
         try:
-            answer = await caller.ask_bytes(data, request.method, patience_s=30.0 if whole else BROKEN_S)
+            answer = await caller.ask_bytes(data, request.method, patience_s=ANSWER_S if whole else BROKEN_S)
         except asyncio.TimeoutError:
             if whole:
                 self.tally.silence(about)

@@ -26,6 +26,8 @@ from tests.server.serving import serving
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
+PLACES = 200
+"""More than sessions that a server has: here it is their number that is limited, not their memory."""
 STRANGER = "127.0.0.1"
 ATTACKERS = (f"127.6.{number}.6" for number in count())
 """Each attack comes from an address of its own, or what is left of one would count against the next."""
@@ -77,7 +79,7 @@ class Attacked:
 @contextmanager
 def attacked_here(data: Path, config: AppConfig | None = None) -> Iterator[Attacked]:
     """The application in this process, where who is let in does not depend on how busy the machine is."""
-    with serving(data, config) as server:
+    with serving(data, config, places=PLACES) as server:
         yield Attacked(Host(url=f"ws://{server.address}", pid=os.getpid()))
 
 

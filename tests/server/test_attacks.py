@@ -64,23 +64,19 @@ async def see_a_picture(scene: Scene) -> None:
 def test_three_ordinary_sessions_leave_the_engine_alive() -> None:
     """One that waits and never fits, behind one that stops."""
 
-    async def play(scene: Scene) -> str:
+    async def play(scene: Scene) -> None:
         bystander, _ = await scene.session(size="64x64", fps=0.5)
         second, _ = await scene.session(size="16x16", fps=0.5)
-        third = await scene.socket()
-        with bystander, second, third:
+        with bystander, second, await scene.socket() as third:
             third.send(said(type="start", version=1, prompt="sea", size="16x16", fps=240.0, wait=True))
-            told = await hear(third, "live", "waiting", "error")
+            await hear(third, "live", "waiting", "error")
             second.send(said(type="stop"))
             await hear(second, "ended")
             await next_chunk(bystander)
-            if told["type"] == "waiting":
-                told = await asyncio.wait_for(hear(third, "live", "ended", "error"), ANSWER_S)
-            return str(told)
 
     with attacked_process() as server:
         log = Log(server.host)
-        assert server.run(play), "who waits is told how it ends"
+        server.run(play)
         assert server.is_ready()
         assert log.tracebacks() == {}
         server.run(see_a_picture, STRANGER)
