@@ -47,7 +47,8 @@ class Target:
         self, source: str | None = None, *, small: bool = False
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection; a small one holds next to nothing that is not read. Raises `OSError`."""
-        peer = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        peer = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             peer.setblocking(False)
             if small:
