@@ -111,7 +111,7 @@ class Newcomer:
             await hear(socket, "ended")
         finally:
             socket.vanish()
-        return begun["type"] == "recording"
+        return str(begun["type"]) == "recording"
 
     async def _call(self) -> bool:
         scene = self._scene()

@@ -91,7 +91,7 @@ def _changed(value: Any, path: Path, chance: random.Random) -> Any:
     if not path:
         return _other(value, chance) if chance.random() < 0.1 else _more(value, chance)
     name, rest = path[0], path[1:]
-    inner = dict(value) if isinstance(value, dict) else list(value)
+    inner: Any = dict(value) if isinstance(value, dict) else list(value)
     if rest or chance.random() < 0.7:
         inner[name] = _changed(inner[name], rest, chance) if rest else _other(inner[name], chance)
     elif chance.random() < 0.5:

@@ -122,4 +122,4 @@ def missed_in_soak(measured: dict[str, Any]) -> list[str]:
     for name, level in measured["server"].items():
         if level["growth"] > LIMITS.memory_growth:
             lines.append(f"{name} grew by {level['growth']:.1%} from the first to the last quarter")
-    return lines + measured["broken_attackers"]
+    return [*lines, *measured["broken_attackers"]]
