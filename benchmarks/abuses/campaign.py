@@ -46,19 +46,19 @@ class Budget:
 
 
 async def run_campaign(target: Target, *, mutations: int, seed: int, limit_s: float) -> Tally:
-    """All of them, unless time is up before."""
+    """All of them, unless time is up before, or the server no longer answers."""
     tally, budget = Tally(), Budget(mutations, time.monotonic() + limit_s)
     share = mutations // 100
 
     async def talk(number: int) -> None:
         chance = random.Random(f"{seed}/talker/{number}")
-        while size := budget.take(BATCH * BATCHES):
+        while not tally.hopeless and (size := budget.take(BATCH * BATCHES)):
             sent = await _converse(target, PROTOCOLS[number % len(PROTOCOLS)], size, tally, chance)
             budget.left += size - sent
 
     async def visit(number: int, kind: str, mine: Budget) -> None:
         guest = Guest(target, kind, random.Random(f"{seed}/{kind}/{number}"), tally)
-        while size := mine.take(BATCH):
+        while not tally.hopeless and (size := mine.take(BATCH)):
             await guest.visit(size)
 
     rest, signalling = Budget(15 * share, budget.until), Budget(3 * share, budget.until)
@@ -77,6 +77,10 @@ async def _converse(target: Target, protocol: Protocol, size: int, tally: Tally,
         socket = await RawSocket.open(target, protocol.path, source=target.source(chance))
     except Turned as turned:
         tally.answered(str(turned.status), f"{protocol.name}: handshake")
+        await asyncio.sleep(BATCH_S)
+        return 0
+    except OSError as error:
+        tally.silence(f"{protocol.name}: no connection: {error}")
         await asyncio.sleep(BATCH_S)
         return 0
     sent, talk = 0, _Talk(socket, protocol, tally, chance)

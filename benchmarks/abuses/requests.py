@@ -95,6 +95,9 @@ class Guest:
             else:
                 self.tally.answered("waits for more", about)
             return
+        except ConnectionRefusedError as error:
+            self.tally.silence(f"{self.kind}: no connection: {error}")
+            return
         except OSError:
             answer = None
         if not whole:

@@ -8,6 +8,7 @@ from typing import Any
 
 MAX_KEPT = 20
 MAX_LETTERS = 400
+MAX_SILENCES = 50
 FAILED = ("500", "1011", "failed")
 """A status, a close and a code that all say: the server's own fault."""
 
@@ -34,6 +35,11 @@ class Tally:
     @property
     def num_failed(self) -> int:
         return sum(self.answers[name] for name in FAILED)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether so much went unanswered that there is nobody left to ask."""
+        return self.answers["silence"] > MAX_SILENCES
 
     def answered(self, name: str, about: str) -> None:
         self.answers[name] += 1

@@ -186,3 +186,14 @@ def test_a_run_is_bounded_and_is_one_thing(capsys: pytest.CaptureFixture[str]) -
         with pytest.raises(SystemExit):
             parse(words)
     assert capsys.readouterr().err
+
+
+def test_a_server_that_is_gone_is_caught_and_not_asked_for_ever() -> None:
+    async def gone() -> Tally:
+        async with fake(lambda reader, writer: asyncio.sleep(0)) as target:
+            pass
+        return await run_campaign(target, mutations=100_000, seed=0, limit_s=60)
+
+    tally = asyncio.run(gone())
+    assert tally.hopeless
+    assert "no connection" in tally.unanswered[0]
