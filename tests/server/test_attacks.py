@@ -13,7 +13,7 @@ from benchmarks.abuses.frames import CONTINUATION, PING, TEXT, RawSocket, Turned
 from benchmarks.abuses.http import Request, post
 from benchmarks.abuses.scene import Scene, hear
 from benchmarks.abuses.server import Log
-from benchmarks.abuses.signalling import ENDINGS, bomb
+from benchmarks.abuses.signalling import ENDINGS, bomb, offer
 from millstream.server.app import AppConfig
 from millstream.server.auth import access_for
 from tests.server.attacked import STRANGER, Attacked, attacked_here, attacked_process, quiet_log, said
@@ -111,6 +111,16 @@ def test_an_offer_is_counted_however_its_lines_end(server: Attacked, ending: str
 
 def _scope(body: dict[str, object]) -> dict[str, object]:
     return {"sdp": body["sdp"], "type": "offer", "initialParameters": {"prompts": [{"text": "sea", "weight": 1.0}]}}
+
+
+@pytest.mark.parametrize("gone", ["m=application", "a=fingerprint", "a=mid:", "a=group", "a=ice-", "a=setup", "m=video"])
+def test_an_offer_that_lacks_a_line_is_used_or_refused(server: Attacked, gone: str) -> None:
+    sdp = "".join(line for line in offer().splitlines(keepends=True) if not line.startswith(gone))
+    start = {"version": 1, "prompt": "sea", "size": "16x16", "fps": 1.0}
+    answer = server.ask(post("/v1/webrtc/offer", {"sdp": sdp, "type": "offer", "start": start}))
+    assert answer.status in (200, 400)
+    if answer.status == 200:
+        assert server.ask(Request(method="DELETE", path=f"/v1/sessions/{answer.field('session')}")).status == 204
 
 
 def test_fragments_that_hold_nothing_end_their_connection(server: Attacked) -> None:
