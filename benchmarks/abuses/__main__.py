@@ -1,0 +1,51 @@
+"""One attacker, a process of its own that gives way to everybody else.
+
+    python -m benchmarks.abuses slow_bodies ws://127.0.0.1:8000 --seconds 10 --seed 1
+
+Prints what it got done, as one line of JSON. Refuses every address but this machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import time
+
+from benchmarks.abuses.kinds import ABUSES
+from benchmarks.abuses.scene import Scene
+from benchmarks.abuses.target import Target
+
+LOWEST = 19
+RETRY_S = 1.0
+
+
+async def attack(kind: str, target: Target, *, seconds: float, seed: int) -> dict[str, int]:
+    """For so long; one that is not let in comes again."""
+    scene = Scene(target, random.Random(f"{seed}/{kind}"), time.monotonic() + seconds)
+    while scene.left_s:
+        try:
+            await asyncio.wait_for(ABUSES[kind](scene), scene.left_s + 2)
+        except (OSError, asyncio.TimeoutError):
+            await asyncio.sleep(min(RETRY_S, scene.left_s))
+    return dict(scene.did)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("kind", choices=sorted(ABUSES))
+    parser.add_argument("url")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    target = Target.at(options.url)
+    os.nice(LOWEST)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a peer that hangs up is what is asked for here
+    print(json.dumps(asyncio.run(attack(options.kind, target, seconds=options.seconds, seed=options.seed))))
+
+
+if __name__ == "__main__":
+    main()
