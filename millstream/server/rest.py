@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.runtime.notices import Waiting
 from millstream.server.asking import Ask, open_asked
-from millstream.server.bodies import limited
+from millstream.server.bodies import first_bytes, limited
 from millstream.server.endpoints import Desk, Endpoint
 from millstream.server.hub import Hub
 from millstream.server.messages import MAX_CHUNK, Defaults, ProtocolError, defaults_of
