@@ -12,6 +12,7 @@ from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.brake import Brake
 from millstream.runtime.engine import Engine
 from millstream.runtime.notices import Ended
+from millstream.runtime.seats import geometry
 from millstream.runtime.service import Service
 from tests.server.serving import SteadyTimes
 from tests.unit.test_service import BYTES, Owner, config, request, running
@@ -50,7 +51,8 @@ def test_a_brake_cuts_what_takes_longer_than_it_may_and_everything_once_it_is_pu
 
 def test_a_chunk_that_takes_too_long_ends_its_session_and_nobody_elses(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(engine) as service:
-        service.places.admission.times = SteadyTimes()
+        times = service.places.admission.times = SteadyTimes()
+        times.add(geometry(engine.spec, config(engine)), 0.001)
         good, huge = Owner(), Owner()
         service.open(request(engine, "good"), good)
         service.watch("good")
