@@ -57,8 +57,8 @@ def test_a_chunk_that_takes_too_long_ends_its_session_and_nobody_elses(engine: E
         service.open(request(engine, "good"), good)
         service.watch("good")
         good.digests(1)
-        slow_calls(engine, monkeypatch, tokens=16 * 16, seconds=0.3)
-        engine.brake.limit_s = 0.5
+        slow_calls(engine, monkeypatch, tokens=16 * 16, seconds=2.0)
+        engine.brake.limit_s = 3.0
         service.open(request(engine, "huge", height=256, width=256, fps=1.0), huge)
         service.watch("huge")
         ended = huge.wait_for(Ended)[-1]
