@@ -58,7 +58,7 @@ def test_a_chunk_that_takes_too_long_ends_its_session_and_nobody_elses(engine: E
         service.watch("good")
         good.digests(1)
         slow_calls(engine, monkeypatch, tokens=16 * 16, seconds=2.0)
-        engine.brake.limit_s = 3.0
+        engine.brake.limit_s = 1.9
         service.open(request(engine, "huge", height=256, width=256, fps=1.0), huge)
         service.watch("huge")
         ended = huge.wait_for(Ended)[-1]
@@ -80,7 +80,7 @@ def test_a_stop_cuts_a_long_chunk_and_everybody_is_told(engine: Engine, monkeypa
     time.sleep(0.3)
     begun = time.monotonic()
     assert service.close(20.0)
-    assert time.monotonic() - begun < 6.0, "a whole chunk takes ten seconds"
+    assert time.monotonic() - begun < 10.0, "it is cut after one call"
     assert owner.wait_for(Ended)[-1] == Ended(cause="closed", reason="the server is shutting down")
     assert engine.generator.caches == {}
 
