@@ -19,7 +19,7 @@ import torch.multiprocessing as mp
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from millstream import Engine
-from millstream.runtime.engine import cpu_has_bfloat16
+from millstream.ops.precision import cpu_has_bfloat16
 from millstream.server.video_writer import VideoWriter
 
 Step = Callable[[], object]
