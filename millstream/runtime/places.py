@@ -153,15 +153,17 @@ class Places:
     def arrived(self, landing: Landing) -> None:
         """A chunk is back, and the next may leave."""
         seat, now = landing.seat, time.monotonic()
-        landing.turn_s = seat.commit_s + now - landing.begun
-        self.scheduler.arrived(seat.session_id, now, frames=landing.num_frames, seconds=landing.turn_s)
+        landing.turn_s = seat.commit_s + now - landing.begun.at
+        landing.repaired = self._engine.repairs > landing.begun.repairs
+        seconds = 0.0 if landing.repaired else landing.turn_s
+        self.scheduler.arrived(seat.session_id, now, frames=landing.num_frames, seconds=seconds)
         self.scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, landing.session.timeline))
 
     def shown(self, landing: Landing, chunk: Chunk) -> None:
         """Its pictures are made: learn from what it took, then hand it over at the rate that this leaves."""
         seat, now = landing.seat, time.monotonic()
         lateness_s = self.scheduler.dry_s(seat.session_id, now)
-        if chunk.index > 0:
+        if chunk.index > 0 and not landing.repaired:
             shape = geometry(self._engine.spec, seat.request.config, landing.session.timeline)
             self.admission.times.add(shape, landing.chunk_s)
             self.tune()
