@@ -11,7 +11,7 @@ import typer
 
 from millstream import __version__
 from millstream.cli_bench import overlap, quality, stream
-from millstream.cli_options import PlacedOptions, StreamOptions, grouped
+from millstream.cli_options import PlacedOptions, Schedule, StreamOptions, grouped
 from millstream.cli_parts import Lora, Overwrite, Quiet, TopologyName, Weights, parse_lora, plain_errors
 from millstream.cli_plan import plan
 from millstream.cli_profile import profile
@@ -58,9 +58,7 @@ def generate(
     ),
     seconds: Annotated[float | None, typer.Option(help="Length of the clip; 5 if nothing is said.", show_default=False)] = None,
     chunks: Annotated[int | None, typer.Option(help="Length in chunks instead.", show_default=False)] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="self-forcing, krea, streamdiffusion-v2 or longlive.", show_default=False)
-    ] = None,
+    schedule: Schedule = None,
     events: Annotated[Path | None, typer.Option(help="Timeline of controls, JSON.", show_default=False)] = None,
     journal: Annotated[
         Path | None, typer.Option(help="Write a journal that replays to the same bits.", show_default=False)

@@ -124,6 +124,9 @@ class PlacedOptions(ModelOptions):
         )
 
 
+Schedule = Annotated[str | None, typer.Option(help="self-forcing, krea, streamdiffusion-v2 or longlive.", show_default=False)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShapeOptions:
     """How large a stream's pictures, window and schedule are."""
@@ -140,16 +143,31 @@ class ShapeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamOptions(ShapeOptions):
-    """All that a stream can be asked to be at its start."""
+class PastOptions(ShapeOptions):
+    """The same, and what a stream keeps of its past."""
 
-    fps: Annotated[float | None, typer.Option(help="Frames a second of the file.", show_default=False)] = None
-    seed: Annotated[int, typer.Option(help="The same seed and controls give the same video.")] = 0
     sink: Annotated[int | None, typer.Option(help="First frames that never leave the window.", show_default=False)] = None
     positions: Annotated[Positions | None, typer.Option(help="windowed for streams without end.", show_default=False)] = None
     anchor: Annotated[Anchor | None, typer.Option(help="Rebuild the window before each chunk.", show_default=False)] = None
     context_noise: Annotated[float | None, typer.Option(help="Noise level the window is kept at.", show_default=False)] = None
     kv_bias: Annotated[float | None, typer.Option(help="Weight of the past in attention, 0 to 1.", show_default=False)] = None
+
+    def changes(self) -> dict[str, Any]:
+        return super().changes() | _given(
+            sink=self.sink,
+            positions=self.positions and self.positions.value,
+            anchor=self.anchor and self.anchor.value,
+            context_noise=self.context_noise,
+            kv_bias=self.kv_bias,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(PastOptions):
+    """All that a stream can be asked to be at its start."""
+
+    fps: Annotated[float | None, typer.Option(help="Frames a second of the file.", show_default=False)] = None
+    seed: Annotated[int, typer.Option(help="The same seed and controls give the same video.")] = 0
     noise_scale: Annotated[float | None, typer.Option(help="With --input: share of noise, 0 to 1.", show_default=False)] = None
     motion_gain: Annotated[
         float | None, typer.Option(help="With --input: noise motion adds; 0 is off.", show_default=False)
@@ -159,11 +177,6 @@ class StreamOptions(ShapeOptions):
         return super().changes() | _given(
             fps=self.fps,
             seed=self.seed,
-            sink=self.sink,
-            positions=self.positions and self.positions.value,
-            anchor=self.anchor and self.anchor.value,
-            context_noise=self.context_noise,
-            kv_bias=self.kv_bias,
             noise_scale=self.noise_scale,
             motion_gain=self.motion_gain,
         )

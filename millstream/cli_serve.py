@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.cli_options import PlacedOptions, grouped
+from millstream.cli_options import PastOptions, PlacedOptions, Schedule, grouped
 from millstream.cli_parts import Weights, plain_errors
 from millstream.core.config import MAX_FPS, MIN_FPS
 from millstream.core.errors import ConfigError
@@ -133,6 +133,8 @@ class LifeOptions:
 def serve(
     *,
     on: PlacedOptions,
+    shape: PastOptions,
+    schedule: Schedule = None,
     doors: DoorOptions,
     room: RoomOptions,
     lives: LifeOptions,
@@ -158,8 +160,8 @@ def serve(
         if plan is not None:
             from millstream.commands.plan_use import settings_of
 
-            if (on.model, on.topology, room.batch) != ("brook", "local", 1):
-                raise ConfigError("--plan says what --model, --topology and --batch are; leave them out")
+            if (on.model, on.topology, room.batch) != ("brook", "local", 1) or shape.changes() or schedule:
+                raise ConfigError("--plan says what --model, --topology, --batch and the stream are; leave them out")
             planned = settings_of(plan)
             precision = planned.precision if on.precision == "auto" else on.precision
             on = replace(on, model=planned.model, topology=str(planned.topology), precision=precision)
@@ -172,6 +174,8 @@ def serve(
             **doors.request(),
             **room.request(),
             stream=stream,
+            schedule=schedule,
+            changes=shape.changes(),
             data=data,
             limits=HubLimits(**lives.limits()),
             log_json=log_json,

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 
@@ -22,7 +22,7 @@ from millstream.core.examples import EXAMPLES
 from millstream.core.presets import find_model
 from millstream.parallel.spatial import check_rows
 from millstream.runtime.admission_types import AdmissionConfig
-from millstream.runtime.engine import Engine
+from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.service import Service
 
 try:
@@ -55,6 +55,10 @@ class ServeRequest(ModelRequest):
     data: Path = Path("out/serve")
     stream: StreamConfig | None = None
     """What a session is unless it asks for something else; None: the model's own."""
+    schedule: str | None = None
+    """A published one, laid over that."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Single settings, laid over both."""
     memory_gib: float | None = None
     """For all sessions together; None: half of what is free."""
     fps: float | Literal["auto"] = "auto"
@@ -81,7 +85,7 @@ def serve(request: ServeRequest) -> None:
     access = access_for(request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins)
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
     spec = find_model(request.model)
-    stream = request.stream or spec.stream
+    stream = stream_config(request.stream or spec.stream, request.schedule, **request.changes)
     wanted = request.wanted()
     take_place(wanted)
     check_rows(stream.latent_size[0], len(request.vae_devices))

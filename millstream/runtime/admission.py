@@ -159,6 +159,17 @@ class Admission:
         entry.fps = fps
         return self._note(entry)
 
+    def chunk_s(self, session_id: str) -> float | None:
+        """What a chunk of it is counted on to take of a device that is its own as far as was promised; None if not known."""
+        entry = self._entries[session_id]
+        estimate = self.times.estimate(entry.request.geometry)
+        return None if estimate is None else estimate.seconds / self.config.share
+
+    def slack_s(self, session_id: str) -> float:
+        """By how much a chunk of it has lately taken longer than is counted on."""
+        estimate = self.times.estimate(self._entries[session_id].request.geometry)
+        return 0.0 if estimate is None else estimate.slowest_s - estimate.seconds
+
     def metrics(self) -> AdmissionMetrics:
         placed = [entry for entry in self._entries.values() if entry.life.placed]
         bids = self._bids(self._present)

@@ -50,6 +50,8 @@ class Geometry:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     seconds: float
+    slowest_s: float
+    """Of all that were seen lately, the one that is left out among them."""
     scaled_from: Geometry | None = None
     """The geometry that was measured, where this one was not."""
 
@@ -78,9 +80,10 @@ class ChunkTimes:
         kin = {each: samples for each, samples in self._measured.items() if each.model == geometry.model}
         fresh = {each: lately for each, samples in kin.items() if (lately := _fresh(samples, now))}
         if geometry in fresh:
-            return Estimate(seconds=_upper(fresh[geometry], now))
+            return _measured(fresh[geometry], now)
         if geometry in kin and not fresh:
-            return Estimate(seconds=statistics.median(sample.seconds for sample in kin[geometry]))
+            middle = statistics.median(sample.seconds for sample in kin[geometry])
+            return Estimate(seconds=middle, slowest_s=middle)
         return _scaled(geometry, fresh or kin, now) if kin else None
 
     def age_s(self, geometry: Geometry) -> float:
@@ -92,10 +95,15 @@ def _fresh(samples: Sequence[_Sample], now: float) -> list[_Sample]:
     return [sample for sample in samples if now - sample.at <= FRESH_S]
 
 
+def _measured(samples: Sequence[_Sample], now: float) -> Estimate:
+    return Estimate(seconds=_upper(samples, now), slowest_s=max(sample.seconds for sample in samples))
+
+
 def _scaled(geometry: Geometry, measured: Mapping[Geometry, Sequence[_Sample]], now: float) -> Estimate:
     """In proportion to the operations of the nearest."""
     nearest = min(measured, key=lambda other: abs(math.log(geometry.flops / other.flops)))
-    return Estimate(seconds=_upper(measured[nearest], now) * geometry.flops / nearest.flops, scaled_from=nearest)
+    found, growth = _measured(measured[nearest], now), geometry.flops / nearest.flops
+    return Estimate(seconds=growth * found.seconds, slowest_s=growth * found.slowest_s, scaled_from=nearest)
 
 
 def _upper(samples: Sequence[_Sample], now: float) -> float:

@@ -30,6 +30,8 @@ class Pace:
     """Pixel frames of a full chunk; an epoch's first may have fewer."""
     lead_s: float | None = None
     """How far generation may be ahead of the viewer. None: two chunks, so that each has the time it plays to be made in."""
+    slack_s: float = 0.0
+    """Beyond that, for chunks that take longer than most."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.fps) and self.fps > 0):
@@ -42,10 +44,10 @@ class Pace:
                 f"use {2 * self.media_s:g} s or more"
             )
 
-    def at(self, fps: float) -> Pace:
+    def at(self, fps: float, *, slack_s: float = 0.0) -> Pace:
         """The same at another frame rate: as many chunks ahead."""
         lead_s = None if self.lead_s is None else self.lead_s * self.fps / fps
-        return Pace(fps=fps, chunk_frames=self.chunk_frames, lead_s=lead_s)
+        return Pace(fps=fps, chunk_frames=self.chunk_frames, lead_s=lead_s, slack_s=slack_s)
 
     @property
     def media_s(self) -> float:
@@ -54,7 +56,7 @@ class Pace:
 
     @property
     def max_ahead_s(self) -> float:
-        return 2 * self.media_s if self.lead_s is None else self.lead_s
+        return self.slack_s + (2 * self.media_s if self.lead_s is None else self.lead_s)
 
     @property
     def window_s(self) -> float:
@@ -85,14 +87,14 @@ class Playout:
     def __post_init__(self) -> None:
         self.dry_at = self.slowed_dry_at = self.landed_at + self.pace.media_s
 
-    def land(self, now: float, frames: int, *, rate: float = 1.0) -> None:
-        """A chunk is out, while the device can serve this session at `rate` of real time.
+    def land(self, now: float, frames: int, *, rate: float = 1.0, fps: float | None = None) -> None:
+        """A chunk is out, while the device can serve this session at `rate` of real time; `fps` is its own, if it has one.
 
         A late one shifts the clock: the viewer waited and misses nothing of the picture.
         """
         assert 0 < rate <= 1, f"rate must be above 0 and at most 1, got {rate}"
         assert 0 < frames <= self.pace.chunk_frames, f"a chunk has 1 to {self.pace.chunk_frames} frames, got {frames}"
-        time, gained = self._viewer_time(now), frames / self.pace.fps
+        time, gained = self._viewer_time(now), frames / (fps or self.pace.fps)
         late = time - self.dry_at
         if not self.begun:
             self.begun, self.dry_at = True, time

@@ -22,6 +22,7 @@ from millstream.runtime.engine import Engine
 from millstream.runtime.flights import Landing
 from millstream.runtime.heap import trim_heap
 from millstream.runtime.notices import Applied, Ended, Live, Pictured, Rated, Tell, Waiting
+from millstream.runtime.pacing import Pace
 from millstream.runtime.rates import next_rate
 from millstream.runtime.scheduler import Scheduler
 from millstream.runtime.seats import OpenRequest, Seat, batch_key, geometry
@@ -109,7 +110,7 @@ class Places:
         now, request, name = time.monotonic(), seat.request, seat.session_id
         seat.session = session
         key = batch_key(request.config, session.timeline)
-        terms = replace(request.terms, pace=request.pace.at(seat.fps))
+        terms = replace(request.terms, pace=self._pace(seat))
         self.scheduler.add(name, terms, now, batch_key=key, life=seat.life)
         if seat.viewers == 0:
             self.scheduler.halt(name, "unwatched", now)
@@ -155,8 +156,8 @@ class Places:
         seat, now = landing.seat, time.monotonic()
         landing.turn_s = seat.commit_s + now - landing.begun.at
         landing.repaired = self._engine.repairs > landing.begun.repairs
-        seconds = 0.0 if landing.repaired else landing.turn_s
-        self.scheduler.arrived(seat.session_id, now, frames=landing.num_frames, seconds=seconds)
+        seconds, fps = 0.0 if landing.repaired else landing.turn_s, self._chunk_fps(seat, landing.num_frames)
+        self.scheduler.arrived(seat.session_id, now, frames=landing.num_frames, seconds=seconds, fps=fps)
         self.scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, landing.session.timeline))
 
     def shown(self, landing: Landing, chunk: Chunk) -> None:
@@ -167,10 +168,11 @@ class Places:
             shape = geometry(self._engine.spec, seat.request.config, landing.session.timeline)
             self.admission.times.add(shape, landing.chunk_s)
             self.tune()
+        fps = self._chunk_fps(seat, landing.num_frames)
         if landing.num_frames:
-            self.scheduler.shown(seat.session_id, now, frames=landing.num_frames)
-        seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, fps=seat.fps, lateness_s=lateness_s))
-        seat.media_s += len(chunk.frames) / seat.fps
+            self.scheduler.shown(seat.session_id, now, frames=landing.num_frames, fps=fps)
+        seat.tell(Pictured(chunk=chunk, media_s=seat.media_s, fps=fps, lateness_s=lateness_s))
+        seat.media_s += len(chunk.frames) / fps
 
     def vacate(self, seat: Seat) -> None:
         """Its state is in host memory: others may have its place, unless it was set going again meanwhile."""
@@ -197,14 +199,25 @@ class Places:
             seat = self.seats[name]
             fps = next_rate(seat.fps, kept_fps, now - seat.fps_since)
             if fps != seat.fps:
-                note = self.admission.grant(name, fps)
-                self._set_rate(seat, fps, now)
-                seat.tell(Rated(note=note, fps=fps))
+                seat.fps, seat.fps_since = fps, now
+                seat.tell(Rated(note=self.admission.grant(name, fps), fps=fps))
+            if seat.session is not None:
+                self.scheduler.set_pace(name, self._pace(seat))
 
-    def _set_rate(self, seat: Seat, fps: float, now: float) -> None:
-        seat.fps, seat.fps_since = fps, now
-        if seat.session is not None:
-            self.scheduler.set_pace(seat.session_id, seat.request.pace.at(fps))
+    def _chunk_fps(self, seat: Seat, num_frames: int) -> float:
+        """An epoch's first chunk has fewer frames and leaves less time for the next: it plays slower where that is needed."""
+        pace, chunk_s = seat.request.pace, self.admission.chunk_s(seat.session_id)
+        if seat.request.rate == "strict" or not chunk_s or not num_frames:
+            return seat.fps
+        if seat.fps < pace.fps:  # as much as the device keeps
+            return seat.fps * num_frames / pace.chunk_frames
+        return min(seat.fps, num_frames / chunk_s)
+
+    def _pace(self, seat: Seat) -> Pace:
+        """At the rate it has; further ahead, by a chunk at most, where chunk times vary."""
+        pace = seat.request.pace.at(seat.fps)
+        slack_s = self.admission.slack_s(seat.session_id) if seat.request.has_slack else 0.0
+        return seat.request.pace.at(seat.fps, slack_s=min(slack_s, pace.media_s))
 
     def _close(self, seat: Seat, ended: Ended) -> None:
         now, name = time.monotonic(), seat.session_id
@@ -228,7 +241,9 @@ class Places:
 
     def _tell_line(self) -> None:
         """Those whose position has changed: somebody came before them, or left."""
-        for queued in self.admission.waiting(time.monotonic()):
+        waiting = self.admission.waiting(time.monotonic())
+        self.scheduler.crowded = bool(waiting)
+        for queued in waiting:
             self._answered(self.seats[queued.session_id], queued)
 
     def _answered(self, seat: Seat, answer: Admitted | Queued) -> None:
@@ -238,8 +253,7 @@ class Places:
                 seat.tell(Waiting(position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason))
             return
         now = time.monotonic()
-        seat.told_position = 0
-        self._set_rate(seat, answer.fps, now)
+        seat.told_position, seat.fps, seat.fps_since = 0, answer.fps, now
         if seat.session is not None:
             self.scheduler.place_changed(seat.session_id, now)
             seat.tell(Live(note=answer.note, fps=seat.fps))

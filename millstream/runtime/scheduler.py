@@ -50,6 +50,10 @@ COST_SMOOTHING = 0.8
 """Share of the past in a session's measured load: settled within about ten chunks."""
 
 
+GIVE_WAY_S = 5.0
+"""Time to come back for one that nobody watches, while somebody waits for its place."""
+
+
 @dataclass(slots=True)
 class _Cost:
     """Device seconds per second of media, smoothed over chunks."""
@@ -109,24 +113,24 @@ class _Seat:
             elif not self.runs and clock.halted_at is None:
                 clock.halt(now)
 
-    @property
-    def offload_at(self) -> float:
+    def offload_at(self, crowded: bool) -> float:
         halted_at = self.playout.halted_at
-        return math.inf if halted_at is None or not self.resident else halted_at + self.terms.idle_s
+        idle_s = min(GIVE_WAY_S, self.terms.idle_s) if crowded and "unwatched" in self.halts else self.terms.idle_s
+        return math.inf if halted_at is None or not self.resident else halted_at + idle_s
 
     @property
     def end_at(self) -> float:
         return math.inf if self.terms.max_life_s is None else self.joined_at + self.terms.max_life_s
 
-    def expect(self, now: float, frames: int, rate: float) -> None:
+    def expect(self, now: float, frames: int, rate: float, fps: float | None) -> None:
         assert self.coming is None, f"two chunks of {self.session_id} have arrived and neither is shown"
         self.coming = copy.copy(self.playout)
-        self.coming.land(now, frames, rate=rate)
+        self.coming.land(now, frames, rate=rate, fps=fps)
 
-    def land(self, now: float, frames: int, rate: float) -> None:
+    def land(self, now: float, frames: int, rate: float, fps: float | None) -> None:
         self.coming = None
-        self.playout.land(now, frames, rate=rate)
-        media_s = frames / self.terms.pace.fps
+        self.playout.land(now, frames, rate=rate, fps=fps)
+        media_s = frames / (fps or self.terms.pace.fps)
         self.cost.settle(media_s)
         self.cost_alone.settle(media_s)
         self.chunks += 1
@@ -153,6 +157,8 @@ class Scheduler:
         self.granularity: Granularity = granularity
         self.batch_times = BatchTimes(batching or BatchPolicy())
         self._seats: dict[str, _Seat] = {}
+        self.crowded = False
+        """Whether somebody waits for a place: one that nobody watches then makes room soon."""
         self._busy_s = 0.0
 
     def add(self, session_id: str, terms: Terms, now: float, *, batch_key: Hashable = None, life: Life | None = None) -> None:
@@ -231,8 +237,11 @@ class Scheduler:
         if frames:
             self.shown(session_id, now, frames=frames)
 
-    def arrived(self, session_id: str, now: float, *, frames: int, seconds: float) -> None:
-        """The same, with its frames yet to be `shown`. The next turn is given as if they were out, to this session too."""
+    def arrived(self, session_id: str, now: float, *, frames: int, seconds: float, fps: float | None = None) -> None:
+        """The same, with its frames yet to be `shown`. The next turn is given as if they were out, to this session too.
+
+        `fps` is what these frames play at, if not at the session's pace.
+        """
         seat = self._seats[session_id]
         run, seat.turn = seat.turn, None
         assert run is not None, f"session {session_id} has no turn under way"
@@ -243,13 +252,13 @@ class Scheduler:
         seat.cost.spent_s += seconds / size
         seat.cost_alone.spent_s += self.batch_times.seconds(run.batch_key, 1) or seconds if size > 1 else seconds
         if frames:
-            seat.expect(now, frames, self._rate(session_id))
+            seat.expect(now, frames, self._rate(session_id), fps)
 
-    def shown(self, session_id: str, now: float, *, frames: int) -> None:
+    def shown(self, session_id: str, now: float, *, frames: int, fps: float | None = None) -> None:
         """The frames of the chunk that arrived last are out: only now has its viewer got them."""
         seat = self._seats[session_id]
         assert seat.coming is not None, f"no chunk of {session_id} has arrived"
-        seat.land(now, frames, self._rate(session_id))
+        seat.land(now, frames, self._rate(session_id), fps)
 
     def dry_s(self, session_id: str, now: float) -> float:
         """For how long the viewer has had nothing to play."""
@@ -285,7 +294,7 @@ class Scheduler:
             if reason is not None:
                 seat.ended = True
                 return End(session_id=seat.session_id, reason=reason)
-            if now >= seat.offload_at:
+            if now >= seat.offload_at(self.crowded):
                 seat.resident = False
                 return Offload(session_id=seat.session_id)
         return None
@@ -329,7 +338,7 @@ class Scheduler:
         moments = [seat.clock.may_start_at for seat in self._active() if seat.turn is None]
         for seat in self._seats.values():
             if seat.turn is None and not seat.ended:
-                moments += [seat.offload_at, seat.end_at]
+                moments += [seat.offload_at(self.crowded), seat.end_at]
         until = min(moments, default=math.inf)
         return until if until < math.inf else None
 

@@ -54,6 +54,16 @@ class OpenRequest:
         return Pace(fps=self.config.fps, chunk_frames=pixel_frames(1, self.config.frames_per_chunk), lead_s=self.lead_s)
 
     @property
+    def has_slack(self) -> bool:
+        """Whether it may be further ahead where chunk times vary: nobody has said how far it should be."""
+        return self.lead_s is None and self.rate != "strict"
+
+    def lead_at(self, fps: float) -> float:
+        """How far ahead of its viewer it may get at this rate."""
+        pace = self.pace.at(fps)
+        return pace.max_ahead_s + (pace.media_s if self.has_slack else 0.0)
+
+    @property
     def terms(self) -> Terms:
         return Terms(
             pace=self.pace,

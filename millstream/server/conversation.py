@@ -130,7 +130,7 @@ class Conversation:
                 return encode(self._live(note))
             case Rated(note=note, fps=fps):
                 assert self._station is not None, "a rate without a session"
-                return encode(RateMessage(fps=fps, lead_s=self._station.request.pace.at(fps).max_ahead_s, note=note))
+                return encode(RateMessage(fps=fps, lead_s=self._station.request.lead_at(fps), note=note))
             case Waiting(position=position, expected_wait_s=wait, reason=reason):
                 return encode(WaitingMessage(position=position, expected_wait_s=wait, reason=reason))
             case Standing():
@@ -231,7 +231,7 @@ class Conversation:
             view=station.view_id,
             format=viewer.format,
             config=asdict(station.request.config)
-            | {"fps": station.fps, "lead_s": station.request.pace.at(station.fps).max_ahead_s, "rate": station.request.rate},
+            | {"fps": station.fps, "lead_s": station.request.lead_at(station.fps), "rate": station.request.rate},
             paused=station.paused,
             note=note,
             journal=station.journal_name if is_owner else "",

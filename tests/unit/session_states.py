@@ -13,6 +13,7 @@ from unittest import mock
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
+from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Pause, Resume, SetSteps, SetWindow, Stop, WeightedPrompt
 from millstream.core.errors import MillstreamError
 from millstream.runtime.admission_types import AdmissionConfig
@@ -75,23 +76,18 @@ class SessionStates(RuleBasedStateMachine):
         unattended=st.sampled_from(["run", "pause"]),
     )
     def open(
-        self, side: int, fps: float, kind: RateKind, may_wait: bool, is_saved: bool, life_s: float | None, unattended: str
+        self,
+        side: int,
+        fps: float,
+        kind: RateKind,
+        may_wait: bool,
+        is_saved: bool,
+        life_s: float | None,
+        unattended: str,
+        idle_s: float = 1.0,
     ) -> str:
         name = f"session-{len(self.told)}-of-somebody"
-        config = self.engine.spec.stream.__class__(height=side, width=side, fps=fps, window=9)
-        request = OpenRequest(
-            session_id=name,
-            prompts=(WeightedPrompt("sea"),),
-            config=config,
-            rate=kind,
-            may_wait=may_wait,
-            max_life_s=life_s,
-            idle_s=1.0,
-            unattended=unattended,  # type: ignore[arg-type]
-            start=(lambda: lambda engine: engine.session((WeightedPrompt("sea"),), config=config, session_id=name))
-            if is_saved
-            else None,
-        )
+        request = self.request(name, side, fps, kind, may_wait, is_saved, life_s, unattended, idle_s)
         told = self.told[name] = list[Notice]()
         self.viewers[name] = 0
         try:
@@ -100,6 +96,35 @@ class SessionStates(RuleBasedStateMachine):
             del self.told[name]
             self.told[f"{name} (refused)"] = [Ended(cause="refused", reason="")]
         return name
+
+    def config(self, side: int, fps: float) -> StreamConfig:
+        return StreamConfig(height=side, width=side, fps=fps, window=9)
+
+    def request(
+        self,
+        name: str,
+        side: int,
+        fps: float,
+        kind: RateKind,
+        may_wait: bool = False,
+        is_saved: bool = False,
+        life_s: float | None = None,
+        unattended: str = "run",
+        idle_s: float = 1.0,
+    ) -> OpenRequest:
+        config, prompts = self.config(side, fps), (WeightedPrompt("sea"),)
+        start = (lambda: lambda engine: engine.session(prompts, config=config, session_id=name)) if is_saved else None
+        return OpenRequest(
+            session_id=name,
+            prompts=prompts,
+            config=config,
+            rate=kind,
+            may_wait=may_wait,
+            max_life_s=life_s,
+            idle_s=idle_s,
+            unattended=unattended,  # type: ignore[arg-type]
+            start=start,
+        )
 
     def _hear(self, name: str, told: list[Notice]) -> Callable[[Notice], None]:
         def hear(notice: Notice) -> None:

@@ -402,9 +402,9 @@ def test_a_turn_in_which_the_mesh_was_mended_teaches_nobody_how_long_a_chunk_tak
         places = service.places
         arrived = places.scheduler.arrived
 
-        def noted(name: str, now: float, *, frames: int, seconds: float) -> None:
+        def noted(name: str, now: float, *, seconds: float, **more: Any) -> None:
             turns.append(seconds)
-            arrived(name, now, frames=frames, seconds=seconds)
+            arrived(name, now, seconds=seconds, **more)
 
         monkeypatch.setattr(places.admission.times, "add", lambda geometry, seconds: learnt.append(seconds))
         monkeypatch.setattr(places.scheduler, "arrived", noted)
