@@ -18,8 +18,8 @@ from millstream.core.errors import WeightsError
 from millstream.core.presets import MODELS
 from millstream.models.dit import CausalDiT
 from millstream.models.weights.locate import locate
+from millstream.ops.precision import cpu_has_bfloat16
 from millstream.parallel.compiled import explain_blocks
-from millstream.runtime.engine import cpu_has_bfloat16
 from millstream.server.video_encoders import available_codecs
 
 

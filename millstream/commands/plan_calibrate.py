@@ -28,10 +28,11 @@ from millstream.models.kv import KEY_MULTIPLE
 from millstream.ops.attention import attend
 from millstream.ops.fp8 import quantise
 from millstream.ops.linear import linear_rows
+from millstream.ops.precision import cpu_has_bfloat16
 from millstream.planner.hardware import DEVICES, GIB, Device, Rates
 from millstream.planner.profile import profile_text
 from millstream.planner.time import head_share
-from millstream.runtime.engine import choose_device, cpu_has_bfloat16
+from millstream.runtime.engine import choose_device
 
 THIN = (8, 16, 32, 64)
 """Channels of deep convolutions that a processor is measured at."""

@@ -30,6 +30,7 @@ from millstream.models.registry import LoadedModel, load_model
 from millstream.models.visiting import VisitingEmbedder
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
 from millstream.models.weights.fingerprint import fingerprint_of
+from millstream.ops.precision import working_dtype
 from millstream.parallel.compiled import check_backend, compile_blocks
 from millstream.parallel.spatial import check_rows
 from millstream.runtime.brake import Brake
@@ -382,15 +383,9 @@ def choose_vae_devices(names: Sequence[str], spec: ModelSpec, speed: Speed | Non
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 on a GPU and on CPUs that multiply it in hardware, float32 elsewhere."""
+    """`auto` is what the device multiplies in hardware."""
     if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" or cpu_has_bfloat16() else torch.float32
+        return working_dtype(device)
     if name not in DTYPES:
         raise ConfigError(f"dtype must be auto, {' or '.join(DTYPES)}, got {name!r}")
     return DTYPES[name]
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether bfloat16 products run in hardware here."""
-    cpu = getattr(torch, "cpu", None)
-    return any(bool(getattr(cpu, name, lambda: False)()) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))

@@ -28,6 +28,7 @@ from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
 from millstream.ops.pixels import to_bytes
+from millstream.ops.precision import mixed_precision, working_dtype
 from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.data.captions import WORDS, canonical_captions, captions
 from millstream.trainer.data.render import render
@@ -245,8 +246,8 @@ def render_pools(
     latents, ids, true_from, looks, labels = [], [], [], [], []
 
     def add(pixels: Tensor, scenes: Scenes, number: int, first: int) -> None:
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            latents.append(vae.encode(pixels)[0].bfloat16())
+        with mixed_precision(device):
+            latents.append(vae.encode(pixels)[0].to(working_dtype(device)))
         wordings = [captions(scenes, seed=plan.seed + plan.pool.wordings * number + w) for w in range(plan.pool.wordings)]
         ids.append(torch.stack([padded(tokenizer, texts, tokens) for texts in wordings], dim=1).to(device))
         true_from.append(torch.full((len(scenes),), first, device=device))

@@ -13,6 +13,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
+from millstream.ops.precision import working_dtype
+
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ROUNDS = 5
 
@@ -62,10 +64,10 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(x_KRC: Tensor) -> Tensor:
-    """The nearest orthogonal matrices, about: Newton-Schulz iterations in bfloat16."""
+    """The nearest orthogonal matrices, about: Newton-Schulz iterations in the working dtype."""
     a, b, c = _COEFFICIENTS
     tall = x_KRC.shape[1] > x_KRC.shape[2]
-    x: Tensor = (x_KRC.mT if tall else x_KRC).bfloat16()
+    x: Tensor = (x_KRC.mT if tall else x_KRC).to(working_dtype(x_KRC.device))
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
     for _ in range(_ROUNDS):
         gram = x @ x.mT

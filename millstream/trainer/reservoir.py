@@ -10,12 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from millstream.ops.precision import working_dtype
+
 
 class Reservoir:
     def __init__(self, streams: int, window: tuple[int, ...], tokens: int, device: torch.device) -> None:
         """`window` is the shape [F, C, Y, X] of what is kept of each."""
         self.state = {
-            "windows": torch.zeros(streams, *window, dtype=torch.bfloat16, device=device),
+            "windows": torch.zeros(streams, *window, dtype=working_dtype(device), device=device),
             "ids": torch.zeros(streams, tokens, dtype=torch.long, device=device),
             "begun": torch.zeros(streams, dtype=torch.bool, device=device),
         }

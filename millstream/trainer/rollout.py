@@ -14,6 +14,7 @@ from millstream.core.schedule import FULL
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.kv import KVRing, Memory, RingShape
+from millstream.ops.precision import working_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def ring_for(dit: CausalDiT, shape: tuple[int, ...], *, window: int, device: tor
         sink=0,
         batch=batch,
     )
-    return KVRing(ring, device=device, dtype=torch.bfloat16)
+    return KVRing(ring, device=device, dtype=working_dtype(device))
 
 
 def solve(model: sampler.FlowModel, noise_BFCYX: Tensor, levels: tuple[float, ...], memory: Memory, cross: CrossKV) -> Tensor:

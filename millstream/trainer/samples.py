@@ -14,6 +14,7 @@ from millstream.core.schedule import FULL, noise_levels
 from millstream.models import sampler
 from millstream.models.brook.text import PAD
 from millstream.models.brook.vae import BrookVAE
+from millstream.ops.precision import mixed_precision
 from millstream.trainer.data.preview import as_bytes, tile
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.rollout import Guided, ring_for, solve, stream_batch
@@ -44,7 +45,7 @@ def taught_streams(
     device, shape = ids_RS.device, (len(ids_RS), 3, vae.config.channels, *size)
     path = noise_levels(tuple(FULL * (1 - i / steps) for i in range(steps)), shift=3.0, warp=True)
     generator = torch.Generator(device).manual_seed(0)
-    with torch.autocast(device.type, dtype=torch.bfloat16):
+    with mixed_precision(device):
         both = pair.text(torch.cat([ids_RS, torch.full_like(ids_RS, PAD)]))
         guided, cross, parts = Guided(pair.dit, guidance), pair.dit.read_prompt(both), []
         ring = ring_for(pair.dit, (2 * shape[0], *shape[1:]), window=window, device=device)
@@ -63,7 +64,7 @@ def student_streams(
     """Streams as a session would make them."""
     device, shape = ids_RS.device, (len(ids_RS), 3, vae.config.channels, *size)
     generator = torch.Generator(device).manual_seed(0)
-    with torch.autocast(device.type, dtype=torch.bfloat16):
+    with mixed_precision(device):
         cross = pair.dit.read_prompt(pair.text(ids_RS))
         ring = ring_for(pair.dit, shape, window=window, device=device)
         latents = stream_batch(pair.dit, ring, cross, shape, chunks=CHUNKS, levels=levels, generator=generator)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from millstream.ops.precision import working_dtype
 from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.rollout import ring_for, stream_batch
@@ -26,11 +27,19 @@ def test_a_stream_goes_on_under_another_prompt_as_a_recompute_does() -> None:
     assert torch.equal(found[:, :frames], before)
     generator.set_state(state)
     memory = ring_for(dit, method._shape, window=window, device=CPU)
-    cross = dit.read_prompt(text.to(torch.bfloat16))
+    cross = dit.read_prompt(text.to(working_dtype(text.device)))
     memory.place([0, 1, 2])
     dit.commit(before, torch.zeros(2, frames), memory, cross)
     expected = stream_batch(
-        dit, memory, cross, method._shape, chunks=1, levels=LEVELS, generator=generator, first=1, dtype=torch.bfloat16
+        dit,
+        memory,
+        cross,
+        method._shape,
+        chunks=1,
+        levels=LEVELS,
+        generator=generator,
+        first=1,
+        dtype=working_dtype(text.device),
     )
     assert torch.equal(found[:, frames:], expected)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from millstream.ops.precision import mixed_precision
 from millstream.trainer.evaluate.classifier import GLIMPSE, GLIMPSED, ClipClassifier, slowed
 from millstream.trainer.loop import Turn
 from millstream.trainer.pool import PixelPool
@@ -26,7 +27,7 @@ class ClassifyMethod:
         pixels, labels = self._pool.draw(self._batch, generator)
         looks, count = soften(pixels, generator), round(GLIMPSES * self._batch)
         shown = torch.cat([glimpses(looks[:count], generator), looks[count:]])
-        with torch.autocast(pixels.device.type, dtype=torch.bfloat16):
+        with mixed_precision(pixels.device):
             scores = self._classifier(shown)
         told = {name: slice(None) if name in GLIMPSED else slice(count, None) for name in scores}
         return {name: F.cross_entropy(score[told[name]].float(), labels[name][told[name]]) for name, score in scores.items()}

@@ -13,6 +13,7 @@ from torch import Tensor
 from millstream.core.schedule import FULL
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT
+from millstream.ops.precision import mixed_precision
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.methods.matching import Matching, Painted, View
 from millstream.trainer.noising import noised
@@ -51,7 +52,7 @@ class DMDMethod:
         past, past_BF = shown or (clip, None)
         chosen = int(torch.randint(len(self._levels), (1,), generator=generator, device=clip.device))
         starts, clean = [], clip
-        with torch.autocast(clip.device.type, dtype=torch.bfloat16):
+        with mixed_precision(clip.device):
             cross = self._student.dit.read_prompt(text)
             for step, level in enumerate(self._levels):
                 noise = torch.randn(clip.shape, generator=generator, device=clip.device)

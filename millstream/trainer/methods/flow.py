@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from millstream.models.brook.text import PAD, BrookText
 from millstream.models.dit import CausalDiT
+from millstream.ops.precision import mixed_precision
 from millstream.trainer.loop import Turn
 from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.options import FlowOptions
@@ -70,7 +71,7 @@ class FlowMethod:
         level_BF = self._levels(clean, generator)
         noisy = at_levels(clean, noise, level_BF)
         ids = ids.masked_fill(torch.rand(len(ids), 1, generator=generator, device=ids.device) < self._options.drop, PAD)
-        with torch.autocast(clean.device.type, dtype=torch.bfloat16):
+        with mixed_precision(clean.device):
             cross = self._pair.dit.read_prompt(self._pair.text(ids))
             if self._options.forcing == "teacher":
                 flow = forced_flow(self._flow, clip, noisy, level_BF, self._sequence, cross)

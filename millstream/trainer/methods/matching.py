@@ -17,6 +17,7 @@ from torch import Tensor
 from millstream.core.schedule import FULL
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.ops.precision import mixed_precision
 from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import Noised, noised, per_pixel
@@ -88,7 +89,7 @@ class Matching:
         )
 
     def student_losses(self, painted: Painted, generator: torch.Generator) -> dict[str, Tensor]:
-        with torch.autocast(painted.text.device.type, dtype=torch.bfloat16):
+        with mixed_precision(painted.text.device):
             cross, (past, past_BF) = self._student.dit.read_prompt(painted.text), painted.shown or (painted.past, None)
             flow = painted.made.flows(self._student.dit, past, painted.starts, painted.level_BF, cross, past_BF)
             mine = painted.starts - per_pixel(painted.level_BF) / FULL * flow
@@ -98,7 +99,7 @@ class Matching:
     def critic_losses(self, painted: Painted, generator: torch.Generator) -> dict[str, Tensor]:
         """The critic learns the flow of what the student paints."""
         noisy, noise, level = self.noised(painted.pictures, painted.judged, generator)
-        with torch.autocast(painted.text.device.type, dtype=torch.bfloat16):
+        with mixed_precision(painted.text.device):
             flow = painted.judged.flows(self._critic, painted.past, noisy, level, self._critic.read_prompt(painted.text))
         return {"critic": (flow - (noise - painted.pictures)).square().mean()}
 

@@ -15,6 +15,7 @@ from millstream.core.schedule import FULL, noise_levels
 from millstream.models import sampler
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CrossKV
+from millstream.ops.precision import mixed_precision
 from millstream.trainer.loop import Turn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import noised
@@ -54,7 +55,7 @@ class ODEMethod:
         before = self._frames * max(0, chunk)  # the first chunk twice as often: it is the hardest
         context = clip[:, :before]
         noise = torch.randn(clip[:, : self._frames].shape, generator=generator, device=device)
-        with torch.autocast(device.type, dtype=torch.bfloat16):
+        with mixed_precision(device):
             text = self._teacher.text(ids).detach()
             target = self._teach(context, noise, text, ids)
             cross = self._student.dit.read_prompt(text)

@@ -26,6 +26,7 @@ from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.kv import Memory
 from millstream.models.sampler import FlowModel
+from millstream.ops.precision import working_dtype
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.methods.matching import Matching, Painted, View
 from millstream.trainer.options import SelfForcingOptions
@@ -75,7 +76,7 @@ class SelfForcingMethod:
         self._guidance: dict[Kind, float] = {"begin": options.guidance, "go on": lasting, "switch": options.guidance}
         self._renewed = round(options.renewed * batch)
         self._made, self._wholes = _views(student.dit.config, (rows, columns), device, frames_per_chunk, window)
-        self._painter = copy.deepcopy(student.dit).to(torch.bfloat16).requires_grad_(False)
+        self._painter = copy.deepcopy(student.dit).to(working_dtype(device)).requires_grad_(False)
         """The student as it is served: what rolls out."""
 
     @torch.no_grad()
@@ -125,7 +126,7 @@ class SelfForcingMethod:
         """So many chunks under a prompt, in the precision of serving, after `before`, which is read under the same."""
         frames = self._shape[1]
         ring = ring_for(self._painter, self._shape, window=self._options.window, device=text.device)
-        cross = self._painter.read_prompt(text.to(torch.bfloat16))
+        cross = self._painter.read_prompt(text.to(working_dtype(text.device)))
         first = 0 if before is None else before.shape[1] // frames
         if before is not None:
             recommit(model, ring, cross, before, chunks=range(first), frames=frames)
@@ -138,7 +139,7 @@ class SelfForcingMethod:
             levels=self._levels,
             generator=generator,
             first=first,
-            dtype=torch.bfloat16,
+            dtype=working_dtype(text.device),
         )
         return made if before is None else torch.cat([before, made], dim=1)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millstream.models.brook.vae import BrookVAE
+from millstream.ops.precision import mixed_precision
 from millstream.trainer.loop import Turn
 from millstream.trainer.options import VAEOptions
 from millstream.trainer.pool import PixelPool
@@ -25,7 +26,7 @@ class VAEMethod:
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         pixels, _ = self._pool.draw(self._batch, generator)
-        with torch.autocast(pixels.device.type, dtype=torch.bfloat16):
+        with mixed_precision(pixels.device):
             mean, log_variance, _ = self._vae.moments(pixels)
             mean, log_variance = mean.float(), log_variance.float().clamp(-12, 6)
             noise = torch.randn(mean.shape, generator=generator, device=mean.device)

@@ -1,0 +1,125 @@
+"""What people get of what the device has: `bench stream` and `serve`, one after the other on one machine.
+
+    python -m benchmarks.served --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9 --fast on
+    python -m benchmarks.served                                             # Brook, on whatever is here
+
+Through the server, over real sockets: how many frames a second one stream gets when nothing holds it back (a lead as long as
+the measurement), by format; the highest rate at which 1, 2, 4 and 8 people are let in, and what they then see. All as a share
+of what `bench stream` makes with the same model, size, window and speed-ups.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+from benchmarks.report import write_report
+from millstream.load.host import serve
+from millstream.load.playout import Playout
+from millstream.load.saturate import MAX_CHUNK_FRAMES, find_rate
+from millstream.load.visitor import Visitor
+
+FORMATS = ("raw", "jpeg", "mp4")
+CROWDS = (1, 2, 4, 8)
+WARM_UP = 4
+"""Chunks of a stream that do not count: its window fills."""
+
+
+def bench_stream(words: list[str], chunks: int) -> dict[str, Any]:
+    """In a process of its own, so that the server finds the device as it was."""
+    command = [sys.executable, "-m", "millstream", "bench", "stream", *words, "--no-floor", "--chunks", str(chunks), "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    measured: dict[str, Any] = json.loads(done.stdout)["measured"]
+    return measured
+
+
+async def unpaced(url: str, *, fps: float, format: str, chunks: int) -> dict[str, float]:
+    """One stream that never waits for its viewer."""
+    count = WARM_UP + chunks
+    async with Visitor(url, format=format) as visitor:
+        begun = time.monotonic()
+        await visitor.ask(fps=fps, lead_s=min(60.0, count * MAX_CHUNK_FRAMES / fps))
+        first = await visitor.next_chunk()
+        first_s = time.monotonic() - begun
+        arrived = [(first, begun + first_s)]
+        for _ in range(count - 1):
+            arrived.append((await visitor.next_chunk(), time.monotonic()))
+    counted = arrived[WARM_UP:]
+    passed_s = counted[-1][1] - arrived[WARM_UP - 1][1]
+    made_s = statistics.median(header.total_ms / 1000 for header, _ in counted)
+    return {"fps": sum(header.frames for header, _ in counted) / passed_s, "first_chunk_s": first_s, "chunk_s": made_s}
+
+
+async def watch(visitor: Visitor, until: float) -> tuple[int, float, Playout]:
+    """Frames that came after the first chunk, in how many seconds, and what a viewer saw of them."""
+    seen, frames, begun = Playout(), 0, 0.0
+    while time.monotonic() < until:
+        header = await visitor.next_chunk()
+        now = time.monotonic()
+        seen.arrive(now, header.frames, header.fps)
+        frames, begun = (frames + header.frames, begun) if begun else (0, now)
+    return frames, time.monotonic() - begun, seen
+
+
+async def crowd(url: str, *, people: int, at_most: float, format: str, seconds: float) -> dict[str, float]:
+    """The highest rate at which so many are let in, and what they see at it."""
+    fps = await find_rate(url, sessions=people, at_most=at_most)
+    async with AsyncExitStack() as visitors:
+        inside = [await visitors.enter_async_context(Visitor(url, format=format)) for _ in range(people)]
+        for visitor in inside:
+            await visitor.ask(fps=fps)
+        until = time.monotonic() + seconds
+        found = await asyncio.gather(*(watch(visitor, until) for visitor in inside))
+    continuity = [playout.continuity(until) or 0.0 for _, _, playout in found]
+    return {"people": people, "promised_fps": people * fps, "continuity": min(continuity)}
+
+
+async def through_server(words: list[str], options: argparse.Namespace, bench_fps: float) -> dict[str, Any]:
+    async with serve(words) as host:
+        slow = bench_fps / 4  # any rate that is let in: it is not waited for
+        streams = {
+            format: await unpaced(host.url, fps=slow, format=format, chunks=options.chunks) for format in options.formats
+        }
+        crowds = [
+            await crowd(host.url, people=people, at_most=1.05 * bench_fps / people, format="jpeg", seconds=options.seconds)
+            for people in options.people
+        ]
+    return {"one_unpaced_stream": streams, "crowds": crowds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="brook")
+    parser.add_argument("--weights", default=None)
+    parser.add_argument("--size", default=None)
+    parser.add_argument("--window", default=None)
+    parser.add_argument("--fast", default=None)
+    parser.add_argument("--precision", default=None)
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--chunks", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--people", type=int, nargs="*", default=CROWDS)
+    parser.add_argument("--formats", nargs="*", default=FORMATS)
+    parser.add_argument("--report", default="served")
+    options = parser.parse_args()
+    named = {name: getattr(options, name) for name in ("model", "weights", "size", "window", "fast", "precision", "device")}
+    words = [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
+    bench = bench_stream(words, options.chunks)
+    served = asyncio.run(through_server(words, options, bench["fps"]))
+    shares = {
+        "unpaced": {format: each["fps"] / bench["fps"] for format, each in served["one_unpaced_stream"].items()},
+        "promised": {each["people"]: each["promised_fps"] / bench["fps"] for each in served["crowds"]},
+    }
+    bench_figures = {"fps": bench["fps"], "first_frame_s": bench["first_frame_s"]["warm"]}
+    write_report(options.report, named, {"bench_stream": bench_figures, **served, "share_of_bench_stream": shares})
+
+
+if __name__ == "__main__":
+    main()
