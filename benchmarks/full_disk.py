@@ -45,6 +45,8 @@ def main() -> None:
         {
             "streams_that_went_on": sum(each.chunks_after > 0 and each.ended == "closed" for each in outcomes),
             "sessions_whose_people_were_all_told_once": sum(set(each.told) == {1} for each in outcomes),
+            "recordings_that_failed_and_all_were_told_once": sum(set(each.told_of_recording) == {1} for each in outcomes),
+            "recordings_there_was_room_for": sum(set(each.told_of_recording) == {0} for each in outcomes),
             "uploads_answered": dict(Counter(str(each.upload) for each in outcomes)),
             "saves_while_full": dict(Counter(each.saved_meanwhile for each in outcomes)),
             "saves_afterwards": dict(Counter(each.saved_afterwards for each in outcomes)),

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from websockets.sync.client import connect
 from benchmarks.report import write_report
 from tests.dist.meshes import ranks_of
 from tests.server.serve_process import wait_until_ready
-from tests.server.serving import PATIENCE_S, Client
+from tests.server.serving import PATIENCE_S, START, Client
 
 TOPOLOGY = "front+tp2"
 FPS = 8.0
@@ -55,16 +56,22 @@ class Person:
     seed: int
     queued: set[str] = field(default_factory=set)
     applied: set[str] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
+    """Controls that it was told are not taken."""
     chunks: int = 0
+    last_chunk_at: float = field(default_factory=time.monotonic)
     ended: list[str] = field(default_factory=list)
-    """Reasons; each time it starts again."""
+    """Why sessions were over before it left; each time it starts again."""
     leaving: threading.Event = field(default_factory=threading.Event)
 
     def live(self) -> None:
         while not self.leaving.is_set():
-            with suppress(ConnectionClosed, TimeoutError), self._connected() as client:
-                threading.Thread(target=self._steer, args=(client,), daemon=True).start()
-                self._listen(client)
+            try:
+                with self._connected() as client:
+                    self.ended.append(self._listen(client))
+            except (ConnectionClosed, TimeoutError) as error:
+                self.ended.append(f"{type(error).__name__}: {error}")
+            self.leaving.wait(STEER_S)
 
     @property
     def owed(self) -> set[str]:
@@ -77,20 +84,28 @@ class Person:
         with connect(address, max_size=None, open_timeout=PATIENCE_S) as connection:
             client = Client(connection)
             client.hear("hello")
-            client.start(prompt=PROMPTS[0], seed=self.seed, fps=FPS, formats=["jpeg"])
+            client.say(START | {"prompt": PROMPTS[0], "seed": self.seed, "fps": FPS, "formats": ["jpeg"]})
             yield client
 
-    def _listen(self, client: Client) -> None:
+    def _listen(self, client: Client) -> str:
+        """Until the session is over; says why."""
+        is_live = False
         while True:
             message = client.next()
             client.heard.clear()
-            if message["type"] == "receipt":
+            if message["type"] == "live":
+                is_live = True
+                threading.Thread(target=self._steer, args=(client,), daemon=True).start()
+            elif message["type"] == "receipt":
                 (self.queued if message["state"] == "queued" else self.applied).add(message["control_id"])
             elif message["type"] == "chunk":
-                self.chunks += 1
+                self.chunks, self.last_chunk_at = self.chunks + 1, time.monotonic()
             elif message["type"] == "ended":
-                self.ended.append(message["reason"])
-                return
+                return str(message["reason"])
+            elif message["type"] == "error" and is_live:
+                self.refused.append(message["message"])
+            elif message["type"] == "error":
+                return str(message["message"])
 
     def _steer(self, client: Client) -> None:
         chance = random.Random(self.seed)
@@ -129,7 +144,6 @@ def serving(model: str, weights: str) -> Iterator[Server]:
         with subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             text=True,
             start_new_session=True,  # Ctrl-C is for this program
         ) as process:
@@ -187,6 +201,9 @@ class Run:
         now = time.monotonic()
         self.back_s += [now - killed for killed in times]
         self.held.append(self.server.held())
+        for person in self.people:
+            if now - person.last_chunk_at > HANG_S:
+                raise Hang(f"a chunk of session {person.seed}, while others had theirs, did not come within {HANG_S:g} s")
 
     def _eagerness(self, now: int) -> float:
         """How likely the next kill is to meet this recovery, so that a third do."""
@@ -214,7 +231,9 @@ class Run:
                     "longest": round(ordered[-1], 2),
                 },
                 "goal_p95_s": GOAL_P95_S,
+                "chunks": sum(person.chunks for person in self.people),
                 "controls_acknowledged": sum(len(person.queued) for person in self.people),
+                "controls_refused": dict(Counter(words for person in self.people for words in person.refused)),
                 "controls_lost": sum(len(person.owed) for person in self.people) if over else "counted at the end",
                 "sessions_ended": [reason for person in self.people for reason in person.ended],
                 "hangs": self.hangs,

@@ -3,7 +3,7 @@
     python -m benchmarks.session_states --steps 100000
 
 The machine is the one that `tests/unit/test_session_states.py` runs for a few seconds. The states that sessions were seen in
-are counted, so that a run which never parks anybody does not pass for one that did.
+and the ways that they took between them are counted, so that a run which never parks anybody does not pass for one that did.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import logging
 from collections import Counter
+from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from benchmarks.report import write_report
+from millstream.runtime.life import LEADS_TO, Life, State
 from tests.unit.session_states import SessionStates
 
 STEPS_A_RUN = 50
@@ -27,6 +29,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     asked = parser.parse_args()
     seen, steps, endings = Counter[str](), 0, Counter[str]()
+    ways = Counter({f"{state} to {following}": 0 for state, leads_to in LEADS_TO.items() for following in sorted(leads_to)})
+    become = Life.become
+
+    def counted(life: Life, state: State) -> None:
+        ways[f"{life.state} to {state}"] += 1
+        become(life, state)
 
     class Counted(SessionStates):
         @invariant()
@@ -48,11 +56,18 @@ def main() -> None:
             database=None,
             suppress_health_check=list(HealthCheck),
         )
-        run_state_machine_as_test(Counted, settings=checks)
+        with mock.patch.object(Life, "become", counted):
+            run_state_machine_as_test(Counted, settings=checks)
     write_report(
         "session_states",
         {"steps_asked": asked.steps, "steps_a_run": STEPS_A_RUN},
-        {"steps": steps, "sessions": sum(endings.values()), "seen_in_state": dict(seen), "ended_because": dict(endings)},
+        {
+            "steps": steps,
+            "sessions": sum(endings.values()),
+            "seen_in_state": dict(seen),
+            "ways_taken": dict(ways),
+            "ended_because": dict(endings),
+        },
     )
 
 

@@ -150,6 +150,11 @@ class Engine:
         here = {part: self.model.records(part) for part in ("vae", "text")}
         return fingerprint_of(here | {"dit": self.mesh.weights()})
 
+    @property
+    def repairs(self) -> int:
+        """Meshes brought back so far, and windows rebuilt on them: a chunk during one says nothing of how long chunks take."""
+        return 0 if self.mesh is None else self.mesh.recoveries + self.mesh.rebuilt
+
     def held_bytes(self) -> int:
         """Keys, values and prompts of all sessions on one device of the generator."""
         if self.mesh is not None:

@@ -28,6 +28,15 @@ from millstream.runtime.session import Chunk, Session
 from millstream.wire.parcel import Delivery
 
 
+class Begun(NamedTuple):
+    """A turn."""
+
+    at: float
+    """By `time.monotonic`."""
+    repairs: int
+    """Of the mesh, before it."""
+
+
 @dataclass(slots=True, eq=False)
 class Landing:
     """A chunk that is back."""
@@ -36,8 +45,8 @@ class Landing:
     session: Session
     arrived: Arrived | None
     """None for one that is not to be shown: a duplicate, or from before a cut."""
-    begun: float
-    """When its turn began, by `time.monotonic`."""
+    begun: Begun
+    """Its turn."""
     together: int
     """Chunks that shared its model calls."""
     front_s: float
@@ -45,6 +54,8 @@ class Landing:
     phases_ms: Counter[str] = field(default_factory=Counter)
     turn_s: float | None = None
     """How long its turn kept the next one from leaving; None while it still does."""
+    repaired: bool = False
+    """Whether the mesh was mended in its turn: how long that took says nothing of the next one."""
 
     @property
     def num_frames(self) -> int:
@@ -89,7 +100,7 @@ class Flights:
         """This session's chunk that is back and has no pictures yet."""
         return next((landing for landing in self._unshown if landing.seat is seat), None)
 
-    def fly(self, work: Sequence[Work], begun: float) -> None:
+    def fly(self, work: Sequence[Work], begun: Begun) -> None:
         """Chunks of one kind, from decision to latents. Whatever goes wrong ends the session it happened to and no other."""
         taken_up, ready = time.monotonic(), list[Ready]()
         for seat, session, decision in [item for item in work if self._anchored(item)]:
@@ -105,7 +116,7 @@ class Flights:
         """Make the pictures of what is back: nothing is under way afterwards."""
         self._report(self._make_pictures())
 
-    def _send(self, ready: Sequence[Ready], begun: float, taken_up: float) -> None:
+    def _send(self, ready: Sequence[Ready], begun: Begun, taken_up: float) -> None:
         """In the same model calls; if those fail, one by one, to learn whose fault it was."""
         try:
             posted = self._engine.transport.post([parcel for _, _, parcel in ready])
@@ -128,7 +139,7 @@ class Flights:
         for landing in self._unshown:
             self._turn_over(landing)
 
-    def _send_singly(self, ready: Sequence[Ready], begun: float, error: Exception) -> None:
+    def _send_singly(self, ready: Sequence[Ready], begun: Begun, error: Exception) -> None:
         """Those of a group that failed who are still there; one that was alone has nobody else to blame."""
         for one in ready:
             if not one.session.ended:

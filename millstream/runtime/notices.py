@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from millstream.core.controls import Receipt
+from millstream.core.errors import MeshGivenUp
 from millstream.runtime.session import Chunk
 
 
@@ -69,6 +70,18 @@ class Ended:
 
     cause: Literal["stopped", "input over", "limit", "closed", "failed", "refused"]
     reason: str
+
+
+SHUTTING_DOWN = Ended(cause="closed", reason="the server is shutting down")
+ENGINE_FAILED = Ended(cause="failed", reason="the engine failed, which is nobody's fault who watches; its log says why")
+MESH_GIVEN_UP = Ended(cause="failed", reason="the mesh was lost and could not be brought back; the server's log says why")
+
+
+def last_word(failure: BaseException | None) -> Ended:
+    """To everybody, when the service is over. What went wrong is not told: it may name one of them."""
+    if failure is None:
+        return SHUTTING_DOWN
+    return MESH_GIVEN_UP if isinstance(failure, MeshGivenUp) else ENGINE_FAILED
 
 
 Notice = Waiting | Live | Rated | Pictured | Applied | Noted | Ended

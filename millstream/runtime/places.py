@@ -154,16 +154,17 @@ class Places:
     def arrived(self, landing: Landing) -> None:
         """A chunk is back, and the next may leave."""
         seat, now = landing.seat, time.monotonic()
-        landing.turn_s = seat.commit_s + now - landing.begun
-        fps = self._chunk_fps(seat, landing.num_frames)
-        self.scheduler.arrived(seat.session_id, now, frames=landing.num_frames, seconds=landing.turn_s, fps=fps)
+        landing.turn_s = seat.commit_s + now - landing.begun.at
+        landing.repaired = self._engine.repairs > landing.begun.repairs
+        seconds, fps = 0.0 if landing.repaired else landing.turn_s, self._chunk_fps(seat, landing.num_frames)
+        self.scheduler.arrived(seat.session_id, now, frames=landing.num_frames, seconds=seconds, fps=fps)
         self.scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, landing.session.timeline))
 
     def shown(self, landing: Landing, chunk: Chunk) -> None:
         """Its pictures are made: learn from what it took, then hand it over at the rate that this leaves."""
         seat, now = landing.seat, time.monotonic()
         lateness_s = self.scheduler.dry_s(seat.session_id, now)
-        if chunk.index > 0:
+        if chunk.index > 0 and not landing.repaired:
             shape = geometry(self._engine.spec, seat.request.config, landing.session.timeline)
             self.admission.times.add(shape, landing.chunk_s)
             self.tune()

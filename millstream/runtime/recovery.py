@@ -119,6 +119,8 @@ class MeshTransport:
         self.held_bytes = 0
         """What sessions hold on the leader, as it last said."""
         self.recoveries = 0
+        self.rebuilt = 0
+        """Windows, on meshes that came after theirs."""
 
     @property
     def trouble(self) -> str:
@@ -299,6 +301,7 @@ class MeshTransport:
         if name not in self._cold:
             return parcel
         self._cold.remove(name)
+        self.rebuilt += 1
         return self._sessions[name].mend(parcel)
 
     def _refuse_hopeless(self, lost: MeshLost) -> None:

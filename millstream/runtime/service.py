@@ -36,8 +36,8 @@ from millstream.runtime.admission import Admission
 from millstream.runtime.admission_types import AdmissionConfig, AdmissionMetrics, Answer
 from millstream.runtime.batching import BatchPolicy
 from millstream.runtime.engine import Engine
-from millstream.runtime.flights import Flights, Landing
-from millstream.runtime.notices import Ended, Tell
+from millstream.runtime.flights import Begun, Flights, Landing
+from millstream.runtime.notices import SHUTTING_DOWN, Ended, Tell, last_word
 from millstream.runtime.places import Places
 from millstream.runtime.scheduler import Scheduler
 from millstream.runtime.seats import OpenRequest, Seat, Work, alike
@@ -49,9 +49,6 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 """For a chunk under way when everything is to stop; then it is cut off."""
-SHUTTING_DOWN = "the server is shutting down"
-ENGINE_FAILED = Ended(cause="failed", reason="the engine failed, which is nobody's fault who watches; its log says why")
-"""To everybody; what went wrong may name one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +133,7 @@ class Service:
         log.warning("a model call did not end within %g s", timeout_s)
         with self._changed:
             for seat in self.places.seats.values():
-                seat.tell(Ended(cause="closed", reason=SHUTTING_DOWN))
+                seat.tell(SHUTTING_DOWN)
         return False
 
     @property
@@ -261,8 +258,7 @@ class Service:
             self.ready.clear()
             with self._changed:
                 self._over = True
-                ended = Ended(cause="closed", reason=SHUTTING_DOWN) if self.failure is None else ENGINE_FAILED
-                self.places.close_all(ended)
+                self.places.close_all(last_word(self.failure))
                 self.engine.brake.release()
                 self._ended = True
                 while self._jobs:
@@ -315,7 +311,7 @@ class Service:
 
     def _chunks(self, seats: Sequence[Seat]) -> None:
         """One chunk of each session, or a reason why there is none. What can share its model calls does."""
-        begun = time.monotonic()
+        begun = Begun(time.monotonic(), self.engine.repairs)
         work = self._decide(seats)
         if work is None:
             self._flights.show()

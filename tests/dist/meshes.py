@@ -60,12 +60,12 @@ def alive(pids: Sequence[int]) -> list[int]:
 
 
 def ranks_of(pid: int) -> list[int]:
-    """The processes that a server's own server has forked, the last one last."""
+    """The processes that a server's own server has forked and that still run, the last one last."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    return sorted(child for child, parent in parents.items() if parents.get(parent) == pid)
+    return sorted(child for child, parent in parents.items() if parents.get(parent) == pid and not _is_zombie(child))
 
 
 def seconds_until_gone(pids: Sequence[int], timeout_s: float) -> float:

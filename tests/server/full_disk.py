@@ -85,6 +85,8 @@ class Outcome:
 
     told: tuple[int, ...]
     """How often each of them heard that the journal ends."""
+    told_of_recording: tuple[int, ...]
+    """The same of the recording, where the disk failed it."""
     chunks_after: int
     """That came after they were told."""
     upload: int
@@ -113,7 +115,8 @@ def live_through(address: str, disk: Disk, rng: random.Random) -> Outcome:
         owner.say({"type": "save"})
         upload = httpx2.post(f"{address}/v1/snapshots", content=rng.randbytes(2**18), timeout=60).status_code
         for person in (owner, viewer):
-            _hear_note(person)
+            while not _notes(person, "journal"):
+                person.next()
         after = [owner.hear("chunk") for _ in range(2)]
         owner.say({"type": "record", "on": False})
         disk.free()
@@ -128,7 +131,8 @@ def live_through(address: str, disk: Disk, rng: random.Random) -> Outcome:
         ended = owner.hear("ended")["cause"]
         viewer.hear("ended")
     return Outcome(
-        told=tuple(len(_notes(person)) for person in (owner, viewer)),
+        told=tuple(len(_notes(person, "journal")) for person in (owner, viewer)),
+        told_of_recording=tuple(len(_notes(person, "recording")) for person in (owner, viewer)),
         chunks_after=len(after),
         upload=upload,
         saved_meanwhile=saved_meanwhile,
@@ -137,13 +141,8 @@ def live_through(address: str, disk: Disk, rng: random.Random) -> Outcome:
     )
 
 
-def _notes(person: Client) -> list[str]:
-    return [message["message"] for message in person.heard if message["type"] == "note" and "journal" in message["message"]]
-
-
-def _hear_note(person: Client) -> None:
-    while not _notes(person):
-        person.next()
+def _notes(person: Client, about: str) -> list[str]:
+    return [message["message"] for message in person.heard if message["type"] == "note" and about in message["message"]]
 
 
 def _answer_to_save(person: Client, since: int = 0) -> str:

@@ -11,7 +11,17 @@ from contextlib import suppress
 from unittest import mock
 
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Pause, Resume, SetSteps, SetWindow, Stop, WeightedPrompt
@@ -27,6 +37,8 @@ from tests.unit.paper_engine import PaperClock, PaperEngine
 
 CLOCKED = ("places", "service", "flights", "trials")
 MEMORY = 4
+IDLE_S = 1.0
+"""After which one that stands still gives up its place."""
 SIZES = st.sampled_from([16, 64, 256])
 RATES = st.sampled_from([0.1, 1.0, 8.0, 24.0, 240.0])
 KINDS: st.SearchStrategy[RateKind] = st.sampled_from(["auto", "asked", "strict"])
@@ -65,6 +77,14 @@ class SessionStates(RuleBasedStateMachine):
             for patch in self.patches:
                 patch.stop()
 
+    @initialize(target=sessions, num=st.integers(0, MEMORY))
+    def begin_among_others(self, num: int) -> MultipleResults[str]:
+        names = [self.open(16, 1.0, "auto", True, False, None, "pause") for _ in range(num)]
+        for name in names:
+            self.watch(name)
+        self.work(num + 1)
+        return multiple(*names)
+
     @rule(
         target=sessions,
         side=SIZES,
@@ -84,7 +104,7 @@ class SessionStates(RuleBasedStateMachine):
         is_saved: bool,
         life_s: float | None,
         unattended: str,
-        idle_s: float = 1.0,
+        idle_s: float = IDLE_S,
     ) -> str:
         name = f"session-{len(self.told)}-of-somebody"
         request = self.request(name, side, fps, kind, may_wait, is_saved, life_s, unattended, idle_s)
@@ -110,7 +130,7 @@ class SessionStates(RuleBasedStateMachine):
         is_saved: bool = False,
         life_s: float | None = None,
         unattended: str = "run",
-        idle_s: float = 1.0,
+        idle_s: float = IDLE_S,
     ) -> OpenRequest:
         config, prompts = self.config(side, fps), (WeightedPrompt("sea"),)
         start = (lambda: lambda engine: engine.session(prompts, config=config, session_id=name)) if is_saved else None
@@ -148,6 +168,26 @@ class SessionStates(RuleBasedStateMachine):
             self.viewers[name] -= 1
             self.service.unwatch(name)
 
+    @precondition(lambda self: any(self.viewers.values()))
+    @rule()
+    def all_look_away(self) -> None:
+        """For long enough that those who stand still without a viewer give up their places."""
+        for name in list(self.viewers):
+            while self.viewers[name]:
+                self.unwatch(name)
+        self.clock.now += 2 * IDLE_S
+        self.work(2 * MEMORY)
+
+    @precondition(lambda self: self.parked)
+    @rule(data=st.data())
+    def look_again(self, data: st.DataObject) -> None:
+        """At one that has given up its place, which others may have by now."""
+        self.watch(data.draw(st.sampled_from(self.parked)))
+
+    @property
+    def parked(self) -> list[str]:
+        return [name for name, seat in self.table.seats.items() if seat.life.state == "parked"]
+
     @rule(name=sessions, control=CONTROLS)
     def steer(self, name: str, control: AnyControl) -> None:
         with suppress(MillstreamError):
@@ -171,7 +211,7 @@ class SessionStates(RuleBasedStateMachine):
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    @rule(seconds=st.sampled_from([0.001, 0.1, 0.7, 5.0, 100.0]), fails=st.booleans())
+    @rule(seconds=st.sampled_from([0.001, 0.1, 0.7, 5.0, 100.0]), fails=st.sampled_from([False, False, False, True]))
     def change_device(self, seconds: float, fails: bool) -> None:
         """From now on chunks take so long; the next one may fail."""
         self.engine.chunk_s, self.engine.fails = seconds, fails

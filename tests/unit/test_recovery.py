@@ -107,7 +107,7 @@ def test_what_was_under_way_is_sent_again_and_only_the_first_of_a_session_brings
     made.submit(parcel("b", 4))
     made.submit(parcel("b", 5))
     assert [each.init_cache for (each,) in second.link.posted[2:]] == [True, False], "one at rest brings its own later"
-    assert made.recoveries == 1
+    assert (made.recoveries, made.rebuilt) == (1, 2)
 
 
 def test_a_chunk_that_brings_down_two_meshes_is_given_up_and_the_rest_goes_on() -> None:

@@ -19,7 +19,7 @@ from millstream.core.errors import EnvelopeRefused
 from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.batching import BatchTimes
 from millstream.runtime.engine import Engine
-from millstream.runtime.flights import Landing
+from millstream.runtime.flights import Begun, Landing
 from millstream.runtime.journal import JournalWriter, read_journal
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Applied, Pictured
@@ -376,10 +376,38 @@ def test_a_viewer_who_waits_for_pictures_is_told_how_long_though_the_latents_wer
 
 def test_a_chunk_takes_as_long_as_the_longer_of_generator_and_pictures() -> None:
     def chunk_s(turn_s: float, front_s: float, together: int = 1) -> float:
-        landing = Landing(seat=None, session=None, arrived=None, begun=0.0, together=together, front_s=front_s)  # type: ignore[arg-type]
+        turn = Begun(at=0.0, repairs=0)
+        landing = Landing(seat=None, session=None, arrived=None, begun=turn, together=together, front_s=front_s)  # type: ignore[arg-type]
         landing.turn_s = turn_s
         return landing.chunk_s
 
     assert chunk_s(turn_s=0.8, front_s=0.2) == 0.8
     assert chunk_s(turn_s=0.3, front_s=0.5) == 0.5, "pictures are what holds it up, even if nobody waited for these"
     assert chunk_s(turn_s=0.8, front_s=0.2, together=4) == 0.2
+
+
+def test_a_turn_in_which_the_mesh_was_mended_teaches_nobody_how_long_a_chunk_takes(
+    engine: Engine, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repairs, learnt, turns = list[str](), list[float](), list[float]()
+
+    def mended(name: str, delivery: Delivery) -> Delivery:
+        if name == "a2":
+            repairs.append(name)
+        return delivery
+
+    mesh.answer = mended
+    monkeypatch.setattr(Engine, "repairs", property(lambda _: len(repairs)))
+    with serving(engine) as service:
+        places = service.places
+        arrived = places.scheduler.arrived
+
+        def noted(name: str, now: float, *, seconds: float, **more: Any) -> None:
+            turns.append(seconds)
+            arrived(name, now, seconds=seconds, **more)
+
+        monkeypatch.setattr(places.admission.times, "add", lambda geometry, seconds: learnt.append(seconds))
+        monkeypatch.setattr(places.scheduler, "arrived", noted)
+        join(service, engine, mesh).ended()
+    assert [seconds > 0 for seconds in turns] == [True, True, False, True], "whose turn it was does not pay for it"
+    assert len(learnt) == 2, "the first chunk of a session is not learnt from either"
