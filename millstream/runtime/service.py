@@ -333,7 +333,11 @@ class Service:
             for seat in filter(self.places.holds, seats):  # the last pictures of one may have failed
                 session = seat.session
                 assert session is not None, f"{seat.session_id} had a turn before it was let in"
-                decision = session.decide() if self.places.has_input(seat) else None
+                try:
+                    decision = session.decide() if self.places.has_input(seat) else None
+                except Exception as error:
+                    self._fail(seat, error)
+                    continue
                 if decision is None:
                     self.places.rest(seat, session)
                 else:

@@ -107,6 +107,7 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     async def send(self, message: ASGISendEvent) -> None:
+        await self.writable.wait()  # before the question, as much can happen meanwhile
         if self.close_sent:  # the client was sent away below the application, which may not have heard of it yet
             raise ClientDisconnected
         await super().send(message)

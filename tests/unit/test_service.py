@@ -22,6 +22,7 @@ from millstream.runtime.live_feed import CAPACITY, LiveFeed
 from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Waiting
 from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
+from millstream.runtime.session import Decision, Session
 
 BYTES = 1000
 PATIENCE_S = 20.0
@@ -257,6 +258,25 @@ def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(
         assert len(good.digests(3)) == 3
         with pytest.raises(UnknownSession):
             service.control("bad", Cut())
+
+
+def test_a_session_whose_next_chunk_cannot_be_decided_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    decide = Session.decide
+
+    def failing(session: Session) -> Decision | None:
+        if session.session_id == "bad" and session.timeline.chunk_index >= 1:
+            raise ZeroDivisionError("float division by zero")
+        return decide(session)
+
+    monkeypatch.setattr(Session, "decide", failing)
+    with running(engine) as service:
+        bad, good = Owner(), Owner()
+        for name, owner in (("bad", bad), ("good", good)):
+            service.open(request(engine, name), owner)
+            service.watch(name)
+        assert bad.wait_for(Ended)[-1].reason == "it failed (ZeroDivisionError); the log has more"
+        assert len(good.digests(3)) == 3
+        assert service.failure is None
 
 
 def test_sessions_that_are_batched_are_told_the_same_stream(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
