@@ -95,8 +95,7 @@ def test_one_huge_slow_session_is_in_nobodys_way(tmp_path: Path) -> None:
     async def beside(scene: Scene) -> None:
         try:
             huge, _ = await scene.session(size="1536x1536", fps=0.1, wait=True)
-        except ConnectionRefusedError as refused:
-            assert str(refused), "it is told why"
+        except ConnectionRefusedError:
             huge = await scene.socket()
         with huge:
             mine, _ = await server.scene(STRANGER).session(fps=2.0, wait=True)
