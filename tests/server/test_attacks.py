@@ -353,6 +353,19 @@ def test_a_flood_of_saves_costs_a_stranger_no_snapshot(server: Attacked) -> None
     assert server.ask(Request(path=f"/v1/snapshots/{mine}"), STRANGER).status == 200
 
 
+def test_requests_sent_ahead_are_not_read_once_they_are_too_many(server: Attacked) -> None:
+    async def send(scene: Scene) -> bytes:
+        reader, writer = await scene.target.dial(scene.source)
+        writer.write(Request(path="/openapi.json").encode(scene.target.name) * 1000)
+        answers = await asyncio.wait_for(reader.read(), 2 * ANSWER_S)
+        writer.close()
+        return answers
+
+    answers = server.run(send)
+    assert answers.count(b"HTTP/1.1 200") >= 200
+    assert answers.count(b"HTTP/1.1 429") == 1
+
+
 def test_wrong_keys_are_throttled_and_keep_nobody_out(tmp_path: Path) -> None:
     key = "a-key-for-tests"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -374,6 +375,11 @@ def test_a_job_that_comes_too_late_is_answered(engine: Engine) -> None:
         first.result(PATIENCE_S)
         with pytest.raises(UnknownSession):
             late.result(PATIENCE_S)
+
+
+def test_the_engine_need_not_wait_long_for_those_who_are_busy_in_python(engine: Engine) -> None:
+    with running(engine):
+        assert sys.getswitchinterval() <= 0.0002
 
 
 def test_closing_the_service_ends_every_session_and_leaves_no_thread(engine: Engine) -> None:
