@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.abuses.beside import missed_beside, watch_beside
+from benchmarks.abuses.beside import FPS, SIZE, missed_beside, watch_beside
 from benchmarks.abuses.campaign import run_campaign
 from benchmarks.abuses.kinds import ABUSES
 from benchmarks.abuses.server import MODEL, SHORT, Log, grown, settled
@@ -30,8 +30,6 @@ from benchmarks.report import write_report
 from millstream.load.gate import LIMITS
 from millstream.load.host import Host, serve
 
-FPS = 4.0
-"""Of a viewer: what two slow cores carry beside everything else."""
 VIEWERS = 4
 WARM_S = 5.0
 WARM_UP = 0.04
@@ -73,23 +71,30 @@ async def beside(options: argparse.Namespace) -> dict[str, Any]:
     while kinds:
         async with serve([*MODEL, *SHORT]) as host:
             log = Log(host)
-            await watch_beside(host, None, seconds=WARM_S, fps=FPS, seed=options.seed)
+            await watch_beside(host, None, seconds=WARM_S, seed=options.seed)
             stands = True
             while kinds and stands:
                 kind = kinds.pop(0)
                 abuse = None if kind == "nobody" else kind
-                seen[kind] = await watch_beside(host, abuse, seconds=options.seconds, fps=FPS, seed=options.seed)
+                seen[kind] = await watch_beside(host, abuse, seconds=options.seconds, seed=options.seed)
                 stands = not seen[kind]["refused_afterwards"]
                 print(f"{kind}: {missed_beside(kind, seen[kind]) or 'stood'}", file=sys.stderr, flush=True)
             tracebacks.update(log.tracebacks())
     missed = [line for kind in seen for line in missed_beside(kind, seen[kind])]
     missed += [f"{number} tracebacks: {reason}" for reason, number in tracebacks.items()]
-    return {"fps": FPS, "seconds": options.seconds, "beside": seen, "tracebacks": dict(tracebacks), "missed": missed}
+    return {
+        "fps": FPS,
+        "size": SIZE,
+        "seconds": options.seconds,
+        "beside": seen,
+        "tracebacks": dict(tracebacks),
+        "missed": missed,
+    }
 
 
 async def soaking(host: Host, options: argparse.Namespace) -> dict[str, Any]:
     log = Log(host)
-    soaked = await soak(host, seconds=options.soak, viewers=VIEWERS, fps=FPS, seed=options.seed)
+    soaked = await soak(host, seconds=options.soak, viewers=VIEWERS, seed=options.seed)
     people = [
         {"person": each.person, "continuity": each.continuity, "stalled_s": each.stalled_s, "played_s": each.played_s,
          "misses": each.misses, "controls": each.controls, "unanswered": each.unanswered, "errors": each.errors}
@@ -97,6 +102,7 @@ async def soaking(host: Host, options: argparse.Namespace) -> dict[str, Any]:
     ]  # fmt: skip
     measured = {
         "fps": FPS,
+        "size": SIZE,
         "at_once": AT_ONCE,
         "viewers": people,
         "server": soaked.series.summary(),

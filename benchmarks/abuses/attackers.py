@@ -16,7 +16,8 @@ GRACE_S = 30.0
 async def send_attacker(kind: str, url: str, *, seconds: float, seed: int) -> dict[str, Any]:
     """One, from its start to its end; what it got done."""
     words = [sys.executable, "-m", "benchmarks.abuses", kind, url, "--seconds", str(seconds), "--seed", str(seed)]
-    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe, start_new_session=True)
     try:
         said, wrong = await asyncio.wait_for(process.communicate(), seconds + GRACE_S)
     except BaseException:

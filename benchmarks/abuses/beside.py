@@ -12,16 +12,18 @@ from millstream.load.gate import LIMITS
 from millstream.load.host import Host
 from millstream.load.run import LoadRequest, put_load
 
+FPS, SIZE = 12.0, "16x16"
+"""Of a viewer. Generation is two chunks of twelve frames ahead, so what holds a server up for two seconds is seen."""
 AHEAD_S = 3.0
 """The viewer is seated before the abuse begins, and stays for as long after it."""
 
 
-async def watch_beside(host: Host, kind: str | None, *, seconds: float, fps: float, seed: int) -> dict[str, Any]:
+async def watch_beside(host: Host, kind: str | None, *, seconds: float, seed: int) -> dict[str, Any]:
     """One viewer and one kind of abuse; None: nobody, to know what the machine does by itself."""
-    newcomer = Newcomer(Target.at(host.url), fps)
+    newcomer = Newcomer(Target.at(host.url))
     before = await newcomer.asks()
     watching = asyncio.ensure_future(
-        put_load(host, LoadRequest(sessions=1, seconds=seconds + 2 * AHEAD_S, fps=fps, seed=seed, script="calm"))
+        put_load(host, LoadRequest(sessions=1, seconds=seconds + 2 * AHEAD_S, fps=FPS, size=SIZE, seed=seed))
     )
     await asyncio.sleep(AHEAD_S)
     try:

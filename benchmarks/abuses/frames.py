@@ -56,14 +56,16 @@ class RawSocket:
     ) -> RawSocket:
         """Raises `Turned` where the server does not want to, `OSError` where there is none."""
         reader, writer = await target.dial(source, small=small)
-        writer.write(handshake(target.name, path, *headers))
         try:
+            writer.write(handshake(target.name, path, *headers))
             answer = await asyncio.wait_for(read_answer(reader), OPEN_S)
-        except asyncio.TimeoutError:
-            answer = None
-        if answer is None or answer.status != 101:
+            if answer is None or answer.status != 101:
+                raise Turned(None if answer is None else answer.status)
+        except BaseException as error:
             writer.transport.abort()
-            raise Turned(None if answer is None else answer.status)
+            if isinstance(error, asyncio.TimeoutError):
+                raise Turned(None) from None
+            raise
         return cls(reader, writer)
 
     def send(self, payload: bytes | str, opcode: int | None = None) -> None:

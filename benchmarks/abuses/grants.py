@@ -22,12 +22,13 @@ AFTER_S = 45.0
 """For what an abuse has left to run into its time limit; what is refused longer than that is refused for good."""
 ANSWER_S = 20.0
 NEWCOMER = "127.0.0.1"
+FPS = 4.0
+"""What a newcomer asks for: more than one is to fit beside each other on a slow machine."""
 
 
 @dataclass(slots=True)
 class Newcomer:
     target: Target
-    fps: float
     saved: str = ""
     """A snapshot of theirs from before."""
     _chance: random.Random = field(default_factory=lambda: random.Random(0))
@@ -55,7 +56,7 @@ class Newcomer:
 
     async def _sessions(self) -> bool:
         try:
-            return await count_admitted(self.target.url, sessions=SESSIONS, fps=self.fps) == SESSIONS
+            return await count_admitted(self.target.url, sessions=SESSIONS, fps=FPS) == SESSIONS
         except ProtocolBroken:
             return False
 
@@ -80,7 +81,7 @@ class Newcomer:
 
     async def _save(self) -> bool:
         scene = self._scene()
-        socket, _ = await scene.session(fps=self.fps)
+        socket, _ = await scene.session(fps=FPS)
         caller = scene.caller()
         try:
             socket.send(json.dumps({"type": "save"}))
@@ -103,7 +104,7 @@ class Newcomer:
             caller.hang_up()
 
     async def _record(self) -> bool:
-        socket, _ = await self._scene().session(fps=self.fps)
+        socket, _ = await self._scene().session(fps=FPS)
         try:
             socket.send(json.dumps({"type": "record", "on": True}))
             begun = await hear(socket, "recording", "error")
@@ -117,7 +118,7 @@ class Newcomer:
         scene = self._scene()
         caller = scene.caller()
         try:
-            start = {"version": 1, "prompt": "sea", "size": "16x16", "fps": self.fps}
+            start = {"version": 1, "prompt": "sea", "size": "16x16", "fps": FPS}
             answer = await caller.ask(post("/v1/webrtc/offer", {"sdp": offer(), "type": "offer", "start": start}))
             if answer is None or answer.status != 200:
                 return False

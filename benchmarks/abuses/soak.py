@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.abuses.attackers import send_attacker
-from benchmarks.abuses.beside import AHEAD_S
+from benchmarks.abuses.beside import AHEAD_S, FPS, SIZE
 from benchmarks.abuses.kinds import ABUSES
 from benchmarks.abuses.server import Load, read_load, slope_per_hour
 from millstream.core.errors import LoadError
@@ -83,10 +83,12 @@ class Soaked:
     """Attackers that did not end as they should."""
 
 
-async def soak(host: Host, *, seconds: float, viewers: int, fps: float, seed: int) -> Soaked:
+async def soak(host: Host, *, seconds: float, viewers: int, seed: int) -> Soaked:
     series, taken, broken = Series(), Counter[str](), list[str]()
     sampling = asyncio.ensure_future(series.sample(host))
-    watching = asyncio.ensure_future(put_load(host, LoadRequest(sessions=viewers, seconds=seconds, fps=fps, seed=seed)))
+    watching = asyncio.ensure_future(
+        put_load(host, LoadRequest(sessions=viewers, seconds=seconds, fps=FPS, size=SIZE, seed=seed))
+    )
     until = time.monotonic() + seconds - AHEAD_S
 
     async def attack(lane: int) -> None:

@@ -104,7 +104,13 @@ def serve(request: ServeRequest) -> None:
 
 def run_until_told(app: Starlette, listener: socket.socket, service: Service, proxies: tuple[str, ...] = ()) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop within bounded time. Raises `EngineFailed` if the engine ended before that."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what is left to do once everything has stopped
+
+    def leave(*_: object) -> None:
+        """What is left to do once everything has stopped: uvicorn sends the signal again."""
+        _exit_around(service)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
     config = uvicorn.Config(
         app,
         http=ImpatientHTTP,
@@ -132,7 +138,12 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, pr
     server.run(sockets=[listener])
     if service.failure is not None:
         raise EngineFailed("the engine has failed and everybody was told; the log says why. Start the server again")
-    if not service.has_ended:  # one model call that takes longer than anybody waits: Python could not end around it
+    _exit_around(service)
+
+
+def _exit_around(service: Service) -> None:
+    """One model call that takes longer than anybody waits: Python could not end while it goes on."""
+    if not service.has_ended:
         logging.shutdown()
         os._exit(0)
 

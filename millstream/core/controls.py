@@ -5,6 +5,7 @@ A control applies at a chunk boundary. These are plain messages: `runtime/timeli
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -162,6 +163,14 @@ def check_prompts(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) 
             raise PromptError(f"the prompt has {size} bytes; shorten it to {MAX_PROMPT_BYTES}")
         if not 0 < prompt.weight <= MAX_WEIGHT:
             raise PromptError(f"prompt weights must be above 0 and at most {MAX_WEIGHT:g}, got {prompt.weight}")
+
+
+def check_mix(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) -> None:
+    """One that is in force, and so was normalised. Shares of less than one in all could vanish in a blend."""
+    check_prompts(prompts, most)
+    total = sum(prompt.weight for prompt in prompts)
+    if not math.isclose(total, 1.0, rel_tol=1e-6):
+        raise PromptError(f"the shares of a mix must sum to 1, got {total}")
 
 
 def normalise(prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]:

@@ -24,6 +24,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start", omit_default
     seed: int
     formats: tuple[str, ...]
     wait: bool
+    size: str | None = None
     lead_s: float | None = None
     strict: bool = False
     """Whether to be refused rather than play slower."""

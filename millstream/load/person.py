@@ -44,6 +44,8 @@ class Visit:
     temper: Temper
     fps: float | None
     """None: what the server chooses."""
+    size: str | None = None
+    """None: as the server has it."""
     seed: int
     until: float
     """`time.monotonic` when they all leave."""
@@ -86,6 +88,7 @@ class Person:
                 prompt=prompts[self._number % len(prompts)],
                 fps="auto" if self._visit.fps is None else self._visit.fps,
                 strict=self._visit.fps is not None,
+                size=self._visit.size,
                 seed=self._visit.seed + self._number,
                 formats=self._visit.temper.formats,
                 wait=False,

@@ -34,6 +34,8 @@ class LoadRequest:
     seconds: float = 60.0
     fps: float | None = None
     """What each asks for, and no less; None: what the server chooses."""
+    size: str | None = None
+    """HEIGHTxWIDTH; None: as the server has it."""
     script: str = "calm"
     connects: int = 0
     """Short visits afterwards."""
@@ -95,6 +97,7 @@ async def _visit(host: Host, request: LoadRequest) -> list[Person]:
         url=host.url,
         temper=temper(request.script),
         fps=request.fps,
+        size=request.size,
         seed=request.seed,
         until=time.monotonic() + request.seconds,
     )

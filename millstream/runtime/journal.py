@@ -153,5 +153,5 @@ def read_journal(path: Path) -> Journal:
 def _parse(line: bytes, kind: type[Line], path: Path, number: int) -> Line:
     try:
         return msgspec.json.decode(line, type=kind)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise JournalError(f"{path}, line {number} is not part of a journal: {error}") from None

@@ -18,6 +18,7 @@ Knows no sockets. What a session's owner hears is in `runtime/notices.py`.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -47,6 +48,9 @@ from millstream.runtime.turns import End, Halt, Offload, Restore, Run, Scheduler
 
 log = logging.getLogger(__name__)
 
+SWITCH_S = 1e-4
+"""How long another thread may go on in Python while the engine's wants to. It asks anew after every operation on a tensor: at
+Python's own 5 ms, a server that is busy answering takes three times as long over a chunk."""
 GRACE_S = 5.0
 """For a chunk under way when everything is to stop; then it is cut off."""
 
@@ -111,6 +115,7 @@ class Service:
     def start(self, warm_up: Sequence[StreamConfig] = ()) -> None:
         """Begin, with a few chunks of each of these configurations, so that their times are known; then be `ready`."""
         self._warm_up = warm_up
+        sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
     def close(self, timeout_s: float = 30.0) -> bool:
@@ -329,7 +334,11 @@ class Service:
             for seat in filter(self.places.holds, seats):  # the last pictures of one may have failed
                 session = seat.session
                 assert session is not None, f"{seat.session_id} had a turn before it was let in"
-                decision = session.decide() if self.places.has_input(seat) else None
+                try:
+                    decision = session.decide() if self.places.has_input(seat) else None
+                except Exception as error:
+                    self._fail(seat, error)
+                    continue
                 if decision is None:
                     self.places.rest(seat, session)
                 else:

@@ -28,6 +28,7 @@ from millstream.core.controls import (
     SetWindow,
     Stop,
     WeightedPrompt,
+    check_mix,
     check_prompts,
     heaviest,
     normalise,
@@ -101,7 +102,7 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, frames_per_chunk: int) -> None:
         """Raise if no timeline could have come to this."""
-        check_prompts(self.prompts, MAX_MIX)
+        check_mix(self.prompts, MAX_MIX)
         check_steps(self.steps)
         check_seed(self.seed)
         check_share("noise_scale", self.noise_scale)
@@ -112,8 +113,8 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
         for waiting in self.waiting:
             waiting.control.check()
         if self.blend is not None:
-            check_prompts(self.blend.before)
-            check_prompts(self.blend.after)
+            check_mix(self.blend.before)
+            check_mix(self.blend.after)
             if not 0 <= self.blend.done < self.blend.chunks:
                 raise ControlError(f"a blend cannot be at {self.blend.done} of {self.blend.chunks} chunks")
 

@@ -6,6 +6,7 @@ Of the server's own stream when it starts, and later of what somebody was refuse
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 
@@ -20,6 +21,8 @@ MEASURED_CHUNKS = 2
 """Once a session costs what it always will."""
 STALE_S = 20.0
 """What was measured so long ago is measured again when somebody was refused by it."""
+QUICK_S = 1.0
+"""What is thought to take longer is not tried, unless the server's own stream does: nobody's question holds up the device."""
 CUT_AFTER = 2.0
 """Times the longest chunk that is let in: one that takes longer is cut off."""
 
@@ -27,24 +30,32 @@ CUT_AFTER = 2.0
 class Trials:
     def __init__(self, engine: Engine, admission: Admission) -> None:
         self._engine, self._admission = engine, admission
+        self._quick_s = QUICK_S
 
     def warm_up(self, configs: Sequence[StreamConfig]) -> None:
         """What is served by default is never too long; what takes much longer is cut off from now on."""
         for config in configs:
             self._measure(config)
             self._admission.allow_chunks_of(geometry(self._engine.spec, config))
+            self._quick_s = max(self._quick_s, self._estimate_s(config))
         self._engine.brake.limit_s = CUT_AFTER * self._admission.longest_chunk_s
 
     def are_due(self, config: StreamConfig) -> bool:
         """Whether a refusal went by what was measured a while ago, on a device that stands idle: it may be quicker now."""
         is_stale = self._admission.times.age_s(geometry(self._engine.spec, config)) > STALE_S
-        return is_stale and not self._admission.metrics().admitted
+        return is_stale and self._estimate_s(config) <= self._quick_s and not self._admission.metrics().admitted
 
     def again(self, config: StreamConfig) -> None:
+        if not self.are_due(config):  # somebody was let in, or it was asked for twice
+            return
         try:
             self._measure(config)
         except Exception as error:  # nobody's session: whoever asks for this next is told what is wrong with it
             log.warning("%sx%s could not be measured: %s", config.height, config.width, error)
+
+    def _estimate_s(self, config: StreamConfig) -> float:
+        estimate = self._admission.times.estimate(geometry(self._engine.spec, config))
+        return math.inf if estimate is None else estimate.seconds
 
     def _measure(self, config: StreamConfig) -> None:
         """Chunk times of a configuration with its window full, and everything that only first chunks pay for."""

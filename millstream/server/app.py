@@ -62,9 +62,10 @@ def _routes() -> list[BaseRoute]:
     endpoints = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *dialects.endpoints(), *health.ENDPOINTS]
 
     async def describe(desk: Desk, words: Mapping[str, str], body: None) -> dict[str, Any]:
-        return openapi.schema(endpoints)
+        return description
 
     endpoints.append(Endpoint(method="GET", path="/openapi.json", does=describe, says="This description."))
+    description = openapi.schema(endpoints)  # once: it takes as long as a thousand other answers
     return [
         WebSocketRoute("/v1/stream", stream),
         *(endpoint.route() for endpoint in endpoints),

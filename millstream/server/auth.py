@@ -28,6 +28,7 @@ ORIGIN = re.compile(r"https?://[^/?#]+")
 KEY_SUBPROTOCOL = "millstream.key."
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 CLOSE_POLICY = 1008
+TOO_MANY = 429
 FLOOD_COST = 25.0
 """In requests, of a connection that had to be ended for its frames: or a new one each time would be a new budget."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -91,7 +92,8 @@ class Gate:
         refusal = self._refusal(scope, client)
         if refusal is not None:
             status, message = refusal
-            answer = JSONResponse({"error": {"code": "refused", "message": message}}, status)
+            ends = {"Connection": "close"} if status == TOO_MANY else None  # and whatever else was sent ahead is not read
+            answer = JSONResponse({"error": {"code": "refused", "message": message}}, status, ends)
             await answer(scope, receive, send)  # a WebSocket is denied in the same words, before it is accepted
             return
         if scope["type"] == "http":
@@ -123,7 +125,7 @@ class Gate:
             return None
         keys = _keys(scope, headers)
         if client.wrong_keys.left < 1:  # even a right one: or guessing on would be worth it
-            return 429, "too many wrong keys came from this address; wait a minute"
+            return TOO_MANY, "too many wrong keys came from this address; wait a minute"
         if any(hmac.compare_digest(key.encode(), self._access.api_key.encode()) for key in keys):
             return None
         client.wrong_keys.take(min(1, len(keys)))
@@ -131,7 +133,7 @@ class Gate:
 
     def _too_much(self, scope: Scope, client: Client) -> tuple[int, str] | None:
         if not client.requests.take():
-            return 429, "too many requests; wait a moment"
+            return TOO_MANY, "too many requests; wait a moment"
         if scope["type"] == "websocket":
             try:
                 self._sockets.check(client.name)

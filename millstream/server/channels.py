@@ -1,14 +1,15 @@
-"""What one peer may send below the data channel's messages: SCTP packets, watched where aiortc parses them.
+"""What aiortc does with a peer below the data channel's messages, watched where it does it.
 
-aiortc keeps whatever has not become a message yet, however much it is, and a packet it cannot read ends its task with a
-traceback. Here either ends that peer's connection, and nothing else. Looks into aiortc: it has no other place for this.
+aiortc keeps whatever has not become a message yet, however much it is; a packet it cannot read, or an offer it cannot follow,
+ends one of its tasks with a traceback. Here any of these ends that peer's connection, and nothing else. Looks into aiortc: it
+has no other place for this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from aiortc import RTCSctpTransport
+from aiortc import RTCPeerConnection, RTCSctpTransport
 
 from millstream.server.limits import TokenBucket
 
@@ -18,6 +19,19 @@ MAX_STREAMS = 16
 """One is used."""
 MAX_PIECES = 4096
 """That wait for the rest of their message."""
+
+
+def watch_connecting(connection: RTCPeerConnection, give_up: Callable[[], None]) -> None:
+    """Have `give_up` called where the way to a connection ends in an error: aiortc walks it in a task that nobody awaits."""
+    connect = connection._RTCPeerConnection__connect  # type: ignore[attr-defined]
+
+    async def connect_or_give_up() -> None:
+        try:
+            await connect()
+        except Exception:  # what strangers offer raises what it likes
+            give_up()
+
+    connection._RTCPeerConnection__connect = connect_or_give_up  # type: ignore[attr-defined]
 
 
 def watch_packets(transport: RTCSctpTransport, give_up: Callable[[], None]) -> None:

@@ -99,6 +99,7 @@ class Hub:
         self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
         self._ticker: asyncio.Task[None] | None = None
+        self._over = False
 
     @property
     def archive(self) -> Archive:
@@ -235,6 +236,10 @@ class Hub:
         return dict(idle_s=limits.idle_s, max_life_s=limits.max_life_s, max_chunks=limits.max_chunks)
 
     async def _end(self) -> None:
+        """Once: a model call that outlasts everybody's patience is not waited for again."""
+        if self._over:
+            return
+        self._over = True
         if self._ticker is not None:
             self._ticker.cancel()
         await asyncio.to_thread(self.service.close, STOP_S)

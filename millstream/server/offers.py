@@ -1,10 +1,13 @@
 """A client's SDP, cut into lines once and counted before any of it becomes a socket, a codec or a thread.
 
 aiortc cuts at every line break that Unicode knows, a bare carriage return among them. Here the text is cut in the same way, and
-what aiortc is given is those lines again, with one kind of break: what was counted is what is parsed.
+what aiortc is given is those lines again, with one kind of break: what was counted is what is parsed. What aiortc takes for
+granted is looked for too: without it, it fails half way, or in a task of its own that nobody awaits.
 """
 
 from __future__ import annotations
+
+from aiortc.sdp import SessionDescription
 
 from millstream.server.messages import ProtocolError
 
@@ -26,4 +29,16 @@ def checked_offer(sdp: str) -> str:
     for beginning, (what, most) in COUNTED.items():
         if sum(line.startswith(beginning) for line in lines) > most:
             raise ProtocolError("too_large", f"an offer may have {most} {what}")
-    return "\r\n".join((*lines, ""))
+    plain = "\r\n".join((*lines, ""))
+    _check_parts(SessionDescription.parse(plain))
+    return plain
+
+
+def _check_parts(offer: SessionDescription) -> None:
+    """Whether its media are what its bundle names, each with the fingerprint that its keys are held against."""
+    mids = [media.rtp.muxId for media in offer.media]
+    bundled = [mid for group in offer.group if group.semantic == "BUNDLE" for mid in group.items]
+    if len(set(mids)) < len(mids) or len(set(bundled)) < len(bundled) or not set(bundled) <= set(mids):
+        raise ProtocolError("bad_message", "each medium of an offer needs an a=mid of its own, and a=group names those")
+    if not all(media.dtls is not None and media.dtls.fingerprints for media in offer.media):
+        raise ProtocolError("bad_message", "each medium of an offer needs an a=fingerprint")

@@ -26,7 +26,7 @@ from aiortc import (
 from aiortc.sdp import candidate_from_sdp
 
 from millstream.core.errors import ConfigError, Overloaded, UnknownSession
-from millstream.server.channels import watch_packets
+from millstream.server.channels import watch_connecting, watch_packets
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ErrorMessage, ProtocolError
@@ -101,6 +101,7 @@ class Peer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_candidates = 0
         self._connection = RTCPeerConnection(configuration)
+        watch_connecting(self._connection, self.hang_up)
         self._connection.on("connectionstatechange", self._note_state)
         self._connection.on("datachannel", self._take_channel)
         self._connection.on("track", self._take_track)
@@ -108,13 +109,15 @@ class Peer:
 
     async def answer(self, sdp: str) -> str:
         """The answer's SDP. Raises `ProtocolError` for an offer that cannot be used."""
-        offer = RTCSessionDescription(sdp=checked_offer(sdp), type="offer")
         try:
+            offer = RTCSessionDescription(sdp=checked_offer(sdp), type="offer")
             await self._connection.setRemoteDescription(offer)
             self._decline_the_rest()
             if self._connection.sctp is not None:
                 watch_packets(self._connection.sctp, self.hang_up)
             await self._connection.setLocalDescription()
+        except ProtocolError:
+            raise
         except Exception as error:  # a parser of strangers' text raises what it likes
             raise ProtocolError("bad_message", f"cannot use this offer: {str(error)[:200] or type(error).__name__}") from None
         return str(self._connection.localDescription.sdp)

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import uvicorn
-from h11 import Request
+from h11 import IDLE, SEND_RESPONSE, Request
 from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import service_unavailable
@@ -62,6 +62,16 @@ class ImpatientHTTP(H11Protocol):
         self._patience.cancel()
         self._expect_request()
 
+    def send_400_response(self, msg: str) -> None:
+        """Once: the request under way, if there is one, is not answered too, and an answer that has begun is cut off."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (IDLE, SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def handle_websocket_upgrade(self, event: Request) -> None:
         self._patience.cancel()
         super().handle_websocket_upgrade(event)
@@ -107,6 +117,7 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     async def send(self, message: ASGISendEvent) -> None:
+        await self.writable.wait()  # before the question, as much can happen meanwhile
         if self.close_sent:  # the client was sent away below the application, which may not have heard of it yet
             raise ClientDisconnected
         await super().send(message)

@@ -12,11 +12,13 @@ import pytest
 from benchmarks.abuses.frames import CONTINUATION, PING, TEXT, RawSocket, Turned, frame
 from benchmarks.abuses.http import Request, post
 from benchmarks.abuses.scene import Scene, hear
-from benchmarks.abuses.server import Log
+from benchmarks.abuses.server import MODEL, SHORT, Log
 from benchmarks.abuses.signalling import ENDINGS, bomb, offer
+from millstream.load.host import Host, is_ready
 from millstream.server.app import AppConfig
 from millstream.server.auth import access_for
 from tests.server.attacked import STRANGER, Attacked, attacked_here, attacked_process, quiet_log, said
+from tests.server.serve_process import server_process
 
 MIB = 2**20
 ANSWER_S = 20.0
@@ -54,7 +56,7 @@ async def closed(socket: RawSocket) -> int | None:
 
 
 async def see_a_picture(scene: Scene) -> None:
-    socket, _ = await scene.session(size="64x64", fps=2.0)
+    socket, _ = await scene.session(size="64x64", fps=2.0, wait=True)
     with socket:
         await next_chunk(socket)
         socket.send(said(type="stop"))
@@ -62,17 +64,20 @@ async def see_a_picture(scene: Scene) -> None:
 
 
 def test_three_ordinary_sessions_leave_the_engine_alive() -> None:
-    """One that waits and never fits, behind one that stops."""
+    """A large one, a small one, and one that waits for what hardly any device keeps. Then the second goes."""
 
     async def play(scene: Scene) -> None:
-        bystander, _ = await scene.session(size="64x64", fps=0.5)
-        second, _ = await scene.session(size="16x16", fps=0.5)
-        with bystander, second, await scene.socket() as third:
-            third.send(said(type="start", version=1, prompt="sea", size="16x16", fps=240.0, wait=True))
-            await hear(third, "live", "waiting", "error")
-            second.send(said(type="stop"))
-            await hear(second, "ended")
-            await next_chunk(bystander)
+        large, _ = await scene.session(size="256x256", fps=1.0)
+        with large:
+            small, _ = await scene.session(fps=1.0, wait=True)
+            with small, await scene.socket() as greedy:
+                ask = {"type": "start", "version": 1, "prompt": "sea", "size": "16x16", "fps": 240.0}
+                greedy.send(said(**ask, strict=True, wait=True))
+                answer = await asyncio.wait_for(hear(greedy, "live", "waiting", "error"), ANSWER_S)
+                assert answer["type"] == "live" or answer.get("reason") or answer.get("message"), "it is told why"
+                small.send(said(type="stop"))
+                await asyncio.wait_for(hear(small, "ended"), ANSWER_S)
+                await next_chunk(large)
 
     with attacked_process() as server:
         log = Log(server.host)
@@ -82,21 +87,27 @@ def test_three_ordinary_sessions_leave_the_engine_alive() -> None:
         server.run(see_a_picture, STRANGER)
 
 
-def test_one_huge_slow_session_does_not_keep_others_out() -> None:
-    async def occupy(scene: Scene) -> None:
-        try:
-            socket, _ = await scene.session(size="1536x1536", fps=0.001, wait=True)
-        except ConnectionRefusedError:
-            return
-        with socket:
-            await asyncio.sleep(1)
+def test_one_huge_slow_session_is_in_nobodys_way(tmp_path: Path) -> None:
+    """It is refused, or cut where it must be: others see pictures and save meanwhile, and the server stops when told to."""
 
-    with attacked_process() as server:
-        log = Log(server.host)
-        server.run(occupy)
-        server.run(see_a_picture, STRANGER)
-        assert server.is_ready()
-        assert log.tracebacks() == {}
+    async def beside(scene: Scene) -> None:
+        try:
+            huge, _ = await scene.session(size="1536x1536", fps=0.1, wait=True)
+        except ConnectionRefusedError:
+            huge = await scene.socket()
+        with huge:
+            mine, _ = await server.scene(STRANGER).session(fps=2.0, wait=True)
+            with mine:
+                await next_chunk(mine)
+                mine.send(said(type="save"))
+                assert (await asyncio.wait_for(hear(mine, "saved", "error"), ANSWER_S))["type"] == "saved"
+            assert await is_ready(server.host.url)
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, ANSWER_S) == 0
+
+    with server_process(*MODEL, *SHORT, "--data", str(tmp_path)) as (process, url):
+        server = Attacked(Host(url=url.replace("http", "ws", 1), pid=process.pid))
+        server.run(beside)
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=[repr(each) for each in ENDINGS])
@@ -158,6 +169,21 @@ def test_pings_that_nobody_reads_do_not_pile_up(server: Attacked) -> None:
     before = server.load().resident_bytes
     server.run(flood)
     assert grown[0] < 48 * MIB
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/openapi.json", "/v1/nothing"])
+def test_a_request_whose_body_is_none_is_answered_once(server: Attacked, path: str) -> None:
+    async def send(scene: Scene) -> bytes:
+        reader, writer = await scene.target.dial(scene.source)
+        head = Request(path=path, headers=(("Transfer-Encoding", "chunked"),)).encode(scene.target.name)
+        writer.write(head + b"zz\r\n")
+        answers = await asyncio.wait_for(reader.read(), ANSWER_S)
+        writer.close()
+        return answers
+
+    answers = server.run(send)
+    assert answers.startswith(b"HTTP/1.1 400")
+    assert answers.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "http://evil.example", "\u00ff"])
@@ -325,6 +351,19 @@ def test_a_flood_of_saves_costs_a_stranger_no_snapshot(server: Attacked) -> None
     mine = server.run(keep, STRANGER)
     server.run(flood)
     assert server.ask(Request(path=f"/v1/snapshots/{mine}"), STRANGER).status == 200
+
+
+def test_requests_sent_ahead_are_not_read_once_they_are_too_many(server: Attacked) -> None:
+    async def send(scene: Scene) -> bytes:
+        reader, writer = await scene.target.dial(scene.source)
+        writer.write(Request(path="/openapi.json").encode(scene.target.name) * 1000)
+        answers = await asyncio.wait_for(reader.read(), 2 * ANSWER_S)
+        writer.close()
+        return answers
+
+    answers = server.run(send)
+    assert answers.count(b"HTTP/1.1 200") >= 200
+    assert answers.count(b"HTTP/1.1 429") == 1
 
 
 def test_wrong_keys_are_throttled_and_keep_nobody_out(tmp_path: Path) -> None:

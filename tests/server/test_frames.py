@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 
 import pytest
+from uvicorn.config import Config
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.server import ServerState
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
 from millstream.server.app import AppConfig
 from millstream.server.budgets import ClientRates
 from millstream.server.frames import FrameLimits, MeteredConnection
+from millstream.server.sockets import ImpatientWebSocket
 from tests.server.raw_socket import BINARY, PING, TEXT, asking, close_code, frame, raw_socket
 from tests.server.serving import Serving, serving
 
@@ -93,6 +98,25 @@ def test_who_floods_one_connection_after_the_other_may_soon_open_no_more() -> No
             pass
         with server.client(source="127.0.0.2") as stranger:
             assert stranger.start()["session"]
+
+
+def test_what_waits_to_be_sent_when_a_client_is_sent_away_is_not_sent() -> None:
+    """It has read nothing until nothing more could be written, and is sent away for a flood meanwhile."""
+    config = Config(lambda scope, receive, send: asyncio.sleep(0), ws=ImpatientWebSocket)
+    config.load()
+
+    async def send() -> None:
+        connection = ImpatientWebSocket(config, ServerState(), {})
+        connection.handshake_complete = True
+        connection.pause_writing()
+        sending = asyncio.ensure_future(connection.send({"type": "websocket.send", "text": "hello"}))
+        await asyncio.sleep(0)
+        connection.close_sent = True
+        connection.resume_writing()
+        await sending
+
+    with pytest.raises(ClientDisconnected):
+        asyncio.run(send())
 
 
 def test_text_that_is_not_utf8_ends_the_connection_without_a_traceback(

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -109,7 +109,7 @@ def test_a_journal_that_grows_while_it_is_fetched_comes_as_it_was(tmp_path: Path
 
     async def fetch() -> bytes:
         pieces = []
-        async for piece in first_bytes(path, num_bytes):
+        async for piece in first_bytes(path.open("rb"), num_bytes):
             pieces.append(piece)
             with path.open("ab") as file:
                 file.write(b"a later line\n" * 20_000)
@@ -166,14 +166,14 @@ def test_a_journal_is_found_by_the_name_that_was_told(server: Serving, http: htt
 def test_a_journal_that_grows_while_it_is_fetched_is_sent_as_long_as_was_said(
     server: Serving, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = rest._first
 
-    def after_it_grew(num_bytes: int, file: IO[bytes]) -> Iterator[bytes]:
+    async def after_it_grew(file: IO[bytes], num_bytes: int) -> AsyncIterator[bytes]:
         path = Path(file.name)
-        wait_until(lambda: path.stat().st_size > num_bytes, "it has grown")
-        yield from first(num_bytes, file)
+        await asyncio.to_thread(wait_until, lambda: path.stat().st_size > num_bytes, "it has grown")
+        async for piece in first_bytes(file, num_bytes):
+            yield piece
 
-    monkeypatch.setattr(rest, "_first", after_it_grew)
+    monkeypatch.setattr(rest, "first_bytes", after_it_grew)
     with server.client() as client:
         live = client.start()
         client.hear("chunk", index=1)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from aiortc import RTCIceTransport
 
+from benchmarks.abuses.signalling import offer as good_offer
 from millstream.core.errors import ConfigError
 from millstream.server import channels
 from millstream.server.app import AppConfig
@@ -160,6 +163,24 @@ def test_an_offer_that_cannot_be_used_is_refused_and_leaves_nothing(server: Serv
         assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
 
     with_client(server, offer)
+
+
+def test_an_offer_that_fails_on_the_way_ends_its_connection_without_a_traceback(
+    server: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(transport: RTCIceTransport, parameters: object) -> None:
+        raise AssertionError("what aiortc took for granted")
+
+    monkeypatch.setattr(RTCIceTransport, "start", fails)
+
+    async def call(client: WebRTCClient) -> None:
+        body = {"sdp": good_offer(), "type": "offer", "start": {"version": 1, "prompt": "sea"}}
+        assert (await client.post("/v1/webrtc/offer", body)).status_code == 200
+        await asyncio.to_thread(server.until, lambda: len(server.peers) == 0, "the connection is gone")
+
+    with_client(server, call)
+    gc.collect()  # an error that nobody asked for is logged when its task is forgotten
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 @pytest.mark.parametrize("packet", ["no text", "many channels"])

@@ -179,7 +179,11 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
         list(replay(other, read_journal(tmp_path / "run.jsonl")))
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"{}\n", b"not json\n", b'{"kind":"header","version":99}\n', b"\x00\xff\n"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"{}\n", b"not json\n", b'{"kind":"header","version":99}\n', b"\x00\xff\n", b'{"a":' * 100_000 + b"\n"],
+    ids=["empty", "cut off", "no fields", "no json", "of another version", "no text", "nested"],
+)
 def test_what_is_no_journal_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(content)

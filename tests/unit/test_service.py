@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from millstream.runtime.live_feed import CAPACITY, LiveFeed
 from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Waiting
 from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
+from millstream.runtime.session import Decision, Session
 
 BYTES = 1000
 PATIENCE_S = 20.0
@@ -259,6 +261,25 @@ def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(
             service.control("bad", Cut())
 
 
+def test_a_session_whose_next_chunk_cannot_be_decided_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    decide = Session.decide
+
+    def failing(session: Session) -> Decision | None:
+        if session.session_id == "bad" and session.timeline.chunk_index >= 1:
+            raise ZeroDivisionError("float division by zero")
+        return decide(session)
+
+    monkeypatch.setattr(Session, "decide", failing)
+    with running(engine) as service:
+        bad, good = Owner(), Owner()
+        for name, owner in (("bad", bad), ("good", good)):
+            service.open(request(engine, name), owner)
+            service.watch(name)
+        assert bad.wait_for(Ended)[-1].reason == "it failed (ZeroDivisionError); the log has more"
+        assert len(good.digests(3)) == 3
+        assert service.failure is None
+
+
 def test_sessions_that_are_batched_are_told_the_same_stream(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchTimes, "choose", lambda self, key, most, affordable: min(most, self.policy.max_size))
     sizes, run = [], engine.generator.begin
@@ -354,6 +375,11 @@ def test_a_job_that_comes_too_late_is_answered(engine: Engine) -> None:
         first.result(PATIENCE_S)
         with pytest.raises(UnknownSession):
             late.result(PATIENCE_S)
+
+
+def test_the_engine_need_not_wait_long_for_those_who_are_busy_in_python(engine: Engine) -> None:
+    with running(engine):
+        assert sys.getswitchinterval() <= 0.0002
 
 
 def test_closing_the_service_ends_every_session_and_leaves_no_thread(engine: Engine) -> None:

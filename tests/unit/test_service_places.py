@@ -263,6 +263,19 @@ def test_it_is_ready_only_when_it_is_warm(engine: Engine, monkeypatch: pytest.Mo
     service.close()
 
 
+def test_what_was_refused_is_measured_again_unless_that_would_hold_up_the_device(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    with running(engine) as service:
+        monkeypatch.setattr(Trials, "_measure", lambda trials, config: tried.append(config.height))
+        for side in (1536, 32):
+            with pytest.raises(Overloaded):
+                service.open(request(engine, f"{side}", height=side, width=side, fps=240.0, rate="strict"), Owner())
+        wait_until(lambda: tried != [], "something is tried")
+    assert tried == [32]
+
+
 def test_what_is_recorded_is_recorded_before_it_is_ready_and_what_was_measured_is_a_replay() -> None:
     engine, tape = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Tape()
     engine.speed = Speed(blocks=True, round_keys=True, graphs=True)

@@ -263,7 +263,12 @@ def test_a_window_that_the_timeline_does_not_have_is_refused(
 def test_a_timeline_that_cannot_be_is_refused(engine: Engine, fingerprint: str, file: Path, tmp_path: Path) -> None:
     timeline = json.loads(header_of(file))["timeline"]
     blend = {"before": timeline["prompts"], "after": timeline["prompts"], "chunks": 0, "done": 0}
-    wrong = [{"steps": []}, {"seed": -1}, {"window": 0}, {"epoch": -2}, {"blend": blend}, {"prompts": []}, {"kv_bias": 0}]
+    tiny = [{"text": "sea", "weight": 5e-324}]
+    vanishing = {"before": tiny, "after": tiny, "chunks": 2, "done": 0}
+    wrong = [
+        {"steps": []}, {"seed": -1}, {"window": 0}, {"epoch": -2}, {"blend": blend}, {"prompts": []}, {"kv_bias": 0},
+        {"blend": vanishing}, {"prompts": tiny},
+    ]  # fmt: skip
     for change in wrong:
         with pytest.raises(SnapshotError):
             snapshot.read(forged(file, tmp_path, {"timeline": timeline | change}), engine, fingerprint)
