@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from millstream.server import bodies, rest, sockets
 from millstream.server.app import AppConfig
 from millstream.server.limits import ClientLimits
-from tests.server.serving import PATIENCE_S, START, Serving, serving
+from tests.server.serving import START, Serving, serving
 
 
 def mute(server: Serving) -> socket.socket:
