@@ -140,7 +140,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    name = "abuse_mutations" if options.mutations else "abuse_beside" if options.beside else "abuse_soak"
+    name = "abuse-mutations" if options.mutations else "abuse-beside" if options.beside else "abuse-soak"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server and the attackers end with it
     measured = asyncio.run(measure(options))
     goals = {"continuity": LIMITS.continuity, "growth": LIMITS.memory_growth, "answers of 500": 0, "tracebacks": 0}

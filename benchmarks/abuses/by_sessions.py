@@ -49,10 +49,10 @@ async def lines_left(scene: Scene) -> None:
 
 
 async def huge_and_slow(scene: Scene) -> None:
-    """The largest pictures there are, at a rate that promises next to nothing."""
+    """The largest pictures there are, at rates that promise next to nothing."""
 
     async def ask() -> None:
-        size, fps = scene.chance.choice(("1536x1536", "1024x1024", "768x768")), scene.chance.choice((0.001, 0.0001, 0.01))
+        size, fps = scene.chance.choice(("1536x1536", "1024x1024", "768x768")), scene.chance.choice((0.1, 0.2, 1.0))
         socket, _ = await scene.session(size=size, fps=fps, wait=True)
         try:
             await asyncio.sleep(2)
