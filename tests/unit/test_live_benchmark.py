@@ -55,7 +55,7 @@ def test_four_fit_at_the_chosen_rate_and_five_do_not() -> None:
 
 
 def test_who_was_refused_does_not_count_against_continuity() -> None:
-    refused = Record(0, 16.0)
+    refused = Record(0)
     refused.refused("no room", 0.02)
     result = LoadResult(
         people=(refused.result(0.0),),
