@@ -265,7 +265,7 @@ def test_a_session_whose_next_chunk_cannot_be_decided_ends_alone(engine: Engine,
     decide = Session.decide
 
     def failing(session: Session) -> Decision | None:
-        if session.session_id == "bad" and session.timeline.chunk_index >= 1:
+        if session.id == "bad" and session.timeline.chunk_index >= 1:
             raise ZeroDivisionError("float division by zero")
         return decide(session)
 
