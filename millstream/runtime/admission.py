@@ -171,8 +171,7 @@ class Admission:
         return 0.0 if estimate is None else estimate.slowest_s - estimate.seconds
 
     def metrics(self) -> AdmissionMetrics:
-        placed = [entry for entry in self._entries.values() if entry.life.placed]
-        bids = self._bids(self._present)
+        placed, bids = self._placed, self._bids(self._present)
         claims = None if bids is None else [bid.at(entry.fps) for bid, entry in zip(bids, placed, strict=True)]
         return AdmissionMetrics(
             admitted=len(placed),
@@ -183,8 +182,12 @@ class Admission:
         )
 
     @property
+    def _placed(self) -> list[_Entry]:
+        return [entry for entry in self._entries.values() if entry.life.placed]
+
+    @property
     def _present(self) -> tuple[Request, ...]:
-        return tuple(entry.request for entry in self._entries.values() if entry.life.placed)
+        return tuple(entry.request for entry in self._placed)
 
     def _answer(self, entry: _Entry, now: float) -> Answer:
         request, comes_back = entry.request, entry.life.state == "parked"
@@ -317,8 +320,7 @@ class Admission:
 
     def _expected_waits_s(self, now: float) -> list[float | None]:
         """For everybody in line: let sessions leave as expected of them until those before and this one have room."""
-        placed = [entry for entry in self._entries.values() if entry.life.placed]
-        present = [(self._expected_stay_s(entry.request, now - entry.since), entry.request) for entry in placed]
+        present = [(self._expected_stay_s(entry.request, now - entry.since), entry.request) for entry in self._placed]
         waits, time = list[float | None](), 0.0
         for entry in self._line:
             while present and not self._fits(entry.request, [other for _, other in present]):
