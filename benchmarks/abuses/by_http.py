@@ -75,8 +75,7 @@ async def wrong_keys(scene: Scene) -> None:
     """Keys, origins and names that are not the right ones, as fast as they go."""
 
     async def guess() -> None:
-        caller = scene.caller()
-        try:
+        with scene.caller() as caller:
             for _ in range(200):
                 name, value = scene.chance.choice(
                     (
@@ -87,8 +86,6 @@ async def wrong_keys(scene: Scene) -> None:
                 )
                 answer = await caller.ask(Request(path="/v1/models", headers=((name, value),)))
                 scene.did["none" if answer is None else str(answer.status)] += 1
-        finally:
-            caller.hang_up()
 
     await scene.crowd(8, guess)
 
@@ -113,41 +110,32 @@ async def uploads_cut_off(scene: Scene) -> None:
 
 async def growing_journals(scene: Scene) -> None:
     """A live session's journal, fetched again and again while it is written."""
-    caller = scene.caller()
-    session = await scene.open_by_rest(caller, fps=24.0)
 
     async def fetch() -> None:
-        mine = scene.caller()
-        try:
+        with scene.caller() as mine:
             for _ in range(100):
                 answer = await mine.ask(Request(path=f"/v1/sessions/{session}/journal"))
                 scene.did["cut off" if answer is None else str(answer.status)] += 1
-        finally:
-            mine.hang_up()
 
-    try:
-        await scene.crowd(4, fetch)
-    finally:
-        await scene.end_by_rest(caller, session)
-        caller.hang_up()
+    with scene.caller() as caller:
+        session = await scene.open_by_rest(caller, fps=24.0)
+        try:
+            await scene.crowd(4, fetch)
+        finally:
+            await scene.end_by_rest(caller, session)
 
 
 async def tampered_snapshots(scene: Scene) -> None:
     """A session is saved, fetched, tampered with, brought back and gone on with."""
-    caller = scene.caller()
     socket, _ = await scene.session()
-    try:
+    with socket, scene.caller() as caller:
         socket.send(json.dumps({"type": "save"}))
         saved = await asyncio.wait_for(hear(socket, "saved", "error"), 30)
         answer = await caller.ask(Request(path=f"/v1/snapshots/{saved.get('snapshot', '')}"))
         whole = b"" if answer is None else answer.body
-    finally:
-        socket.vanish()
-        caller.hang_up()
 
     async def restore() -> None:
-        mine = scene.caller()
-        try:
+        with scene.caller() as mine:
             kept = await mine.ask(post("/v1/snapshots", _tampered(whole, scene)))
             name = "" if kept is None else kept.field("name")
             scene.did["none" if kept is None else str(kept.status)] += 1
@@ -156,8 +144,6 @@ async def tampered_snapshots(scene: Scene) -> None:
                 scene.did["restored" if opened is not None and opened.status == 201 else "not restored"] += 1
                 if opened is not None and opened.status == 201 and scene.chance.random() < 0.5:
                     await scene.end_by_rest(mine, opened.field("session"))
-        finally:
-            mine.hang_up()
 
     await scene.crowd(3, restore)
 

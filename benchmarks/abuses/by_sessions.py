@@ -120,17 +120,14 @@ async def view_links(scene: Scene) -> None:
 
 async def rest_sessions(scene: Scene) -> None:
     """As many sessions as one may have, by REST, none of them watched."""
-    caller = scene.caller()
     opened: list[str] = []
 
     async def ask() -> None:
         opened.append(await scene.open_by_rest(caller, fps=1.0, unattended="pause", wait=True))
         await caller.ask(Request(path=f"/v1/sessions/{opened[-1]}"))
 
-    try:
+    with scene.caller() as caller:
         await scene.crowd(1, ask)
-    finally:
-        caller.hang_up()
 
 
 async def _flood(scene: Scene, message: Callable[[], dict[str, Any]], **asked: Any) -> None:

@@ -29,9 +29,6 @@ async def offers_unmet(scene: Scene) -> None:
 
 
 async def _offer(scene: Scene, sdp: str) -> None:
-    caller = scene.caller()
-    try:
+    with scene.caller() as caller:
         answer = await caller.ask(post("/v1/webrtc/offer", {"sdp": sdp, "type": "offer", "start": START}))
         scene.did["none" if answer is None else str(answer.status)] += 1
-    finally:
-        caller.hang_up()

@@ -70,13 +70,11 @@ class Newcomer:
         return Scene(self.target, self._chance, time.monotonic() + ANSWER_S, source=NEWCOMER)
 
     async def _fetch(self, name: str) -> bytes | None:
-        caller = self._scene().caller()
-        try:
-            answer = await caller.ask(Request(path=f"/v1/snapshots/{name}"))
-        except (OSError, asyncio.TimeoutError):
-            return None
-        finally:
-            caller.hang_up()
+        with self._scene().caller() as caller:
+            try:
+                answer = await caller.ask(Request(path=f"/v1/snapshots/{name}"))
+            except (OSError, asyncio.TimeoutError):
+                return None
         return answer.body if answer is not None and answer.status == 200 else None
 
     async def _save(self) -> bool:
@@ -116,13 +114,10 @@ class Newcomer:
 
     async def _call(self) -> bool:
         scene = self._scene()
-        caller = scene.caller()
-        try:
+        with scene.caller() as caller:
             start = {"version": 1, "prompt": "sea", "size": "16x16", "fps": FPS}
             answer = await caller.ask(post("/v1/webrtc/offer", {"sdp": offer(), "type": "offer", "start": start}))
             if answer is None or answer.status != 200:
                 return False
             await scene.end_by_rest(caller, answer.field("session"))
             return True
-        finally:
-            caller.hang_up()

@@ -115,3 +115,9 @@ class Caller:
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.hang_up()

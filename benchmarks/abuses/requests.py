@@ -70,14 +70,11 @@ class Guest:
     async def visit(self, size: int) -> None:
         """So many requests from one address, and what they opened is closed again."""
         begun = time.monotonic()
-        caller = Caller.from_anywhere(self.target, self.chance)
         self._session = self._peer = ""
-        try:
+        with Caller.from_anywhere(self.target, self.chance) as caller:
             for _ in range(size):
                 await self._ask(caller, self._request() if self.kind == "rest" else self._signal())
             await self._tidy(caller)
-        finally:
-            caller.hang_up()
         await asyncio.sleep(max(0.0, begun + VISIT_S - time.monotonic()))
 
     async def _ask(self, caller: Caller, request: Request) -> None:

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.abuses.http import Answer, Caller, Request
+from benchmarks.abuses.http import Answer, Request
 from benchmarks.abuses.scene import Scene
 from benchmarks.abuses.server import MODEL, SHORT, Load, read_load
 from benchmarks.abuses.target import Target
@@ -58,11 +58,8 @@ class Attacked:
 
     def ask(self, request: Request, source: str = "") -> Answer:
         async def once(scene: Scene) -> Answer | None:
-            caller = Caller(scene.target, scene.source)
-            try:
+            with scene.caller() as caller:
                 return await caller.ask(request)
-            finally:
-                caller.hang_up()
 
         answer = self.run(once, source)
         assert answer is not None, f"{request} was not answered"

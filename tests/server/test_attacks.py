@@ -231,8 +231,7 @@ def test_no_rate_breaks_a_film(server: Attacked, fps: float) -> None:
 async def saved(scene: Scene, *controls: dict[str, object]) -> bytes:
     """A snapshot of a session that was steered so; nothing where a control was refused."""
     socket, _ = await scene.session(fps=8.0)
-    caller = scene.caller()
-    with socket:
+    with socket, scene.caller() as caller:
         for number, control in enumerate(controls):
             socket.send(said(type="control", control={"id": str(number), **control}))
             if (await hear(socket, "receipt", "error"))["type"] == "error":
@@ -242,7 +241,6 @@ async def saved(scene: Scene, *controls: dict[str, object]) -> bytes:
         socket.send(said(type="save"))
         name = (await hear(socket, "saved"))["snapshot"]
         answer = await caller.ask(Request(path=f"/v1/snapshots/{name}"))
-        caller.hang_up()
         assert answer is not None
         assert answer.status == 200
         socket.send(said(type="stop"))
@@ -271,9 +269,8 @@ def test_a_mix_of_extreme_weights_is_refused_or_can_be_saved_and_restored(server
 
 def test_a_journal_is_fetched_whole_while_it_grows(server: Attacked) -> None:
     async def fetch(scene: Scene) -> None:
-        caller = scene.caller()
-        session = await scene.open_by_rest(caller, fps=60.0, unattended="run")
-        with await scene.socket() as socket:
+        with scene.caller() as caller, await scene.socket() as socket:
+            session = await scene.open_by_rest(caller, fps=60.0, unattended="run")
             socket.send(said(type="attach", version=1, session=session))
             reading = asyncio.ensure_future(scene.read_on(socket))
             answers = []
@@ -282,7 +279,6 @@ def test_a_journal_is_fetched_whole_while_it_grows(server: Attacked) -> None:
                 await asyncio.sleep(0.02)
             await scene.end_by_rest(caller, session)
             await reading
-            caller.hang_up()
         assert None not in answers, "one was cut off"
         assert {answer.status for answer in answers if answer is not None} <= {200, 404}
 
@@ -315,16 +311,16 @@ def test_one_client_does_not_fill_the_server(server: Attacked) -> None:
     """However many sessions it may have, there is a place for somebody else."""
 
     async def fill(scene: Scene) -> None:
-        caller, opened = scene.caller(), []
-        try:
-            while True:
-                opened.append(await scene.open_by_rest(caller, fps=0.1, unattended="pause"))
-        except ConnectionRefusedError:
-            await see_a_picture(server.scene(STRANGER))
-        finally:
-            for session in opened:
-                await scene.end_by_rest(caller, session)
-            caller.hang_up()
+        opened = []
+        with scene.caller() as caller:
+            try:
+                while True:
+                    opened.append(await scene.open_by_rest(caller, fps=0.1, unattended="pause"))
+            except ConnectionRefusedError:
+                await see_a_picture(server.scene(STRANGER))
+            finally:
+                for session in opened:
+                    await scene.end_by_rest(caller, session)
 
     server.run(fill)
 
@@ -370,12 +366,12 @@ def test_wrong_keys_are_throttled_and_keep_nobody_out(tmp_path: Path) -> None:
     key = "a-key-for-tests"
 
     async def guess(scene: Scene) -> set[int]:
-        caller, seen = scene.caller(), set()
-        for number in range(100):
-            headers = (("Authorization", f"Bearer wrong-{number}"),)
-            answer = await caller.ask(Request(path="/v1/models", headers=headers))
-            seen.add(0 if answer is None else answer.status)
-        caller.hang_up()
+        seen = set()
+        with scene.caller() as caller:
+            for number in range(100):
+                headers = (("Authorization", f"Bearer wrong-{number}"),)
+                answer = await caller.ask(Request(path="/v1/models", headers=headers))
+                seen.add(0 if answer is None else answer.status)
         return seen
 
     access = access_for("127.0.0.1", api_key=key, insecure=False, origins=[])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from millstream.models.weights.fingerprint import Recorder, records
 from millstream.parallel.apply import even_bounds
 from millstream.parallel.shares import keep_share, share_of
 from tests.unit.checkpoints import Weights, assert_same, in_layout, random_module, save, weights_of
+from tests.unit.exact_memory import EXACT_MEMORY
 from tests.unit.test_lora import LAYERS, SPELLINGS, merged_by_hand
 
 TOPOLOGIES = ("front+1", "front+tp2", "front+sp2", "front+pp2", "front+pp2xtp2")
@@ -146,10 +146,9 @@ def test_reading_a_share_takes_the_memory_of_that_share_and_one_parameter(tmp_pa
     whole = weights_of(dit)
     path = save(in_layout(whole, "dit", "original"), tmp_path / "dit.safetensors")
     total, largest = sum(each.nbytes for each in whole.values()), max(each.nbytes for each in whole.values())
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is let go is given back at once
     for name, rank, most in (("front+1", 1, 1.0), ("front+pp2xtp2", 4, 0.5)):
         command = [sys.executable, "-c", MEASURE, str(path), name, str(rank), repr(SIZES)]
-        run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        run = subprocess.run(command, capture_output=True, text=True, check=True, env=EXACT_MEMORY)
         peak, share = map(int, run.stdout.split())
         assert 0.2 * total < share <= most * total
         assert share * 0.9 < peak < share + largest + 2e6, f"{name}: {peak / 1e6:.1f} MB for a share of {share / 1e6:.1f} MB"

@@ -16,6 +16,7 @@ from millstream.models.dit import CausalDiT
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.fill import fill_random
 from tests.unit.checkpoints import PARTS, assert_same, filled, in_layout, prefixed, random_module, save, save_shards, weights_of
+from tests.unit.exact_memory import EXACT_MEMORY
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -143,7 +144,8 @@ def test_filling_holds_the_model_and_little_more_than_one_shard(tmp_path: Path) 
     largest = max(shard.stat().st_size for shard in shards)
     assert len(shards) == 4
     assert largest > 40e6
-    run = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=EXACT_MEMORY)
     beyond, model = map(int, run.stdout.split())
     assert model > 3 * largest
     assert beyond < 1.2 * largest, f"held {beyond / 1e6:.0f} MB beyond the model, largest shard {largest / 1e6:.0f} MB"
