@@ -25,7 +25,7 @@ from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed
 from millstream.core.topology import LOCAL, Topology
 from millstream.models.fast.apply import accelerate
-from millstream.models.fast.recorded import chunks_before
+from millstream.models.fast.recorded import RecordedStack, chunks_before
 from millstream.models.registry import LoadedModel, load_model
 from millstream.models.visiting import VisitingEmbedder
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
@@ -156,9 +156,13 @@ class Engine:
         return fingerprint_of(here | {"dit": self.mesh.weights()})
 
     @property
-    def repairs(self) -> int:
-        """Meshes brought back so far, and windows rebuilt on them: a chunk during one says nothing of how long chunks take."""
-        return 0 if self.mesh is None else self.mesh.recoveries + self.mesh.rebuilt
+    def one_offs(self) -> int:
+        """Meshes brought back so far, windows rebuilt on them, calls recorded: what a chunk took during one says nothing of the
+        next."""
+        if self.mesh is not None:
+            return self.mesh.recoveries + self.mesh.rebuilt
+        blocks = self.model.dit.blocks
+        return blocks.num_recorded if isinstance(blocks, RecordedStack) else 0
 
     def held_bytes(self) -> int:
         """Keys, values and prompts of all sessions on one device of the generator."""

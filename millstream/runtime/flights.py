@@ -99,8 +99,8 @@ class Landing:
     shares_device: bool
     turn_s: float | None = None
     """How long it kept the next one from leaving, its commit included; None while it still does."""
-    alone_s: float = 0.0
-    """What its pictures took while nothing was with the generator."""
+    device_s: float = 0.0
+    """All its phases, where one device goes through them one after the other."""
     teaches: bool = True
     """Whether how long it took says anything of the next one; the driver's to say."""
     decode_begun_s: float = 0.0
@@ -115,13 +115,13 @@ class Landing:
     def chunk_s(self) -> float:
         """What one more such chunk takes of a server that does nothing else, which is what promises are made of.
 
-        On one device that is all it took: pictures that were made while the next chunk was queued are in that one's time. Over
-        a mesh, generator and pictures of two chunks run at the same time, and what counts is the longer of the two; time
+        On a device that has its next chunk queued that is its phases: what the host does beside takes no time of the device.
+        Over a mesh, generator and pictures of two chunks run at the same time, and what counts is the longer of the two; time
         between sessions' turns, when neither works, is nobody's.
         """
         assert self.turn_s is not None, f"the turn of {self.session.id} is not over"
-        if self.shares_device:
-            return self.turn_s / self.together + self.alone_s
+        if self.shares_device and self.together == 1:
+            return self.device_s
         return max(self.turn_s / self.together, self.front_s)
 
 

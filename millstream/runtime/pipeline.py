@@ -206,9 +206,8 @@ class ChunkPipeline:
                 self._failures.append(Failure(landing.session, error, landing.arrived.envelope.chunk_index))
                 return
         landing.shown_s = time.monotonic()
-        took_s = landing.shown_s - landing.decode_begun_s
-        landing.front_s += took_s
-        landing.alone_s = 0.0 if self._sent else took_s
+        landing.front_s += landing.shown_s - landing.decode_begun_s
+        landing.device_s = 0.0 if chunk is None else sum(chunk.timing.phases_ms.values()) / 1e3
         if landing.turn_s is None:
             self._turn_over(landing)
         if chunk is not None:

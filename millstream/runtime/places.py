@@ -157,7 +157,7 @@ class Places:
         seat, now = self.seats[landing.session.id], time.monotonic()
         assert seat.session is not None, f"{seat.label} was never let in"
         assert landing.turn_s is not None, f"{seat.label} had no turn"
-        landing.teaches = self._engine.repairs == seat.repairs
+        landing.teaches = self._engine.one_offs == seat.one_offs
         seconds, fps = landing.turn_s if landing.teaches else 0.0, self._chunk_fps(seat, landing.num_frames)
         self.scheduler.arrived(seat.session_id, now, frames=landing.num_frames, seconds=seconds, fps=fps)
         self.scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, seat.session.timeline))

@@ -96,8 +96,8 @@ class Seat:
     """Set when it is to end as soon as its turn is over."""
     media_s: float = 0.0
     settled: Settled = NOTHING_SETTLED
-    repairs: int = 0
-    """Of the mesh, when its last turn began."""
+    one_offs: int = 0
+    """Of the engine, when its last turn began."""
     told_position: int = 0
     """In line; 0 when it is in none."""
 

@@ -346,7 +346,7 @@ class Service:
                     self.places.rest(seat, session)
                 else:
                     planned.append(Planned(session, decision, seat.settled))
-                    seat.settled, seat.repairs = NOTHING_SETTLED, self.engine.repairs
+                    seat.settled, seat.one_offs = NOTHING_SETTLED, self.engine.one_offs
             return planned
 
     def _landed(self, landing: Landing) -> None:

@@ -111,7 +111,7 @@ class PaperEngine:
     spec: Any = field(default_factory=lambda: find_model("wan-tiny"))
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mesh: None = None
-    repairs: int = 0
+    one_offs: int = 0
     brake: Brake = field(default_factory=Brake)
     open_sessions: set[str] = field(default_factory=set)
     """With state anywhere."""

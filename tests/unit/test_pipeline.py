@@ -64,9 +64,9 @@ def test_over_a_mesh_a_chunk_takes_as_long_as_the_longer_of_generator_and_pictur
     assert landed(turn_s=0.8, front_s=0.2, together=4).chunk_s == 0.2
 
 
-def test_on_one_device_pictures_count_once_in_its_own_time_or_in_the_next_ones() -> None:
-    assert landed(turn_s=0.8, front_s=0.3, shares_device=True).chunk_s == 0.8
-    assert landed(turn_s=0.5, front_s=0.3, alone_s=0.25, shares_device=True).chunk_s == 0.75
+def test_on_a_device_that_works_ahead_a_chunk_takes_what_its_phases_take() -> None:
+    assert landed(turn_s=0.8, front_s=0.3, device_s=0.7, shares_device=True).chunk_s == 0.7
+    assert landed(turn_s=0.8, front_s=0.3, together=4, shares_device=True).chunk_s == 0.3, "phases are told of the first alone"
 
 
 @pytest.fixture

@@ -385,7 +385,7 @@ def test_a_turn_in_which_the_mesh_was_mended_teaches_nobody_how_long_a_chunk_tak
         return delivery
 
     mesh.answer = mended
-    monkeypatch.setattr(Engine, "repairs", property(lambda _: len(repairs)))
+    monkeypatch.setattr(Engine, "one_offs", property(lambda _: len(repairs)))
     with serving(engine) as service:
         places = service.places
         arrived = places.scheduler.arrived
