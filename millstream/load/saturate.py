@@ -12,7 +12,7 @@ from millstream.load.visitor import Refused, Visitor
 
 MAX_CHUNK_FRAMES = 16
 """More than a chunk has."""
-SLOWER = 0.98
+SLOWER = 0.995
 """From one rate to try to the next."""
 SLOWEST_FPS = 0.5
 

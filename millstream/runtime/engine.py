@@ -162,7 +162,7 @@ class Engine:
         if self.mesh is not None:
             return self.mesh.recoveries + self.mesh.rebuilt
         blocks = self.model.dit.blocks
-        return blocks.num_recorded if isinstance(blocks, RecordedStack) else 0
+        return blocks.one_offs if isinstance(blocks, RecordedStack) else 0
 
     def held_bytes(self) -> int:
         """Keys, values and prompts of all sessions on one device of the generator."""

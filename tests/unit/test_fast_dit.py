@@ -234,6 +234,20 @@ def test_a_recording_does_not_hold_the_ring_it_was_made_of() -> None:
     assert there() is None
 
 
+def test_what_one_session_does_often_is_recorded_at_once_for_the_next() -> None:
+    tape, rings = Tape(), [ring(DIT) for _ in range(2)]
+    model = recorded(dit(), tape)
+    stream(model, rings[0], 12)
+    before = model.blocks.one_offs
+    stream(model, rings[1], 5)
+    assert tape.recorded == 4, "of the second's first full window, and none of one that fills"
+    assert model.blocks.one_offs - before == 2 * (4 + 1) + 2, (
+        "two chunks that fill its window, and two calls that were recorded"
+    )
+    stream(model, rings[1], 2)
+    assert model.blocks.one_offs - before == 2 * (4 + 1) + 2
+
+
 def test_recordings_do_not_grow_with_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_recorded, "MAX_RECORDINGS", 3)
     tape, rings = Tape(), [ring(DIT) for _ in range(4)]

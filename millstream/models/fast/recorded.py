@@ -111,10 +111,13 @@ class GraphRecorder:
 class RecordedStack(FastStack):
     def __init__(self, plain: BlockStack, speed: Speed, record: Record) -> None:
         super().__init__(plain, speed)
-        self.num_recorded = 0
+        self.one_offs = 0
+        """Calls that were recorded, or ran as they are because they are to be seen again before that."""
         self._record = record
         self._recordings: OrderedDict[Hashable, Recording] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
+        self._often: set[Hashable] = set()
+        """Calls that some ring has seen often, wherever it is."""
         self._prompt: CrossKV | None = None
         self._told: dict[torch.Size, CrossKV] = {}
 
@@ -141,7 +144,8 @@ class RecordedStack(FastStack):
             return None
         key = (kind, x_BFTD.shape, *(_address(ring) for ring in rings))
         if key not in self._recordings:
-            if not self._comes_often(kind, key):
+            self.one_offs += 1
+            if not self._comes_often(kind, key, (kind, x_BFTD.shape, *(_likeness(ring) for ring in rings))):
                 return None
             self._tell(cross)
             self._recordings[key] = self._made(kind, x_BFTD, levels_BF6D, rings, self._told[cross.k[0].shape])
@@ -154,14 +158,17 @@ class RecordedStack(FastStack):
     def _made(self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], told: CrossKV) -> Recording:
         x, levels, views = x_BFTD.clone(), levels_BF6D.clone(), [RingView(ring) for ring in rings]
         body = self.walk if kind == "step" else self.walk_to_keys
-        self.num_recorded += 1
         return Recording(x, levels, views, self._record(lambda: body(x, levels, views, told)))
 
-    def _comes_often(self, kind: str, key: Hashable) -> bool:
+    def _comes_often(self, kind: str, key: Hashable, likeness: Hashable) -> bool:
+        """What one session does often, the next will: its calls are recorded at once."""
         if len(self._seen) >= MAX_COUNTED:
             self._seen.clear()
+            self._often.clear()
         self._seen[key] += 1
-        return self._seen[key] > CALLS_BEFORE[kind]
+        if self._seen[key] > CALLS_BEFORE[kind]:
+            self._often.add(likeness)
+        return likeness in self._often
 
     def _tell(self, cross: CrossKV) -> None:
         """A prompt's keys and values to where recordings read them. Kept from call to call: a prompt stays for a while."""
@@ -183,5 +190,11 @@ def chunks_before(steps: int) -> int:
 
 def _address(ring: KVRing) -> Hashable:
     """All that a recording depends on: a new ring of this shape in this place may use it as the old one did."""
+    k, _, _ = ring.span(0, rounded=True)
+    return *_likeness(ring), k.data_ptr(), ring.packed and ring.packed.address
+
+
+def _likeness(ring: KVRing) -> tuple[Hashable, ...]:
+    """The same, wherever it is."""
     k, _, num_zeros = ring.span(0, rounded=True)
-    return ring.shape, k.data_ptr(), k.shape[1], num_zeros, ring.packed and ring.packed.address
+    return ring.shape, k.shape[1], num_zeros
