@@ -20,7 +20,7 @@ from millstream.runtime import snapshot
 from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.engine import Engine
 from millstream.runtime.notices import Ended, Notice, Pictured
-from millstream.runtime.seats import OpenRequest
+from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
 from millstream.runtime.session import Session
 from tests.unit.rounds import make_together
@@ -187,7 +187,9 @@ def test_real_out_of_memory_in_one_session_ends_it_and_leaves_the_other_running(
         before = service.on_engine("good", lambda session: held_bytes()).result(PATIENCE_S)
         torch.cuda.empty_cache()  # what earlier tests left reserved would be room too
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + GIB) / total)
-        open_and_watch(service, engine, "greedy", greedy, window=1023)  # 1.5 GiB, and by its tokens as quick as any
+        greedy_shape = geometry(engine.spec, engine.stream_config(window=1023))  # 1.5 GiB
+        service.places.admission.times.add(greedy_shape, 1e-3)  # or its attention alone would keep it out
+        open_and_watch(service, engine, "greedy", greedy, window=1023)
         (ended,) = greedy.wait_for(Ended)
         assert isinstance(ended, Ended)
         assert (ended.cause, ended.reason) == ("failed", "the device ran out of memory; choose a smaller size or window")
