@@ -29,7 +29,8 @@ ARROWS = {
     "profiler": {"planner", "core"},
     "runtime": {"planner", "wire", "parallel", "models", "ops", "core"},
     "server": {"runtime", "core"},
-    "load": {"core"},
+    "client": {"core"},
+    "load": {"client", "core"},
     "trainer": {"parallel", "models", "ops", "core"},
     "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "profiler", "parallel", "wire", "models", "core"},
     "cli": {
@@ -113,6 +114,10 @@ def modules_of(*rooms: str) -> str:
 
 def test_core_and_planner_import_without_torch() -> None:
     assert not loaded_by(modules_of("core", "planner")) & {"torch", "numpy", "transformers", "av"}
+
+
+def test_the_client_imports_without_torch() -> None:
+    assert "torch" not in loaded_by(modules_of("client"))
 
 
 def test_help_needs_no_torch() -> None:
