@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from millstream.core.torch_settings import memory_grows_in_place, settle_torch
+from millstream.core.torch_settings import settle_torch
 
 _ALWAYS = {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
 _OURS = _ALWAYS | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
@@ -23,29 +23,24 @@ _OURS = _ALWAYS | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
         ({"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "0"}, _OURS | {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "0"}),
     ],
 )
-def test_what_somebody_has_said_stands(said: dict[str, str], left: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    on(monkeypatch, "linux", "6.8.0-45-generic")
-    settle_torch(said)
+def test_what_somebody_has_said_stands(said: dict[str, str], left: dict[str, str]) -> None:
+    settle_torch(said, system="linux", kernel="6.8.0-45-generic")
     assert said == left
 
 
 @pytest.mark.parametrize(
     ("system", "kernel"),
-    [("win32", "11"), ("linux", "5.15.153.1-microsoft-standard-WSL2"), ("linux", "4.4.0-22621-Microsoft"), ("darwin", "24.1.0")],
+    [
+        ("win32", "11"),
+        ("linux", "5.15.153.1-microsoft-standard-WSL2"),
+        ("linux", "4.4.0-22621-Microsoft"),
+        ("darwin", "24.1.0"),
+    ],
 )
-def test_memory_is_not_made_to_grow_in_place_where_that_breaks(
-    system: str, kernel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not memory_grows_in_place(system, kernel)
-    on(monkeypatch, system, kernel)
+def test_memory_is_not_made_to_grow_in_place_where_that_breaks(system: str, kernel: str) -> None:
     environment: dict[str, str] = {}
-    settle_torch(environment)
+    settle_torch(environment, system=system, kernel=kernel)
     assert environment == _ALWAYS
-
-
-def on(monkeypatch: pytest.MonkeyPatch, system: str, kernel: str) -> None:
-    monkeypatch.setattr("millstream.core.torch_settings.sys.platform", system)
-    monkeypatch.setattr("millstream.core.torch_settings.platform.release", lambda: kernel)
 
 
 @pytest.mark.parametrize("package", ["millstream.cli", "benchmarks"])
