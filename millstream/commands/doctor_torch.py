@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +51,7 @@ class Cuda:
     cudnn: bool
     """Whether attention can be cuDNN's."""
     triton: bool
+    nvcc: bool
 
 
 def examine() -> list[Finding]:
@@ -117,6 +119,7 @@ def find_cuda() -> Cuda:
         devices=tuple(f"{torch.cuda.get_device_name(each)}, {free_bytes(each) / GIB:.1f} GiB free" for each in devices),
         cudnn=cuda_backends.cudnn_sdp_enabled() and torch.backends.cudnn.is_available(),
         triton=has_triton(),
+        nvcc=shutil.which("nvcc") is not None,
     )
 
 
@@ -140,6 +143,13 @@ def check_gpus(cuda: Cuda) -> list[Finding]:
             found="yes" if cuda.triton else "not installed",
             ok=cuda.triton,
             fix="" if cuda.triton else "pip install 'millstream[gpu]': without it --fast is off",
+        ),
+        Finding(
+            area="gpu",
+            name="nvcc",
+            found="yes" if cuda.nvcc else "not on the path",
+            ok=cuda.nvcc,
+            fix="" if cuda.nvcc else "install the CUDA toolkit: on Hopper the VAE's own convolution is built with it",
         ),
     ]
 

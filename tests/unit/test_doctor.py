@@ -19,7 +19,7 @@ from millstream.commands.doctor_video import check_codec
 from millstream.commands.findings import Finding
 from millstream.server.shelf import ShelfLimits
 
-H200 = Cuda(build="13.0", driver="580.1", devices=("NVIDIA H200, 139.0 GiB free",), cudnn=True, triton=True)
+H200 = Cuda(build="13.0", driver="580.1", devices=("NVIDIA H200, 139.0 GiB free",), cudnn=True, triton=True, nvcc=True)
 
 
 def gone(name: str) -> str:
@@ -96,6 +96,7 @@ def test_a_gpu_is_named_with_its_driver() -> None:
         (replace(H200, devices=(), driver=None, build=None), "no NVIDIA driver", "on the CPU"),
         (replace(H200, cudnn=False), "flash", "cuDNN"),
         (replace(H200, triton=False), "not installed", "millstream[gpu]"),
+        (replace(H200, nvcc=False), "not on the path", "CUDA toolkit"),
     ],
 )
 def test_what_keeps_a_gpu_from_being_used_has_its_own_line(cuda: Cuda, found: str, fix: str) -> None:
