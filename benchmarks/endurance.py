@@ -22,8 +22,8 @@ import torch
 from benchmarks.report import write_report
 from millstream import Engine
 from millstream.core.controls import AnyControl, Cut, SetPrompt, SetSeed
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.journal import JournalWriter
-from millstream.runtime.session import Chunk
 
 CHUNKS, WARM_UP = 5000, 500
 

@@ -28,7 +28,7 @@ from millstream.runtime.generator import Generator
 from millstream.runtime.launch import launcher
 from millstream.runtime.mesh_config import MeshConfig
 from millstream.runtime.rank import run_rank
-from millstream.runtime.staggered_stream import staggered_stream
+from millstream.runtime.staggered import staggered_stream
 from millstream.runtime.stopwatch import Stopwatch
 from millstream.runtime.stream_batch import StreamBatch
 
@@ -96,7 +96,9 @@ def run_sleeping_rank(config: MeshConfig, rank: int, meeting: Meeting) -> None:
 def chunk_ms(engine: Engine, depth: int) -> float:
     """From one chunk to the next, once as many are under way as may be."""
     with engine.session("sea", height=32, width=48, window=9, steps=SCHEDULES["four steps"]) as session:
-        shown_s = [time.perf_counter() for _ in staggered_stream(engine, session, depth=depth).stream(12 * SLEPT_CHUNKS - 3)]
+        shown_s = [
+            time.perf_counter() for _ in staggered_stream(engine, session, depth=depth).stream(num_frames=12 * SLEPT_CHUNKS - 3)
+        ]
     return round(1e3 * (shown_s[-depth] - shown_s[depth]) / (len(shown_s) - 2 * depth), 1)
 
 

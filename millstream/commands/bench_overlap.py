@@ -21,11 +21,12 @@ from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import ConfigError
 from millstream.core.overlap import LEFT_OUT, Overlap, overlap_of
 from millstream.core.topology import Topology
+from millstream.runtime.depths import Depths
 from millstream.runtime.engine import Engine
 from millstream.runtime.launch import launcher
-from millstream.runtime.overlap import Depths, OverlappedStream, Stretch
 from millstream.runtime.paced import PacedVAE, run_paced_rank
 from millstream.runtime.session import Session
+from millstream.runtime.stream import Stretch
 
 ANCHOR_SHARE = 0.1
 """Of the front's time for a chunk: what encoding one picture is taken to cost."""
@@ -130,7 +131,7 @@ def _measure(engine: Engine, request: OverlapRequest, setting: Setting) -> Measu
     vae = PacedVAE(engine.spec.dit.channels, config.frames_per_chunk, request.front_ms, request.encode_ms)
     name = setting.name.replace(" ", "-")
     with Session(name, config, (WeightedPrompt("sea"),), replace(engine.parts, vae=vae)) as session:
-        stream = OverlappedStream(session, engine.transport, setting.depths)
+        stream = engine.stream(session, depths=setting.depths)
         for _ in stream.stream(request.chunks):
             pass
     rows, columns = config.latent_size

@@ -28,7 +28,10 @@ from millstream.core.errors import ConfigError
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import stream_config
+from millstream.runtime.flights import Landing, Planned
+from millstream.runtime.pipeline import ChunkPipeline, raise_failure
 
 INFINITE_DB = 99.0
 """Stands for the PSNR of equal pictures, which JSON cannot hold."""
@@ -59,6 +62,11 @@ class Streamed:
 
     latents: list[Tensor]
     frames: list[NDArray[np.uint8]]
+
+    def keep(self, landing: Landing, chunk: Chunk) -> None:
+        assert landing.arrived is not None, "a chunk that is shown has arrived"
+        self.latents.append(landing.arrived.latents_BFCYX.float().cpu())
+        self.frames.append(chunk.frames)
 
 
 def run_bench_quality(request: QualityRequest, *, as_json: bool, out: Path | None) -> dict[str, Any]:
@@ -96,15 +104,14 @@ def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Sp
     engine = open_engine(replace(request, dtype=dtype, speed=speed))
     streamed = Streamed([], [])
     with engine.session(DEFAULT_PROMPT, config=config) as session:
+        pipeline = ChunkPipeline(
+            engine.transport.post, engine.depths, engine.parts.stopwatch, shown=streamed.keep, failed=raise_failure
+        )
         for _ in range(request.chunks):
-            parcel = session.plan_chunk()
-            assert parcel is not None, "nothing stops this stream"
-            delivery = engine.transport.submit(parcel)
-            chunk = session.accept(delivery)
-            assert chunk is not None, "no chunk is stale in a stream without cuts"
-            assert delivery.latents_out is not None
-            streamed.latents.append(delivery.latents_out.float().cpu())
-            streamed.frames.append(chunk.frames)
+            decision = session.decide()
+            assert decision is not None, "nothing stops this stream"
+            pipeline.turn([Planned(session, decision)])
+        pipeline.show()
     del engine, session
     gc.collect()
     if torch.cuda.is_available():

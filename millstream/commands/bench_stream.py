@@ -28,9 +28,9 @@ from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
 from millstream.ops.conv3 import find_convolution
 from millstream.planner.phase_work import Part, chunk_parts
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import Engine, stream_config
-from millstream.runtime.overlap import OverlappedStream, depths_for
-from millstream.runtime.session import Chunk, Session
+from millstream.runtime.session import Session
 
 MODEL_PHASES = ("step", "commit", "decode")
 Floors = dict[str, dict[str, float]]
@@ -121,8 +121,7 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
 def _samples(engine: Engine, session: Session, count: int) -> list[Sample]:
     """Of the middle of a stream: a device that works ahead makes its first chunk late and its last one early."""
     samples, before = [], time.perf_counter()
-    stream = OverlappedStream(session, engine.transport, depths_for(engine.topology, engine.device))
-    for chunk in stream.stream(1 + count + 1):
+    for chunk in engine.stream(session).stream(1 + count + 1):
         now = time.perf_counter()
         samples.append(_sample(engine, session, chunk, 1e3 * (now - before)))
         before = now

@@ -21,11 +21,11 @@ from millstream.core.events import Event, place_events, read_events
 from millstream.core.files import file_digest
 from millstream.core.presets import find_model
 from millstream.parallel.spatial import check_rows
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.journal import InputVideo, JournalWriter, refuse_existing
-from millstream.runtime.overlap import OverlappedStream, depths_for
-from millstream.runtime.session import Chunk, Session
-from millstream.runtime.staggered_stream import refuse_stream_batch, staggered_stream
+from millstream.runtime.session import Session
+from millstream.runtime.staggered import refuse_stream_batch, staggered_stream
 from millstream.server.video_reader import VideoReader
 from millstream.server.video_writer import VideoWriter
 
@@ -114,9 +114,10 @@ def _steered(
             session.control(waiting.popleft()[1])
 
     if stream_batch > 1:
-        return staggered_stream(engine, session, depth=stream_batch).stream(num_frames, before_plan=hand_in)
-    depths = depths_for(engine.topology, engine.device)
-    return OverlappedStream(session, engine.transport, depths, before_plan=hand_in).stream()
+        stream = staggered_stream(engine, session, depth=stream_batch, before_plan=hand_in)
+    else:
+        stream = engine.stream(session, before_plan=hand_in)
+    return stream.stream(num_frames=num_frames)
 
 
 def _say_unknown(progress: ChunkProgress, engine: Engine, prompt: str, placed: list[tuple[int, AnyControl]]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from millstream.runtime.overlap import Stretch
+from millstream.runtime.stream import Stretch
 
 SHOWN = 6
 """Chunks of each run, from the middle of it."""

@@ -29,10 +29,11 @@ from millstream.core.topology import FRONT, Topology
 from millstream.core.trace import chrome_trace
 from millstream.models.fast.recorded import chunks_before
 from millstream.profiler.compilation import CompilerLog
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import Engine, stream_config
 from millstream.runtime.launch import launcher
 from millstream.runtime.rank import run_rank
-from millstream.runtime.session import Chunk, Session
+from millstream.runtime.session import Session
 
 if TYPE_CHECKING:
     from millstream.server.video_writer import VideoWriter

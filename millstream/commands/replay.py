@@ -18,7 +18,7 @@ from millstream.core.topology import Topology
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, Journal, read_journal
 from millstream.runtime.replay import differences, replay
-from millstream.runtime.staggered_stream import refuse_stream_batch
+from millstream.runtime.staggered import refuse_stream_batch
 from millstream.server.video_reader import VideoReader
 from millstream.server.video_writer import VideoWriter
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,11 @@ from millstream.commands.memory import bytes_in_use, session_bytes
 from millstream.commands.ranks import Wanted, load_engine
 from millstream.core.config import StreamConfig
 from millstream.core.examples import DEFAULT_PROMPT
+from millstream.runtime.chunk import Chunk, Decision
 from millstream.runtime.engine import Engine
-from millstream.runtime.session import Chunk, Session
+from millstream.runtime.flights import Landing, Planned
+from millstream.runtime.pipeline import ChunkPipeline, raise_failure
+from millstream.runtime.session import Session
 
 SETTLE = 3
 """Chunks after the window is full before anything counts."""
@@ -49,15 +52,17 @@ def measure_sessions(wanted: Wanted, config: StreamConfig, *, count: int, togeth
         for _ in sessions[-1].stream(settling_chunks(engine, config)):
             pass
         in_use.append(bytes_in_use(engine.device))
-    make = share_calls if together else take_turns
+    people = Rounds(engine, sessions, together=together)
     for _ in range(engine.chunks_until_warm(config)):  # calls that are shared have shapes of their own
-        list(make(engine, sessions))
-    begun, rounds, turns = time.perf_counter(), list[float](), list[Turn]()
+        people.make()
+    people.turns.clear()
+    begun, rounds = time.perf_counter(), list[float]()
     for _ in range(chunks):
         before = time.perf_counter()
-        turns += make(engine, sessions)
+        people.make()
         rounds.append(1e3 * (time.perf_counter() - before))
-    wall_s, held = time.perf_counter() - begun, engine.held_bytes()
+    wall_s, held, turns = time.perf_counter() - begun, engine.held_bytes(), list(people.turns)
+    people.finish()
     for session in sessions:
         session.close()
     return {
@@ -79,24 +84,34 @@ def measure_sessions(wanted: Wanted, config: StreamConfig, *, count: int, togeth
     }
 
 
-def take_turns(engine: Engine, sessions: Sequence[Session]) -> Iterator[Turn]:
-    """A chunk of each, one after the other."""
-    for number, session in enumerate(sessions):
-        begun = time.perf_counter()
-        chunk = next(session.stream(1))
-        yield Turn(number=number, frames=len(chunk.frames), seconds=time.perf_counter() - begun)
+class Rounds:
+    """A chunk of each session, one after the other or in the same model calls, through the pipeline that serves people."""
+
+    def __init__(self, engine: Engine, sessions: Sequence[Session], *, together: bool) -> None:
+        self.turns: list[Turn] = []
+        self._sessions, self._together = sessions, together
+        self._pipeline = ChunkPipeline(
+            engine.transport.post, engine.depths, engine.parts.stopwatch, shown=self._shown, failed=raise_failure
+        )
+
+    def make(self) -> None:
+        """One round. On a device that works ahead its last pictures are those of the next."""
+        planned = [Planned(session, _decided(session)) for session in self._sessions]
+        for group in [planned] if self._together else [[chunk] for chunk in planned]:
+            self._pipeline.turn(group)
+
+    def finish(self) -> None:
+        self._pipeline.show()
+
+    def _shown(self, landing: Landing, chunk: Chunk) -> None:
+        number = next(number for number, session in enumerate(self._sessions) if session is landing.session)
+        self.turns.append(Turn(number=number, frames=len(chunk.frames), seconds=landing.chunk_s))
 
 
-def share_calls(engine: Engine, sessions: Sequence[Session]) -> Iterator[Turn]:
-    """A chunk of each in the same model calls; pictures are each one's own."""
-    begun = time.perf_counter()
-    parcels = [parcel for session in sessions if (parcel := session.plan_chunk()) is not None]
-    deliveries, share_ms = engine.submit_together(parcels)
-    chunks = [session.accept(each, shared_ms=share_ms) for session, each in zip(sessions, deliveries, strict=True)]
-    seconds = (time.perf_counter() - begun) / len(sessions)
-    for number, chunk in enumerate(chunks):
-        assert isinstance(chunk, Chunk), "nothing cuts or stops these streams"
-        yield Turn(number=number, frames=len(chunk.frames), seconds=seconds)
+def _decided(session: Session) -> Decision:
+    decision = session.decide()
+    assert decision is not None, "nothing cuts or stops these streams"
+    return decision
 
 
 def _each(turns: Sequence[Turn], number: int, wall_s: float) -> dict[str, float]:

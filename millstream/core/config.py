@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from millstream.core.errors import ConfigError
+from millstream.core.schedule import noise_levels
 
 Positions = Literal["absolute", "windowed"]
 Anchor = Literal["off", "latent", "decoded"]
@@ -156,6 +157,7 @@ class StreamConfig:
             raise ConfigError(f"fps must be between {MIN_FPS:g} and {MAX_FPS:g}, got {self.fps:g}")
         if not (math.isfinite(self.shift) and self.shift > 0):
             raise ConfigError(f"shift must be above 0, got {self.shift}")
+        check_steps(self.noise_levels(self.steps))
         if not 0 <= self.context_noise <= 1000:
             raise ConfigError(f"context_noise must be between 0 and 1000, got {self.context_noise}")
         if not -1 <= self.motion_gain <= 1:
@@ -164,6 +166,10 @@ class StreamConfig:
     @property
     def latent_size(self) -> tuple[int, int]:
         return self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE
+
+    def noise_levels(self, steps: tuple[float, ...]) -> tuple[float, ...]:
+        """What `steps` stand for in this stream."""
+        return noise_levels(steps, shift=self.shift, warp=self.warp)
 
     @property
     def chunks_to_fill(self) -> int:

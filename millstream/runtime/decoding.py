@@ -6,21 +6,16 @@ Shapes: B batch, F latent frames, T pixel frames, C channels, Y and X rows and c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream.core.config import TEMPORAL_STRIDE, pixel_frames
-from millstream.core.controls import Receipt
-from millstream.core.envelope import Envelope, Result
 from millstream.ops.host import Bringing
 from millstream.ops.pictures import to_pictures
+from millstream.runtime.chunk import Outstanding
 from millstream.runtime.history import History
 from millstream.runtime.stopwatch import Stopwatch
 
@@ -33,41 +28,6 @@ class VAE(Protocol):
     def encode(self, pixels_BTCYX: Tensor, state: State = ()) -> tuple[Tensor, State]: ...
 
     def decode(self, latents_BFCYX: Tensor, state: State = ()) -> tuple[Tensor, State]: ...
-
-
-@dataclass(slots=True)
-class Outstanding:
-    """A chunk that was planned and is not shown."""
-
-    envelope: Envelope
-    receipts: tuple[Receipt, ...]
-    real_frames: int
-    """Pixel frames that are shown; an input's last chunk may hold more."""
-    begun: float
-    decoded: int = 0
-    """Latent frames whose pictures are made."""
-    pictures: list[Bringing] = field(default_factory=list)
-    """[T, Y, X, 3] bytes each."""
-
-    @property
-    def frames(self) -> NDArray[np.uint8]:
-        """Its pictures in one run, copied only if they came in several. Waits until they are here."""
-        pictures = [brought.wait().numpy() for brought in self.pictures]
-        return pictures[0] if len(pictures) == 1 else np.concatenate(pictures)
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A chunk whose latents are here."""
-
-    planned: Outstanding
-    result: Result
-    latents_BFCYX: Tensor
-    phases_ms: Mapping[str, float]
-
-    @property
-    def envelope(self) -> Envelope:
-        return self.planned.envelope
 
 
 class StreamDecoder:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed
 from millstream.core.topology import LOCAL, Topology
 from millstream.models.fast.apply import accelerate
-from millstream.models.fast.recorded import chunks_before
+from millstream.models.fast.recorded import RecordedStack, chunks_before
 from millstream.models.registry import LoadedModel, load_model
 from millstream.models.visiting import VisitingEmbedder
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
@@ -34,6 +34,7 @@ from millstream.ops.precision import working_dtype
 from millstream.parallel.compiled import check_backend, compile_blocks
 from millstream.parallel.spatial import check_rows
 from millstream.runtime.brake import Brake
+from millstream.runtime.depths import Depths, depths_for
 from millstream.runtime.feed import FrameFeed, Frames
 from millstream.runtime.first_split import pictures_s
 from millstream.runtime.generator import Generator
@@ -46,9 +47,9 @@ from millstream.runtime.recovery import MeshTransport
 from millstream.runtime.session import Session, SharedParts
 from millstream.runtime.speed_choice import fitting_speed
 from millstream.runtime.stopwatch import Stopwatch
+from millstream.runtime.stream import Stream
 from millstream.runtime.vae_place import place_vae, refuse_strips
 from millstream.wire.local import LocalTransport
-from millstream.wire.parcel import Delivery, Parcel
 
 WARM_UP_EPOCH = -1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -129,6 +130,10 @@ class Engine:
         return self._parts
 
     @property
+    def depths(self) -> Depths:
+        return depths_for(self.topology, self.device)
+
+    @property
     def transport(self) -> Transport:
         return self._parts.transport
 
@@ -151,9 +156,13 @@ class Engine:
         return fingerprint_of(here | {"dit": self.mesh.weights()})
 
     @property
-    def repairs(self) -> int:
-        """Meshes brought back so far, and windows rebuilt on them: a chunk during one says nothing of how long chunks take."""
-        return 0 if self.mesh is None else self.mesh.recoveries + self.mesh.rebuilt
+    def one_offs(self) -> int:
+        """Meshes brought back so far, windows rebuilt on them, calls recorded: what a chunk took during one says nothing of the
+        next."""
+        if self.mesh is not None:
+            return self.mesh.recoveries + self.mesh.rebuilt
+        blocks = self.model.dit.blocks
+        return blocks.num_recorded if isinstance(blocks, RecordedStack) else 0
 
     def held_bytes(self) -> int:
         """Keys, values and prompts of all sessions on one device of the generator."""
@@ -227,14 +236,15 @@ class Engine:
             self.mesh.watch(session)
         return session
 
+    def stream(
+        self, session: Session, *, depths: Depths | None = None, before_plan: Callable[[], None] = lambda: None
+    ) -> Stream:
+        """A session's chunks, as many under way as suits the place where the generator is."""
+        return Stream(session, self.transport.post, depths or self.depths, self._parts.stopwatch, before_plan=before_plan)
+
     def preview_for(self, config: StreamConfig) -> TinyDecoder | None:
         """What shows the pictures of such a session; none where they are encoded again: latents do not depend on it."""
         return None if config.anchor == "decoded" else self.preview
-
-    def submit_together(self, parcels: Sequence[Parcel]) -> tuple[list[Delivery], dict[str, float]]:
-        """Chunks of several sessions in the same model calls, and each one's share of the time that took, by phase."""
-        deliveries = self._parts.transport.submit_together(parcels)
-        return deliveries, {name: ms / len(parcels) for name, ms in self._parts.stopwatch.lap().items()}
 
     def offload(self, session: Session) -> None:
         """Keep a session that stands still in host memory."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from millstream.core.controls import Receipt
 from millstream.core.errors import MeshGivenUp
-from millstream.runtime.session import Chunk
+from millstream.runtime.chunk import Chunk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

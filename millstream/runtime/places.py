@@ -18,6 +18,7 @@ from millstream.core.controls import AnyControl, Receipt, SetSteps, SetWindow
 from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
 from millstream.runtime.admission import Admission
 from millstream.runtime.admission_types import Admitted, Answer, Queued, Refused, Request
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import Engine
 from millstream.runtime.flights import Landing
 from millstream.runtime.heap import trim_heap
@@ -26,7 +27,7 @@ from millstream.runtime.pacing import Pace
 from millstream.runtime.rates import next_rate
 from millstream.runtime.scheduler import Scheduler
 from millstream.runtime.seats import OpenRequest, Seat, batch_key, geometry
-from millstream.runtime.session import Chunk, Session
+from millstream.runtime.session import Session
 from millstream.runtime.turns import Halt
 
 
@@ -153,19 +154,21 @@ class Places:
 
     def arrived(self, landing: Landing) -> None:
         """A chunk is back, and the next may leave."""
-        seat, now = landing.seat, time.monotonic()
-        landing.turn_s = seat.commit_s + now - landing.begun.at
-        landing.repaired = self._engine.repairs > landing.begun.repairs
-        seconds, fps = 0.0 if landing.repaired else landing.turn_s, self._chunk_fps(seat, landing.num_frames)
+        seat, now = self.seats[landing.session.id], time.monotonic()
+        assert seat.session is not None, f"{seat.label} was never let in"
+        assert landing.turn_s is not None, f"{seat.label} had no turn"
+        landing.teaches = self._engine.one_offs == seat.one_offs
+        seconds, fps = landing.turn_s if landing.teaches else 0.0, self._chunk_fps(seat, landing.num_frames)
         self.scheduler.arrived(seat.session_id, now, frames=landing.num_frames, seconds=seconds, fps=fps)
-        self.scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, landing.session.timeline))
+        self.scheduler.set_batch_key(seat.session_id, batch_key(seat.request.config, seat.session.timeline))
 
     def shown(self, landing: Landing, chunk: Chunk) -> None:
         """Its pictures are made: learn from what it took, then hand it over at the rate that this leaves."""
-        seat, now = landing.seat, time.monotonic()
+        seat, now = self.seats[landing.session.id], time.monotonic()
+        assert seat.session is not None, f"{seat.label} was never let in"
         lateness_s = self.scheduler.dry_s(seat.session_id, now)
-        if chunk.index > 0 and not landing.repaired:
-            shape = geometry(self._engine.spec, seat.request.config, landing.session.timeline)
+        if chunk.index > 0 and landing.teaches:
+            shape = geometry(self._engine.spec, seat.request.config, seat.session.timeline)
             self.admission.times.add(shape, landing.chunk_s)
             self.tune()
         fps = self._chunk_fps(seat, landing.num_frames)

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from millstream.core.errors import JournalError
+from millstream.runtime.chunk import Chunk
+from millstream.runtime.depths import ONE_AT_A_TIME
 from millstream.runtime.engine import Engine
 from millstream.runtime.feed import Frames
 from millstream.runtime.journal import Header, Journal
-from millstream.runtime.session import Chunk, Session
-from millstream.runtime.staggered_stream import staggered_stream
+from millstream.runtime.session import Session
+from millstream.runtime.staggered import staggered_stream
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,13 +45,8 @@ def replay(engine: Engine, journal: Journal, frames: Iterable[Frames] | None = N
 def _followed(engine: Engine, session: Session, journal: Journal) -> Iterator[Chunk]:
     """Its chunks one by one, or as many under way at a time as when it was made."""
     depth = journal.header.stream_batch
-    if depth > 1:
-        yield from staggered_stream(engine, session, depth=depth).follow(journal.chunks)
-        return
-    for line in journal.chunks:
-        chunk = session.submit(session.follow(line.envelope))
-        if chunk is not None:
-            yield chunk
+    stream = staggered_stream(engine, session, depth=depth) if depth > 1 else engine.stream(session, depths=ONE_AT_A_TIME)
+    return stream.follow(journal.chunks)
 
 
 def check_weights(engine: Engine, header: Header) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
 from millstream.core.controls import WeightedPrompt
@@ -12,6 +12,7 @@ from millstream.planner.phase_work import chunk_flops
 from millstream.runtime.admission_types import Request
 from millstream.runtime.chunk_times import Geometry
 from millstream.runtime.engine import Engine
+from millstream.runtime.flights import NOTHING_SETTLED, Planned, Settled
 from millstream.runtime.generator import kinship
 from millstream.runtime.life import Life
 from millstream.runtime.live_feed import LiveFeed
@@ -19,10 +20,9 @@ from millstream.runtime.notices import Ended, Tell
 from millstream.runtime.pacing import Pace
 from millstream.runtime.ports import ChunkLog
 from millstream.runtime.rates import RateKind
-from millstream.runtime.session import Decision, Session
+from millstream.runtime.session import Session
 from millstream.runtime.timeline import Timeline
 from millstream.runtime.turns import Terms
-from millstream.wire.parcel import Parcel
 
 LABEL_LENGTH = 8
 
@@ -95,8 +95,9 @@ class Seat:
     closing: Ended | None = None
     """Set when it is to end as soon as its turn is over."""
     media_s: float = 0.0
-    commit_s: float = 0.0
-    """What the commit took that was made after its last pictures: part of the next turn's time."""
+    settled: Settled = NOTHING_SETTLED
+    one_offs: int = 0
+    """Of the engine, when its last turn began."""
     told_position: int = 0
     """In line; 0 when it is in none."""
 
@@ -112,18 +113,6 @@ class Seat:
 def label(session_id: str) -> str:
     """A session's name in logs: too short to steer it with."""
     return session_id[:LABEL_LENGTH]
-
-
-class Ready(NamedTuple):
-    seat: Seat
-    session: Session
-    parcel: Parcel
-
-
-class Work(NamedTuple):
-    seat: Seat
-    session: Session
-    decision: Decision
 
 
 def geometry(spec: ModelSpec, config: StreamConfig, timeline: Timeline | None = None) -> Geometry:
@@ -145,9 +134,9 @@ def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:
     return config.latent_size, config.frames_per_chunk, timeline.steps, timeline.window, config.anchor
 
 
-def alike(work: Sequence[Work]) -> list[list[Work]]:
+def alike(planned: Sequence[Planned]) -> list[list[Planned]]:
     """In groups whose chunks can share their model calls."""
-    groups: dict[Hashable, list[Work]] = {}
-    for item in work:
-        groups.setdefault(kinship(item.decision.envelope), []).append(item)
+    groups: dict[Hashable, list[Planned]] = {}
+    for chunk in planned:
+        groups.setdefault(kinship(chunk.decision.envelope), []).append(chunk)
     return list(groups.values())

@@ -4,11 +4,11 @@ Everything that touches the model happens on that thread. Others may open, steer
 thread; those calls answer at once, because they touch only policy (`runtime/places.py`, timelines), under one lock
 that is never held while the model works. A session that fails ends alone and gives back what it held.
 
-    open ─► Places ─► turn ─► Session.decide ─► Flights ─► notices
-              ▲                                    │
-              └───────── a place is free ◄─────────┘
+    open ─► Places ─► turn ─► Session.decide ─► ChunkPipeline ─► notices
+              ▲                                       │
+              └────────── a place is free ◄───────────┘
 
-Over a mesh the next chunk, of whoever's turn it is, leaves before the last one's pictures are made (`runtime/flights.py`). One
+Over a mesh and on a GPU the next chunk, of whoever's turn it is, leaves before the last one's pictures are here. One
 that a control is due at, or whose input is not there, is planned after them; so is everything that is not a chunk. So each
 session is told what it would be told chunk by chunk, in the same order.
 
@@ -36,13 +36,15 @@ from millstream.core.errors import ChunkCut, MeshGivenUp, MillstreamError, Overl
 from millstream.runtime.admission import Admission
 from millstream.runtime.admission_types import AdmissionConfig, AdmissionMetrics, Answer
 from millstream.runtime.batching import BatchPolicy
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import Engine
-from millstream.runtime.flights import Begun, Flights, Landing
+from millstream.runtime.flights import NOTHING_SETTLED, Landing, Planned, Settled, Streaming
 from millstream.runtime.notices import SHUTTING_DOWN, Ended, Tell, last_word
+from millstream.runtime.pipeline import ChunkPipeline
 from millstream.runtime.places import Places
 from millstream.runtime.scheduler import Scheduler
-from millstream.runtime.seats import OpenRequest, Seat, Work, alike
-from millstream.runtime.session import Chunk, Session
+from millstream.runtime.seats import OpenRequest, Seat, alike
+from millstream.runtime.session import Session
 from millstream.runtime.trials import Trials
 from millstream.runtime.turns import End, Halt, Offload, Restore, Run, SchedulerMetrics, Sleep, Turn
 
@@ -91,11 +93,13 @@ class Service:
         )
         """Touched under the lock only."""
         self._trials = Trials(engine, self.places.admission)
-        self._flights = Flights(
-            engine,
-            turn_over=self._turn_over,
+        self._pipeline = ChunkPipeline(
+            engine.transport.post,
+            engine.depths,
+            engine.parts.stopwatch,
+            landed=self._landed,
             shown=self._shown,
-            failed=lambda seat, error, chunk: self._fail(seat, error, chunk=chunk),
+            failed=self._failed,
         )
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
@@ -254,7 +258,7 @@ class Service:
             self.ready.set()
             while (turn := self._next()) is not None:
                 self._take(turn)
-            self._flights.show()
+            self._pipeline.show()
         except BaseException as error:
             if not (self._over and isinstance(error, MeshGivenUp)):  # a mesh is not brought back for a server that stops
                 self.failure = error
@@ -278,7 +282,7 @@ class Service:
                 if self._jobs:
                     return self._jobs.popleft()
                 turn = self._finish_closing() or self.places.scheduler.next(time.monotonic())
-                if not isinstance(turn, Sleep) or self._flights.any_unshown:
+                if not isinstance(turn, Sleep) or self._pipeline.any_unshown:
                     return turn
                 self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))
             return None
@@ -286,7 +290,7 @@ class Service:
     def _finish_closing(self) -> Sleep | None:
         """End those who are to end; one with pictures to come has them first, and nothing leaves until then."""
         closing = [(seat, seat.closing) for seat in self.places.seats.values() if seat.closing is not None]
-        if any(self._flights.unshown(seat) for seat, _ in closing):
+        if any(self._pipeline.unshown(seat.session_id) for seat, _ in closing):
             return Sleep(until=None)
         for seat, ended in closing:
             if self.places.holds(seat):  # one in line may have been refused the place of another
@@ -297,7 +301,7 @@ class Service:
         if isinstance(turn, Run):
             self._chunks([self.places.seats[name] for name in turn.session_ids])
             return
-        self._flights.show()  # all else happens between chunks
+        self._pipeline.show()  # all else happens between chunks
         match turn:
             case End(session_id=name, reason=reason):
                 with self._changed:
@@ -316,21 +320,20 @@ class Service:
 
     def _chunks(self, seats: Sequence[Seat]) -> None:
         """One chunk of each session, or a reason why there is none. What can share its model calls does."""
-        begun = Begun(time.monotonic(), self.engine.repairs)
-        work = self._decide(seats)
-        if work is None:
-            self._flights.show()
-            work = self._decide(seats)
-            assert work is not None, "with everything shown, nothing waits for pictures"
-        for kin in alike(work):
-            self._flights.fly(kin, begun)
+        planned = self._plan(seats)
+        if planned is None:
+            self._pipeline.show()
+            planned = self._plan(seats)
+            assert planned is not None, "with everything shown, nothing waits for pictures"
+        for kin in alike(planned):
+            self._pipeline.turn(kin)
 
-    def _decide(self, seats: Sequence[Seat]) -> list[Work] | None:
+    def _plan(self, seats: Sequence[Seat]) -> list[Planned] | None:
         """The next chunk of those that have one. None, and nothing has happened, if one must be shown its last chunk first."""
         with self._changed:
-            if any(self._flights.unshown(seat) and not self.places.goes_on(seat) for seat in seats):
+            if any(self._pipeline.unshown(seat.session_id) and not self.places.goes_on(seat) for seat in seats):
                 return None
-            work = list[Work]()
+            planned = list[Planned]()
             for seat in filter(self.places.holds, seats):  # the last pictures of one may have failed
                 session = seat.session
                 assert session is not None, f"{seat.session_id} had a turn before it was let in"
@@ -342,10 +345,11 @@ class Service:
                 if decision is None:
                     self.places.rest(seat, session)
                 else:
-                    work.append(Work(seat, session, decision))
-            return work
+                    planned.append(Planned(session, decision, seat.settled))
+                    seat.settled, seat.one_offs = NOTHING_SETTLED, self.engine.one_offs
+            return planned
 
-    def _turn_over(self, landing: Landing) -> None:
+    def _landed(self, landing: Landing) -> None:
         """The next chunk may leave. On one device this one's pictures are made by now; over a mesh they follow meanwhile."""
         with self._changed:
             self.places.arrived(landing)
@@ -353,6 +357,22 @@ class Service:
     def _shown(self, landing: Landing, chunk: Chunk) -> None:
         with self._changed:
             self.places.shown(landing, chunk)
+        if not self._pipeline.num_sent:
+            self._settle(landing.session, chunk)
+
+    def _settle(self, session: Streaming, chunk: Chunk) -> None:
+        """Make the commit, if that was left for now. What it took is the session's to pay for, in its next turn."""
+        begun = time.monotonic()
+        try:
+            self.engine.settle()
+        except Exception as error:
+            self._failed(session, error, chunk.index)
+            return
+        took = Settled(time.monotonic() - begun, self.engine.parts.stopwatch.lap())
+        self.places.seats[session.id].settled = took
+
+    def _failed(self, session: Streaming, error: Exception, chunk_index: int) -> None:
+        self._fail(self.places.seats[session.id], error, chunk=chunk_index)
 
     def _fail(self, seat: Seat, error: Exception, **about: object) -> None:
         if self._over and isinstance(error, ChunkCut):

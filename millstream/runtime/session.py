@@ -1,8 +1,8 @@
 """One live stream: its timeline, its clean latents, its decoder state. Sessions share weights and nothing else.
 
-`plan_chunk` turns controls into a parcel, `accept` turns the delivery into pixels. What happens in between is
-the transport's business. Everything a chunk depends on is in its envelope, so `fill` can make the same parcel
-again from a journal.
+`decide` and `prepare` turn controls into a parcel, `receive` and `finish` turn the delivery into pixels. What happens in
+between is the pipeline's business. Everything a chunk depends on is in its envelope, so `recall` can make the same parcel again
+from a journal.
 Shapes: B batch, F latent frames, T pixel frames, C latent channels, Y and X rows and columns.
 """
 
@@ -28,30 +28,17 @@ from millstream.core.errors import EnvelopeRefused
 from millstream.core.trace import ChunkTiming
 from millstream.models.sampler import mix
 from millstream.ops.pixels import from_bytes
-from millstream.runtime.decoding import VAE, Arrived, Outstanding, State, StreamDecoder
+from millstream.runtime.chunk import Arrived, Chunk, Decision, Outstanding
+from millstream.runtime.decoding import VAE, State, StreamDecoder
+from millstream.runtime.depths import ONE_AT_A_TIME
 from millstream.runtime.generator import chunk_noise
 from millstream.runtime.history import History
 from millstream.runtime.motion import MotionNoise
 from millstream.runtime.ports import ChunkLog, Feed, Transport
 from millstream.runtime.stopwatch import Stopwatch
+from millstream.runtime.stream import Stream
 from millstream.runtime.timeline import Timeline, TimelineState
 from millstream.wire.parcel import Delivery, Parcel
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chunk:
-    """What a viewer gets."""
-
-    index: int
-    epoch: int
-    frames: NDArray[np.uint8]
-    """[T, H, W, 3] RGB"""
-    prompts: tuple[WeightedPrompt, ...]
-    receipts: tuple[Receipt, ...]
-    """Controls that first show in this chunk."""
-    timing: ChunkTiming
-    digest: str
-    """Of the latents, as in the journal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,15 +57,6 @@ class SharedParts:
     """What an empty prompt stands for."""
     decode_stream: torch.cuda.Stream | None = None
     """Where pictures are made beside the next chunk's first steps; None: behind the chunk itself."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
-    """A chunk that is planned and has no tensors yet."""
-
-    envelope: Envelope
-    video: NDArray[np.uint8] | None
-    """Its share of the input."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,19 +115,8 @@ class Session:
         return self.timeline.queue(control, at_chunk=at_chunk)
 
     def stream(self, chunks: int | None = None) -> Iterator[Chunk]:
-        """Chunks until the session ends or is paused, or `chunks` of them. Call again to go on."""
-        while chunks is None or chunks > 0:
-            parcel = self.plan_chunk()
-            if parcel is None:
-                return
-            chunk = self.submit(parcel)
-            if chunk is not None:
-                yield chunk
-            chunks = None if chunks is None else chunks - 1
-
-    def submit(self, parcel: Parcel) -> Chunk | None:
-        """Have a parcel run and decode what comes back."""
-        return self.accept(self._parts.transport.submit(parcel))
+        """Chunks until the session ends or is paused, or `chunks` of them, one at a time. Call again to go on."""
+        return Stream(self, self._parts.transport.post, ONE_AT_A_TIME, self._parts.stopwatch).stream(chunks)
 
     def plan_chunk(self) -> Parcel | None:
         """The next chunk of work, or None while paused and after the end."""
@@ -175,15 +142,14 @@ class Session:
         """Everything a decision names, as tensors."""
         return self._fill(decision.envelope, decision.video)
 
-    def follow(self, envelope: Envelope) -> Parcel:
-        """The parcel of a chunk that was planned before: replay and recovery."""
+    def recall(self, envelope: Envelope) -> Decision:
+        """A chunk that was planned before, in a run that a journal tells of."""
         begun = time.perf_counter()
         video, real = self._enter(envelope.start_frame)
         if self._exhausted:
             raise EnvelopeRefused(f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from")
-        parcel = self._fill(envelope, video)
         self._outstanding.append(Outstanding(envelope, (), real, begun))
-        return parcel
+        return Decision(envelope=envelope, video=video)
 
     def mend(self, parcel: Parcel) -> Parcel:
         """A planned chunk for a generator that has lost all it knew of the session: prompt and window come along."""

@@ -35,7 +35,7 @@ from millstream.core.controls import (
 )
 from millstream.core.envelope import Envelope, recompute_calls
 from millstream.core.errors import ControlError
-from millstream.core.schedule import noise_levels, start_at
+from millstream.core.schedule import start_at
 
 MAX_WAITING = 256
 
@@ -229,7 +229,7 @@ class Timeline:
         pending, self._pending = self._pending, _Pending(init_cache=False, reset_kv=False, reset_cross=False)
         anchored = self.config.anchor != "off"
         context = context_indices if self.start_frame > 0 and (pending.recompute or anchored) else ()
-        levels = noise_levels(self.steps, shift=self.config.shift, warp=self.config.warp)
+        levels = self.config.noise_levels(self.steps)
         steps = levels if noise_scale is None else start_at(levels, noise_scale)
         frames, commit = self.config.frames_per_chunk, not anchored
         envelope = Envelope(
@@ -272,6 +272,8 @@ class Timeline:
             raise ControlError(f"{MAX_WAITING} controls are waiting already; wait for their receipts")
         if isinstance(control, SetWindow):
             check_window(control.window, control.sink, self.config.frames_per_chunk)
+        if isinstance(control, SetSteps):
+            check_steps(self.config.noise_levels(control.steps))  # what is above 0 may stand for a level that is not
         if isinstance(control, SetNoiseScale) and not self.has_input:
             raise ControlError("noise_scale acts on an input video and this session has none")
 

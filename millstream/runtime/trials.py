@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 
 from millstream.core.config import StreamConfig
 from millstream.runtime.admission import Admission
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import Engine
+from millstream.runtime.flights import Landing, Planned
+from millstream.runtime.pipeline import ChunkPipeline, raise_failure
 from millstream.runtime.seats import geometry
 
 log = logging.getLogger(__name__)
@@ -59,10 +61,19 @@ class Trials:
 
     def _measure(self, config: StreamConfig) -> None:
         """Chunk times of a configuration with its window full, and everything that only first chunks pay for."""
-        with self._engine.session("warm up", config=config) as session:
-            self._engine.warm_up(session)
+        engine, one_offs = self._engine, 0
+
+        def shown(landing: Landing, chunk: Chunk) -> None:
+            if engine.one_offs == one_offs:
+                self._admission.times.add(geometry(engine.spec, config), landing.chunk_s)
+
+        pipeline = ChunkPipeline(
+            engine.transport.post, engine.depths, engine.parts.stopwatch, shown=shown, failed=raise_failure
+        )
+        with engine.session("warm up", config=config) as session:
+            engine.warm_up(session)
             for _ in range(MEASURED_CHUNKS):
-                begun, repairs = time.monotonic(), self._engine.repairs
-                next(session.stream(chunks=1))
-                if self._engine.repairs == repairs:
-                    self._admission.times.add(geometry(self._engine.spec, config), time.monotonic() - begun)
+                decision, one_offs = session.decide(), engine.one_offs
+                assert decision is not None, "nothing stops a session that nobody steers"
+                pipeline.turn([Planned(session, decision)])
+                pipeline.show()

@@ -49,7 +49,7 @@ class HubLimits:
     max_sessions: int = 64
     """Of one client, whether they run, wait or stand still; all clients together may have an eighth more."""
     abandon_s: float = 120.0
-    """A session that nobody watches for so long is ended, unless it is being recorded."""
+    """A session that nobody watches for so long, and whose recording takes nothing, is ended."""
     leave_line_s: float = 10.0
     """One that waits in line and has nobody at it loses its place after so long."""
     threads: int = 2
@@ -296,8 +296,8 @@ class Hub:
         for station in list(self.stations.values()):
             never_began = isinstance(station.state, Waiting) and station.last_info is None
             patience = self.limits.leave_line_s if never_began else self.limits.abandon_s
-            abandoned = not station.viewers and station.tape is None
-            if abandoned and now - station.left_at > patience:
+            of_use_at = station.left_at if station.tape is None else max(station.left_at, station.tape.recording.fed_at)
+            if not station.viewers and now - of_use_at > patience:
                 self.service.end(station.session_id, f"nobody watched it for {patience:g} s")
 
 

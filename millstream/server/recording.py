@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class Recording:
         self.left_out = 0
         self.broken = False
         """Whether it had frames that could not be written."""
+        self.fed_at = time.monotonic()
+        """When it last took frames."""
         self._max_seconds = max_seconds
         self._taken_s = 0.0
         self._writer = VideoWriter(path, fps=fps, growing=True)
@@ -64,6 +67,7 @@ class Recording:
             self.left_out += 1
             return
         self._taken_s += lasts_s
+        self.fed_at = time.monotonic()
         self._line.put_nowait((frames_THW3, fps))
 
     async def finish(self) -> Recorded:

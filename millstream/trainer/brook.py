@@ -22,7 +22,6 @@ from millstream.core.config import SPATIAL_STRIDE, BrookTextConfig, BrookVAEConf
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
-from millstream.core.schedule import noise_levels
 from millstream.models.brook.bundle import BrookParts, save_bundle
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
@@ -169,7 +168,7 @@ class BrookRun:
     @property
     def _levels(self) -> tuple[float, ...]:
         stream = self.spec.stream
-        return noise_levels(stream.steps, shift=stream.shift, warp=stream.warp)
+        return stream.noise_levels(stream.steps)
 
     def _adopt(self, stage: StagePlan, weights: dict[str, Tensor]) -> None:
         if stage.method == "vae":

@@ -20,6 +20,7 @@ from millstream.runtime.engine import Engine
 from millstream.runtime.generator import Commits
 from millstream.runtime.session import Session
 from tests.unit.models_for_tests import relative_error
+from tests.unit.rounds import make_together
 
 SMALL = dict(height=32, width=48, window=6)
 CHUNKS = 50
@@ -66,10 +67,8 @@ def together(here: Engine, chunks: int = 3) -> Tensor:
     next(sessions[1].stream(1))  # one is a chunk ahead: other frames, a fuller ring
     found = []
     for _ in range(chunks):
-        deliveries, _ = here.submit_together([session.prepare(session.decide()) for session in sessions])
-        for session, delivery in zip(sessions, deliveries, strict=True):
-            session.accept(delivery)
-            found.append(newest(session))
+        make_together(here, sessions)
+        found += [newest(session) for session in sessions]
     return torch.cat(found)
 
 

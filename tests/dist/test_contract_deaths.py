@@ -18,6 +18,7 @@ from torch import Tensor
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import EnvelopeRefused
 from millstream.core.topology import Topology
+from millstream.runtime.depths import ONE_AT_A_TIME
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Journal, JournalWriter, read_journal
 from millstream.runtime.session import Session
@@ -112,11 +113,7 @@ def test_om_14_past_the_window_a_recovery_is_a_recompute_at_that_chunk_and_repla
 def followed(engine: Engine, journal: Journal) -> list[Tensor]:
     """The latents of a journal's chunks, made again."""
     session = engine.session("sea", config=journal.header.config)
-    found = []
-    for line in journal.chunks:
-        assert session.submit(session.follow(line.envelope)) is not None
-        found.append(newest(session))
-    return found
+    return [newest(session) for _ in engine.stream(session, depths=ONE_AT_A_TIME).follow(journal.chunks)]
 
 
 @pytest.mark.parametrize("topology", ["local", "front+1", "front+tp2", "front+sp2", "front+pp2"])

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.commands.bench_overlap import Measured, OverlapRequest, Setting, measure, settings
 from millstream.core.overlap import GATE, LEFT_OUT
-from millstream.runtime.overlap import Depths
+from millstream.runtime.depths import Depths
 
 QUICK = OverlapRequest(stage0_ms=600, stage1_ms=800, scale=0.02, chunks=LEFT_OUT + 6)
 CLEAR = OverlapRequest(stage0_ms=600, stage1_ms=800, scale=0.1, chunks=LEFT_OUT + 8)

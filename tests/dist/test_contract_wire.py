@@ -96,7 +96,7 @@ def test_om_07_a_refused_envelope_is_answered_and_ends_its_session_only(
             rude.accept(engine.transport.submit(strange))
         monkeypatch.undo()
         with pytest.raises(EnvelopeRefused, match="finds no cache here"):
-            rude.submit(planned(rude))
+            rude.accept(engine.transport.submit(planned(rude)))
         assert [chunk.index for chunk in calm.stream(2)] == [1, 2]
 
 
@@ -161,7 +161,7 @@ def test_a_prompt_travels_once(engine: Engine) -> None:
         assert parcel.conditioning is not None
         (sent,) = mesh_of(engine).link._known.copy().strip([parcel])
         assert sent.conditioning is None
-        assert other.submit(parcel) is not None
+        assert other.accept(engine.transport.submit(parcel)) is not None
 
 
 def test_what_a_session_held_is_given_back(engine: Engine) -> None:

@@ -17,6 +17,7 @@ from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows
 from tests.dist.ranks import run_ranks
 from tests.dist.streams import SMALL, engine, newest, spread_engine, stays_with_local, steered_on
 from tests.unit.models_for_tests import dit, relative_error
+from tests.unit.rounds import make_together
 
 PROMPTS = ("sea", "hills", "a city at night")
 
@@ -55,10 +56,7 @@ def three_sessions(here: object, chunks: int) -> torch.Tensor:
     sessions[2] = here.session(PROMPTS[2], seed=9, height=48, width=48, steps=(1000, 700, 300), window=6)
     found = []
     for _ in range(chunks):
-        parcels = [session.prepare(session.decide()) for session in sessions]
-        deliveries, _ = here.submit_together(parcels)
-        for session, delivery in zip(sessions, deliveries, strict=True):
-            session.accept(delivery)
+        make_together(here, sessions, alike=False)
         found.append(torch.cat([newest(session).flatten() for session in sessions]))
     return torch.stack(found)
 
@@ -127,9 +125,7 @@ def pipeline_with_slow_blocks(rank: int, name: str) -> tuple | None:
         sessions = [here.session(prompt, **SMALL) for prompt in PROMPTS[:count]]
         begun = time.perf_counter()
         for _ in range(3):
-            deliveries, _ = here.submit_together([session.prepare(session.decide()) for session in sessions])
-            for session, delivery in zip(sessions, deliveries, strict=True):
-                session.accept(delivery)
+            make_together(here, sessions)
         taken.append(time.perf_counter() - begun)
     return tuple(taken)
 

@@ -15,11 +15,10 @@ from millstream.runtime.board import Meeting
 from millstream.runtime.engine import Engine
 from millstream.runtime.generator import Generator
 from millstream.runtime.journal import JournalWriter, read_journal
-from millstream.runtime.mesh_batch import MeshBatch
 from millstream.runtime.mesh_config import MeshConfig
 from millstream.runtime.rank import run_rank
 from millstream.runtime.recovery import MeshTransport
-from millstream.runtime.staggered_stream import staggered_stream
+from millstream.runtime.staggered import MeshBatch, staggered_stream
 from millstream.runtime.stopwatch import Stopwatch
 from tests.dist.meshes import MODEL, mesh_engine
 from tests.dist.streams import newest
@@ -42,7 +41,7 @@ def latents(engine: Engine, depth: int, controls: dict[int, AnyControl] | None =
     with engine.session("sea", **STREAM) as session:
         for chunk, control in (controls or {}).items():
             session.control(control, at_chunk=chunk)
-        stream = staggered_stream(engine, session, depth=depth).stream(9 + 12 * (chunks - 1))
+        stream = staggered_stream(engine, session, depth=depth).stream(num_frames=9 + 12 * (chunks - 1))
         return [newest(session) for _ in stream]
 
 
@@ -93,7 +92,7 @@ def test_a_rank_that_dies_costs_a_stall_and_the_staggered_chunks_begin_again(tmp
         header = engine.journal_header(config, "s", stream_batch=2)
         with JournalWriter(tmp_path / "run.jsonl", header) as journal:
             session, found = engine.session("sea", config=config, session_id="s", journal=journal), []
-            for chunk in staggered_stream(engine, session, depth=2).stream(FRAMES):
+            for chunk in staggered_stream(engine, session, depth=2).stream(num_frames=FRAMES):
                 found.append(newest(session))
                 if chunk.index == 3:
                     kill(engine, rank=2)
@@ -119,11 +118,11 @@ def test_a_staggered_chunk_that_is_refused_ends_its_session_after_those_before_i
         session = engine.session("sea", **STREAM)
         batch, done = MeshBatch(transport, session.id, depth=2), []
         for _ in range(2):
-            done += batch.push(session.plan_chunk())
+            done += batch.post([session.plan_chunk()]).result()
         bad = session.plan_chunk()
         skipped = msgspec.structs.replace(bad.envelope, start_frame=bad.envelope.start_frame + 3)
-        done += batch.push(type(bad)(envelope=skipped, latents_in=bad.latents_in))
-        done += batch.flush()
+        done += batch.post([type(bad)(envelope=skipped, latents_in=bad.latents_in)]).result()
+        done += batch.flush().result()
         assert [(delivery.result.chunk_index, delivery.result.ok) for delivery in done] == [(0, True), (1, True), (2, False)]
         assert "starts at frame 9, its cache ends at 5" in done[2].result.error
         assert "finds no cache here" in transport.submit(session.plan_chunk()).result.error

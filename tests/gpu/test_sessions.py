@@ -19,11 +19,11 @@ from millstream.core.controls import Cut, SetPrompt, SetSteps, WeightedPrompt
 from millstream.runtime import snapshot
 from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.engine import Engine
-from millstream.runtime.generator import kinship
 from millstream.runtime.notices import Ended, Notice, Pictured
 from millstream.runtime.seats import OpenRequest
 from millstream.runtime.service import Service
 from millstream.runtime.session import Session
+from tests.unit.rounds import make_together
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
@@ -102,12 +102,7 @@ def test_sessions_that_share_model_calls_have_the_latents_they_have_alone(exact:
     alone = [exact.session(prompt, seed=number) for number, prompt in enumerate(PROMPTS)]
     together = [exact.session(prompt, seed=number) for number, prompt in enumerate(PROMPTS)]
     for _ in range(4):
-        decisions = [session.decide() for session in together]
-        assert len({kinship(decision.envelope) for decision in decisions if decision is not None}) == 1
-        parcels = [session.prepare(made) for session, made in zip(together, decisions, strict=True) if made is not None]
-        deliveries, share_ms = exact.submit_together(parcels)
-        for session, delivery in zip(together, deliveries, strict=True):
-            assert session.accept(delivery, shared_ms=share_ms) is not None
+        make_together(exact, together)
         for session, other in zip(together, alone, strict=True):
             digests(other, 1)
             assert relative_error(latents(session), latents(other)) < 1e-3

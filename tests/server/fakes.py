@@ -15,10 +15,10 @@ from millstream.core.errors import ControlError, Overloaded, UnknownSession
 from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
 from millstream.runtime.admission_types import AdmissionMetrics
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured
 from millstream.runtime.seats import OpenRequest
 from millstream.runtime.service import ServiceMetrics
-from millstream.runtime.session import Chunk
 from millstream.runtime.turns import SchedulerMetrics, SessionMetrics
 from millstream.server.hub import Hub, HubLimits, ModelCard
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
-from millstream.core.errors import Overloaded, UnknownSession
+from millstream.core.errors import Overloaded, UnknownSession, VideoError
 from millstream.core.messages import Ask
 from millstream.runtime.notices import Ended, Live, Waiting
 from millstream.server import hub as hubs
@@ -15,7 +16,7 @@ from millstream.server import station as stations
 from millstream.server.asking import open_asked
 from millstream.server.hub import Hub
 from millstream.server.outbox import Outbox, Picture
-from millstream.server.station import Station
+from millstream.server.station import Station, Tape
 from tests.server.fakes import TINY, FakeService, until
 from tests.server.hub_plays import SEA, items, pictures, with_hub
 
@@ -51,6 +52,37 @@ def test_a_session_that_nobody_watches_is_ended_after_a_while(monkeypatch: pytes
         assert list(hub.stations) == [kept.session_id]
 
     with_hub(play, abandon_s=0.1)
+
+
+def test_one_that_is_recorded_is_kept_while_its_recording_grows_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that stands still would be kept for ever, and its place with it."""
+    monkeypatch.setattr(hubs, "TICK_S", 0.01)
+
+    class FakeRecording:
+        broken = False
+
+        def __init__(self) -> None:
+            self.fed_at = time.monotonic()
+
+        def add(self, frames: object, fps: float) -> None:
+            self.fed_at = time.monotonic()
+
+        async def finish(self) -> None:
+            raise VideoError("nothing was written")
+
+    async def play(hub: Hub, service: FakeService) -> None:
+        grows, stands = (hub.open(SEA, TINY) for _ in range(2))
+        for station in (grows, stands):
+            station.tape = Tape("film", FakeRecording())  # type: ignore[arg-type]
+
+        def still_grows() -> bool:
+            service.picture(grows.session_id)
+            return stands.session_id not in hub.stations
+
+        await until(still_grows)
+        assert list(hub.stations) == [grows.session_id]
+
+    with_hub(play, abandon_s=0.5)
 
 
 def test_a_session_in_line_that_nobody_is_at_loses_its_place_soon(monkeypatch: pytest.MonkeyPatch) -> None:

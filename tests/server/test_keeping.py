@@ -205,8 +205,12 @@ def test_a_slow_disk_leaves_chunks_out_and_holds_nobody_up(tmp_path: Path) -> No
 
 def test_a_film_has_an_end(tmp_path: Path) -> None:
     async def play(recording: Recording, pool: ThreadPoolExecutor) -> None:
+        fed = []
         for _ in range(6):
             recording.add(frames(), 16.0)
+            fed.append(recording.fed_at)
+        assert fed[3] > fed[2] > fed[1] > fed[0]
+        assert fed[5] == fed[4] == fed[3], "what it does not take does not feed it"
 
     assert recorded(tmp_path / "clip.mp4", play, max_seconds=1.0) == Recorded(16, 2)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import Engine
 from millstream.runtime.notices import Ended, Notice, Pictured
-from millstream.runtime.session import Chunk
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.test_service import PATIENCE_S, Owner
 

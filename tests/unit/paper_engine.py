@@ -15,8 +15,10 @@ import torch
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.presets import find_model
+from millstream.core.trace import ChunkTiming
 from millstream.runtime.brake import Brake
-from millstream.runtime.session import Chunk, ChunkTiming
+from millstream.runtime.chunk import Chunk
+from millstream.runtime.depths import ONE_AT_A_TIME, Depths
 from millstream.runtime.timeline import Timeline
 
 
@@ -53,18 +55,18 @@ class PaperSession:
             return None
         first = self.timeline.start_frame
         envelope = self.timeline.plan(call_id=next(self._engine.calls), context_indices=())
-        self._engine.clock.now += self._engine.chunk_s
         planned = SimpleNamespace(
             envelope=envelope,
             receipts=self.timeline.take_receipts(),
             real_frames=pixel_frames(first, self.config.frames_per_chunk),
         )
-        return SimpleNamespace(envelope=envelope, planned=planned)
+        return SimpleNamespace(envelope=envelope, planned=planned, result=SimpleNamespace(call_id=envelope.call_id))
 
     def prepare(self, decision: Any) -> Any:
         if self._engine.fails:
             self._engine.fails = False
             raise RuntimeError(f"{self.id} failed")
+        self._engine.clock.now += self._engine.chunk_s
         return decision
 
     def receive(self, delivery: Any) -> Any:
@@ -87,7 +89,7 @@ class PaperSession:
 
     def stream(self, chunks: int) -> Iterator[Chunk]:
         for _ in range(chunks):
-            yield self.finish(self.decide())
+            yield self.finish(self.prepare(self.decide()))
 
     def __enter__(self) -> PaperSession:
         return self
@@ -109,12 +111,16 @@ class PaperEngine:
     spec: Any = field(default_factory=lambda: find_model("wan-tiny"))
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mesh: None = None
-    repairs: int = 0
+    one_offs: int = 0
     brake: Brake = field(default_factory=Brake)
     open_sessions: set[str] = field(default_factory=set)
     """With state anywhere."""
     parts: Any = field(default_factory=lambda: SimpleNamespace(stopwatch=SimpleNamespace(lap=lambda *_: Counter())))
     calls: Any = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def depths(self) -> Depths:
+        return ONE_AT_A_TIME
 
     @property
     def transport(self) -> Any:

@@ -18,7 +18,7 @@ from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSeed, Set
 from millstream.core.errors import EnvelopeRefused, JournalError
 from millstream.core.speed import Speed
 from millstream.runtime.engine import Engine
-from millstream.runtime.journal import JournalWriter, read_journal
+from millstream.runtime.journal import ChunkLine, JournalWriter, read_journal
 from millstream.runtime.replay import differences, replay
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.test_session import moving_square
@@ -53,7 +53,7 @@ FILL = """
 import resource, sys
 from pathlib import Path
 from millstream.core.errors import JournalError
-from millstream.runtime.journal import JournalWriter, read_journal
+from millstream.runtime.journal import ChunkLine, JournalWriter, read_journal
 
 whole = read_journal(Path(sys.argv[1]))
 for limit in map(int, sys.argv[3:]):
@@ -136,22 +136,21 @@ def test_a_restyled_video_replays_from_its_input(tmp_path: Path) -> None:
         frames=moving_square(9 + 12 * 4, 2),
         session_id="again",
     )
-    assert [session.submit(session.follow(_renamed(line.envelope))).digest for line in journal.chunks] == digests
+    assert [chunk.digest for chunk in tiny_engine().stream(session).follow(map(_renamed, journal.chunks))] == digests
 
 
 def test_an_input_that_ends_too_early_is_refused_rather_than_made_up(tmp_path: Path) -> None:
     record(tmp_path / "run.jsonl", 3, with_input=True)
     journal = read_journal(tmp_path / "run.jsonl")
     session = tiny_engine().session("sea", config=journal.header.config, frames=moving_square(9, 2), session_id="again")
-    session.submit(session.follow(_renamed(journal.chunks[0].envelope)))
+    chunks = tiny_engine().stream(session).follow(map(_renamed, journal.chunks))
+    assert next(chunks).index == 0
     with pytest.raises(EnvelopeRefused, match="ends before chunk 1"):
-        session.follow(_renamed(journal.chunks[1].envelope))
+        next(chunks)
 
 
-def _renamed(envelope: object) -> object:
-    import msgspec
-
-    return msgspec.structs.replace(envelope, session_id="again")
+def _renamed(line: ChunkLine) -> ChunkLine:
+    return msgspec.structs.replace(line, envelope=msgspec.structs.replace(line.envelope, session_id="again"))
 
 
 @pytest.mark.parametrize("lost", [1, 5, 200])

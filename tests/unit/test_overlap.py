@@ -14,8 +14,9 @@ from torch import Tensor
 from millstream.core.controls import Cut, Pause, SetPrompt
 from millstream.core.errors import ConfigError
 from millstream.core.overlap import LEFT_OUT, ChunkPace, overlap_of
-from millstream.runtime.overlap import QUEUED, Depths, OverlappedStream
+from millstream.runtime.depths import QUEUED, Depths
 from millstream.runtime.session import Session
+from millstream.runtime.stream import Stream
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.models_for_tests import tiny_engine
 
@@ -108,7 +109,7 @@ def traced(session: Session, depths: Depths, chunks: int) -> Trace:
     session.finish = shown  # type: ignore[method-assign]
     if depths.shares_device:
         session.decode_all = queued  # type: ignore[method-assign]
-    for _ in OverlappedStream(session, trace, depths).stream(chunks):
+    for _ in Stream(session, trace.post, depths, tiny_engine().parts.stopwatch).stream(chunks):
         pass
     return trace
 
@@ -136,7 +137,7 @@ def test_pictures_are_queued_before_anybody_looks_at_the_latents_unless_chunks_a
         return receive(delivery)
 
     session.receive = received  # type: ignore[method-assign]
-    assert len(list(OverlappedStream(session, engine.transport, QUEUED).stream(3))) == 3
+    assert len(list(engine.stream(session, depths=QUEUED).stream(3))) == 3
     assert found == decoded
 
 
@@ -164,7 +165,7 @@ def test_whatever_overlaps_the_stream_is_the_same(changes: dict[str, Any], depth
 
     plain = list(session().stream(8))
     engine = tiny_engine()
-    overlapped = list(OverlappedStream(session(), engine.transport, depths).stream(8))
+    overlapped = list(engine.stream(session(), depths=depths).stream(8))
     assert [chunk.digest for chunk in overlapped] == [chunk.digest for chunk in plain]
     assert all((one.frames == other.frames).all() for one, other in zip(plain, overlapped, strict=True))
     assert [chunk.receipts for chunk in overlapped] == [chunk.receipts for chunk in plain]
@@ -173,7 +174,8 @@ def test_whatever_overlaps_the_stream_is_the_same(changes: dict[str, Any], depth
 def test_a_pause_ends_the_stream_once_everything_under_way_is_shown() -> None:
     session = tiny_engine().session("sea", **SMALL)
     session.control(Pause(), at_chunk=4)
-    assert [chunk.index for chunk in OverlappedStream(session, Trace()).stream()] == [0, 1, 2, 3]
+    stream = Stream(session, Trace().post, Depths(), tiny_engine().parts.stopwatch)
+    assert [chunk.index for chunk in stream.stream()] == [0, 1, 2, 3]
 
 
 def test_queues_without_a_place_are_refused() -> None:

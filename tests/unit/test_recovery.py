@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,8 +18,9 @@ from millstream.runtime import recovery
 from millstream.runtime.hang_report import KEPT_REPORTS, describe_rank, write_report
 from millstream.runtime.link import Answer
 from millstream.runtime.mesh import refused
-from millstream.runtime.mesh_batch import MeshBatch
+from millstream.runtime.ports import Posted
 from millstream.runtime.recovery import MAX_KILLED, MAX_LOSSES, MeshTransport
+from millstream.runtime.staggered import MeshBatch
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.test_wire import envelope
 
@@ -266,15 +268,29 @@ class StaggeringLink(FakeLink):
         return future
 
 
+def staggered(made: MeshTransport, session_id: str, *, calls: int, depth: int) -> list[int]:
+    """Calls in the order of their results, each message sent before the answer of the one before is taken."""
+    batch = MeshBatch(made, session_id, depth)
+    flights = deque[Posted]()
+    found = list[int]()
+
+    def land(left: int) -> None:
+        while len(flights) > left:
+            found.extend(delivery.result.call_id for delivery in flights.popleft().result())
+
+    for call in range(1, calls + 1):
+        flights.append(batch.post([parcel("a", call, under_way=depth, window=9)]))
+        land(1)
+    flights.append(batch.flush())
+    land(0)
+    return found
+
+
 @pytest.mark.parametrize("dies_at", [2, 3, 4])
 def test_staggered_chunks_that_were_answered_for_and_not_done_begin_again_and_each_comes_once(dies_at: int) -> None:
     made, (_, second) = transport(StaggeringLink(dies_at=frozenset({dies_at})), StaggeringLink())
     made.watch(session := FakeSession("a"))
-    batch, shown = MeshBatch(made, session.id, depth=2), []
-    for call in range(1, 5):
-        shown += [delivery.result.call_id for delivery in batch.push(parcel("a", call, under_way=2, window=9))]
-    shown += [delivery.result.call_id for delivery in batch.flush()]
-    assert shown == [1, 2, 3, 4]
+    assert staggered(made, session.id, calls=4, depth=2) == [1, 2, 3, 4]
     resent = [each for posted in second.link.posted for each in posted]
     assert [each.call_id for each in resent] == list(range(dies_at - 1, 5)), "one had been answered for, and was not done"
     assert [each.init_cache for each in resent] == [True] + [False] * (len(resent) - 1)
@@ -292,10 +308,7 @@ def test_a_mesh_that_is_lost_in_a_flush_is_given_the_chunks_and_told_to_flush_ag
 
     made, (_, second) = transport(DiesFlushing(), StaggeringLink())
     made.watch(session := FakeSession("a"))
-    batch = MeshBatch(made, session.id, depth=3)
-    shown = [each.result.call_id for call in (1, 2) for each in batch.push(parcel("a", call, under_way=3, window=9))]
-    shown += [each.result.call_id for each in batch.flush()]
-    assert shown == [1, 2]
+    assert staggered(made, session.id, calls=2, depth=3) == [1, 2]
     assert [each.call_id for posted in second.link.posted for each in posted] == [2]
     assert second.link.told == [("CHECK", ""), ("FLUSH", "a")]
 

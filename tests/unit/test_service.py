@@ -17,13 +17,14 @@ from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps, St
 from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
 from millstream.runtime.admission_types import AdmissionConfig, Admitted, Queued
 from millstream.runtime.batching import BatchTimes
+from millstream.runtime.chunk import Decision
 from millstream.runtime.chunk_times import ChunkTimes
 from millstream.runtime.engine import Engine
 from millstream.runtime.live_feed import CAPACITY, LiveFeed
 from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured, Waiting
 from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
-from millstream.runtime.session import Decision, Session
+from millstream.runtime.session import Session
 
 BYTES = 1000
 PATIENCE_S = 20.0

@@ -18,14 +18,14 @@ from millstream.core.controls import AnyControl, Cut, Pause, Resume, SetPrompt, 
 from millstream.core.errors import EnvelopeRefused
 from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.batching import BatchTimes
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import Engine
-from millstream.runtime.flights import Begun, Landing
 from millstream.runtime.journal import JournalWriter, read_journal
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Applied, Pictured
 from millstream.runtime.seats import OpenRequest, geometry
 from millstream.runtime.service import Service
-from millstream.runtime.session import Chunk, Session
+from millstream.runtime.session import Session
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.fake_mesh import FakeMesh, Viewer
 from tests.unit.test_service import BYTES, PATIENCE_S, request
@@ -374,18 +374,6 @@ def test_a_viewer_who_waits_for_pictures_is_told_how_long_though_the_latents_wer
     assert 0.05 < third.lateness_s < PATIENCE_S, "two chunks play 0.525 s, the third's pictures take longer"
 
 
-def test_a_chunk_takes_as_long_as_the_longer_of_generator_and_pictures() -> None:
-    def chunk_s(turn_s: float, front_s: float, together: int = 1) -> float:
-        turn = Begun(at=0.0, repairs=0)
-        landing = Landing(seat=None, session=None, arrived=None, begun=turn, together=together, front_s=front_s)  # type: ignore[arg-type]
-        landing.turn_s = turn_s
-        return landing.chunk_s
-
-    assert chunk_s(turn_s=0.8, front_s=0.2) == 0.8
-    assert chunk_s(turn_s=0.3, front_s=0.5) == 0.5, "pictures are what holds it up, even if nobody waited for these"
-    assert chunk_s(turn_s=0.8, front_s=0.2, together=4) == 0.2
-
-
 def test_a_turn_in_which_the_mesh_was_mended_teaches_nobody_how_long_a_chunk_takes(
     engine: Engine, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,7 +385,7 @@ def test_a_turn_in_which_the_mesh_was_mended_teaches_nobody_how_long_a_chunk_tak
         return delivery
 
     mesh.answer = mended
-    monkeypatch.setattr(Engine, "repairs", property(lambda _: len(repairs)))
+    monkeypatch.setattr(Engine, "one_offs", property(lambda _: len(repairs)))
     with serving(engine) as service:
         places = service.places
         arrived = places.scheduler.arrived

@@ -11,7 +11,8 @@ import torch
 
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSeed, SetSteps, SetWindow, Stop
 from millstream.core.errors import ConfigError, EnvelopeRefused, PromptError
-from millstream.runtime.session import Chunk, Session
+from millstream.runtime.chunk import Chunk
+from millstream.runtime.session import Session
 from tests.unit.models_for_tests import tiny_engine
 
 SMALL = dict(height=32, width=48)
@@ -244,7 +245,7 @@ def test_latents_that_are_not_finite_are_never_decoded() -> None:
     parcel = session.plan_chunk()
     broken = replace(parcel, latents_in=parcel.latents_in.clone().fill_(float("nan")))
     with pytest.raises(EnvelopeRefused, match="not finite"):
-        session.submit(broken)
+        session.accept(engine.transport.submit(broken))
 
 
 @pytest.mark.parametrize("prompt", ["", "   \n", "x" * 100_000])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from millstream.runtime.journal import read_journal
-from millstream.runtime.staggered_stream import staggered_stream
+from millstream.runtime.staggered import staggered_stream
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.test_cli import TINY, frames_of, millstream
 

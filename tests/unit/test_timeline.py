@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from millstream.core.config import StreamConfig
@@ -221,6 +221,7 @@ def test_a_control_for_a_planned_chunk_is_refused() -> None:
         (SetPrompt(prompt="x", mode="blend", chunks=0), ControlError),
         (SetSteps(steps=(500, 1000)), ConfigError),
         (SetSteps(steps=()), ConfigError),
+        (SetSteps(steps=(1000, 5e-324)), ConfigError),
         (SetSeed(seed=-1), ConfigError),
         (SetNoiseScale(noise_scale=float("nan")), ConfigError),
         (SetWindow(window=4, sink=2), ConfigError),
@@ -292,6 +293,21 @@ def test_whatever_is_asked_every_envelope_is_valid_and_every_control_is_answered
         assert (envelope.start_frame == 0) == (envelope.cache_epoch > epochs[-1] or envelope.chunk_index == 0)
         epochs.append(envelope.cache_epoch)
     assert sorted(applied) == sorted(ids)
+
+
+levels = st.floats(0, 1000, exclude_min=True)
+
+
+@given(st.lists(levels, min_size=1, max_size=4), st.floats(1e-3, 1e9), st.booleans(), st.floats(0, 1, exclude_min=True))
+def test_steps_that_were_taken_can_be_made(steps: list[float], shift: float, warp: bool, noise_scale: float) -> None:
+    """Arithmetic may bring two of them together, or one to 0: then they were not to be taken."""
+    try:
+        run = Run(shift=shift, warp=warp)
+        run.timeline.queue(SetSteps(steps=tuple(sorted(set(steps), reverse=True))))
+    except ConfigError:
+        reject()
+    assert run.timeline.absorb()
+    run.timeline.plan(call_id=1, context_indices=(), noise_scale=noise_scale).validate()
 
 
 def test_history_holds_the_sink_and_the_newest_frames_only() -> None:

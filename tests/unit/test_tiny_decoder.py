@@ -15,8 +15,8 @@ from millstream.core.errors import ConfigError, SnapshotError, WeightsError
 from millstream.core.presets import MODELS
 from millstream.models.wan.tiny_decoder import TinyDecoder, load_tiny_decoder
 from millstream.runtime import snapshot
+from millstream.runtime.chunk import Chunk
 from millstream.runtime.engine import Engine
-from millstream.runtime.session import Chunk
 from tests.unit.models_for_tests import SMALL, relative_error, tiny_engine
 
 WIDTHS = (16, 12, 8)

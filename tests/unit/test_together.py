@@ -6,22 +6,18 @@ import pytest
 import torch
 
 from millstream.core.controls import Cut, SetKVBias, SetPrompt
-from millstream.runtime.generator import kinship
 from millstream.runtime.session import Session
 from tests.unit.models_for_tests import relative_error, tiny_engine
+from tests.unit.rounds import make_together
 
 SMALL = dict(height=32, width=48)
 
 
 def advance(engine: object, sessions: list[Session]) -> list[torch.Tensor]:
     """The next chunk of all, together; returns their latents."""
-    decisions = [session.decide() for session in sessions]
-    assert len({kinship(decision.envelope) for decision in decisions}) == 1
-    parcels = [session.prepare(decision) for session, decision in zip(sessions, decisions, strict=True)]
-    deliveries, share_ms = engine.submit_together(parcels)
-    for session, delivery in zip(sessions, deliveries, strict=True):
-        chunk = session.accept(delivery, shared_ms=share_ms)
-        assert chunk.timing.phases_ms["step"] == share_ms["step"] > 0
+    first, *others = [chunk.timing.phases_ms["step"] for chunk in make_together(engine, sessions)]
+    assert others == [first] * len(others)
+    assert first > 0
     return [newest(session) for session in sessions]
 
 

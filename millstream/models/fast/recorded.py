@@ -85,17 +85,23 @@ class Recording:
 
 
 class GraphRecorder:
-    """Records on one CUDA device, into one pool."""
+    """Records on one CUDA device, into one pool. In the middle of somebody's stream, so not as `torch.cuda.graph` does it: that
+    waits for the device and first has everything given back that is free."""
 
     def __init__(self, device: torch.device, *, zero_words: bool = True) -> None:
         """`zero_words` by kernels; or as whoever is recorded does it."""
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
         self._words = WordZeroer.on(device) if zero_words else None
 
     def __call__(self, run: Run) -> Run:
         graph = torch.cuda.CUDAGraph(keep_graph=self._words is not None)
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            run()
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
         if self._words is not None:
             self._words.change(graph.raw_cuda_graph())
             graph.instantiate()
@@ -105,6 +111,7 @@ class GraphRecorder:
 class RecordedStack(FastStack):
     def __init__(self, plain: BlockStack, speed: Speed, record: Record) -> None:
         super().__init__(plain, speed)
+        self.num_recorded = 0
         self._record = record
         self._recordings: OrderedDict[Hashable, Recording] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
@@ -147,6 +154,7 @@ class RecordedStack(FastStack):
     def _made(self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], told: CrossKV) -> Recording:
         x, levels, views = x_BFTD.clone(), levels_BF6D.clone(), [RingView(ring) for ring in rings]
         body = self.walk if kind == "step" else self.walk_to_keys
+        self.num_recorded += 1
         return Recording(x, levels, views, self._record(lambda: body(x, levels, views, told)))
 
     def _comes_often(self, kind: str, key: Hashable) -> bool:

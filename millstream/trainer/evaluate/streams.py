@@ -18,7 +18,6 @@ from torch import Tensor
 from millstream.core.config import TEMPORAL_STRIDE, StreamConfig
 from millstream.core.controls import Switch, WeightedPrompt, normalise
 from millstream.core.errors import ConfigError
-from millstream.core.schedule import noise_levels
 from millstream.models import sampler
 from millstream.models.carry import VAEState
 from millstream.models.dit import CrossKV
@@ -76,7 +75,7 @@ class BatchStream:
         self.config = config
         self._model, self._prompts, self._switch = model, list(prompts), switch
         self._seeds_B = torch.tensor(list(seeds), dtype=torch.int64, device=model.device)
-        self._levels = noise_levels(config.steps, shift=config.shift, warp=config.warp)
+        self._levels = config.noise_levels(config.steps)
         shape = RingShape.of(model.spec.dit, config, batch=len(seeds))
         self._ring = KVRing(shape, device=model.device, dtype=model.dtype)
         self._cross = self._read(self._prompts)
