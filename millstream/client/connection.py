@@ -87,8 +87,12 @@ class Connection:
 
 def stream_address(url: str) -> str:
     """Where the socket is, of a server at an address such as it prints."""
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in SCHEMES and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        whole = False
+    if not whole:
         raise ConfigError(f"the address must look like http://127.0.0.1:8000, got {url!r}")
     return f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/stream"
 

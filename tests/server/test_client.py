@@ -170,12 +170,16 @@ def test_a_key_is_brought_and_without_it_the_servers_line_is_told(locked: Servin
         assert client.hello.model == "wan-tiny"
 
 
-def test_nobody_there_and_no_address_are_said_in_one_line() -> None:
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port", "http://[::1"])
+def test_what_is_no_address_is_said_in_one_line(url: str) -> None:
+    with pytest.raises(ClientError, match="must look like"), connect(url):
+        pass
+
+
+def test_nobody_there_is_said_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(ClientError, match=f"no connection to ws://127.0.0.1:{port}"), connect(f"ws://127.0.0.1:{port}"):
-        pass
-    with pytest.raises(ClientError, match="must look like"), connect("127.0.0.1:8000"):
         pass
 
 
