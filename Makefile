@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TOPOLOGY ?= local
 
-.PHONY: serve generate test check format clean
+.PHONY: serve generate test check format wheel clean
 
 serve: $(INSTALLED)  ## live streams on http://127.0.0.1:8000; TOPOLOGY=front+tp2 for several processes
 	$(BIN)/millstream serve --topology $(TOPOLOGY)
@@ -24,8 +24,12 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+wheel: $(INSTALLED)  ## dist/millstream-VERSION-py3-none-any.whl: all that serves Brook
+	rm -rf build dist  # what an earlier build left there would go into this one
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
 clean:
-	rm -rf .venv out build *.egg-info
+	rm -rf .venv out build dist *.egg-info
 
 # torch comes first and alone, pinned: otherwise the other packages may choose another build of it.
 $(INSTALLED): pyproject.toml constraints.txt

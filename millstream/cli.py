@@ -175,24 +175,26 @@ def convert(
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
-    """Say what hardware, backends, codecs and weights are here, and what is missing."""
-    from rich.console import Console
-    from rich.table import Table
+def doctor(
+    data: Annotated[Path, typer.Option(help="Folder that a server would keep things in.")] = Path("out/serve"),
+    port: Annotated[int, typer.Option(help="Where it would listen.", min=0, max=65535)] = 8000,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what software, hardware, codecs and weights are here, what is missing and how to get it.
 
+    Exits with 1 where something is missing that nothing works without.
+    """
     from millstream.commands import doctor as checks
 
     with plain_errors():
-        findings = checks.examine()
+        findings = checks.examine(data=data, port=port)
     if as_json:
         typer.echo(json.dumps(checks.as_json(findings), indent=2))
-        return
-    table = Table("", "what", "found", "what to do")
-    for finding in findings:
-        table.add_row(
-            "[green]ok[/]" if finding.ok else "[yellow]--[/]", f"{finding.area} {finding.name}", finding.found, finding.fix
-        )
-    Console().print(table)
+    else:
+        for finding in findings:
+            typer.echo(finding.line)
+    if not checks.is_fit(findings):
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from millstream.load.connection import check_loopback
+from millstream.load.loopback import check_loopback
 
 DIAL_S = 10.0
 SMALL_BUFFER_BYTES = 4096

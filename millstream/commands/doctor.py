@@ -1,135 +1,82 @@
-"""`millstream doctor`: what is here, what is missing, and how to get it."""
+"""`millstream doctor`: what is here, what is missing, and how to get it, a line each.
+
+Loads no torch by itself: where torch or a codec is missing or broken, that is what it has to say.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
-from dataclasses import asdict, dataclass, replace
-from importlib import metadata
-
-import torch
-from torch.backends import cuda as cuda_backends
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib import import_module, metadata
+from pathlib import Path
 
 from millstream import __version__
-from millstream.commands.memory import GIB, free_bytes
-from millstream.commands.paths import models_folder
-from millstream.core.config import VAEConfig
-from millstream.core.errors import WeightsError
-from millstream.core.presets import MODELS
-from millstream.models.dit import CausalDiT
-from millstream.models.weights.locate import locate
-from millstream.ops.precision import cpu_has_bfloat16
-from millstream.parallel.compiled import explain_blocks
-from millstream.server.video_encoders import available_codecs
+from millstream.commands.doctor_machine import examine_machine
+from millstream.commands.findings import Finding
+
+OLDEST_PYTHON = (3, 10)
+NEEDED = ("torch", "numpy", "safetensors", "msgspec", "transformers", "tokenizers", "av")
+SERVING = ("starlette", "uvicorn", "websockets", "aiortc", "pillow", "prometheus-client")
+"""What `serve` needs beside them."""
+LOOKS = {"torch": "millstream.commands.doctor_torch", "av": "millstream.commands.doctor_video"}
+"""Who looks closer, by the package it cannot do without."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """One thing looked at."""
-
-    area: str
-    name: str
-    found: str
-    ok: bool = True
-    fix: str = ""
+def examine(*, data: Path, port: int) -> list[Finding]:
+    """`data` and `port` are what a server would be given."""
+    packages = [*(check_package(name) for name in NEEDED), *(check_package(name, extra="serve") for name in SERVING)]
+    closer = [finding for name, module in LOOKS.items() for finding in look_closer(name, module)]
+    return [*_basics(sys.version_info[:3]), *packages, *examine_machine(data=data, port=port), *closer]
 
 
-def examine() -> list[Finding]:
-    return [*_software(), *_cpu(), *_gpus(), *_compiler(), *_codecs(), *_weights()]
+def is_fit(findings: Sequence[Finding]) -> bool:
+    """Whether all is there that Millstream cannot do without."""
+    return all(finding.ok or not finding.needed for finding in findings)
 
 
-def as_json(findings: list[Finding]) -> list[dict[str, object]]:
+def as_json(findings: Sequence[Finding]) -> list[dict[str, object]]:
     return [asdict(finding) for finding in findings]
 
 
-def _software() -> list[Finding]:
-    names = ("torch", "transformers", "safetensors", "msgspec", "av")
-    return [
-        Finding(area="software", name="python", found=platform.python_version()),
-        Finding(area="software", name="millstream", found=__version__),
-        *map(_package, names),
-    ]
-
-
-def _package(name: str) -> Finding:
+def check_package(name: str, *, extra: str = "", version_of: Callable[[str], str] = metadata.version) -> Finding:
+    """One of an extra is needed by who wants what the extra is for."""
     try:
-        return Finding(area="software", name=name, found=metadata.version(name))
+        return Finding(area="software", name=name, found=version_of(name))
     except metadata.PackageNotFoundError:
-        return Finding(area="software", name=name, found="not installed", ok=False, fix=f"pip install {name}")
+        fix = f"for `millstream {extra}`: pip install 'millstream[{extra}]'" if extra else f"pip install {name}"
+        return Finding(area="software", name=name, found="not installed", ok=False, needed=not extra, fix=fix)
 
 
-def _cpu() -> list[Finding]:
-    free = free_bytes(torch.device("cpu")) / GIB
-    quick = cpu_has_bfloat16()
-    return [
-        Finding(area="cpu", name="cores", found=f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"),
-        Finding(area="cpu", name="memory", found=f"{free:.1f} GiB free"),
-        Finding(
-            area="cpu",
-            name="bfloat16",
-            found="in hardware" if quick else "not in hardware",
-            ok=quick,
-            fix="" if quick else "float32 is used instead, at about half the speed or less",
-        ),
-    ]
-
-
-def _gpus() -> list[Finding]:
-    if not torch.cuda.is_available():
-        reason = "this build of torch has no CUDA" if torch.version.cuda is None else "no NVIDIA GPU or driver"
-        fix = "small models stream on the CPU; for a Wan model use a machine with an NVIDIA GPU and a CUDA build of torch"
-        return [Finding(area="gpu", name="cuda", found=reason, ok=False, fix=fix)]
-    devices = [
-        Finding(
-            area="gpu",
-            name=f"cuda:{index}",
-            found=f"{torch.cuda.get_device_name(index)}, {free_bytes(torch.device('cuda', index)) / GIB:.1f} GiB free",
-        )
-        for index in range(torch.cuda.device_count())
-    ]
-    cudnn = cuda_backends.cudnn_sdp_enabled() and torch.backends.cudnn.is_available()
-    attention = Finding(
-        area="gpu",
-        name="attention",
-        found="cuDNN" if cudnn else "flash",
-        ok=cudnn,
-        fix="" if cudnn else "install a torch build with cuDNN: attention is up to 1.6 times faster",
-    )
-    return [*devices, attention]
-
-
-def _compiler() -> list[Finding]:
-    """Whether this build of torch compiles the blocks whole; a graph break is named with the line it stands at."""
-    breaks = explain_blocks(CausalDiT(replace(MODELS["wan-tiny"].dit, layers=1)))
-    found = [
-        Finding(area="compiler", name="graph break", found=line, ok=False, fix="let the compiler see what that line does")
-        for line in breaks
-    ]
-    return found or [Finding(area="compiler", name="blocks", found="compile whole")]
-
-
-def _codecs() -> list[Finding]:
-    return [
-        Finding(area="video", name=name, found="yes" if there else "no", ok=there, fix="" if there else "reinstall av (PyAV)")
-        for name, there in available_codecs().items()
-    ]
-
-
-def _weights() -> list[Finding]:
-    return [_weights_of(name) for name in sorted(MODELS) if isinstance(MODELS[name].vae, VAEConfig)]
-
-
-def _weights_of(model: str) -> Finding:
-    folder = models_folder() / model
-    if not folder.is_dir():
-        fix = f"millstream convert SOURCE {folder}, or run it untrained with --weights random"
-        return Finding(area="weights", name=model, found="none", ok=False, fix=fix)
+def look_closer(package: str, module: str) -> list[Finding]:
+    """What `module` finds, or that its package is there and does not load. One that is not there was told already."""
     try:
-        files = locate([folder])
-    except WeightsError as error:
-        return Finding(area="weights", name=model, found="unreadable", ok=False, fix=str(error))
-    missing = [part for part in ("dit", "vae", "text", "tokenizer") if not getattr(files, part)]
-    if missing:
-        fix = f"convert the missing parts into {folder} as well"
-        return Finding(area="weights", name=model, found=f"{folder}, without {', '.join(missing)}", ok=False, fix=fix)
-    return Finding(area="weights", name=model, found=str(folder))
+        found: list[Finding] = import_module(module).examine()
+    except ModuleNotFoundError as error:
+        if error.name == package:
+            return []
+        return [_broken(package, error)]
+    except (ImportError, OSError) as error:  # such as a library that it is linked with
+        return [_broken(package, error)]
+    return found
+
+
+def _broken(package: str, error: Exception) -> Finding:
+    fix = f"pip install --force-reinstall {package}"
+    return Finding(area="software", name=package, found=f"does not load: {error}", ok=False, needed=True, fix=fix)
+
+
+def _basics(python: Sequence[int]) -> list[Finding]:
+    ok = tuple(python) >= OLDEST_PYTHON
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    return [
+        Finding(
+            area="software",
+            name="python",
+            found=".".join(map(str, python)),
+            ok=ok,
+            needed=True,
+            fix="" if ok else f"install Python {oldest} or newer",
+        ),
+        Finding(area="software", name="millstream", found=__version__),
+    ]

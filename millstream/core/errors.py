@@ -3,6 +3,8 @@
 Invariants are asserts, not these. The command line prints a `MillstreamError` without a traceback.
 """
 
+from typing import Any
+
 
 class MillstreamError(Exception):
     """Base of every error that a person can do something about."""
@@ -79,6 +81,15 @@ class UnknownSession(MillstreamError):
 
 class ProtocolBroken(MillstreamError):
     """A server that does not answer, goes away, or says what the protocol does not know."""
+
+
+class ClientError(MillstreamError):
+    """What a server refused or ended, in its own line, or that it cannot be reached. All that `millstream.client` raises."""
+
+    def __init__(self, message: str, *, code: str = "", offer: dict[str, Any] | None = None) -> None:
+        """`code` is of docs/protocol.md, empty where no server said it; `offer`, what it would accept instead."""
+        super().__init__(message)
+        self.code, self.offer = code, offer
 
 
 class LoadError(MillstreamError):

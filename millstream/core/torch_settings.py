@@ -5,17 +5,27 @@ For programs of this project; one that imports `millstream` decides for itself.
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import MutableMapping
 
+KERNEL = platform.release()
 
-def settle_torch(environment: MutableMapping[str, str]) -> None:
+
+def settle_torch(environment: MutableMapping[str, str], *, system: str = sys.platform, kernel: str = KERNEL) -> None:
     """Before torch is loaded.
 
-    CUDA's memory grows in place, so that what one kind of call leaves free another can use. cuDNN picks convolutions by its
-    second heuristic: a VAE's are up to half as quick again, and a shape still has one algorithm, hence the same bits. A lost
-    connection is said once, in our words.
+    CUDA's memory grows in place where it can, so that what one kind of call leaves free another can use. cuDNN picks
+    convolutions by its second heuristic: a VAE's are up to half as quick again, and a shape still has one algorithm, hence the
+    same bits. A lost connection is said once, in our words.
     """
-    if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # its name before it was every accelerator's
+    named = "PYTORCH_CUDA_ALLOC_CONF" in environment  # its name before it was every accelerator's
+    if not named and memory_grows_in_place(system, kernel):
         environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     environment.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+
+
+def memory_grows_in_place(system: str, kernel: str) -> bool:
+    """Whether CUDA's driver maps memory piece by piece: not on Windows, and not for a Linux inside of it (WSL)."""
+    return system == "linux" and "microsoft" not in kernel.lower()

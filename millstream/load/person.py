@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from millstream.client.connection import Connection
+from millstream.client.reading import Heard, Pictures
 from millstream.core.controls import AnyControl, Pause, Resume
 from millstream.core.errors import ProtocolBroken
 from millstream.core.examples import EXAMPLES
-from millstream.load.connection import Connection
-from millstream.load.messages import (
+from millstream.core.messages import (
     VERSION,
     Attach,
-    ChunkHeader,
-    Ended,
-    Error,
-    Heard,
+    End,
+    EndedMessage,
+    ErrorMessage,
     Hello,
-    Live,
-    Received,
+    LiveMessage,
+    ReceiptMessage,
     Start,
     Steer,
-    StopSession,
 )
+from millstream.load.loopback import open_here
 from millstream.load.record import Record
 from millstream.load.script import Act, Babble, Change, Doze, Leave, Rest, Temper, acts
 
@@ -57,7 +57,8 @@ class Person:
         self._visit = visit
         self._number = number
         self._session = ""
-        self._prompts: list[str] = []
+        self._prompts: Sequence[str] = ()
+        self._connection: Connection
         self._controls = 0
         self._pausing = ""
         """The id of the pause under way."""
@@ -94,11 +95,11 @@ class Person:
                 wait=False,
             )
         )
-        answer = await self._expect(lambda heard: isinstance(heard, (Live, Error, Ended)), "start")
-        if isinstance(answer, Error) and answer.code == "refused":
+        answer = await self._expect(lambda heard: isinstance(heard, (LiveMessage, ErrorMessage, EndedMessage)), "start")
+        if isinstance(answer, ErrorMessage) and answer.code == "refused":
             self.record.refused(answer.message, time.monotonic() - asked)
             return False
-        if not isinstance(answer, Live):
+        if not isinstance(answer, LiveMessage):
             raise ProtocolBroken(f"start was answered by {answer}")
         return True
 
@@ -148,24 +149,24 @@ class Person:
         self.record.reconnects += 1
         await self._connect()
         await self._connection.say(Attach(version=VERSION, session=self._session, formats=self._visit.temper.formats))
-        answer = await self._expect(lambda heard: isinstance(heard, (Live, Error, Ended)), "attach")
-        if not isinstance(answer, Live):
+        answer = await self._expect(lambda heard: isinstance(heard, (LiveMessage, ErrorMessage, EndedMessage)), "attach")
+        if not isinstance(answer, LiveMessage):
             raise ProtocolBroken(f"attach was answered by {answer}")
 
     async def _go(self) -> None:
         """The goodbye is not measured."""
         self.record.clock.halt(time.monotonic())
-        await self._connection.say(StopSession())
-        await self._expect(lambda heard: isinstance(heard, Ended), "stop")
+        await self._connection.say(End())
+        await self._expect(lambda heard: isinstance(heard, EndedMessage), "stop")
 
     async def _connect(self) -> None:
-        self._connection = await Connection.open(self._visit.url, small_buffers=self._visit.temper.small_buffers)
+        self._connection = await open_here(self._visit.url, small_buffers=self._visit.temper.small_buffers)
         await self._expect(lambda heard: isinstance(heard, Hello), "connection")
 
     async def _watch(self, until: float) -> None:
         while (heard := await self._connection.hear(until)) is not None:
             self._take(heard)
-            if isinstance(heard, Ended):
+            if isinstance(heard, EndedMessage):
                 raise ProtocolBroken(f"the session ended unasked: {heard.cause}, {heard.reason}")
 
     async def _expect(self, wanted: Callable[[Heard], bool], what: str) -> Heard:
@@ -173,7 +174,7 @@ class Person:
         patience = time.monotonic() + ANSWER_S
         while (heard := await self._connection.hear(patience)) is not None:
             if wanted(heard):
-                if not isinstance(heard, (Error, Ended)):
+                if not isinstance(heard, (ErrorMessage, EndedMessage)):
                     self._take(heard)
                 return heard
             self._take(heard)
@@ -181,15 +182,15 @@ class Person:
 
     def _take(self, heard: Heard) -> None:
         match heard:
-            case ChunkHeader():
-                self.record.chunk(heard, time.monotonic())
-            case Received(control_id=control_id, state="applied") if control_id == self._pausing:
+            case Pictures(header=header):
+                self.record.chunk(header, time.monotonic())
+            case ReceiptMessage(control_id=control_id, state="applied") if control_id == self._pausing:
                 self.record.clock.halt(time.monotonic())
-            case Error(code=code, message=message):
+            case ErrorMessage(code=code, message=message):
                 self.record.rebuked(f"{code}: {message}")
             case Hello(examples=examples):
                 self._prompts = examples
-            case Live(session=session, config=config):
+            case LiveMessage(session=session, config=config):
                 self._session = session
                 self.record.told_lead_s = config.get("lead_s")
             case _:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from millstream.load.messages import ChunkHeader
+from millstream.core.messages import ChunkHeader
 from millstream.load.playout import Playout
 from millstream.load.summary import Summary, summarise
 

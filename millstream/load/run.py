@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from millstream.core.config import MAX_FPS, MIN_FPS
 from millstream.core.errors import ConfigError, LoadError
-from millstream.load.connection import check_loopback
 from millstream.load.connects import ConnectsResult, connect_and_leave
 from millstream.load.host import Host, Usage, Watch, is_ready, serve
+from millstream.load.loopback import check_loopback
 from millstream.load.person import Person, Visit
 from millstream.load.record import PersonResult, Samples
 from millstream.load.script import temper

@@ -6,13 +6,15 @@ import time
 from types import TracebackType
 from typing import TypeVar
 
+from millstream.client.connection import Connection
+from millstream.client.reading import Pictures
 from millstream.core.errors import ProtocolBroken
 from millstream.core.examples import DEFAULT_PROMPT
-from millstream.load.connection import Connection
-from millstream.load.messages import VERSION, Attach, ChunkHeader, Ended, Error, Hello, Live, Start, StopSession
+from millstream.core.messages import VERSION, Attach, ChunkHeader, End, EndedMessage, ErrorMessage, Hello, LiveMessage, Start
+from millstream.load.loopback import open_here
 
 PATIENCE_S = 30.0
-Answer = TypeVar("Answer", Hello, Live, Ended, ChunkHeader)
+Answer = TypeVar("Answer", Hello, LiveMessage, EndedMessage, Pictures)
 
 
 class Visitor:
@@ -25,7 +27,7 @@ class Visitor:
         self._live = False
 
     async def __aenter__(self) -> Visitor:
-        self._connection = await Connection.open(self._url)
+        self._connection = await open_here(self._url)
         await self._hear(Hello)
         return self
 
@@ -34,8 +36,8 @@ class Visitor:
     ) -> None:
         try:
             if self._live and kind is None:
-                await self._connection.say(StopSession())
-                await self._hear(Ended)
+                await self._connection.say(End())
+                await self._hear(EndedMessage)
         finally:
             await self._connection.close()
 
@@ -60,7 +62,7 @@ class Visitor:
         await self._become_live()
 
     async def next_chunk(self) -> ChunkHeader:
-        return await self._hear(ChunkHeader)
+        return (await self._hear(Pictures)).header
 
     async def vanish(self) -> None:
         """Without a goodbye; the session is left standing."""
@@ -68,7 +70,7 @@ class Visitor:
         await self._connection.vanish()
 
     async def _become_live(self) -> str:
-        live = await self._hear(Live)
+        live = await self._hear(LiveMessage)
         self._live = True
         return live.session
 
@@ -77,9 +79,9 @@ class Visitor:
         while (heard := await self._connection.hear(patience)) is not None:
             if isinstance(heard, wanted):
                 return heard
-            if isinstance(heard, Error):
+            if isinstance(heard, ErrorMessage):
                 raise (Refused if heard.code == "refused" else ProtocolBroken)(f"{heard.code}: {heard.message}")
-            if isinstance(heard, Ended):
+            if isinstance(heard, EndedMessage):
                 raise ProtocolBroken(f"the session ended unasked: {heard.cause}, {heard.reason}")
         raise ProtocolBroken(f"no {wanted.__name__} within {PATIENCE_S:g} s")
 

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import msgspec
-
-from millstream.core.controls import AskedPrompt, weighed
+from millstream.core.controls import weighed
 from millstream.core.errors import ConfigError, PromptError
+from millstream.core.messages import Ask
 from millstream.runtime.engine import stream_config
 from millstream.runtime.rates import RateKind
 from millstream.server.hub import Hub
 from millstream.server.station import Station
-
-MAX_LEAD_S = 60.0
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new session. What is not said is as the model was made for."""
-
-    prompt: str = ""
-    prompts: tuple[AskedPrompt, ...] = ()
-    """Instead of one prompt: a mix."""
-    size: str | None = None
-    """HEIGHTxWIDTH"""
-    fps: float | Literal["auto"] | None = None
-    """Frames a second; "auto": what the device keeps, up to the rate the model was made for. None: as the server has it."""
-    strict: bool = False
-    """Whether to be refused rather than play slower than asked for."""
-    seed: int | None = None
-    steps: tuple[float, ...] | None = None
-    window: int | None = None
-    sink: int | None = None
-    noise_scale: float | None = None
-    lead_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_LEAD_S)] | None = None
-    """How far generation may be ahead of the viewer."""
-    input: bool = False
-    """Whether frames will be sent."""
-    wait: bool = False
-    """Whether to stand in line if there is no room."""
-    unattended: Literal["pause", "run"] = "pause"
-    """What it does while nobody watches."""
-    weight: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 1.0
-    """Below 1 it gives way to others: in line, and where there is not enough for all. Nobody can ask for more than anybody."""
 
 
 def open_asked(hub: Hub, ask: Ask, *, client: str = "") -> Station:

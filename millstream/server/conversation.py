@@ -14,27 +14,20 @@ from typing import Any, Literal
 
 from millstream.core.controls import Receipt
 from millstream.core.errors import MillstreamError, NotKept, Overloaded, UnknownFile, UnknownSession
-from millstream.runtime.notices import Applied, Ended, Live, Noted, Rated, Waiting
-from millstream.server.asking import open_asked
-from millstream.server.budgets import Client
-from millstream.server.camera import read_frame
-from millstream.server.encoding import Format
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits, TokenBucket
-from millstream.server.messages import (
+from millstream.core.messages import (
     AnyClientMessage,
     Attach,
     Code,
     End,
     EndedMessage,
     ErrorMessage,
+    Format,
     Hello,
     LiveMessage,
     NoteMessage,
     OpeningHeader,
     Ping,
     Pong,
-    ProtocolError,
     RateMessage,
     ReceiptMessage,
     Record,
@@ -48,13 +41,14 @@ from millstream.server.messages import (
     Steer,
     View,
     WaitingMessage,
-    choose_format,
-    decode,
-    defaults_of,
-    encode,
-    picture_bytes,
-    with_header,
 )
+from millstream.runtime.notices import Applied, Ended, Live, Noted, Rated, Waiting
+from millstream.server.asking import open_asked
+from millstream.server.budgets import Client
+from millstream.server.camera import read_frame
+from millstream.server.hub import Hub
+from millstream.server.limits import ClientLimits, TokenBucket
+from millstream.server.messages import ProtocolError, choose_format, decode, defaults_of, encode, picture_bytes, with_header
 from millstream.server.outbox import Outbox, Picture
 from millstream.server.station import OpeningBytes, Standing, Station, TapeLost, Viewer
 

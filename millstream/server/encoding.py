@@ -12,18 +12,16 @@ import itertools
 import struct
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Literal, cast, get_args
 
 import av
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from millstream.core.messages import Format
 from millstream.server.video_encoders import BT709, FILM_HZ
 from millstream.server.video_writer import MAX_RATE_DENOMINATOR
 
-Format = Literal["mp4", "webp", "jpeg", "raw"]
-FORMATS = cast(tuple[Format, ...], get_args(Format))
 Frames = NDArray[np.uint8]
 
 NOMINAL_FPS = 16

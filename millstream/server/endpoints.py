@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from millstream.core.errors import MillstreamError, NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.core.messages import ErrorAnswer, ErrorBody
 from millstream.server.bodies import json_response, read_json
 from millstream.server.budgets import Client, Clients
 from millstream.server.hub import Hub
@@ -46,15 +47,6 @@ class Desk:
     def asked_by(self, connection: HTTPConnection) -> Desk:
         """The same, for one request or socket."""
         return replace(self, client=self.clients.at(connection.client))
-
-
-class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    code: str
-    message: str
-
-
-class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    error: ErrorBody
 
 
 Handler = Callable[[Desk, Mapping[str, str], Any], Awaitable[Any]]

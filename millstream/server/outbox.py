@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millstream.core.controls import Receipt, WeightedPrompt
-from millstream.server.encoding import Format
+from millstream.core.messages import Format
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,10 +26,11 @@ from aiortc import (
 from aiortc.sdp import candidate_from_sdp
 
 from millstream.core.errors import ConfigError, Overloaded, UnknownSession
+from millstream.core.messages import ErrorMessage
 from millstream.server.channels import watch_connecting, watch_packets
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.messages import ErrorMessage, ProtocolError
+from millstream.server.messages import ProtocolError
 from millstream.server.offers import MAX_CANDIDATES, checked_offer
 from millstream.server.outbox import ClientGone, Outbox, Picture
 from millstream.server.shares import Quota

@@ -15,12 +15,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.messages import MAX_CHUNK, Ask, Defaults
 from millstream.runtime.notices import Waiting
-from millstream.server.asking import Ask, open_asked
+from millstream.server.asking import open_asked
 from millstream.server.bodies import first_bytes, limited
 from millstream.server.endpoints import Desk, Endpoint
 from millstream.server.hub import Hub
-from millstream.server.messages import MAX_CHUNK, Defaults, ProtocolError, defaults_of
+from millstream.server.messages import ProtocolError, defaults_of
 from millstream.server.shelf import Kind
 from millstream.server.station import Station
 

@@ -19,10 +19,11 @@ from functools import partial
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
+from millstream.core.messages import Format
 from millstream.runtime.notices import Applied, Ended, Live, Noted, Notice, Pictured, Rated, Waiting
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
-from millstream.server.encoding import Encoder, Format, Frames, encoder_for
+from millstream.server.encoding import Encoder, Frames, encoder_for
 from millstream.server.metrics import Metrics
 from millstream.server.outbox import ChunkInfo, Outbox, Picture
 from millstream.server.recording import Recording

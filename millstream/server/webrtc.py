@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from millstream.core.errors import MillstreamError
+from millstream.core.messages import ErrorMessage
 from millstream.server.conversation import Conversation
 from millstream.server.endpoints import Desk, Endpoint
-from millstream.server.messages import ErrorMessage, ProtocolError
+from millstream.server.messages import ProtocolError
 from millstream.server.outbox import Outbox
 from millstream.server.peers import Party
 

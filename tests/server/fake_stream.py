@@ -28,8 +28,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from millstream.core.controls import Pause, Receipt, Resume, SetPrompt, WeightedPrompt
+from millstream.core.messages import Format
 from millstream.server import messages as say
-from millstream.server.encoding import Format, encoder_for
+from millstream.server.encoding import encoder_for
 from millstream.server.headers import SafeHeaders
 from millstream.server.sockets import listen
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 READY_WITHIN_S = 60.0
+HERE = (sys.executable, "-m", "millstream")
+"""The program of this checkout."""
 
 
 @contextmanager
@@ -21,10 +24,12 @@ def serving(*options: str) -> Iterator[str]:
 
 
 @contextmanager
-def server_process(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The same with the process itself, for those who do something to it."""
-    command = [sys.executable, "-m", "millstream", "serve", "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+def server_process(
+    *options: str, program: Sequence[str] = HERE, **settings: Any
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The same with the process itself, for those who do something to it; `settings` are Popen's."""
+    command = [*program, "serve", "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **settings) as process:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()

@@ -21,6 +21,7 @@ from websockets.asyncio.server import Request, Response, ServerConnection, serve
 
 FRAMES = 12
 LEAD = 2
+DEFAULTS = dict(size="1x10", fps=24.0, steps=[1000.0], window=3, sink=0, lead_s=1.0, noise_scale=0.7, seed=0)
 
 
 @dataclass
@@ -78,7 +79,7 @@ class SmallServer:
         self.opened += 1
         station: Station | None = None
         sending: asyncio.Task[None] | None = None
-        await say(socket, "hello", version=1, model="small", formats=["raw"], defaults={}, limits={}, examples=["a", "b"])
+        await say(socket, "hello", version=1, model="small", formats=["raw"], defaults=DEFAULTS, limits={}, examples=["a", "b"])
         try:
             async for text in socket:
                 try:
@@ -91,7 +92,7 @@ class SmallServer:
                     if station is None:
                         await say(socket, "error", code="refused", message="all places are taken", control_id="")
                         continue
-                    await say(socket, "live", session=station.name, view="v", format="raw", config={}, note="")
+                    await say(socket, "live", session=station.name, view="v", format="raw", config={}, paused=False, note="")
                     station.go_on()
                     if station.sending is not None:
                         station.sending.cancel()  # who comes back may be quicker than the news that they had gone
@@ -182,8 +183,11 @@ def picture(station: Station) -> bytes:
             "frames": FRAMES,
             "format": "raw",
             "sizes": sizes,
+            "prompts": [],
+            "unknown": [],
             "receipts": station.receipts,
             "total_ms": station.total_ms,
+            "phases_ms": {},
             "late_s": 0.0,
             "dropped": 0,
         }

@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from millstream.core.messages import MAX_CHUNK
 from millstream.server.conversation import Conversation
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits, TokenBucket
-from millstream.server.messages import MAX_CHUNK, ProtocolError, choose_format, decode
+from millstream.server.messages import ProtocolError, choose_format, decode
 from millstream.server.outbox import Outbox
 from tests.server.fakes import FakeService, fake_hub, until
 

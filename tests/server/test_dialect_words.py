@@ -13,8 +13,8 @@ import pytest
 
 from millstream.core.config import pixel_frames
 from millstream.core.controls import Receipt
+from millstream.core.messages import Ask
 from millstream.runtime.notices import Noted
-from millstream.server.asking import Ask
 from millstream.server.dialects.interpreter import heed
 from millstream.server.dialects.krea import Krea, Parameters
 from millstream.server.dialects.scope_parameters import Parameters as ScopeParameters

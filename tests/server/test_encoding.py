@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from millstream.server.encoding import FORMATS, Film, encoder_for, still
+from millstream.core.messages import FORMATS
+from millstream.server.encoding import Film, encoder_for, still
 
 
 def frames(count: int, height: int = 64, width: int = 96, shift: int = 0) -> np.ndarray:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from millstream.core.errors import Overloaded, UnknownSession, VideoError
+from millstream.core.messages import Ask
 from millstream.runtime.notices import Ended, Live, Waiting
 from millstream.server import hub as hubs
 from millstream.server import station as stations
-from millstream.server.asking import Ask, open_asked
+from millstream.server.asking import open_asked
 from millstream.server.hub import Hub
 from millstream.server.outbox import Outbox, Picture
 from millstream.server.station import Station, Tape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.core.controls import Receipt
-from millstream.load.messages import ChunkHeader
+from millstream.core.messages import ChunkHeader
 
 FPS, FRAMES = 16.0, 12
 CHUNK_S = FRAMES / FPS
@@ -16,6 +16,13 @@ def chunk(index: int, *, pictures: bool = True, shows: tuple[str, ...] = (), med
         media_s=index * CHUNK_S if media_s is None else media_s,
         fps=FPS,
         frames=FRAMES,
+        format="jpeg",
         sizes=(10,) * FRAMES if pictures else (),
+        prompts=(),
+        unknown=(),
         receipts=tuple(Receipt(control_id=name, state="applied", chunk_index=index) for name in shows),
+        total_ms=0.0,
+        phases_ms={},
+        late_s=0.0,
+        dropped=0,
     )

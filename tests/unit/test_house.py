@@ -29,7 +29,8 @@ ARROWS = {
     "profiler": {"planner", "core"},
     "runtime": {"planner", "wire", "parallel", "models", "ops", "core"},
     "server": {"runtime", "core"},
-    "load": {"core"},
+    "client": {"core"},
+    "load": {"client", "core"},
     "trainer": {"parallel", "models", "ops", "core"},
     "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "profiler", "parallel", "wire", "models", "core"},
     "cli": {
@@ -115,8 +116,12 @@ def test_core_and_planner_import_without_torch() -> None:
     assert not loaded_by(modules_of("core", "planner")) & {"torch", "numpy", "transformers", "av"}
 
 
-def test_help_needs_no_torch() -> None:
-    assert "torch" not in loaded_by("import millstream.cli")
+def test_the_client_imports_without_torch() -> None:
+    assert "torch" not in loaded_by(modules_of("client"))
+
+
+def test_help_needs_no_torch_and_neither_does_the_doctor_who_may_have_to_say_so() -> None:
+    assert "torch" not in loaded_by("import millstream.cli, millstream.commands.doctor")
 
 
 def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone() -> None:
@@ -145,7 +150,7 @@ SURFACE = {
         "--weights",
     },
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
-    "doctor": {"--json"},
+    "doctor": {"--data", "--json", "--port"},
     "plan": {
         "--batch", "--first-frame", "--fps", "--gpus", "--html", "--json", "--max", "--model", "--precision", "--price",
         "--profile", "--schedule", "--sessions", "--size", "--software", "--steps", "--topology", "--video-in", "--window",

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.client.reading import read, write
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import ConfigError, ProtocolBroken
-from millstream.load.connection import check_loopback
-from millstream.load.messages import Live, Start, Steer, read, write
+from millstream.core.messages import LiveMessage, Start, Steer
+from millstream.load.loopback import check_loopback
 from millstream.load.run import LoadRequest
 from millstream.load.script import TEMPERS, Babble, Change, Doze, Leave, Rest, acts
 
@@ -48,14 +49,14 @@ def test_every_control_that_is_dealt_is_one_that_can_apply(name: str, seed: int,
 
 
 def test_what_is_said_is_what_the_protocol_names() -> None:
-    start = write(Start(version=1, prompt="a kite", fps=16.0, seed=3, formats=("jpeg",), wait=False))
-    assert start == '{"type":"start","version":1,"prompt":"a kite","fps":16.0,"seed":3,"formats":["jpeg"],"wait":false}'
+    start = write(Start(version=1, prompt="a kite", fps=16.0, seed=3, formats=("webp",), wait=False))
+    assert start == '{"type":"start","prompt":"a kite","fps":16.0,"seed":3,"version":1,"formats":["webp"]}'
     assert '"control":{"type":"prompt"' in write(Steer(control=SetPrompt(prompt="a kite")))
 
 
-def test_fields_that_the_harness_does_not_know_are_ignored() -> None:
-    live = read('{"type":"live","session":"s","view":"v","format":"jpeg","config":{"lead_s":1.5},"note":"","new":1}')
-    assert live == Live(session="s", format="jpeg", config={"lead_s": 1.5})
+def test_fields_that_a_client_does_not_know_are_ignored() -> None:
+    text = '{"type":"live","session":"s","view":"v","format":"jpeg","config":{"lead_s":1.5},"paused":false,"note":"","new":1}'
+    assert read(text) == LiveMessage(session="s", view="v", format="jpeg", config={"lead_s": 1.5}, paused=False, note="")
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xff\xff\xff{}", "{}", '{"type":"sing"}', "\x00"])

@@ -12,7 +12,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_python_example_runs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    example, *others = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    at_a_server = (ROOT / "docs" / "client.md").read_text()  # those tests/server/test_client.py runs
+    assert all(other in at_a_server for other in others)
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True, cwd=ROOT)
     lines = done.stdout.splitlines()
     assert len(lines) == 8

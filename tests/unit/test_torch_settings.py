@@ -24,8 +24,23 @@ _OURS = _ALWAYS | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     ],
 )
 def test_what_somebody_has_said_stands(said: dict[str, str], left: dict[str, str]) -> None:
-    settle_torch(said)
+    settle_torch(said, system="linux", kernel="6.8.0-45-generic")
     assert said == left
+
+
+@pytest.mark.parametrize(
+    ("system", "kernel"),
+    [
+        ("win32", "11"),
+        ("linux", "5.15.153.1-microsoft-standard-WSL2"),
+        ("linux", "4.4.0-22621-Microsoft"),
+        ("darwin", "24.1.0"),
+    ],
+)
+def test_memory_is_not_made_to_grow_in_place_where_that_breaks(system: str, kernel: str) -> None:
+    environment: dict[str, str] = {}
+    settle_torch(environment, system=system, kernel=kernel)
+    assert environment == _ALWAYS
 
 
 @pytest.mark.parametrize("package", ["millstream.cli", "benchmarks"])

@@ -13,13 +13,12 @@ import msgspec
 
 from millstream.core.controls import AnyControl, Stop
 from millstream.core.errors import MillstreamError
-from millstream.server.asking import Ask
+from millstream.core.messages import Ask, ErrorMessage, Format, Record, Start, Steer
 from millstream.server.budgets import Client
 from millstream.server.conversation import Conversation
-from millstream.server.encoding import Format
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits, TokenBucket
-from millstream.server.messages import ErrorMessage, ProtocolError, Record, Start, Steer
+from millstream.server.messages import ProtocolError
 from millstream.server.outbox import Outbox
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -15,14 +15,14 @@ from starlette.websockets import WebSocket
 
 from millstream.core.controls import MAX_BLEND_CHUNKS, Cut, Receipt, SetNoiseScale, SetPrompt
 from millstream.core.errors import MillstreamError
+from millstream.core.messages import Ask, ErrorMessage
 from millstream.core.schedule import even_steps
 from millstream.runtime.notices import Applied, Ended, Noted
-from millstream.server.asking import Ask
 from millstream.server.budgets import Client
 from millstream.server.dialects.interpreter import END_ID, Interpreter, heed
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.messages import ErrorMessage, ProtocolError
+from millstream.server.messages import ProtocolError
 from millstream.server.outbox import Outbox, Picture
 from millstream.server.talk import converse
 

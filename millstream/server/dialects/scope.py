@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from millstream.server.asking import Ask
+from millstream.core.messages import Ask
 from millstream.server.bodies import read_json
 from millstream.server.dialects.interpreter import heed
 from millstream.server.dialects.scope_parameters import Parameters, ScopeChannel

@@ -25,13 +25,12 @@ from millstream.core.controls import (
     SetSteps,
 )
 from millstream.core.errors import MillstreamError
+from millstream.core.messages import Ask, ErrorMessage, RecordingMessage
 from millstream.runtime.notices import Applied, Ended, Noted
-from millstream.server.asking import Ask
 from millstream.server.budgets import Client
 from millstream.server.dialects.interpreter import GOOD_ENDS, Fields, Interpreter, heed
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.messages import ErrorMessage, RecordingMessage
 from millstream.server.outbox import Outbox
 from millstream.server.station import TapeLost
 

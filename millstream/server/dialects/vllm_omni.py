@@ -20,14 +20,14 @@ from starlette.websockets import WebSocket
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
+from millstream.core.messages import Ask, ErrorMessage
 from millstream.runtime.notices import Ended, Live, Noted
-from millstream.server.asking import Ask
 from millstream.server.budgets import Client
 from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
 from millstream.server.dialects.transitions import Transitions
 from millstream.server.hub import Hub
 from millstream.server.limits import ClientLimits
-from millstream.server.messages import ErrorMessage, ProtocolError
+from millstream.server.messages import ProtocolError
 from millstream.server.outbox import Outbox, Picture
 from millstream.server.station import OpeningBytes
 from millstream.server.talk import converse

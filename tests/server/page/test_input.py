@@ -13,7 +13,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 from playwright.sync_api import Page, expect
 
 from millstream.core.controls import SetNoiseScale, SetSeed, SetSteps, SetWindow
-from millstream.server.messages import Start
+from millstream.core.messages import Start
 from millstream.server.picture import png
 from millstream.server.video_writer import VideoWriter
 from tests.server import browser as screen

@@ -11,7 +11,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from millstream.core.controls import Cut, SetPrompt
-from millstream.server.messages import Start
+from millstream.core.messages import Start
 from tests.server import browser as screen
 from tests.server.fake_stream import EXAMPLES, FakeStream
 from tests.server.page.heard import controls

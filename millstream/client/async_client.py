@@ -1,0 +1,286 @@
+"""A client for programs with an event loop: one connection, at most one session.
+
+A task reads the socket for as long as the connection lasts, so that receipts come whether or not anybody takes chunks.
+Questions are asked one at a time; the next fitting message, or the next error, is the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+import msgspec
+
+from millstream.client.chunk import Chunk, ChunkBuffer, StillFormat
+from millstream.client.connection import Connection
+from millstream.client.controls import SentControls
+from millstream.client.reading import Heard, Pictures
+from millstream.core.controls import AnyControl, Receipt, SetPrompt
+from millstream.core.errors import ClientError, MillstreamError
+from millstream.core.messages import (
+    VERSION,
+    AnyClientMessage,
+    Ask,
+    Attach,
+    End,
+    EndedMessage,
+    ErrorMessage,
+    Hello,
+    LiveMessage,
+    NoteMessage,
+    Opening,
+    RateMessage,
+    ReceiptMessage,
+    Record,
+    RecordingMessage,
+    Restore,
+    Save,
+    Saved,
+    ServerMessage,
+    Start,
+    Stats,
+    Steer,
+    View,
+    WaitingMessage,
+)
+
+PATIENCE_S = 60.0
+"""With a server that was asked something."""
+MAX_NOTES = 32
+FAILURES = ("failed", "refused")
+"""Causes of an end that nobody asked for."""
+Answer = TypeVar("Answer", bound=ServerMessage)
+
+
+@asynccontextmanager
+async def connect_async(
+    url: str, *, key: str | None = None, format: StillFormat = "jpeg", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[AsyncClient]:
+    """A client for as long as the block lasts. A session that it steers ends with it, unless it has said `detach`."""
+    try:
+        connection = await Connection.open(url, key=key, tls=tls)
+    except MillstreamError as error:
+        raise ClientError(str(error)) from None
+    client = AsyncClient(connection, format)
+    reading = asyncio.create_task(client.read())
+    try:
+        await client.greet()
+        yield client
+    finally:
+        with suppress(ClientError):  # whatever it was, it is over
+            await client.leave()
+        await connection.close()
+        await reading
+
+
+class AsyncClient:
+    def __init__(self, connection: Connection, format: StillFormat) -> None:
+        self.hello: Hello
+        """The model, its defaults, the server's limits."""
+        self.live: LiveMessage | None = None
+        """The session: its id, the link for viewers, its configuration. None before there is one."""
+        self.waiting: WaitingMessage | None = None
+        """The last that was heard of its place in line."""
+        self.ended: EndedMessage | None = None
+        self.stats: Stats | None = None
+        """How the stream does; news once a second."""
+        self.notes = deque[str](maxlen=MAX_NOTES)
+        """What the server said that answers nothing, the oldest forgotten first."""
+        self._connection = connection
+        self._formats = (format,)
+        self._buffer = ChunkBuffer()
+        self._controls = SentControls()
+        self._asking = asyncio.Lock()
+        self._wanted: type[ServerMessage] | None = Hello
+        self._answer: asyncio.Future[ServerMessage] = asyncio.get_running_loop().create_future()
+        self._news = asyncio.Event()
+        """A chunk has come, or none will come any more."""
+        self._broken: ClientError | None = None
+        self._detached = False
+
+    async def start(self, ask: str | Ask) -> LiveMessage:
+        """A session of one's own: a prompt, or all that can be said about one."""
+        asked = Ask(prompt=ask) if isinstance(ask, str) else ask
+        fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
+        return await self._open(Start(version=VERSION, formats=self._formats, **fields), patient=asked.wait)
+
+    async def attach(self, session: str) -> LiveMessage:
+        """Come back to a session of one's own."""
+        return await self._open(Attach(version=VERSION, session=session, formats=self._formats))
+
+    async def view(self, view: str) -> LiveMessage:
+        """Watch somebody's session by its view link; it cannot be steered."""
+        return await self._open(View(version=VERSION, view=view, formats=self._formats))
+
+    async def restore(self, snapshot: str) -> LiveMessage:
+        """Go on with a saved session, as a new one."""
+        return await self._open(Restore(version=VERSION, snapshot=snapshot, formats=self._formats))
+
+    async def steer(self, control: str | AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        """Ask for a change; a text is a new prompt. The receipt says from which chunk on it can apply."""
+        asked = SetPrompt(prompt=control) if isinstance(control, str) else control
+        named = msgspec.structs.replace(asked, id=asked.id or self._controls.next_id())
+        self._controls.sent(named.id)
+        try:
+            answer = await self._ask(Steer(control=named, at_chunk=at_chunk), ReceiptMessage)
+        except ClientError:
+            self._controls.forget(named.id)
+            raise
+        return Receipt(control_id=answer.control_id, state=answer.state, chunk_index=answer.chunk_index)
+
+    async def applied(self, receipt: Receipt) -> Receipt:
+        """Wait until that change is in force: the receipt says at which chunk."""
+        return await self._controls.applied(receipt.control_id)
+
+    async def chunks(self, count: int | None = None) -> AsyncIterator[Chunk]:
+        """The next so many, or all until the session ends. A session that is paused makes one wait."""
+        taken = 0
+        while (count is None or taken < count) and (chunk := await self.next_chunk()) is not None:
+            taken += 1
+            yield chunk
+
+    async def next_chunk(self) -> Chunk | None:
+        """None once the session has ended. Raises if it failed, or the connection did."""
+        while True:
+            self._news.clear()
+            if (chunk := self._buffer.take()) is not None:
+                return chunk
+            if self._broken is not None:
+                raise self._broken
+            if self.ended is not None:
+                return None
+            await self._news.wait()
+
+    async def save(self) -> Saved:
+        """Keep the session's state on the server; `restore` takes the name it answers with."""
+        return await self._ask(Save(), Saved)
+
+    async def record(self, on: bool) -> RecordingMessage:
+        """Begin or end a recording (mp4); it answers with the file's address."""
+        return await self._ask(Record(on=on), RecordingMessage)
+
+    async def stop(self) -> EndedMessage:
+        """End the session. Chunks that had come can still be taken."""
+        return await self._ask(End(), EndedMessage)
+
+    def detach(self) -> None:
+        """Let the session stand when this client leaves, for `attach`; the server keeps it for a while."""
+        self._detached = True
+
+    @property
+    def dropped(self) -> int:
+        """Chunks that nobody took in time."""
+        return self._buffer.dropped
+
+    async def greet(self) -> None:
+        """The server speaks first."""
+        async with self._asking:
+            await self._answered(Hello)
+
+    async def leave(self) -> None:
+        """End what would otherwise stand until the server tires of it."""
+        owns = self.live is not None and self.live.session
+        if owns and not self._detached and self.ended is None and self._broken is None:
+            await self.stop()
+
+    async def read(self) -> None:
+        """Hear everything until the connection is over."""
+        try:
+            while (heard := await self._connection.hear()) is not None:
+                self._take(heard)
+        except MillstreamError as error:
+            if self.ended is None:
+                self._fail(ClientError(str(error)))
+        finally:
+            if self.ended is None and self._broken is None:
+                self._fail(ClientError("the connection is not read any more"))  # so that nobody waits in vain
+
+    async def _open(self, opening: Opening, *, patient: bool = False) -> LiveMessage:
+        return await self._ask(opening, LiveMessage, None if patient else PATIENCE_S)
+
+    async def _ask(self, message: AnyClientMessage, wanted: type[Answer], patience_s: float | None = PATIENCE_S) -> Answer:
+        """Shielded: who stops waiting must not leave an answer behind for the next question."""
+        return await asyncio.shield(self._converse(message, wanted, patience_s))
+
+    async def _converse(self, message: AnyClientMessage, wanted: type[Answer], patience_s: float | None) -> Answer:
+        async with self._asking:
+            if self._broken is not None:
+                raise self._broken
+            if self.ended is not None:
+                raise ClientError(f"the session has ended: {self.ended.reason}", code=self.ended.cause)
+            self._wanted, self._answer = wanted, asyncio.get_running_loop().create_future()
+            try:
+                await self._connection.say(message)
+            except MillstreamError as error:
+                raise ClientError(str(error)) from None
+            return await self._answered(wanted, patience_s)
+
+    async def _answered(self, wanted: type[Answer], patience_s: float | None = PATIENCE_S) -> Answer:
+        try:
+            answer = await asyncio.wait_for(self._answer, patience_s)
+        except asyncio.TimeoutError:
+            error = ClientError(f"the server did not answer within {patience_s:g} s")
+            self._fail(error)
+            raise error from None
+        finally:
+            self._wanted = None
+        assert isinstance(answer, wanted), f"{answer!r} answered a question for {wanted}"
+        return answer
+
+    def _take(self, heard: Heard) -> None:
+        match heard:
+            case Pictures():
+                assert self.live is not None, "pictures before a session"
+                self._buffer.put(Chunk(heard, (int(self.live.config["height"]), int(self.live.config["width"]))))
+                self._news.set()
+            case ReceiptMessage(state="applied"):
+                self._controls.has_applied(
+                    Receipt(control_id=heard.control_id, state=heard.state, chunk_index=heard.chunk_index)
+                )
+            case ErrorMessage() if self._wanted is not None:
+                self._refuse(ClientError(heard.message, code=heard.code, offer=heard.offer))
+            case ErrorMessage(message=words) | NoteMessage(message=words) | RateMessage(note=words):
+                self.notes.append(words)
+            case Hello():
+                self.hello = heard
+                self._resolve(heard)
+            case LiveMessage():
+                self.live = heard
+                self._resolve(heard)
+            case Stats():
+                self.stats = heard
+            case WaitingMessage():
+                self.waiting = heard
+            case EndedMessage():
+                self._end(heard)
+            case ServerMessage():
+                self._resolve(heard)
+
+    def _resolve(self, answer: ServerMessage) -> None:
+        if self._wanted is not None and isinstance(answer, self._wanted) and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def _refuse(self, error: ClientError) -> None:
+        if self._wanted is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def _end(self, ended: EndedMessage) -> None:
+        self.ended = ended
+        self._resolve(ended)
+        error = ClientError(f"the session has ended: {ended.reason}", code=ended.cause)
+        if ended.cause in FAILURES:
+            self._broken = error
+        self._finish(error)
+
+    def _fail(self, error: ClientError) -> None:
+        self._broken = error
+        self._finish(error)
+
+    def _finish(self, error: ClientError) -> None:
+        self._refuse(error)
+        self._controls.fail(error)
+        self._news.set()

@@ -1,0 +1,87 @@
+"""A chunk as a program gets it, and the few that wait to be taken. Frames are decoded when they are first looked at.
+
+Shapes: T frames, H height, W width, 3 is RGB.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from millstream.client.reading import Pictures
+from millstream.core.errors import ClientError
+from millstream.core.messages import ChunkHeader
+
+StillFormat = Literal["jpeg", "webp", "raw"]
+"""What can be decoded here: a picture a frame. `raw` loses nothing and is many times larger."""
+MAX_BUFFER_BYTES = 128 * 2**20
+"""Of pictures that wait to be taken; then the oldest go, and are counted."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    pictures: Pictures
+    size: tuple[int, int]
+    """Height and width."""
+
+    @property
+    def header(self) -> ChunkHeader:
+        """All that was said about it: prompts in force, receipts, times."""
+        return self.pictures.header
+
+    @property
+    def index(self) -> int:
+        return self.header.index
+
+    @property
+    def fps(self) -> float:
+        """What its frames are to be shown at."""
+        return self.header.fps
+
+    @cached_property
+    def frames(self) -> NDArray[np.uint8]:
+        """T, H, W, 3. None in it (T is 0) where this client was too slow for its pictures."""
+        frames = [self._decode(part) for part in self.pictures.parts()]
+        return np.stack(frames) if frames else np.empty((0, *self.size, 3), np.uint8)
+
+    def _decode(self, part: memoryview) -> NDArray[np.uint8]:
+        if self.header.format == "raw":
+            return np.frombuffer(part, np.uint8).reshape(*self.size, 3)
+        try:
+            with Image.open(io.BytesIO(part), formats=[self.header.format]) as picture:
+                return np.asarray(picture.convert("RGB"))
+        except (UnidentifiedImageError, OSError) as error:
+            raise ClientError(f"chunk {self.index} has a picture that is no {self.header.format}: {error}") from None
+
+
+class ChunkBuffer:
+    """Those that came and were not taken yet. When it is full the oldest go: a server is never made to wait."""
+
+    def __init__(self, max_bytes: int = MAX_BUFFER_BYTES) -> None:
+        self.dropped = 0
+        """How many have gone untaken."""
+        self._max_bytes = max_bytes
+        self._chunks = deque[Chunk]()
+        self._num_bytes = 0
+
+    def put(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self._num_bytes += len(chunk.pictures.data)
+        while self._num_bytes > self._max_bytes and len(self._chunks) > 1:
+            self.take()
+            self.dropped += 1
+
+    def take(self) -> Chunk | None:
+        """The oldest; None where there is none."""
+        if not self._chunks:
+            return None
+        chunk = self._chunks.popleft()
+        self._num_bytes -= len(chunk.pictures.data)
+        return chunk

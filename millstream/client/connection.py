@@ -1,0 +1,114 @@
+"""One WebSocket to a server: messages out, messages in. The only file of client and load that knows the WebSocket library."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from urllib.parse import urlsplit
+
+import msgspec
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from millstream.client.reading import Heard, read, write
+from millstream.core.errors import ConfigError, ProtocolBroken
+from millstream.core.messages import AnyClientMessage, ErrorAnswer
+
+OPEN_S = 10.0
+"""Patience with a server that does not answer a connection."""
+CLOSE_S = 2.0
+MAX_BYTES = 64 * 2**20
+"""Of one message: raw pictures of a chunk are the largest."""
+MAX_WAITING = 64
+"""Messages that wait to be heard; then the server is made to wait."""
+SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
+
+
+class Connection:
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        sock: socket.socket | None = None,
+        max_waiting: int = MAX_WAITING,
+    ) -> Connection:
+        """`sock` is one that is connected already; `tls`, what to trust where that is not what the system trusts."""
+        try:
+            opened = await connect(
+                stream_address(url),
+                additional_headers=None if key is None else {"Authorization": f"Bearer {key}"},
+                sock=sock,
+                ssl=tls,
+                proxy=None,
+                compression=None,
+                max_size=MAX_BYTES,
+                max_queue=max_waiting,
+                open_timeout=OPEN_S,
+                close_timeout=CLOSE_S,
+            )
+        except (OSError, TimeoutError, asyncio.TimeoutError, websockets.InvalidHandshake) as error:
+            raise ProtocolBroken(f"no connection to {url}: {_why(error)}") from None
+        return cls(opened)
+
+    async def say(self, message: AnyClientMessage) -> None:
+        await self.say_text(write(message))
+
+    async def say_text(self, text: str) -> None:
+        try:
+            await self._socket.send(text)
+        except websockets.ConnectionClosed as error:
+            raise _lost(error) from None
+
+    async def hear(self, until: float | None = None) -> Heard | None:
+        """The next message; None when none has come by then (`time.monotonic`)."""
+        try:
+            return read(await asyncio.wait_for(self._socket.recv(), None if until is None else until - time.monotonic()))
+        except asyncio.TimeoutError:
+            return None
+        except websockets.ConnectionClosed as error:
+            raise _lost(error) from None
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+    async def vanish(self) -> None:
+        """Without a goodbye, as when a cable is pulled."""
+        self._socket.transport.abort()
+        await self._socket.wait_closed()
+
+
+def stream_address(url: str) -> str:
+    """Where the socket is, of a server at an address such as it prints."""
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in SCHEMES and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        whole = False
+    if not whole:
+        raise ConfigError(f"the address must look like http://127.0.0.1:8000, got {url!r}")
+    return f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/stream"
+
+
+def _why(error: Exception) -> str:
+    """The server's own line where it sent one."""
+    if isinstance(error, websockets.InvalidStatus):
+        try:
+            return msgspec.json.decode(error.response.body or b"", type=ErrorAnswer).error.message
+        except msgspec.MsgspecError:
+            pass
+    return str(error) or "it does not answer"
+
+
+def _lost(error: websockets.ConnectionClosed) -> ProtocolBroken:
+    close = error.rcvd
+    return ProtocolBroken(
+        f"the server closed the connection: {close.code} {close.reason}" if close else "the connection was lost"
+    )

@@ -1,0 +1,132 @@
+"""A client for programs without an event loop: `client/async_client.py` on a thread of its own, each call waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from millstream.client.async_client import AsyncClient, connect_async
+from millstream.client.chunk import Chunk, StillFormat
+from millstream.core.controls import AnyControl, Receipt
+from millstream.core.messages import Ask, EndedMessage, Hello, LiveMessage, RecordingMessage, Saved, Stats, WaitingMessage
+
+Result = TypeVar("Result")
+
+
+@contextmanager
+def connect(
+    url: str, *, key: str | None = None, format: StillFormat = "jpeg", tls: ssl.SSLContext | None = None
+) -> Iterator[Client]:
+    """A client for as long as the block lasts. A session that it steers ends with it, unless it has said `detach`."""
+    with _event_loop() as loop:
+        connecting = connect_async(url, key=key, format=format, tls=tls)
+        client = Client(loop, _wait(loop, connecting.__aenter__()))
+        try:
+            yield client
+        finally:
+            _wait(loop, connecting.__aexit__(None, None, None))
+
+
+class Client:
+    """As `AsyncClient`, where every method says what it does."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, client: AsyncClient) -> None:
+        self._loop = loop
+        self._client = client
+
+    @property
+    def hello(self) -> Hello:
+        return self._client.hello
+
+    @property
+    def live(self) -> LiveMessage | None:
+        return self._client.live
+
+    @property
+    def waiting(self) -> WaitingMessage | None:
+        return self._client.waiting
+
+    @property
+    def ended(self) -> EndedMessage | None:
+        return self._client.ended
+
+    @property
+    def stats(self) -> Stats | None:
+        return self._client.stats
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(self._client.notes)
+
+    @property
+    def dropped(self) -> int:
+        return self._client.dropped
+
+    def start(self, ask: str | Ask) -> LiveMessage:
+        return self._wait(self._client.start(ask))
+
+    def attach(self, session: str) -> LiveMessage:
+        return self._wait(self._client.attach(session))
+
+    def view(self, view: str) -> LiveMessage:
+        return self._wait(self._client.view(view))
+
+    def restore(self, snapshot: str) -> LiveMessage:
+        return self._wait(self._client.restore(snapshot))
+
+    def steer(self, control: str | AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        return self._wait(self._client.steer(control, at_chunk=at_chunk))
+
+    def applied(self, receipt: Receipt) -> Receipt:
+        return self._wait(self._client.applied(receipt))
+
+    def chunks(self, count: int | None = None) -> Iterator[Chunk]:
+        taken = 0
+        while (count is None or taken < count) and (chunk := self.next_chunk()) is not None:
+            taken += 1
+            yield chunk
+
+    def next_chunk(self) -> Chunk | None:
+        return self._wait(self._client.next_chunk())
+
+    def save(self) -> Saved:
+        return self._wait(self._client.save())
+
+    def record(self, on: bool) -> RecordingMessage:
+        return self._wait(self._client.record(on))
+
+    def stop(self) -> EndedMessage:
+        return self._wait(self._client.stop())
+
+    def detach(self) -> None:
+        self._client.detach()
+
+    def _wait(self, asked: Coroutine[Any, Any, Result]) -> Result:
+        return _wait(self._loop, asked)
+
+
+@contextmanager
+def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """One that runs on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="millstream-client", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _wait(loop: asyncio.AbstractEventLoop, asked: Coroutine[Any, Any, Result]) -> Result:
+    future = asyncio.run_coroutine_threadsafe(asked, loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # of a wait that Ctrl-C has ended; one that failed by itself is done
+        raise

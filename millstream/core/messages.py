@@ -1,0 +1,260 @@
+"""The native protocol's messages, both ways, as in docs/protocol.md. One definition for server, client and load.
+
+Plain data: knows no sockets and no sessions. What a client says is read strictly, an unknown field is refused; what a server
+says may have fields that an older client does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, cast, get_args
+
+import msgspec
+
+from millstream.core.controls import AnyControl, AskedPrompt, Receipt, WeightedPrompt
+
+VERSION: Final = 1
+Code = Literal[
+    "bad_message", "bad_version", "bad_state", "refused", "bad_control", "not_found", "too_large", "too_fast", "read_only",
+    "not_kept", "failed",
+]  # fmt: skip
+MAX_CHUNK = 2**53
+"""Whole numbers that every JSON reader keeps as they are."""
+MAX_LEAD_S = 60.0
+Format = Literal["mp4", "webp", "jpeg", "raw"]
+FORMATS = cast(tuple[Format, ...], get_args(Format))
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A new session. What is not said is as the model was made for."""
+
+    prompt: str = ""
+    prompts: tuple[AskedPrompt, ...] = ()
+    """Instead of one prompt: a mix."""
+    size: str | None = None
+    """HEIGHTxWIDTH"""
+    fps: float | Literal["auto"] | None = None
+    """Frames a second; "auto": what the device keeps, up to the rate the model was made for. None: as the server has it."""
+    strict: bool = False
+    """Whether to be refused rather than play slower than asked for."""
+    seed: int | None = None
+    steps: tuple[float, ...] | None = None
+    window: int | None = None
+    sink: int | None = None
+    noise_scale: float | None = None
+    lead_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_LEAD_S)] | None = None
+    """How far generation may be ahead of the viewer."""
+    input: bool = False
+    """Whether frames will be sent."""
+    wait: bool = False
+    """Whether to stand in line if there is no room."""
+    unattended: Literal["pause", "run"] = "pause"
+    """What it does while nobody watches."""
+    weight: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 1.0
+    """Below 1 it gives way to others: in line, and where there is not enough for all. Nobody can ask for more than anybody."""
+
+
+class ClientMessage(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Base of what a client says."""
+
+
+class Start(Ask, frozen=True, kw_only=True, tag_field="type", tag="start"):
+    version: Literal[1]
+    formats: tuple[str, ...] = ("jpeg",)
+
+
+class Attach(ClientMessage, frozen=True, kw_only=True, tag="attach"):
+    version: Literal[1]
+    session: str
+    formats: tuple[str, ...] = ("jpeg",)
+
+
+class View(ClientMessage, frozen=True, kw_only=True, tag="view"):
+    version: Literal[1]
+    view: str
+    formats: tuple[str, ...] = ("jpeg",)
+
+
+class Restore(ClientMessage, frozen=True, kw_only=True, tag="restore"):
+    version: Literal[1]
+    snapshot: str
+    formats: tuple[str, ...] = ("jpeg",)
+
+
+class Steer(ClientMessage, frozen=True, kw_only=True, tag="control"):
+    control: AnyControl
+    at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
+
+
+class Record(ClientMessage, frozen=True, kw_only=True, tag="record"):
+    on: bool
+
+
+class Save(ClientMessage, frozen=True, kw_only=True, tag="save"):
+    pass
+
+
+class Ping(ClientMessage, frozen=True, kw_only=True, tag="ping"):
+    t: float = 0.0
+
+
+class End(ClientMessage, frozen=True, kw_only=True, tag="stop"):
+    pass
+
+
+Opening = Start | Attach | View | Restore
+AnyClientMessage = Start | Attach | View | Restore | Steer | Record | Save | Ping | End
+
+
+class ServerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of what the server says in text."""
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    size: str
+    fps: float
+    steps: tuple[float, ...]
+    window: int
+    sink: int
+    lead_s: float
+    noise_scale: float
+    seed: int
+
+
+class Hello(ServerMessage, frozen=True, kw_only=True, tag="hello"):
+    version: int = VERSION
+    model: str
+    formats: tuple[Format, ...] = FORMATS
+    defaults: Defaults
+    limits: dict[str, float]
+    examples: tuple[str, ...]
+
+
+class WaitingMessage(ServerMessage, frozen=True, kw_only=True, tag="waiting"):
+    position: int
+    expected_wait_s: float | None
+    reason: str
+
+
+class LiveMessage(ServerMessage, frozen=True, kw_only=True, tag="live"):
+    session: str
+    """Empty for those who only watch."""
+    view: str
+    format: Format
+    config: dict[str, Any]
+    paused: bool
+    note: str
+    journal: str = ""
+    """The name its journal has once it has ended; empty where it has none, and for those who only watch."""
+
+
+class RateMessage(ServerMessage, frozen=True, kw_only=True, tag="rate"):
+    """Chunks from the next one on play at another frame rate."""
+
+    fps: float
+    lead_s: float
+    note: str
+
+
+class ReceiptMessage(ServerMessage, frozen=True, kw_only=True, tag="receipt"):
+    control_id: str
+    state: Literal["queued", "applied"]
+    chunk_index: int
+
+
+class Stats(ServerMessage, frozen=True, kw_only=True, tag="stats"):
+    continuity: float
+    ahead_s: float
+    stalled_s: float
+    misses: int
+    viewers: int
+    utilisation: float
+
+
+class RecordingMessage(ServerMessage, frozen=True, kw_only=True, tag="recording"):
+    on: bool
+    url: str
+
+
+class Saved(ServerMessage, frozen=True, kw_only=True, tag="saved"):
+    snapshot: str
+    bytes: int
+
+
+class NoteMessage(ServerMessage, frozen=True, kw_only=True, tag="note"):
+    """Something to know; the stream goes on."""
+
+    message: str
+
+
+class Pong(ServerMessage, frozen=True, kw_only=True, tag="pong"):
+    t: float
+
+
+class ErrorMessage(ServerMessage, frozen=True, kw_only=True, tag="error"):
+    code: Code
+    message: str
+    control_id: str = ""
+    offer: dict[str, Any] | None = None
+    """Of a refused `start`: fields with which it would not be."""
+
+
+class EndedMessage(ServerMessage, frozen=True, kw_only=True, tag="ended"):
+    cause: str
+    reason: str
+
+
+class OpeningHeader(ServerMessage, frozen=True, kw_only=True, tag="init"):
+    """Before the bytes that a decoder needs first."""
+
+    format: Format = "mp4"
+
+
+class ChunkHeader(ServerMessage, frozen=True, kw_only=True, tag="chunk"):
+    """Before a chunk's pictures."""
+
+    index: int
+    epoch: int
+    media_s: float
+    fps: float
+    frames: int
+    format: Format
+    sizes: tuple[int, ...]
+    prompts: tuple[WeightedPrompt, ...]
+    unknown: tuple[str, ...]
+    receipts: tuple[Receipt, ...]
+    total_ms: float
+    phases_ms: dict[str, float]
+    late_s: float
+    dropped: int
+
+
+Told = (
+    Hello
+    | WaitingMessage
+    | LiveMessage
+    | RateMessage
+    | ReceiptMessage
+    | Stats
+    | RecordingMessage
+    | Saved
+    | NoteMessage
+    | Pong
+    | ErrorMessage
+    | EndedMessage
+)
+"""What a server says in text."""
+Header = OpeningHeader | ChunkHeader
+"""What it says before bytes."""
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+    message: str
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How HTTP says no, a socket that is not let in included."""
+
+    error: ErrorBody

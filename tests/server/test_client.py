@@ -1,0 +1,248 @@
+"""`millstream.client` at a real server: both kinds of client, and the examples of docs/client.md."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from millstream.client import Ask, Chunk, Client, ClientError, connect, connect_async
+from millstream.client.chunk import ChunkBuffer
+from millstream.client.reading import Pictures, read
+from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps
+from millstream.core.messages import ChunkHeader
+from millstream.server.app import AppConfig
+from millstream.server.auth import access_for
+from millstream.server.messages import with_header
+from tests.server.serving import Serving, serving
+
+ROOT = Path(__file__).parents[2]
+KEY = "correct-horse-battery"
+SEA = Ask(prompt="sea", fps=24.0, seed=5)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Serving]:
+    access = access_for("127.0.0.1", api_key=KEY, insecure=False, origins=[])
+    with serving(config=AppConfig(access=access)) as running:
+        yield running
+
+
+def session_of(client: Client) -> str:
+    assert client.live is not None
+    return client.live.session
+
+
+def next_chunk(client: Client) -> Chunk:
+    chunk = client.next_chunk()
+    assert chunk is not None
+    return chunk
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_examples_run(server: Serving, number: int) -> None:
+    example = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL)[number]
+    code = example.replace("http://127.0.0.1:8000", server.url())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "chunk" in done.stdout.splitlines()[-1]
+    server.until_empty()
+
+
+def test_frames_are_arrays_raw_ones_the_same_for_the_same_seed_and_stills_close_to_them(server: Serving) -> None:
+    seen = []
+    for format in ("raw", "raw", "jpeg", "webp"):
+        with connect(server.url(), format=format) as client:
+            config = client.start(SEA).config
+            frames = next_chunk(client).frames
+        assert frames.shape == (9, config["height"], config["width"], 3)
+        assert frames.dtype == np.uint8
+        seen.append(frames.astype(int))
+    raw, again, *stills = seen
+    assert (raw == again).all()
+    assert raw.std() > 1
+    for still in stills:
+        assert abs(still - raw).mean() < raw.std(), "a still shows the same picture"
+
+
+def test_a_control_has_two_receipts_and_shows_at_the_chunk_they_name(server: Serving) -> None:
+    with connect(server.url()) as client:
+        client.start(SEA)
+        queued = client.steer("a storm")
+        applied = client.applied(queued)
+        assert (queued.state, applied.state) == ("queued", "applied")
+        assert applied.chunk_index >= queued.chunk_index
+        assert client.applied(queued) == applied, "who asks later is told the same"
+        shown = next(chunk for chunk in client.chunks() if chunk.index == applied.chunk_index)
+        assert [prompt.text for prompt in shown.header.prompts] == ["a storm"]
+        cut = client.applied(client.steer(Cut()))
+        assert next(chunk for chunk in client.chunks() if chunk.index == cut.chunk_index).header.epoch == 1
+
+
+def test_a_pause_holds_until_it_is_resumed(server: Serving) -> None:
+    with connect(server.url()) as client:
+        client.start(SEA)
+        paused_at = client.applied(client.steer(Pause())).chunk_index
+        client.steer(Resume())
+        assert next(chunk.index for chunk in client.chunks() if chunk.index >= paused_at) == paused_at
+
+
+def test_what_is_refused_is_one_error_with_the_servers_line_and_the_stream_goes_on(server: Serving) -> None:
+    with connect(server.url()) as client:
+        with pytest.raises(ClientError, match="say start, attach, view or restore first") as early:
+            client.save()
+        assert early.value.code == "bad_state"
+        with pytest.raises(ClientError, match="HEIGHTxWIDTH"):
+            client.start(Ask(prompt="sea", size="large"))
+        client.start(SEA)
+        with pytest.raises(ClientError, match="decrease") as wrong:
+            client.steer(SetSteps(steps=(1.0, 2.0)))
+        assert wrong.value.code == "bad_control"
+        assert client.applied(client.steer("a storm")).state == "applied"
+
+
+def test_leaving_ends_a_session_and_detaching_lets_it_stand_for_attach(server: Serving) -> None:
+    with connect(server.url()) as client:
+        client.start(SEA)
+        next_chunk(client)
+    server.until_empty()
+    with connect(server.url()) as client:
+        client.start(SEA)
+        session = session_of(client)
+        before = next_chunk(client).index
+        client.detach()
+    with connect(server.url()) as client:
+        assert client.attach(session).session == session
+        assert next_chunk(client).index >= before
+        assert client.stop().cause == "closed"
+        assert client.ended is not None
+        while client.next_chunk() is not None:
+            pass
+        with pytest.raises(ClientError, match="has ended"):
+            client.steer("too late")
+    server.until_empty()
+
+
+def test_a_view_shows_the_session_and_does_not_steer_it(server: Serving) -> None:
+    with connect(server.url()) as owner, connect(server.url()) as viewer:
+        live = owner.start(SEA)
+        assert viewer.view(live.view).session == ""
+        assert next_chunk(viewer).frames.any()
+        with pytest.raises(ClientError, match="its owner steers it") as refused:
+            viewer.steer("mine")
+        assert refused.value.code == "read_only"
+        owner.stop()
+        indices = [chunk.index for chunk in viewer.chunks()]
+        assert indices == sorted(indices), "the chunks that had come, then no more"
+        assert viewer.ended is not None
+
+
+def test_a_saved_session_is_restored_and_goes_on_to_the_same_bits(server: Serving) -> None:
+    with connect(server.url(), format="raw") as client:
+        client.start(SEA)
+        paused_at = client.applied(client.steer(Pause())).chunk_index
+        snapshot = client.save().snapshot
+        client.steer(Resume())
+        expected = next(chunk for chunk in client.chunks() if chunk.index == paused_at)
+    with connect(server.url(), format="raw") as client:
+        client.restore(snapshot)
+        client.steer(Resume())
+        found = next(chunk for chunk in client.chunks() if chunk.index == paused_at)
+        assert (found.frames == expected.frames).all()
+
+
+def test_a_key_is_brought_and_without_it_the_servers_line_is_told(locked: Serving) -> None:
+    with pytest.raises(ClientError, match="a key is needed"), connect(locked.url()):
+        pass
+    with connect(locked.url(), key=KEY) as client:
+        assert client.hello.model == "wan-tiny"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port", "http://[::1"])
+def test_what_is_no_address_is_said_in_one_line(url: str) -> None:
+    with pytest.raises(ClientError, match="must look like"), connect(url):
+        pass
+
+
+def test_nobody_there_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(ClientError, match=f"no connection to ws://127.0.0.1:{port}"), connect(f"ws://127.0.0.1:{port}"):
+        pass
+
+
+def test_one_task_steers_while_another_takes_chunks(server: Serving) -> None:
+    async def both() -> tuple[int, list[int]]:
+        async with connect_async(server.url()) as client:
+            await client.start(SEA)
+            steering = asyncio.create_task(client.steer(SetPrompt(prompt="a storm", mode="cut"), at_chunk=3))
+            indices = [chunk.index async for chunk in client.chunks(5)]
+            return (await client.applied(await steering)).chunk_index, indices
+
+    assert asyncio.run(both()) == (3, [0, 1, 2, 3, 4])
+
+
+def test_a_question_that_is_given_up_leaves_no_answer_for_the_next(server: Serving) -> None:
+    async def give_up_and_ask() -> tuple[str, str]:
+        async with connect_async(server.url()) as client:
+            await client.start(SEA)
+            given_up = asyncio.create_task(client.steer("given up"))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            asked = await client.steer("a storm")
+            return asked.control_id, (await client.applied(asked)).control_id
+
+    asked, applied = asyncio.run(give_up_and_ask())
+    assert asked == applied == "client-2"
+
+
+def test_a_connection_that_is_lost_is_an_error_for_whoever_waits(server: Serving) -> None:
+    async def lose() -> None:
+        async with connect_async(server.url()) as client:
+            await client.start(SEA)
+            client.detach()
+            await client._connection.vanish()
+            async for _ in client.chunks():
+                pass
+
+    with pytest.raises(ClientError, match="connection"):
+        asyncio.run(lose())
+
+
+def packed(index: int, *parts: bytes) -> Pictures:
+    header = ChunkHeader(
+        index=index, epoch=0, media_s=0.0, fps=24.0, frames=len(parts), format="jpeg", sizes=tuple(map(len, parts)),
+        prompts=(), unknown=(), receipts=(), total_ms=0.0, phases_ms={}, late_s=0.0, dropped=0,
+    )  # fmt: skip
+    pictures = read(with_header(header, *parts))
+    assert isinstance(pictures, Pictures)
+    return pictures
+
+
+def test_chunks_that_nobody_takes_go_oldest_first_and_are_counted() -> None:
+    buffer = ChunkBuffer(max_bytes=100)
+    for index in range(5):
+        buffer.put(Chunk(packed(index, bytes(40)), (2, 2)))
+    assert buffer.dropped == 3
+    assert [chunk.index for chunk in (buffer.take(), buffer.take()) if chunk] == [3, 4]
+    assert buffer.take() is None
+    buffer.put(Chunk(packed(5, bytes(1000)), (2, 2)))
+    assert buffer.take() is not None, "one is kept however large it is"
+
+
+def test_a_chunk_without_pictures_has_no_frames_and_a_broken_picture_is_an_error() -> None:
+    assert Chunk(packed(0), (4, 6)).frames.shape == (0, 4, 6, 3)
+    with pytest.raises(ClientError, match="chunk 1 has a picture that is no jpeg"):
+        assert Chunk(packed(1, b"no picture"), (4, 6)).frames is None
