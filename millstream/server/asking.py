@@ -11,6 +11,7 @@ from millstream.core.errors import ConfigError, PromptError
 from millstream.runtime.engine import stream_config
 from millstream.runtime.rates import RateKind
 from millstream.server.hub import Hub
+from millstream.server.keys import NAMELESS, Key
 from millstream.server.station import Station
 
 MAX_LEAD_S = 60.0
@@ -45,10 +46,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Below 1 it gives way to others: in line, and where there is not enough for all. Nobody can ask for more than anybody."""
 
 
-def open_asked(hub: Hub, ask: Ask, *, client: str = "") -> Station:
+def open_asked(hub: Hub, ask: Ask, *, client: str = "", key: Key = NAMELESS) -> Station:
     if bool(ask.prompt) == bool(ask.prompts):
         raise PromptError("a session needs either prompt or prompts, not both and not neither")
-    fps = hub.card.fps if ask.fps is None else ask.fps
+    fps = ask.fps
+    if fps is None:
+        fps = "auto" if hub.card.fps == "auto" else key.capped(hub.card.fps)
     rate: RateKind = "auto" if fps == "auto" else "strict" if ask.strict else "asked"
     if rate == "auto" and ask.strict:
         raise ConfigError("strict needs a frame rate to be strict about: name fps, or leave strict out")
@@ -62,6 +65,7 @@ def open_asked(hub: Hub, ask: Ask, *, client: str = "") -> Station:
         weight=ask.weight,
         takes_input=ask.input,
         client=client,
+        key=key,
     )
 
 

@@ -23,6 +23,7 @@ from millstream.runtime.notices import Applied, Ended, Live, Noted, Notice, Pict
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.encoding import Encoder, Format, Frames, encoder_for
+from millstream.server.keys import NAMELESS, Key
 from millstream.server.metrics import Metrics
 from millstream.server.outbox import ChunkInfo, Outbox, Picture
 from millstream.server.recording import Recording
@@ -122,12 +123,16 @@ class StationParts:
 
 
 class Station:
-    def __init__(self, request: OpenRequest, view_id: str, parts: StationParts, *, client: str = "") -> None:
+    def __init__(
+        self, request: OpenRequest, view_id: str, parts: StationParts, *, client: str = "", key: Key = NAMELESS
+    ) -> None:
         self.request = request
         self.session_id = request.session_id
         self.view_id = view_id
         self.client = client
         """Whose address opened it."""
+        self.key = key
+        """Whose session it is."""
         self.state: Waiting | Live | Ended | None = None
         self.begun = self.left_at = parts.clock()
         """`left_at`: since when nobody watches."""
