@@ -19,10 +19,6 @@ class Certificate:
     cert: Path
     key: Path
 
-    @property
-    def options(self) -> tuple[str, ...]:
-        return "--tls-cert", str(self.cert), "--tls-key", str(self.key)
-
     def trusted(self) -> ssl.SSLContext:
         """What a client needs to believe it."""
         return ssl.create_default_context(cafile=self.cert)
