@@ -6,7 +6,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from millstream.cli_options import PastOptions, PlacedOptions, Schedule, grouped
 from millstream.cli_parts import Weights, plain_errors
 from millstream.core.config import MAX_FPS, MIN_FPS, StreamConfig
 from millstream.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from millstream.server.keys import Keyring
 
 bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode="rich", help="Measure a server from outside.")
 
@@ -155,6 +158,32 @@ def settle_config(context: typer.Context, config: ConfigFile | None) -> ConfigFi
     return config
 
 
+Config = Annotated[
+    ConfigFile | None,
+    typer.Option(
+        parser=read_config,
+        callback=settle_config,
+        is_eager=True,
+        metavar="FILE",
+        help="All of these in a file, and keys with names: docs/serving.md. What is said here wins over it.",
+        show_default=False,
+    ),
+]
+
+
+def keyring_of(config: ConfigFile) -> Keyring | None:
+    """Of the keys that have a name."""
+    from millstream.server.keys import Keyring, KeyTable
+
+    if KEYS not in config.content:
+        return None
+    keyring = Keyring()
+    config.each_table(KEYS, KeyTable, keyring.add_table)
+    if not keyring.names:
+        raise config.refusal((KEYS,), "there are none; add one as [keys.NAME]")
+    return keyring
+
+
 def planned(path: Path, on: PlacedOptions, room: RoomOptions) -> tuple[PlacedOptions, RoomOptions, StreamConfig]:
     """The same as a plan has them, and its stream."""
     from millstream.commands.plan_use import settings_of
@@ -185,17 +214,7 @@ def serve(
             help="What plan --json wrote: model, topology, precision, batch, size, window and steps.", show_default=False
         ),
     ] = None,
-    config: Annotated[
-        ConfigFile | None,
-        typer.Option(
-            parser=read_config,
-            callback=settle_config,
-            is_eager=True,
-            metavar="FILE",
-            help="All of these in a file, and keys with names: docs/serving.md. What is said here wins over it.",
-            show_default=False,
-        ),
-    ] = None,
+    config: Config = None,
 ) -> None:
     """Serve live streams to browsers and programs, each person with a session of their own.
 
@@ -205,14 +224,8 @@ def serve(
         from millstream.commands.serve import ServeRequest
         from millstream.commands.serve import serve as run
         from millstream.server.hub import HubLimits
-        from millstream.server.keys import Keyring, KeyTable
 
-        stream, keyring = None, None
-        if config is not None and KEYS in config.content:
-            keyring = Keyring()
-            config.each_table(KEYS, KeyTable, keyring.add_table)
-            if not keyring.names:
-                raise config.refusal((KEYS,), "there are none; add one as [keys.NAME]")
+        stream = None
         if plan is not None:
             if (on.model, on.topology, room.batch) != ("brook", "local", 1) or shape.changes() or schedule:
                 raise ConfigError("--plan says what --model, --topology, --batch and the stream are; leave them out")
@@ -226,7 +239,7 @@ def serve(
             changes=shape.changes(),
             data=data,
             limits=HubLimits(**lives.limits()),
-            keyring=keyring,
+            keyring=None if config is None else keyring_of(config),
             log_json=log_json,
         )
         run(request)

@@ -358,7 +358,8 @@ class Station:
         viewer.outbox.put(picture)
 
     def _log(self, words: str, level: int = logging.INFO, **about: object) -> None:
-        log.log(level, words, extra={"session": label(self.session_id), **about})
+        whose = {"key": self.key.name} if self.key.name else {}
+        log.log(level, words, extra={"session": label(self.session_id), **about, **whose})
 
     def _finish(self, ended: Ended) -> None:
         self.state = ended

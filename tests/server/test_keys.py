@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -13,12 +14,15 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
-from millstream.core.errors import ConfigError
+from millstream.core.errors import ConfigError, UnknownSession
 from millstream.server.app import AppConfig
 from millstream.server.auth import Access, Gate, access_for
+from millstream.server.budgets import Client as Accounted
 from millstream.server.budgets import ClientRates, Clients
 from millstream.server.hub import Hub
 from millstream.server.keys import Key, Keyring, KeyTable, key_from
+from millstream.server.logs import PlainFormatter
+from millstream.server.peers import Peers
 from tests.server.fakes import TINY, FakeService
 from tests.server.hub_plays import SEA, with_hub
 from tests.server.serving import START, Client, Serving, serving
@@ -177,13 +181,29 @@ def test_no_key_is_in_the_metrics_the_log_or_a_refusal(server: Serving, caplog: 
     caplog.set_level("INFO")
     with line_to(server, SMALL) as client:
         said = [str(refusal(client, **START | {"fps": 99.0})), str(refusal(client, type="attach", session="nowhere"))]
+        client.start(fps="auto")
+        client.say({"type": "stop"})
+        client.hear("ended")
+    said += [PlainFormatter().format(record) for record in caplog.records]
+    assert any("key small" in line for line in said), "a name may be told"
     said += [
         ask(server, key, "GET", path).text for key in (SMALL, "wrong-key-altogether") for path in ("/metrics", "/v1/sessions/x")
     ]
     said += [caplog.text, repr(ring().__dict__), repr(KEYS[SMALL])]
-    assert "small" in said[0], "a name may be told"
     for key in (*KEYS, WRONG):
         assert not any(key in text for text in said), key
+
+
+def test_what_was_loaded_or_connected_in_scopes_words_is_a_keys_own(server: Serving) -> None:
+    load = {"pipeline_id": "wan-tiny", "load_params": {"height": 32, "width": 32}}
+    assert ask(server, ALICE, "POST", "/api/v1/pipeline/load", json=load).status_code == 200
+    status = {key: ask(server, key, "GET", "/api/v1/pipeline/status").json()["load_params"] for key in (ALICE, BOB)}
+    assert status == {ALICE: load["load_params"], BOB: {}}
+    peer: Any = SimpleNamespace(client=Accounted().with_key(KEYS[ALICE]))
+    peers = Peers(_peers={"its-id": peer})
+    assert peers.find("its-id", KEYS[ALICE]) is peer
+    with pytest.raises(UnknownSession):
+        peers.find("its-id", KEYS[BOB])
 
 
 def test_every_key_is_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch) -> None:
