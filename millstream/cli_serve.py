@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millstream.cli_config import ConfigFile, InFile
 from millstream.cli_options import PastOptions, PlacedOptions, Schedule, grouped
 from millstream.cli_parts import Weights, plain_errors
-from millstream.core.config import MAX_FPS, MIN_FPS
+from millstream.core.config import MAX_FPS, MIN_FPS, StreamConfig
 from millstream.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from millstream.server.keys import Keyring
+
 bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode="rich", help="Measure a server from outside.")
+
+KEYS = "keys"
+"""The tables of a configuration file: `[keys.NAME]`."""
 
 
 def parse_fps(text: str) -> float:
@@ -44,6 +52,11 @@ class DoorOptions:
             "--insecure", help="Let anybody in who can reach the address, pages that make their name point here among them."
         ),
     ] = False
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(help="Certificate, PEM, with those between it and a known one: speak HTTPS.", show_default=False),
+    ] = None
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key, PEM, not encrypted.", show_default=False)] = None
     ice_server: Annotated[
         list[str] | None,
         typer.Option(help="For WebRTC from afar: stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL.", show_default=False),
@@ -67,6 +80,8 @@ class DoorOptions:
             port=self.port,
             api_key=self.api_key,
             insecure=self.insecure,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
             ice_servers=tuple(self.ice_server or ()),
             origins=tuple(self.allow_origin or ()),
             proxies=tuple(self.trusted_proxy or ()),
@@ -83,6 +98,7 @@ class RoomOptions:
     fps: Annotated[
         str,
         typer.Option(help="Where a client names none: auto is what the device keeps, up to the rate the model was made for."),
+        InFile(float | str),
     ] = "auto"
     share: Annotated[float, typer.Option(help="How much of the device may be promised, 0 to 1.")] = 0.98
     longest_chunk: Annotated[
@@ -129,8 +145,60 @@ class LifeOptions:
         return dict(abandon_s=self.abandon, idle_s=self.idle, max_life_s=self.max_life, max_chunks=self.max_chunks)
 
 
+def read_config(path: str) -> ConfigFile:
+    with plain_errors():
+        return ConfigFile.read(path)
+
+
+def settle_config(context: typer.Context, config: ConfigFile | None) -> ConfigFile | None:
+    """Before any other option is looked at."""
+    if config is not None:
+        with plain_errors():
+            config.settle(context, serve.__annotations__, tables=[KEYS])
+    return config
+
+
+Config = Annotated[
+    ConfigFile | None,
+    typer.Option(
+        parser=read_config,
+        callback=settle_config,
+        is_eager=True,
+        metavar="FILE",
+        help="All of these in a file, and keys with names: docs/serving.md. What is said here wins over it.",
+        show_default=False,
+    ),
+]
+
+
+def keyring_of(config: ConfigFile) -> Keyring | None:
+    """Of the keys that have a name."""
+    from millstream.server.keys import Keyring, KeyTable
+
+    if KEYS not in config.content:
+        return None
+    keyring = Keyring()
+    config.each_table(KEYS, KeyTable, keyring.add_table)
+    if not keyring.names:
+        raise config.refusal((KEYS,), "there are none; add one as [keys.NAME]")
+    return keyring
+
+
+def planned(path: Path, on: PlacedOptions, room: RoomOptions) -> tuple[PlacedOptions, RoomOptions, StreamConfig]:
+    """The same as a plan has them, and its stream."""
+    from millstream.commands.plan_use import settings_of
+
+    settings = settings_of(path)
+    if settings.replicas > 1:
+        typer.echo(f"the plan counts on {settings.replicas} replicas; this is one of them", err=True)
+    precision = settings.precision if on.precision == "auto" else on.precision
+    on = replace(on, model=settings.model, topology=str(settings.topology), precision=precision)
+    return on, replace(room, batch=settings.batch), settings.stream
+
+
 @grouped
 def serve(
+    context: typer.Context,
     *,
     on: PlacedOptions,
     shape: PastOptions,
@@ -146,29 +214,22 @@ def serve(
             help="What plan --json wrote: model, topology, precision, batch, size, window and steps.", show_default=False
         ),
     ] = None,
+    config: Config = None,
 ) -> None:
     """Serve live streams to browsers and programs, each person with a session of their own.
 
     Prints the address once it listens. [bold]Try[/]: millstream serve --weights random
     """
-    with plain_errors():
+    with plain_errors(), config.located(context) if config is not None else nullcontext():
         from millstream.commands.serve import ServeRequest
         from millstream.commands.serve import serve as run
         from millstream.server.hub import HubLimits
 
         stream = None
         if plan is not None:
-            from millstream.commands.plan_use import settings_of
-
             if (on.model, on.topology, room.batch) != ("brook", "local", 1) or shape.changes() or schedule:
                 raise ConfigError("--plan says what --model, --topology, --batch and the stream are; leave them out")
-            planned = settings_of(plan)
-            precision = planned.precision if on.precision == "auto" else on.precision
-            on = replace(on, model=planned.model, topology=str(planned.topology), precision=precision)
-            room = replace(room, batch=planned.batch)
-            stream = planned.stream
-            if planned.replicas > 1:
-                typer.echo(f"the plan counts on {planned.replicas} replicas; this is one of them", err=True)
+            on, room, stream = planned(plan, on, room)
         request = ServeRequest(
             **on.request(),
             **doors.request(),
@@ -178,6 +239,7 @@ def serve(
             changes=shape.changes(),
             data=data,
             limits=HubLimits(**lives.limits()),
+            keyring=None if config is None else keyring_of(config),
             log_json=log_json,
         )
         run(request)

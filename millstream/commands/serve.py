@@ -33,10 +33,12 @@ try:
     from millstream.server.archive import Archive
     from millstream.server.auth import access_for, check_proxies
     from millstream.server.hub import Hub, HubLimits, ModelCard
+    from millstream.server.keys import Keyring
     from millstream.server.logs import set_up_logging
     from millstream.server.peers import IceServer
     from millstream.server.shelf import Shelf
     from millstream.server.sockets import CONNECTIONS, ImpatientHTTP, ImpatientWebSocket, PoliteServer, listen
+    from millstream.server.tls import check_certificate
 except ModuleNotFoundError as missing:
     raise ConfigError(f"serving needs {missing.name}: pip install 'millstream[serve]'") from None
 
@@ -70,8 +72,12 @@ class ServeRequest(ModelRequest):
     """Sessions that may share model calls."""
     lead_s: float | None = None
     limits: HubLimits = field(default_factory=HubLimits)
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    keyring: Keyring | None = None
+    """Of keys with names, instead of that one."""
     insecure: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     origins: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
     """Addresses whose word is taken for who asks."""
@@ -82,7 +88,11 @@ class ServeRequest(ModelRequest):
 def serve(request: ServeRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; listening comes last."""
     check_proxies(request.proxies)
-    access = access_for(request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins)
+    check_certificate(request.tls_cert, request.tls_key)
+    keyring = request.keyring
+    access = access_for(
+        request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins, keyring=keyring
+    )
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
     spec = find_model(request.model)
     stream = stream_config(request.stream or spec.stream, request.schedule, **request.changes)
@@ -90,19 +100,25 @@ def serve(request: ServeRequest) -> None:
     take_place(wanted)
     check_rows(stream.latent_size[0], len(request.vae_devices))
     shelf = Shelf(request.data)
+    shelves = key_shelves(request.data, keyring)
     listener = listen(request.host, request.port)
     set_up_logging(as_json=request.log_json)
     with listener, plain_out_of_memory(), load_engine(wanted, stream) as engine:
         log.info("fast: %s", engine.speed)
         service = _service(request, engine)
         card = model_card(engine, request.lead_s, stream, request.fps)
-        make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), limits=request.limits)
+        make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), shelves=shelves, limits=request.limits)
         app = create_app(make_hub, AppConfig(access=access, ice_servers=ice_servers))
         service.start(warm_up=[stream])
-        run_until_told(app, listener, service, request.proxies)
+        run_until_told(app, listener, service, request)
 
 
-def run_until_told(app: Starlette, listener: socket.socket, service: Service, proxies: tuple[str, ...] = ()) -> None:
+def key_shelves(folder: Path, keyring: Keyring | None) -> dict[str, Shelf]:
+    """What each key with a name keeps, apart from all others."""
+    return {} if keyring is None else {name: Shelf(folder / "keys" / name) for name in keyring.names}
+
+
+def run_until_told(app: Starlette, listener: socket.socket, service: Service, request: ServeRequest) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop within bounded time. Raises `EngineFailed` if the engine ended before that."""
 
     def leave(*_: object) -> None:
@@ -123,12 +139,15 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, pr
         access_log=False,
         server_header=False,
         limit_concurrency=CONNECTIONS.total,
-        proxy_headers=bool(proxies),
-        forwarded_allow_ips=list(proxies),
+        proxy_headers=bool(request.proxies),
+        forwarded_allow_ips=list(request.proxies),
+        ssl_certfile=request.tls_cert,
+        ssl_keyfile=request.tls_key,
         timeout_graceful_shutdown=STOP_S,
     )
     host, port = listener.getsockname()[:2]
-    typer.echo(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    scheme = "http" if request.tls_cert is None else "https"
+    typer.echo(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
     server = PoliteServer(config, lambda: app.state.desk.hub.farewell())
 
     def give_up() -> None:

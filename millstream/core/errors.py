@@ -59,6 +59,10 @@ class Overloaded(MillstreamError):
         self.fps, self.can_wait = fps, can_wait
 
 
+class NotAllowed(MillstreamError):
+    """Something that is not for whoever asked."""
+
+
 class ChunkCut(MillstreamError):
     """A chunk that was not let finish; its session cannot go on."""
 

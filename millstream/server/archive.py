@@ -7,6 +7,7 @@ people are told in one line, and what the disk said is in the log, for it names 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -52,6 +53,12 @@ class Archive:
         self._engine = engine
         self._header = engine.journal_header(engine.spec.stream, "")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="millstream-archive")
+
+    def on(self, shelf: Shelf) -> Archive:
+        """The same with another folder: one engine and one thread for all of them."""
+        archive = copy.copy(self)
+        archive.shelf = shelf
+        return archive
 
     def start(self) -> None:
         start_threads(self._pool, 1)

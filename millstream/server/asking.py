@@ -10,13 +10,16 @@ from millstream.core.messages import Ask
 from millstream.runtime.engine import stream_config
 from millstream.runtime.rates import RateKind
 from millstream.server.hub import Hub
+from millstream.server.keys import NAMELESS, Key
 from millstream.server.station import Station
 
 
-def open_asked(hub: Hub, ask: Ask, *, client: str = "") -> Station:
+def open_asked(hub: Hub, ask: Ask, *, client: str = "", key: Key = NAMELESS) -> Station:
     if bool(ask.prompt) == bool(ask.prompts):
         raise PromptError("a session needs either prompt or prompts, not both and not neither")
-    fps = hub.card.fps if ask.fps is None else ask.fps
+    fps = ask.fps
+    if fps is None:
+        fps = "auto" if hub.card.fps == "auto" else key.capped(hub.card.fps)
     rate: RateKind = "auto" if fps == "auto" else "strict" if ask.strict else "asked"
     if rate == "auto" and ask.strict:
         raise ConfigError("strict needs a frame rate to be strict about: name fps, or leave strict out")
@@ -30,6 +33,7 @@ def open_asked(hub: Hub, ask: Ask, *, client: str = "") -> Station:
         weight=ask.weight,
         takes_input=ask.input,
         client=client,
+        key=key,
     )
 
 

@@ -7,7 +7,6 @@ foreign name, or any page could have its name point here.
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import re
 from collections.abc import Collection
@@ -20,13 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.core.errors import ConfigError, Overloaded
 from millstream.server.budgets import Client, Clients
+from millstream.server.keys import NAMELESS, Key, Keyring
 from millstream.server.shares import Held, Quota
 
-KEY = re.compile(r"[A-Za-z0-9._~-]{8,256}")
-"""What both a header and a WebSocket subprotocol can carry."""
 ORIGIN = re.compile(r"https?://[^/?#]+")
 KEY_SUBPROTOCOL = "millstream.key."
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+HOLDER = "millstream.key"
+"""In a scope: the `Key` that was brought."""
 CLOSE_POLICY = 1008
 TOO_MANY = 429
 FLOOD_COST = 25.0
@@ -36,7 +36,8 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    api_key: str | None = None
+    keyring: Keyring | None = None
+    """None: anybody may come."""
     origins: frozenset[str] = frozenset()
     """Pages of other servers that may use this one, such as https://example.org."""
     names: frozenset[str] | None = LOCAL_NAMES
@@ -45,18 +46,22 @@ class Access:
     """WebSockets of one client at once; all clients together may have an eighth more."""
 
 
-def access_for(host: str, *, api_key: str | None, insecure: bool, origins: Collection[str]) -> Access:
-    """Refuses to be open to others without a key, unless that is what was said."""
-    if api_key is not None and not KEY.fullmatch(api_key):
-        raise ConfigError("the API key must have 8 to 256 letters, digits or any of . _ ~ -")
+def access_for(
+    host: str, *, api_key: str | None, insecure: bool, origins: Collection[str], keyring: Keyring | None = None
+) -> Access:
+    """Refuses to be open to others without a key, unless that is what was said. On the ring are those with names."""
+    if api_key is not None:
+        if keyring is not None:
+            raise ConfigError("--api-key is one for everybody, and there are keys with names: give it one too, or leave it out")
+        keyring = Keyring.of_one(api_key)
     for origin in origins:
         if not ORIGIN.fullmatch(origin) or not _netloc(origin):
             raise ConfigError(f"--allow-origin takes a page's scheme and host, such as https://example.org, got {origin!r}")
     local = is_local(host)
-    if not (local or api_key or insecure):
-        raise ConfigError(f"others can reach {host}: give --api-key KEY, or --insecure to let anybody in")
-    names = LOCAL_NAMES | {host} | {urlsplit(origin).hostname or "" for origin in origins} if local and not api_key else None
-    return Access(api_key=api_key, origins=frozenset(origins), names=names)
+    if not (local or keyring or insecure):
+        raise ConfigError(f"others can reach --host {host}: give --api-key KEY, keys in --config, or --insecure for anybody")
+    names = LOCAL_NAMES | {host} | {urlsplit(origin).hostname or "" for origin in origins} if local and not keyring else None
+    return Access(keyring=keyring, origins=frozenset(origins), names=names)
 
 
 def check_proxies(proxies: Collection[str]) -> None:
@@ -121,12 +126,15 @@ class Gate:
         return self._without_key(scope, headers, client) or self._too_much(scope, client)
 
     def _without_key(self, scope: Scope, headers: Headers, client: Client) -> tuple[int, str] | None:
-        if self._access.api_key is None:
+        """Notes in the scope whose key it was."""
+        if self._access.keyring is None:
             return None
         keys = _keys(scope, headers)
         if client.wrong_keys.left < 1:  # even a right one: or guessing on would be worth it
             return TOO_MANY, "too many wrong keys came from this address; wait a minute"
-        if any(hmac.compare_digest(key.encode(), self._access.api_key.encode()) for key in keys):
+        key = self._access.keyring.find(keys)
+        if key is not None:
+            scope[HOLDER] = key
             return None
         client.wrong_keys.take(min(1, len(keys)))
         return 401, "a key is needed: Authorization: Bearer KEY, or the subprotocol millstream.key.KEY"
@@ -145,7 +153,15 @@ class Gate:
         origin = headers.get("origin")
         if origin is None or (scope["type"] == "http" and scope["method"] in SAFE_METHODS):
             return True
-        return origin in self._access.origins or _netloc(origin) == headers.get("host", "")
+        secure = scope["scheme"] in ("https", "wss")  # then a page that came unencrypted is somebody else's
+        own = _netloc(origin) == headers.get("host", "") and (origin.startswith("https:") or not secure)
+        return own or origin in self._access.origins
+
+
+def key_of(scope: Scope) -> Key:
+    """Whose request it is; everybody's are one's where there are no keys."""
+    key: Key = scope.get(HOLDER, NAMELESS)
+    return key
 
 
 def _keys(scope: Scope, headers: Headers) -> list[str]:

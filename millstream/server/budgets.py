@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from millstream.server.keys import NAMELESS, Key
 from millstream.server.limits import TokenBucket
 from millstream.server.shares import client_at
 
@@ -29,11 +31,19 @@ class Client:
     def __init__(self, name: str = "", rates: ClientRates | None = None) -> None:
         rates = rates or ClientRates()
         self.name = name
+        self.key = NAMELESS
+        """What it brought with what it asks now."""
         self.requests = TokenBucket(*rates.requests)
         self.saves = TokenBucket(*rates.saves)
         self.uploads = TokenBucket(*rates.uploads)
         self.offers = TokenBucket(*rates.offers)
         self.wrong_keys = TokenBucket(*rates.wrong_keys)
+
+    def with_key(self, key: Key) -> Client:
+        """The same account, for one request or socket."""
+        client = copy.copy(self)
+        client.key = key
+        return client
 
 
 class Clients:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from millstream.core.controls import Receipt
-from millstream.core.errors import MillstreamError, NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.core.errors import MillstreamError, NotAllowed, NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.core.messages import (
     AnyClientMessage,
     Attach,
@@ -154,7 +154,7 @@ class Conversation:
                 self._start(message)
             case Attach(session=session, formats=formats):
                 self._refuse_twice()
-                self._watch(self._hub.find(session), choose_format(formats), "owner")
+                self._watch(self._hub.find(session, self._client.key), choose_format(formats), "owner")
             case View(view=view, formats=formats):
                 self._refuse_twice()
                 self._watch(self._hub.find_view(view), choose_format(formats), "viewer")
@@ -175,12 +175,14 @@ class Conversation:
             case Restore(snapshot=name, formats=formats):
                 self._refuse_twice()
                 format = choose_format(formats)
-                self._watch(await self._hub.restore(name, client=self._client.name), format, "owner")
+                station = await self._hub.restore(name, client=self._client.name, key=self._client.key)
+                self._watch(station, format, "owner")
 
     def _start(self, ask: Start) -> None:
         self._refuse_twice()
         format = choose_format(ask.formats)
-        self._watch(open_asked(self._hub, ask, client=self._client.name), format, "owner")
+        station = open_asked(self._hub, ask, client=self._client.name, key=self._client.key)
+        self._watch(station, format, "owner")
 
     async def _record(self, station: Station, on: bool) -> None:
         name = self._hub.start_recording(station) if on else await self._hub.stop_recording(station)
@@ -259,6 +261,8 @@ def _code(error: MillstreamError, state: State) -> Code:
         return "refused"
     if isinstance(error, NotKept):
         return "not_kept"
+    if isinstance(error, NotAllowed):
+        return "read_only"
     if isinstance(error, (UnknownSession, UnknownFile)):
         return "not_found"
     return "bad_message" if state == "new" else "bad_control"

@@ -15,8 +15,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream.core.errors import MillstreamError, NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.core.errors import MillstreamError, NotAllowed, NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.core.messages import ErrorAnswer, ErrorBody
+from millstream.server.archive import Archive
+from millstream.server.auth import key_of
 from millstream.server.bodies import json_response, read_json
 from millstream.server.budgets import Client, Clients
 from millstream.server.hub import Hub
@@ -24,9 +26,13 @@ from millstream.server.limits import ClientLimits
 from millstream.server.messages import ProtocolError
 from millstream.server.peers import Peers
 from millstream.server.shares import Held, Quota
+from millstream.server.station import Station
 
 JSON = "application/json"
-STATUS = {"bad_state": 409, "not_found": 404, "too_large": 413, "too_fast": 429, "refused": 503, "not_kept": 507, "failed": 500}
+STATUS = {
+    "bad_state": 409, "not_found": 404, "read_only": 403, "too_large": 413, "too_fast": 429, "refused": 503, "not_kept": 507,
+    "failed": 500,
+}  # fmt: skip
 
 MAX_UPLOADS = 3
 """Of one client at once: what is under way is not counted on the shelf yet."""
@@ -46,7 +52,16 @@ class Desk:
 
     def asked_by(self, connection: HTTPConnection) -> Desk:
         """The same, for one request or socket."""
-        return replace(self, client=self.clients.at(connection.client))
+        return replace(self, client=self.clients.at(connection.client).with_key(key_of(connection.scope)))
+
+    def session(self, words: Mapping[str, str]) -> Station:
+        """The one that a path names, if it is theirs."""
+        return self.hub.find(words["session"], self.client.key)
+
+    @property
+    def archive(self) -> Archive:
+        """What is kept of theirs."""
+        return self.hub.archive_of(self.client.key)
 
 
 Handler = Callable[[Desk, Mapping[str, str], Any], Awaitable[Any]]
@@ -60,6 +75,8 @@ def status_of(error: MillstreamError) -> tuple[str, int]:
         code = "refused"
     elif isinstance(error, NotKept):
         code = "not_kept"
+    elif isinstance(error, NotAllowed):
+        code = "read_only"
     else:
         code = "not_found" if isinstance(error, (UnknownSession, UnknownFile)) else "bad_message"
     return code, STATUS.get(code, 400)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,9 +27,11 @@ from millstream.runtime.rates import RateKind
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.archive import DISK_FAILS, Archive, SessionJournal
+from millstream.server.keys import NAMELESS, Key
 from millstream.server.metrics import Metrics
+from millstream.server.quotas import within_quota
 from millstream.server.shares import Quota
-from millstream.server.shelf import Kept
+from millstream.server.shelf import Kept, Shelf
 from millstream.server.station import Standing, Station, StationParts, Tape, TapeLost
 from millstream.server.threads import start_threads
 
@@ -85,9 +87,11 @@ class Hub:
         card: ModelCard,
         *,
         archive: Archive | None = None,
+        shelves: Mapping[str, Shelf] | None = None,
         metrics: Metrics | None = None,
         limits: HubLimits | None = None,
     ) -> None:
+        """`shelves` are those of keys with names; everybody else's files are on the archive's own."""
         self.service = service
         self.card = card
         self.limits = limits or HubLimits()
@@ -98,6 +102,7 @@ class Hub:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
+        self._shelves = shelves or {}
         self._ticker: asyncio.Task[None] | None = None
         self._over = False
 
@@ -107,6 +112,10 @@ class Hub:
         if self._archive is None:
             raise UnknownFile("this server keeps no recordings, journals or snapshots")
         return self._archive
+
+    def archive_of(self, key: Key) -> Archive:
+        """Where things are kept that belong to a key, and nobody else's."""
+        return self.archive.on(self._shelves[key.name]) if key.name else self.archive
 
     def start(self) -> None:
         start_threads(self.pool, self.limits.threads)
@@ -141,9 +150,11 @@ class Hub:
         takes_input: bool = False,
         weight: float = 1.0,
         client: str = "",
+        key: Key = NAMELESS,
     ) -> Station:
         """A new session. Raises `Overloaded` when it cannot be, and what is wrong with what was asked."""
         check_prompts(prompts)
+        config = key.paced(config, rate)
         session_id = secrets.token_urlsafe(ID_BYTES)
         keeps_journal = self._archive is not None and not takes_input  # a journal does not hold the camera's frames
         request = OpenRequest(
@@ -154,32 +165,35 @@ class Hub:
             lead_s=self.card.lead_s if lead_s is None else lead_s,
             may_wait=may_wait,
             unattended=unattended,
-            weight=weight,
+            weight=weight * key.weight,
             **self._bounds,
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
-            journal=self.archive.journal(session_id, config) if keeps_journal else None,
+            journal=self.archive_of(key).journal(session_id, config) if keeps_journal else None,
         )
-        return self._opened(request, client)
+        return self._opened(request, client, key)
 
-    async def restore(self, snapshot_name: str, *, client: str = "") -> Station:
+    async def restore(self, snapshot_name: str, *, client: str = "", key: Key = NAMELESS) -> Station:
         """A saved session, as a new one. What it has done so far is in no journal, so it has none."""
-        saved, session_id = await self.archive.find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
-        config, timeline = saved.header.config, saved.header.timeline
+        saved, session_id = await self.archive_of(key).find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
+        config, timeline = key.paced(saved.header.config, "auto"), saved.header.timeline
         feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
         request = OpenRequest(
             session_id=session_id,
             prompts=timeline.prompts,
             config=config,
             rate="auto",
+            weight=key.weight,
             may_wait=True,
             **self._bounds,
             feed=feed,
             start=lambda: partial(snapshot.revive, saved.read(), session_id=session_id, feed=feed),
         )
-        return self._opened(request, client)
+        return self._opened(request, client, key)
 
     async def save(self, station: Station) -> Kept:
-        kept = await self.archive.save(self.service, station.session_id, owner=station.client)
+        archive, session_id = self.archive_of(station.key), station.session_id
+        save = partial(archive.save, self.service, session_id, owner=station.client)
+        kept = await within_quota(station.key, archive.shelf, save)
         station.snapshots.append(kept.name)
         return kept
 
@@ -187,7 +201,7 @@ class Hub:
         """The name it will have; one that runs already goes on."""
         if station.tape is None:
             lost = partial(self._lose_tape, station)
-            station.tape = Tape(*self.archive.record(station.fps, lambda name: self.spawn(lost(name))))
+            station.tape = Tape(*self.archive_of(station.key).record(station.fps, lambda name: self.spawn(lost(name))))
         return station.tape.name
 
     async def stop_recording(self, station: Station) -> str:
@@ -205,7 +219,7 @@ class Hub:
         if recorded.cut_short:
             station.tell(Noted(words=f"the recording ended early and is kept as far as it came: {DISK_FAILS}"))
         log.info("recorded %s", recorded, extra={"session": label(station.session_id)})
-        self.archive.shelf.keep("recordings", tape.name, owner=station.client)
+        self.archive_of(station.key).shelf.keep("recordings", tape.name, owner=station.client)
         station.recordings.append(tape.name)
         return tape.name
 
@@ -221,9 +235,13 @@ class Hub:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def find(self, session_id: str) -> Station:
-        """By the name that steers it."""
-        return _found(self.stations.get(session_id))
+    def find(self, session_id: str, key: Key = NAMELESS) -> Station:
+        """By the name that steers it, for the key that opened it; to others it is not there."""
+        station = self.stations.get(session_id)
+        return _found(station if station is not None and station.key == key else None)
+
+    def stations_of(self, key: Key) -> list[Station]:
+        return [station for station in self.stations.values() if station.key == key]
 
     def find_view(self, view_id: str) -> Station:
         """By the name that only shows it."""
@@ -246,10 +264,11 @@ class Hub:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_S)
 
-    def _opened(self, request: OpenRequest, client: str) -> Station:
+    def _opened(self, request: OpenRequest, client: str, key: Key) -> Station:
+        key.check_sessions(len(self.stations_of(key)))
         own = sum(station.client == client for station in self.stations.values())
         Quota(self.limits.max_sessions).check("sessions", own=own, all=len(self.stations))
-        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts, client=client)
+        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts, client=client, key=key)
         if isinstance(request.journal, SessionJournal):
             request.journal.tell = station.tell
             station.journal_name = request.journal.name
@@ -266,7 +285,7 @@ class Hub:
             await self.stop_recording(station)
             journal = station.request.journal
             if isinstance(journal, SessionJournal):
-                await self.archive.keep_journal(journal, owner=station.client)
+                await self.archive_of(station.key).keep_journal(journal, owner=station.client)
 
     async def _tick(self) -> None:
         while True:

@@ -6,8 +6,8 @@ import json
 import logging
 from datetime import datetime, timezone
 
-ABOUT = ("session", "chunk")
-"""Given as `extra`; a session by its label, which is too short to steer it with."""
+ABOUT = ("session", "chunk", "key")
+"""Given as `extra`; a session by its label, which is too short to steer it with, a key by its name."""
 
 
 class JSONFormatter(logging.Formatter):

@@ -27,8 +27,10 @@ from aiortc.sdp import candidate_from_sdp
 
 from millstream.core.errors import ConfigError, Overloaded, UnknownSession
 from millstream.core.messages import ErrorMessage
+from millstream.server.budgets import Client
 from millstream.server.channels import watch_connecting, watch_packets
 from millstream.server.hub import Hub
+from millstream.server.keys import Key
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ProtocolError
 from millstream.server.offers import MAX_CANDIDATES, checked_offer
@@ -62,7 +64,7 @@ class IceServer:
         """URL, or URL,USER,CREDENTIAL"""
         url, *rest = text.split(",")
         if url.partition(":")[0] not in ("stun", "stuns", "turn", "turns") or len(rest) not in (0, 2):
-            raise ConfigError(f"an ICE server is stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL, got {text!r}")
+            raise ConfigError(f"--ice-server takes stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL, got {text!r}")
         return IceServer(url=url, username=rest[0] if rest else None, credential=rest[1] if rest else None)
 
     def as_json(self) -> dict[str, Any]:
@@ -80,8 +82,8 @@ class Party:
     """The station's viewer, in format raw."""
     may_feed: bool
     """Whether a camera of the client's is the session's input."""
-    client: str = ""
-    """Whose address it is at."""
+    client: Client = field(default_factory=Client)
+    """Who came, with which key."""
 
 
 class Peer:
@@ -261,7 +263,7 @@ class Peers:
 
     async def connect(self, sdp: str, party: Party, hub: Hub, limits: ClientLimits) -> tuple[Peer, str]:
         """A connection under way and the answer's SDP; when it cannot be, the party has left."""
-        own = sum(peer.client == party.client for peer in self._peers.values())
+        own = sum(peer.client.name == party.client.name for peer in self._peers.values())
         try:
             Quota(self.max_peers).check("connections", own=own, all=len(self._peers))
         except Overloaded:
@@ -281,9 +283,9 @@ class Peers:
         task.add_done_callback(self._tasks.discard)
         return peer, answer
 
-    def find(self, peer_id: str) -> Peer:
+    def find(self, peer_id: str, key: Key) -> Peer:
         peer = self._peers.get(peer_id)
-        if peer is None:
+        if peer is None or peer.client.key != key:
             raise UnknownSession("there is no such connection; it may have ended")
         return peer
 

@@ -1,6 +1,6 @@
 """REST: sessions, controls and what is kept of them, for programs that do not hold a socket.
 
-`ENDPOINTS` is the whole of it. Session ids are not listed: whoever knows one owns it.
+`ENDPOINTS` is the whole of it. Session ids are not listed: whoever knows one owns it, if they bring the key that opened it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.messages import MAX_CHUNK, Ask, Defaults
 from millstream.runtime.notices import Waiting
+from millstream.server.archive import Archive
 from millstream.server.asking import open_asked
 from millstream.server.bodies import first_bytes, limited
 from millstream.server.endpoints import Desk, Endpoint
-from millstream.server.hub import Hub
 from millstream.server.messages import ProtocolError, defaults_of
+from millstream.server.quotas import within_quota
 from millstream.server.shelf import Kind
 from millstream.server.station import Station
 
@@ -110,32 +111,32 @@ async def list_models(desk: Desk, words: Mapping[str, str], body: None) -> Model
 
 
 async def list_sessions(desk: Desk, words: Mapping[str, str], body: None) -> SessionList:
-    return SessionList(sessions=tuple(SessionSummary(**_summary(station)) for station in desk.hub.stations.values()))
+    return SessionList(sessions=tuple(SessionSummary(**_summary(each)) for each in desk.hub.stations_of(desk.client.key)))
 
 
 async def open_session(desk: Desk, words: Mapping[str, str], body: Ask) -> SessionInfo:
-    return _info(open_asked(desk.hub, body, client=desk.client.name))
+    return _info(open_asked(desk.hub, body, client=desk.client.name, key=desk.client.key))
 
 
 async def show_session(desk: Desk, words: Mapping[str, str], body: None) -> SessionInfo:
-    return _info(desk.hub.find(words["session"]))
+    return _info(desk.session(words))
 
 
 async def end_session(desk: Desk, words: Mapping[str, str], body: None) -> None:
-    desk.hub.service.end(desk.hub.find(words["session"]).session_id)
+    desk.hub.service.end(desk.session(words).session_id)
 
 
 async def control_session(desk: Desk, words: Mapping[str, str], body: ControlAsk) -> Receipt:
     desk.limits.check_id(body.control.id)
-    return desk.hub.find(words["session"]).control(body.control, at_chunk=body.at_chunk)
+    return desk.session(words).control(body.control, at_chunk=body.at_chunk)
 
 
 async def list_receipts(desk: Desk, words: Mapping[str, str], body: None) -> ReceiptList:
-    return ReceiptList(receipts=desk.hub.find(words["session"]).receipts)
+    return ReceiptList(receipts=desk.session(words).receipts)
 
 
 async def record_session(desk: Desk, words: Mapping[str, str], body: RecordingAsk) -> RecordingState:
-    station = desk.hub.find(words["session"])
+    station = desk.session(words)
     name = desk.hub.start_recording(station) if body.on else await desk.hub.stop_recording(station)
     if not name:
         raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
@@ -144,46 +145,53 @@ async def record_session(desk: Desk, words: Mapping[str, str], body: RecordingAs
 
 async def save_session(desk: Desk, words: Mapping[str, str], body: None) -> FileInfo:
     desk.client.saves.spend("saves")
-    kept = await desk.hub.save(desk.hub.find(words["session"]))
+    kept = await desk.hub.save(desk.session(words))
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 
 async def restore_session(desk: Desk, words: Mapping[str, str], body: None) -> SessionInfo:
-    return _info(await desk.hub.restore(words["name"], client=desk.client.name))
+    return _info(await desk.hub.restore(words["name"], client=desk.client.name, key=desk.client.key))
 
 
 async def list_recordings(desk: Desk, words: Mapping[str, str], body: None) -> FileList:
-    return _listed(desk.hub, "recordings", desk.hub.find(words["session"]).recordings)
+    return _listed(desk.archive, "recordings", desk.session(words).recordings)
 
 
 async def list_snapshots(desk: Desk, words: Mapping[str, str], body: None) -> FileList:
-    return _listed(desk.hub, "snapshots", desk.hub.find(words["session"]).snapshots)
+    return _listed(desk.archive, "snapshots", desk.session(words).snapshots)
 
 
 async def download_live_journal(desk: Desk, words: Mapping[str, str], body: None) -> Response:
-    file = desk.hub.archive.journal_path(desk.hub.find(words["session"]).request.journal).open("rb")
+    file = desk.archive.journal_path(desk.session(words).request.journal).open("rb")
     num_bytes = os.fstat(file.fileno()).st_size  # it goes on growing, and what was promised is sent
     headers = {"content-length": str(num_bytes), "content-disposition": 'attachment; filename="session.jsonl"'}
     return StreamingResponse(first_bytes(file, num_bytes), headers=headers, media_type=MEDIA_TYPES["journals"])
 
 
 async def download_recording(desk: Desk, words: Mapping[str, str], body: None) -> Response:
-    return _download(desk.hub, "recordings", words["name"])
+    return _download(desk.archive, "recordings", words["name"])
 
 
 async def download_journal(desk: Desk, words: Mapping[str, str], body: None) -> Response:
-    return _download(desk.hub, "journals", words["name"])
+    return _download(desk.archive, "journals", words["name"])
 
 
 async def download_snapshot(desk: Desk, words: Mapping[str, str], body: None) -> Response:
-    return _download(desk.hub, "snapshots", words["name"])
+    return _download(desk.archive, "snapshots", words["name"])
 
 
 async def upload_snapshot(desk: Desk, words: Mapping[str, str], body: Request) -> FileInfo:
+    archive, key = desk.archive, desk.client.key
+    key.check_steering()
     desk.client.uploads.spend("uploads")
     with desk.uploads.one_by(desk.client.name):
-        kept = await desk.hub.archive.take_in(limited(body, MAX_UPLOAD_BYTES), owner=desk.client.name)
+        pieces = limited(body, MAX_UPLOAD_BYTES)
+        kept = await within_quota(key, archive.shelf, lambda: archive.take_in(pieces, owner=desk.client.name))
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
+
+
+async def remove_snapshot(desk: Desk, words: Mapping[str, str], body: None) -> None:
+    desk.archive.shelf.remove("snapshots", words["name"])
 
 
 ENDPOINTS = (
@@ -235,6 +243,7 @@ ENDPOINTS = (
         method="GET", path="/v1/snapshots/{name}", does=download_snapshot, media_type=MEDIA_TYPES["snapshots"],
         says="A snapshot, safetensors.",
     ),
+    Endpoint(method="DELETE", path="/v1/snapshots/{name}", does=remove_snapshot, status=204, says="Remove it."),
     Endpoint(
         method="POST", path="/v1/snapshots", does=upload_snapshot, body=bytes, reads_itself=True, answer=FileInfo,
         status=201, says="Bring a snapshot from elsewhere.",
@@ -269,12 +278,12 @@ def _info(station: Station) -> SessionInfo:
     )
 
 
-def _listed(hub: Hub, kind: Kind, names: Iterable[str]) -> FileList:
-    kept = [hub.archive.shelf.get(kind, name) for name in names]
+def _listed(archive: Archive, kind: Kind, names: Iterable[str]) -> FileList:
+    kept = [archive.shelf.get(kind, name) for name in names]
     files = tuple(FileInfo(name=k.name, url=f"/v1/{kind}/{k.name}", bytes=k.num_bytes) for k in kept if k is not None)
     return FileList(files=files)
 
 
-def _download(hub: Hub, kind: Kind, name: str) -> Response:
-    kept = hub.archive.shelf.find(kind, name)
+def _download(archive: Archive, kind: Kind, name: str) -> Response:
+    kept = archive.shelf.find(kind, name)
     return FileResponse(kept.path, media_type=MEDIA_TYPES[kind], filename=kept.path.name)

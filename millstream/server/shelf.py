@@ -90,6 +90,20 @@ class Shelf:
             raise UnknownFile(f"there is no such file among the {kind}; the oldest are removed when there are too many")
         return kept
 
+    def held(self, kind: Kind) -> tuple[int, int]:
+        """How many files, and how many bytes."""
+        return len(self._kept[kind]), sum(kept.num_bytes for kept in self._kept[kind].values())
+
+    def remove(self, kind: Kind, name: str) -> None:
+        self._remove(kind, self.find(kind, name))
+
+    def _remove(self, kind: Kind, kept: Kept) -> None:
+        del self._kept[kind][kept.name]
+        try:
+            kept.path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("cannot remove %s: %s", kept.path, error.strerror)
+
     def _make_room(self, kind: Kind) -> None:
         held = self._kept[kind]
         drafted = sum(_draft_sizes(self._folder / kind))
@@ -97,12 +111,7 @@ class Shelf:
             too_many = len(held) > self.limits.max_files
             if not too_many and drafted + sum(kept.num_bytes for kept in held.values()) <= self.limits.max_bytes:
                 return
-            goes = _oldest_of_the_greediest(list(held.values()), by_files=too_many)
-            del held[goes.name]
-            try:
-                goes.path.unlink(missing_ok=True)
-            except OSError as error:
-                log.warning("cannot remove %s: %s", goes.path, error.strerror)
+            self._remove(kind, _oldest_of_the_greediest(list(held.values()), by_files=too_many))
 
 
 def _oldest_of_the_greediest(files: list[Kept], *, by_files: bool) -> Kept:

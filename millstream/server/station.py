@@ -24,6 +24,7 @@ from millstream.runtime.notices import Applied, Ended, Live, Noted, Notice, Pict
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
 from millstream.server.encoding import Encoder, Frames, encoder_for
+from millstream.server.keys import NAMELESS, Key
 from millstream.server.metrics import Metrics
 from millstream.server.outbox import ChunkInfo, Outbox, Picture
 from millstream.server.recording import Recording
@@ -123,12 +124,16 @@ class StationParts:
 
 
 class Station:
-    def __init__(self, request: OpenRequest, view_id: str, parts: StationParts, *, client: str = "") -> None:
+    def __init__(
+        self, request: OpenRequest, view_id: str, parts: StationParts, *, client: str = "", key: Key = NAMELESS
+    ) -> None:
         self.request = request
         self.session_id = request.session_id
         self.view_id = view_id
         self.client = client
         """Whose address opened it."""
+        self.key = key
+        """Whose session it is."""
         self.state: Waiting | Live | Ended | None = None
         self.begun = self.left_at = parts.clock()
         """`left_at`: since when nobody watches."""
@@ -354,7 +359,8 @@ class Station:
         viewer.outbox.put(picture)
 
     def _log(self, words: str, level: int = logging.INFO, **about: object) -> None:
-        log.log(level, words, extra={"session": label(self.session_id), **about})
+        whose = {"key": self.key.name} if self.key.name else {}
+        log.log(level, words, extra={"session": label(self.session_id), **about, **whose})
 
     def _finish(self, ended: Ended) -> None:
         self.state = ended

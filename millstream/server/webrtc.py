@@ -71,8 +71,7 @@ async def _join(start: dict[str, Any], desk: Desk) -> Party:
     if conversation.station is None:
         raise await refusal_in(outbox)
     owner = conversation.state == "owner"
-    station, client = conversation.station, desk.client.name
-    return Party(talker=conversation, station=station, outbox=outbox, may_feed=owner, client=client)
+    return Party(talker=conversation, station=conversation.station, outbox=outbox, may_feed=owner, client=desk.client)
 
 
 async def refusal_in(outbox: Outbox) -> ProtocolError:

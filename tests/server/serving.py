@@ -18,7 +18,7 @@ import torch
 import uvicorn
 from websockets.sync.client import ClientConnection, connect
 
-from millstream.commands.serve import model_card
+from millstream.commands.serve import key_shelves, model_card
 from millstream.runtime.admission_types import AdmissionConfig
 from millstream.runtime.chunk_times import ChunkTimes, Geometry
 from millstream.runtime.engine import Engine
@@ -153,8 +153,10 @@ def serving(
     service.places.admission.times = SteadyTimes()
     service.start(warm_up=[engine.spec.stream])
     archive = None if data is None else Archive(engine, Shelf(data, ShelfLimits(max_files=8)))
+    config = config or AppConfig()
+    shelves = {} if data is None else key_shelves(data, config.access.keyring)
     app = create_app(
-        lambda: Hub(service, model_card(engine), archive=archive, limits=HubLimits(**limits)), config or AppConfig()
+        lambda: Hub(service, model_card(engine), archive=archive, shelves=shelves, limits=HubLimits(**limits)), config
     )
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * 2**10)  # so that a slow reader is felt soon

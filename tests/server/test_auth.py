@@ -15,6 +15,7 @@ from millstream.core.errors import ConfigError, Overloaded
 from millstream.server.app import AppConfig
 from millstream.server.auth import Access, Gate, access_for, is_local
 from millstream.server.budgets import ClientRates, Clients
+from millstream.server.keys import Keyring
 from millstream.server.shares import Quota, client_at
 from tests.server.serving import Serving, serving
 
@@ -101,7 +102,7 @@ def test_without_a_key_a_foreign_name_for_this_machine_is_refused(unlocked: Serv
 def test_others_can_only_reach_it_with_a_key_or_when_that_was_said(host: str) -> None:
     with pytest.raises(ConfigError, match="--api-key"):
         access_for(host, api_key=None, insecure=False, origins=[])
-    assert access_for(host, api_key=KEY, insecure=False, origins=[]).api_key == KEY
+    assert access_for(host, api_key=KEY, insecure=False, origins=[]).keyring is not None
     assert access_for(host, api_key=None, insecure=True, origins=[]).names is None
 
 
@@ -155,7 +156,7 @@ def test_requests_beyond_the_rate_are_refused_in_words_and_health_is_not_counted
 
 def test_wrong_keys_are_counted_and_then_no_key_is_tried_from_that_address() -> None:
     clients = Clients(ClientRates(wrong_keys=(0.001, 3)))
-    gate = Gate(PlainTextResponse("in"), access=Access(api_key=KEY), open_paths=[], clients=clients)
+    gate = Gate(PlainTextResponse("in"), access=Access(keyring=Keyring.of_one(KEY)), open_paths=[], clients=clients)
 
     def status(address: str, key: str | None) -> int:
         client = TestClient(gate, base_url="http://127.0.0.1", client=(address, 1))

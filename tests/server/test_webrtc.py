@@ -18,6 +18,7 @@ from millstream.server import channels
 from millstream.server.app import AppConfig
 from millstream.server.auth import Access
 from millstream.server.budgets import ClientRates
+from millstream.server.keys import Keyring
 from millstream.server.peers import IceServer
 from millstream.server.playhead import LATE_S, Playhead
 from tests.server.clients.webrtc_client import Camera, WebRTCClient
@@ -270,7 +271,7 @@ def test_one_connection_too_many_is_refused_and_its_session_ends(server: Serving
 
 def test_nobody_connects_without_the_key_and_the_servers_ice_servers_are_told() -> None:
     ice = (IceServer.parse("stun:127.0.0.1:9"), IceServer.parse("turn:127.0.0.1:9,me,secret"))
-    with serving(config=AppConfig(access=Access(api_key=KEY), ice_servers=ice)) as locked:
+    with serving(config=AppConfig(access=Access(keyring=Keyring.of_one(KEY)), ice_servers=ice)) as locked:
 
         async def knock() -> None:
             body = {"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea"}}
@@ -293,7 +294,7 @@ def test_nobody_connects_without_the_key_and_the_servers_ice_servers_are_told() 
 
 def test_an_ice_server_is_a_stun_or_turn_address() -> None:
     for text in ("http://example.org", "stun:a,b", ""):
-        with pytest.raises(ConfigError, match="an ICE server is"):
+        with pytest.raises(ConfigError, match="--ice-server takes"):
             IceServer.parse(text)
 
 

@@ -17,7 +17,7 @@ from millstream.server.bodies import read_json
 from millstream.server.dialects.interpreter import heed
 from millstream.server.dialects.scope_parameters import Parameters, ScopeChannel
 from millstream.server.endpoints import Desk, Endpoint, Handler
-from millstream.server.hub import Hub
+from millstream.server.keys import Key
 from millstream.server.limits import ClientLimits
 from millstream.server.messages import ProtocolError
 from millstream.server.offers import MAX_CANDIDATES
@@ -116,16 +116,17 @@ def _endpoint(method: str, path: str, does: Handler, says: str, body: type | Non
 
 class Scope:
     def __init__(self) -> None:
-        self._loaded = LoadParams()
-        """Of the last load: as in Scope, it holds for everybody who connects afterwards."""
+        self._loaded: dict[Key, LoadParams] = {}
+        """Of the last load: as in Scope, it holds for everybody who connects afterwards, with the same key."""
 
     async def load_pipeline(self, desk: Desk, words: Mapping[str, str], request: Request) -> Loaded:
+        desk.client.key.check_steering()
         asked, unknown = await _heeded(request, LoadRequest, desk.limits)
         names = {name for name in (asked.pipeline_id, *asked.pipeline_ids) if name}
         model = desk.hub.card.name
         if names != {model}:
             raise ProtocolError("not_found", f"this server has one pipeline, {model!r}; load that one")
-        self._loaded, left_out = heed(asked.load_params or {}, LoadParams)
+        self._loaded[desk.client.key], left_out = heed(asked.load_params or {}, LoadParams)
         return Loaded(message=f"{model} is loaded", left_out=left_out + unknown)
 
     async def pipeline_status(self, desk: Desk, words: Mapping[str, str], body: None) -> PipelineStatus:
@@ -134,7 +135,7 @@ class Scope:
         return PipelineStatus(
             status=ready if failure is None else "error",
             pipeline_id=desk.hub.card.name,
-            load_params=self._loaded,
+            load_params=self._loaded.get(desk.client.key, LoadParams()),
             error=None if failure is None else str(failure),
         )
 
@@ -149,27 +150,27 @@ class Scope:
         outbox = Outbox()
         desk.client.offers.spend("offers")
         channel = ScopeChannel(desk.hub, outbox, desk.limits, desk.client)
-        if not await channel.start(self._start(desk.hub, first), first, unknown + beside):
+        if not await channel.start(self._start(desk, first), first, unknown + beside):
             raise await refusal_in(outbox)
         station = channel.interpreter.conversation.station
         assert station is not None, "a channel started without its session"
-        party = Party(talker=channel, station=station, outbox=outbox, may_feed=True, client=desk.client.name)
+        party = Party(talker=channel, station=station, outbox=outbox, may_feed=True, client=desk.client)
         peer, sdp = await desk.peers.connect(asked.sdp, party, desk.hub, desk.limits)
         return ScopeAnswer(sdp=sdp, sessionId=peer.peer_id)
 
     async def add_candidates(self, desk: Desk, words: Mapping[str, str], asked: Candidates) -> None:
-        peer = desk.peers.find(words["id"])
+        peer = desk.peers.find(words["id"], desk.client.key)
         for each in asked.candidates:
             await peer.add_candidate(each.candidate, each.sdpMid, each.sdpMLineIndex)
 
     async def hang_up(self, desk: Desk, words: Mapping[str, str], body: None) -> None:
-        desk.peers.find(words["id"]).hang_up()
+        desk.peers.find(words["id"], desk.client.key).hang_up()
 
-    def _start(self, hub: Hub, first: Parameters) -> Ask:
+    def _start(self, desk: Desk, first: Parameters) -> Ask:
         prompts = first.prompts or (first.transition.target_prompts if first.transition else ())
         if not prompts:
             raise ProtocolError("bad_message", "initialParameters needs prompts: [{text, weight}]")
-        stream, loaded = hub.card.stream, self._loaded
+        stream, loaded = desk.hub.card.stream, self._loaded.get(desk.client.key, LoadParams())
         return Ask(
             prompts=prompts,
             size=f"{loaded.height or stream.height}x{loaded.width or stream.width}",

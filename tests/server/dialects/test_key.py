@@ -10,6 +10,7 @@ from websockets.exceptions import InvalidStatus
 
 from millstream.server.app import AppConfig
 from millstream.server.auth import Access
+from millstream.server.keys import Keyring
 from tests.server.serving import serving
 
 KEY = "a-key-for-tests"
@@ -17,7 +18,7 @@ KEY = "a-key-for-tests"
 
 @pytest.mark.parametrize("path", ["/v1/realtime_video/generate", "/v1/realtime/video", "/session/mine"])
 def test_nobody_speaks_a_dialect_without_the_key(path: str) -> None:
-    with serving(config=AppConfig(access=Access(api_key=KEY))) as locked:
+    with serving(config=AppConfig(access=Access(keyring=Keyring.of_one(KEY)))) as locked:
 
         async def knock() -> None:
             with pytest.raises(InvalidStatus, match="401"):
