@@ -28,6 +28,7 @@ from millstream.models.kv import KVRing
 from millstream.runtime.decoding import State
 from millstream.runtime.engine import Engine
 from millstream.runtime.generator import SessionCache
+from millstream.runtime.kept import KeptAs
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.ports import ChunkLog
 from millstream.runtime.session import Session, SessionState
@@ -63,6 +64,8 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     ring: RingState | None
     """None where nothing was generated yet."""
     motion: float | None
+    kept: KeptAs | None = None
+    """Whose state it is, where a server keeps it to bring the session back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +75,7 @@ class Snapshot:
     """On the host: `ring.k`, `cross.v.3`, `history.latents.12`, `decoder.0`, …"""
 
 
-def take(engine: Engine, session: Session, fingerprint: str) -> Snapshot:
+def take(engine: Engine, session: Session, fingerprint: str, kept: KeptAs | None = None) -> Snapshot:
     """A copy of all that a session is. On the thread that owns it; `fingerprint` is the engine's model's."""
     engine.generator.settle_commits()  # one that is owed is not in the ring yet
     state, cache = session.state(), engine.generator.caches.get(session.id)
@@ -85,6 +88,7 @@ def take(engine: Engine, session: Session, fingerprint: str) -> Snapshot:
         timeline=timeline,
         ring=None if cache is None else RingState(frames=tuple(cache.ring.frames), written=cache.ring.written),
         motion=state.motion,
+        kept=kept,
     )
     held = dict(_session_tensors(state)) | dict(_cache_tensors(cache))
     return Snapshot(header=header, tensors={name: tensor.to("cpu", copy=True) for name, tensor in held.items()})

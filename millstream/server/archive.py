@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -27,10 +27,12 @@ from millstream.core.files import Draft
 from millstream.runtime import snapshot
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, JournalWriter
+from millstream.runtime.kept import KeptAs
 from millstream.runtime.notices import Noted, Tell
 from millstream.runtime.ports import ChunkLog
 from millstream.runtime.seats import label
 from millstream.runtime.service import Service
+from millstream.runtime.session import Session
 from millstream.server.recording import Recording
 from millstream.server.shelf import Kept, Shelf
 from millstream.server.threads import start_threads
@@ -79,10 +81,13 @@ class Archive:
         name, path = self.shelf.new("recordings")
         return name, Recording(path, fps=fps, pool=self._pool, failed=lambda: failed(name))
 
+    def copy(self, session: Session, kept: KeptAs | None = None) -> snapshot.Snapshot:
+        """On the engine's thread."""
+        return snapshot.take(self._engine, session, self._header.fingerprint, kept)
+
     async def save(self, service: Service, session_id: str, *, owner: str) -> Kept:
         """A snapshot of a live session, taken between two of its chunks."""
-        fingerprint = self._header.fingerprint
-        job = service.on_engine(session_id, lambda session: snapshot.take(self._engine, session, fingerprint))
+        job = service.on_engine(session_id, self.copy)
         try:
             taken = await asyncio.wait_for(asyncio.wrap_future(job), ENGINE_S)
         except asyncio.TimeoutError:
@@ -92,9 +97,9 @@ class Archive:
             await self._do(lambda: snapshot.write(taken, path))
             return self.shelf.keep("snapshots", name, owner=owner)
 
-    async def find_saved(self, name: str) -> Saved:
+    async def find_saved(self, name: str, kind: Literal["snapshots", "sessions"] = "snapshots") -> Saved:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
-        file = (self.shelf.find("snapshots", name).path, self._engine, self._header.fingerprint)
+        file = (self.shelf.find(kind, name).path, self._engine, self._header.fingerprint)
         return Saved(await self._do(partial(snapshot.check, *file)), partial(snapshot.read, *file))
 
     async def take_in(self, pieces: AsyncIterator[bytes], *, owner: str) -> Kept:

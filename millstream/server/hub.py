@@ -19,14 +19,15 @@ from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
-from millstream.core.errors import UnknownFile, UnknownSession, VideoError
+from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession, VideoError
 from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Noted, Waiting
 from millstream.runtime.rates import RateKind
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
-from millstream.server.archive import DISK_FAILS, Archive, SessionJournal
+from millstream.server.archive import DISK_FAILS, Archive, Saved, SessionJournal
+from millstream.server.keeper import Keeper, Returned
 from millstream.server.metrics import Metrics
 from millstream.server.shares import Quota
 from millstream.server.shelf import Kept
@@ -60,6 +61,8 @@ class HubLimits:
     """How long any session may live; None: for ever."""
     max_chunks: int | None = None
     """How much it may make."""
+    keep_chunks: int | None = None
+    """After so many chunks a session's state is kept again for a server that starts anew; None: never."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +101,7 @@ class Hub:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
+        self._keeper = self._made_keeper()
         self._ticker: asyncio.Task[None] | None = None
         self._over = False
 
@@ -112,6 +116,8 @@ class Hub:
         start_threads(self.pool, self.limits.threads)
         if self._archive is not None:
             self._archive.start()
+        if self._keeper is not None:
+            self._keeper.start()
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
     async def farewell(self) -> None:
@@ -126,6 +132,8 @@ class Hub:
         """End every session and all threads; a chunk under way is finished first."""
         await self._end()
         self.pool.shutdown(cancel_futures=True)
+        if self._keeper is not None:
+            self._keeper.close()
         if self._archive is not None:
             self._archive.close()
 
@@ -163,20 +171,18 @@ class Hub:
 
     async def restore(self, snapshot_name: str, *, client: str = "") -> Station:
         """A saved session, as a new one. What it has done so far is in no journal, so it has none."""
-        saved, session_id = await self.archive.find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
-        config, timeline = saved.header.config, saved.header.timeline
-        feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
-        request = OpenRequest(
-            session_id=session_id,
-            prompts=timeline.prompts,
-            config=config,
-            rate="auto",
-            may_wait=True,
-            **self._bounds,
-            feed=feed,
-            start=lambda: partial(snapshot.revive, saved.read(), session_id=session_id, feed=feed),
-        )
-        return self._opened(request, client)
+        saved = await self.archive.find_saved(snapshot_name)
+        return self._opened(self._going_on(saved, secrets.token_urlsafe(ID_BYTES), rate="auto"), client)
+
+    async def attach(self, session_id: str, *, client: str = "") -> Station:
+        """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names."""
+        if session_id not in self.stations and self._keeper is not None:
+            back = await self._keeper.find(session_id)
+            if session_id not in self.stations:  # somebody else may have come meanwhile
+                kept = back.kept
+                terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended)
+                return self._opened(self._going_on(back.saved, session_id, **terms), client, back)
+        return self.find(session_id)
 
     async def save(self, station: Station) -> Kept:
         kept = await self.archive.save(self.service, station.session_id, owner=station.client)
@@ -229,6 +235,25 @@ class Hub:
         """By the name that only shows it."""
         return _found(self._views.get(view_id))
 
+    def _going_on(self, saved: Saved, session_id: str, **terms: Any) -> OpenRequest:
+        """What was saved, as it is asked for; it is read when it has its place."""
+        config, timeline = saved.header.config, saved.header.timeline
+        feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
+        return OpenRequest(
+            session_id=session_id,
+            prompts=timeline.prompts,
+            config=config,
+            may_wait=True,
+            **terms,
+            **self._bounds,
+            feed=feed,
+            start=lambda: partial(snapshot.revive, saved.read(), session_id=session_id, feed=feed),
+        )
+
+    def _made_keeper(self) -> Keeper | None:
+        every = self.limits.keep_chunks
+        return None if every is None else Keeper(self.archive, self.service, self.spawn, every=every)
+
     @property
     def _bounds(self) -> dict[str, Any]:
         """Of every session of this server."""
@@ -242,27 +267,41 @@ class Hub:
         self._over = True
         if self._ticker is not None:
             self._ticker.cancel()
+        if self._keeper is not None:
+            await self._keeper.keep_all(STOP_S)
         await asyncio.to_thread(self.service.close, STOP_S)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_S)
 
-    def _opened(self, request: OpenRequest, client: str) -> Station:
+    def _opened(self, request: OpenRequest, client: str, back: Returned | None = None) -> Station:
         own = sum(station.client == client for station in self.stations.values())
         Quota(self.limits.max_sessions).check("sessions", own=own, all=len(self.stations))
-        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts, client=client)
+        view_id = secrets.token_urlsafe(ID_BYTES) if back is None else back.kept.view_id
+        station = Station(request, view_id, self._parts, client=client)
         if isinstance(request.journal, SessionJournal):
             request.journal.tell = station.tell
             station.journal_name = request.journal.name
-        self.service.open(request, station.tell)
+        try:
+            self.service.open(request, station.tell if self._keeper is None else self._keeper.follow(station, back))
+        except MillstreamError:
+            self._let_be(station)
+            raise
         self.stations[station.session_id] = self._views[station.view_id] = station
         self.spawn(self._attend(station))
         return station
+
+    def _let_be(self, station: Station) -> None:
+        """One that has not come to its place: what was kept of it stays."""
+        if self._keeper is not None:
+            self._keeper.let_be(station.session_id)
 
     async def _attend(self, station: Station) -> None:
         try:
             await station.run()
         finally:
             del self.stations[station.session_id], self._views[station.view_id]
+            if self._keeper is not None:
+                self._keeper.ended(station)
             await self.stop_recording(station)
             journal = station.request.journal
             if isinstance(journal, SessionJournal):
@@ -298,6 +337,8 @@ class Hub:
             patience = self.limits.leave_line_s if never_began else self.limits.abandon_s
             abandoned = not station.viewers and station.tape is None
             if abandoned and now - station.left_at > patience:
+                if never_began:
+                    self._let_be(station)
                 self.service.end(station.session_id, f"nobody watched it for {patience:g} s")
 
 

@@ -134,11 +134,11 @@ SURFACE = {
     },
     "serve": {
         "--abandon", "--allow-origin", "--anchor", "--api-key", "--batch", "--compile", "--context-noise", "--data", "--device",
-        "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server", "--idle", "--insecure", "--kv-bias",
-        "--lead", "--log-json", "--longest-chunk", "--lora", "--max-chunks", "--max-life", "--max-waiting", "--memory",
-        "--model", "--offload-text", "--plan", "--port", "--positions", "--precision", "--preview-decoder", "--schedule",
-        "--share", "--sink", "--size", "--steps", "--threads", "--topology", "--trusted-proxy", "--vae-devices", "--weights",
-        "--window",
+        "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server", "--idle", "--insecure", "--keep",
+        "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--lora", "--max-chunks", "--max-life", "--max-waiting",
+        "--memory", "--model", "--offload-text", "--plan", "--port", "--positions", "--precision", "--preview-decoder",
+        "--schedule", "--share", "--sink", "--size", "--steps", "--threads", "--topology", "--trusted-proxy", "--vae-devices",
+        "--weights", "--window",
     },
     "replay": {
         "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--topology",
