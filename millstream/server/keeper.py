@@ -103,11 +103,11 @@ class Keeper:
 
     def follow(self, station: Station, back: Returned | None = None) -> Tell:
         """Keep a session from now on, `back` from what was kept or new; what its people are to be told goes through here."""
-        held = _Held(station, deque(maxlen=MAX_RECEIPTS), self._every)
+        held = _Held(station, deque(maxlen=MAX_RECEIPTS), due=1)
         news = list[Notice]()
         if back is not None:
             held.applied.extend(back.kept.applied)
-            held.due += back.timeline.chunk_index
+            held.due = back.timeline.chunk_index + self._every
             held.has_file = True
             news = [Noted(words=back.kept.told(back.timeline)), Applied(receipts=back.kept.receipts(back.timeline))]
         self._held[station.session_id] = held

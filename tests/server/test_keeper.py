@@ -17,6 +17,7 @@ from millstream.runtime import snapshot
 from millstream.server import keeper as keepers
 from millstream.server.keeper import Keeper, file_name
 from millstream.server.shelf import MAX_AGE_S, Shelf, ShelfLimits
+from tests.server.kept_files import kept_before, kept_file
 from tests.server.serving import Client, Serving, serving, wait_until
 
 EVERY = 2
@@ -42,10 +43,6 @@ def dying(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
             yield server
 
 
-def kept_file(data: Path, session: str) -> Path:
-    return data / "sessions" / f"{file_name(session)}.safetensors"
-
-
 def steer(client: Client, name: str, **control: Any) -> dict[str, Any]:
     client.say({"type": "control", "control": {"id": name, **control}})
     return client.hear("receipt", control_id=name, state="queued")
@@ -64,11 +61,6 @@ def last_seen(client: Client) -> int:
 def attach(client: Client, session: str) -> dict[str, Any]:
     client.say({"type": "attach", "version": 1, "session": session, **RAW})
     return client.hear("live", session=session)
-
-
-def kept_before(path: Path) -> int:
-    """The chunk that the file goes on with; -1 while there is none."""
-    return snapshot.read_header(path).timeline.chunk_index if path.is_file() else -1
 
 
 def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes_on_to_the_same_bits(tmp_path: Path) -> None:
