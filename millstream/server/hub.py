@@ -153,7 +153,6 @@ class Hub:
         """A new session. Raises `Overloaded` when it cannot be, and what is wrong with what was asked."""
         check_prompts(prompts)
         session_id = secrets.token_urlsafe(ID_BYTES)
-        keeps_journal = self._archive is not None and not takes_input  # a journal does not hold the camera's frames
         request = OpenRequest(
             session_id=session_id,
             prompts=prompts,
@@ -165,12 +164,12 @@ class Hub:
             weight=weight,
             **self._bounds,
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
-            journal=self.archive.journal(session_id, config) if keeps_journal else None,
+            journal=self._journal(session_id, config, takes_input=takes_input),
         )
         return self._opened(request, client)
 
     async def restore(self, snapshot_name: str, *, client: str = "") -> Station:
-        """A saved session, as a new one. What it has done so far is in no journal, so it has none."""
+        """A saved session, as a new one."""
         saved = await self.archive.find_saved(snapshot_name)
         return self._opened(self._going_on(saved, secrets.token_urlsafe(ID_BYTES), rate="auto"), client)
 
@@ -178,10 +177,10 @@ class Hub:
         """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names."""
         if session_id not in self.stations and self._keeper is not None:
             back = await self._keeper.find(session_id)
+            saved, kept = await self.archive.pin(back.saved, owner=client), back.kept
             if session_id not in self.stations:  # somebody else may have come meanwhile
-                kept = back.kept
                 terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended)
-                return self._opened(self._going_on(back.saved, session_id, **terms), client, back)
+                return self._opened(self._going_on(saved, session_id, **terms), client, back)
         return self.find(session_id)
 
     async def save(self, station: Station) -> Kept:
@@ -239,6 +238,7 @@ class Hub:
         """What was saved, as it is asked for; it is read when it has its place."""
         config, timeline = saved.header.config, saved.header.timeline
         feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
+        journal = self._journal(session_id, config, takes_input=timeline.has_input)
         return OpenRequest(
             session_id=session_id,
             prompts=timeline.prompts,
@@ -247,8 +247,13 @@ class Hub:
             **terms,
             **self._bounds,
             feed=feed,
-            start=lambda: partial(snapshot.revive, saved.read(), session_id=session_id, feed=feed),
+            journal=journal,
+            start=lambda: partial(snapshot.revive, saved.read(journal), session_id=session_id, feed=feed, journal=journal),
         )
+
+    def _journal(self, session_id: str, config: StreamConfig, *, takes_input: bool) -> SessionJournal | None:
+        """None where nothing is kept, and for a camera's session: a journal does not hold its frames."""
+        return None if self._archive is None or takes_input else self._archive.journal(session_id, config)
 
     def _made_keeper(self) -> Keeper | None:
         every = self.limits.keep_chunks

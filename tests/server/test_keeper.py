@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from millstream.core.errors import NotKept
+from millstream.commands.replay import run_replay
+from millstream.core.errors import JournalError, NotKept
 from millstream.runtime import snapshot
+from millstream.runtime.journal import read_journal
 from millstream.server import keeper as keepers
 from millstream.server.keeper import Keeper, file_name
 from millstream.server.shelf import MAX_AGE_S, Shelf, ShelfLimits
@@ -63,6 +65,13 @@ def attach(client: Client, session: str) -> dict[str, Any]:
     return client.hear("live", session=session)
 
 
+def differing_chunks(journal: Path) -> int:
+    """Of a journal that is run again."""
+    assert read_journal(journal).header.start is not None
+    options = dict(check=True, out=None, weights=[], video=None, start=None, device=None, overwrite=False, quiet=True)
+    return run_replay(journal, fast="auto", precision="auto", topology="local", **options)
+
+
 def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     with ExitStack() as clients:
         with keeping(tmp_path) as server:
@@ -92,6 +101,7 @@ def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes
         client.say({"type": "stop"})
         client.hear("ended")
         wait_until(lambda: not kept_file(tmp_path, session).exists(), "what ended orderly leaves nothing")
+    assert differing_chunks(tmp_path / "journals" / f"{again['journal']}.jsonl") == 0
     with keeping(tmp_path) as server, server.client() as client:
         client.say({"type": "attach", "version": 1, "session": session})
         assert client.hear("error")["code"] == "not_found"
@@ -167,6 +177,29 @@ def test_one_that_waits_in_line_to_come_back_and_is_left_keeps_its_file(tmp_path
             first.hear("ended")
         with server.client() as client:
             attach(client, session)
+
+
+def test_the_journal_of_a_restored_session_replays_from_its_snapshot_and_asks_for_it_where_that_is_gone(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.client() as client, server.client() as restored:
+        client.start(**RAW)
+        see(client, 1)
+        client.say({"type": "save"})
+        saved = client.hear("saved")["snapshot"]
+        restored.say({"type": "restore", "version": 1, "snapshot": saved, **RAW})
+        name = restored.hear("live")["journal"]
+        see(restored, 3)
+        restored.say({"type": "stop"})
+        restored.hear("ended")
+    journal = tmp_path / "journals" / f"{name}.jsonl"
+    assert read_journal(journal).chunks[0].envelope.chunk_index > 0
+    assert differing_chunks(journal) == 0
+    file = tmp_path / "snapshots" / f"{saved}.safetensors"
+    file.write_bytes(file.read_bytes() + b"x")
+    with pytest.raises(JournalError, match="not the snapshot"):
+        differing_chunks(journal)
+    file.unlink()
+    with pytest.raises(JournalError, match="--snapshot"):
+        differing_chunks(journal)
 
 
 def test_a_disk_that_is_full_ends_no_stream_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,8 +141,8 @@ SURFACE = {
         "--weights", "--window",
     },
     "replay": {
-        "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--topology",
-        "--weights",
+        "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--snapshot",
+        "--topology", "--weights",
     },
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--json"},
