@@ -48,6 +48,8 @@ LONGEST_S = 6.0
 PAUSE_S = 0.2
 """Between two saves, and for an upload: in the longest session there are fewer than a shelf holds."""
 PIECES = 8
+BUSY_S = 120.0
+"""For everybody to be let in, on a machine that does something else as well."""
 
 
 @dataclass
@@ -130,7 +132,9 @@ def live_until_killed(people: Sequence[Living], kill: Callable[[], None], *, num
     lives = [threading.Thread(target=person.live) for person in people]
     for life in lives:
         life.start()
-    wait_until(lambda: all(person.chunks >= num_chunks for person in people), f"everybody has {num_chunks} chunks")
+    wait_until(
+        lambda: all(person.chunks >= num_chunks for person in people), f"everybody has {num_chunks} chunks", patience_s=BUSY_S
+    )
     time.sleep(after_s)
     kill()
     for life in lives:

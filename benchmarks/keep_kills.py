@@ -2,7 +2,7 @@
 
     python -m benchmarks.keep_kills --kills 20
 
-Each server (`serve --keep 2`) is killed (SIGKILL) at a random moment of four sessions that are steered at every other chunk.
+Each server (`serve --keep 3`) is killed (SIGKILL) at a random moment of four sessions that are steered at every other chunk.
 The next one, on the same folder, is asked for the same sessions: the same four people live through all kills. What each was
 told before is held against what it is told and shown after:
 
@@ -33,13 +33,14 @@ from benchmarks.report import write_report
 from tests.server.serving import Client
 
 PEOPLE = 4
-EVERY = 2
+EVERY = 3
 """Chunks from save to save."""
-LONGEST_S = 12.0
+LONGEST_S = 8.0
 """From everybody's first chunk to the kill."""
 FORMATS = ["raw"]
-FPS = 2.0
-"""So slow that a busy machine can promise it; after the first three, a chunk comes every six seconds."""
+FPS = 0.5
+LEAD_S = 60.0
+"""So slow that a busy machine can promise it, and so far ahead that three chunks come at once: as many as from save to save."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +104,13 @@ class Life:
 class Steerer:
     """Has one session, changes its prompt again and again, and comes back to it on every server."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, fps: float = FPS) -> None:
         self.chunks = 0
         self.session = ""
         self.returns: list[Return] = []
         self._prompt = f"sea {number}"
         self._asked: dict[str, str] = {}
-        self._url = ""
+        self._url, self._fps = "", fps
         self._life = Life(self._prompt)
 
     def come_to(self, url: str) -> None:
@@ -137,7 +138,8 @@ class Steerer:
     def _opening(self) -> dict[str, Any]:
         if self.session:
             return {"type": "attach", "version": 1, "session": self.session, "formats": FORMATS}
-        return {"type": "start", "version": 1, "prompt": self._prompt, "fps": FPS, "formats": FORMATS}
+        pace = {"fps": self._fps, "lead_s": LEAD_S}
+        return {"type": "start", "version": 1, "prompt": self._prompt, "formats": FORMATS, **pace}
 
     def _steer(self, client: Client) -> None:
         if self.chunks % 2:
@@ -183,7 +185,7 @@ def run(kills: int, seed: int) -> tuple[list[Return], list[float]]:
             with forked_server(Path(folder) / "data", "--keep", str(EVERY)) as (kill, url):
                 for person in people:
                     person.come_to(url)
-                num_chunks = 1 if number else EVERY + 1  # nothing is kept of one that has just begun
+                num_chunks = 1 if number else EVERY  # nothing is kept of one that has just begun
                 live_until_killed(people, kill, num_chunks=num_chunks, after_s=rng.uniform(0.0, LONGEST_S))
             took_s.append(time.monotonic() - begun)
             print([person.returns[-1] for person in people if person.returns], flush=True)
@@ -217,7 +219,7 @@ def main() -> None:
     FORKS.set_forkserver_preload(IMPORTED)
     measured = report(options.kills, *run(options.kills, options.seed))
     about = {"model": "wan-tiny", "kills": options.kills, "seed": options.seed, "people": PEOPLE, "keep": EVERY}
-    write_report("keep_kills", about | {"longest_life_s": LONGEST_S, "fps": FPS}, measured)
+    write_report("keep_kills", about | {"longest_life_s": LONGEST_S, "fps": FPS, "lead_s": LEAD_S}, measured)
 
 
 if __name__ == "__main__":
