@@ -38,7 +38,7 @@ EVERY = 3
 LONGEST_S = 8.0
 """From everybody's first chunk to the kill."""
 FORMATS = ["raw"]
-FPS = 0.5
+FPS = 0.7
 LEAD_S = 60.0
 """So slow that a busy machine can promise it, and so far ahead that three chunks come at once: as many as from save to save."""
 
@@ -47,6 +47,8 @@ LEAD_S = 60.0
 class Return:
     """One session, brought back once."""
 
+    at: int
+    """The chunk it went on with."""
     chunks_lost: int
     """That were seen and come again."""
     controls_kept: int
@@ -165,6 +167,7 @@ def judge(before: Life, after: Life) -> Return:
         wrong.append(f"{after.shown!r} at chunk {at}, not {after.prompt_at(at)!r}")
     comparable = at in before.pictures and before.at(at) == after.at(at)
     return Return(
+        at=at,
         chunks_lost=max(0, last + 1 - at),
         controls_kept=len(after.applied),
         controls_told_as_lost=len(acknowledged - set(after.applied)),
@@ -196,6 +199,7 @@ def report(kills: int, returns: Sequence[Return], took_s: Sequence[float]) -> di
     compared = [one.same_pictures for one in returns if one.same_pictures is not None]
     return {
         "kills": kills,
+        "first_and_last_chunk_come_back_at": [min(one.at for one in returns), max(one.at for one in returns)],
         "sessions_to_bring_back": kills * PEOPLE,
         "sessions_brought_back": len(returns),
         "within_one_save_interval": sum(one.chunks_lost <= EVERY for one in returns),
