@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -177,11 +177,19 @@ class Hub:
         """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names."""
         if session_id not in self.stations and self._keeper is not None:
             back = await self._keeper.find(session_id)
-            saved, kept = await self.archive.pin(back.saved, owner=client), back.kept
+            pinned = await self.archive.pin(back.saved, owner=client)
             if session_id not in self.stations:  # somebody else may have come meanwhile
-                terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended)
-                return self._opened(self._going_on(saved, session_id, **terms), client, back)
+                return self._brought_back(replace(back, saved=pinned), client)
         return self.find(session_id)
+
+    def _brought_back(self, back: Returned, client: str) -> Station:
+        kept = back.kept
+        terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended)
+        try:
+            return self._opened(self._going_on(back.saved, kept.session_id, **terms), client, back)
+        except MillstreamError:
+            self.archive.shelf.remove("snapshots", back.saved.path.stem)
+            raise
 
     async def save(self, station: Station) -> Kept:
         kept = await self.archive.save(self.service, station.session_id, owner=station.client)

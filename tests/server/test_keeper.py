@@ -161,6 +161,19 @@ def test_two_who_come_back_at_once_meet_in_one_session(tmp_path: Path) -> None:
         assert len(server.hub.stations) == 1
 
 
+def test_one_that_is_refused_keeps_its_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    with keeping(tmp_path) as server, server.client() as client:
+        session = client.start(**RAW)["session"]
+        client.hear("chunk")
+    with keeping(tmp_path, places=1, max_waiting=0) as server, server.client() as first:
+        first.start()
+        with server.client() as client:
+            client.say({"type": "attach", "version": 1, "session": session, **RAW})
+            assert client.hear("error")["code"] == "refused"
+        assert list((tmp_path / "snapshots").iterdir()) == []
+        assert kept_file(tmp_path, session).is_file()
+
+
 def test_one_that_waits_in_line_to_come_back_and_is_left_keeps_its_file(tmp_path: Path) -> None:
     with keeping(tmp_path) as server, server.client() as client:
         session = client.start(**RAW)["session"]
