@@ -24,8 +24,6 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
     unattended: Literal["run", "pause"]
     applied: tuple[Receipt, ...]
     """Of its last controls, as they were told."""
-    orderly: bool
-    """Whether the session ended with this: nothing was shown or asked for afterwards."""
 
     def receipts(self, timeline: TimelineState) -> tuple[Receipt, ...]:
         """Of every control that the saved state knows of: applied, or still waiting for its chunk."""
@@ -35,12 +33,10 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
         )
         return (*self.applied, *waiting)
 
-    def told(self, timeline: TimelineState) -> str:
-        """To its people when it is back."""
-        chunk = timeline.chunk_index
-        if self.orderly:
-            return f"the session goes on at chunk {chunk}, as it was when the server stopped"
-        return (
-            f"the session goes on at chunk {chunk}, where it was last kept: what was shown since is lost, "
-            "and so is every control that has no receipt here"
-        )
+
+def welcome(timeline: TimelineState) -> str:
+    """To the people of a session that is back. What came after it was kept, nobody knows."""
+    return (
+        f"the session goes on at chunk {timeline.chunk_index}, where it was last kept: "
+        "what was shown after that is lost, and so is every control that has no receipt here"
+    )

@@ -24,7 +24,7 @@ from typing import Any
 from millstream.core.controls import Receipt
 from millstream.core.errors import NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.runtime import snapshot
-from millstream.runtime.kept import KeptAs
+from millstream.runtime.kept import KeptAs, welcome
 from millstream.runtime.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Notice, Pictured, Tell
 from millstream.runtime.seats import label
 from millstream.runtime.service import Service
@@ -109,7 +109,7 @@ class Keeper:
             held.applied.extend(back.kept.applied)
             held.due = back.timeline.chunk_index + self._every
             held.has_file = True
-            news = [Noted(words=back.kept.told(back.timeline)), Applied(receipts=back.kept.receipts(back.timeline))]
+            news = [Noted(words=welcome(back.timeline)), Applied(receipts=back.kept.receipts(back.timeline))]
         self._held[station.session_id] = held
 
         def tell(notice: Notice) -> None:
@@ -170,7 +170,6 @@ class Keeper:
                 lead_s=request.lead_s,
                 unattended=request.unattended,
                 applied=tuple(held.applied),
-                orderly=last,
             )
             return self._archive.copy(session, kept)
 

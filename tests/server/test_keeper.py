@@ -90,7 +90,7 @@ def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes
     with keeping(tmp_path) as server, server.client() as client, server.client() as other:
         again = attach(client, session)
         assert (again["view"], again["config"]["height"]) == (live["view"], live["config"]["height"])
-        assert "as it was when the server stopped" in client.hear("note")["message"]
+        assert f"at chunk {last + 1}, where it was last kept" in client.hear("note")["message"]
         told = {(m["control_id"], m["state"]) for m in (client.hear("receipt"), client.hear("receipt"))}
         assert told == {("storm", "applied"), ("later", "queued")}
         chunk = client.hear("chunk")
