@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
 from websockets.exceptions import ConnectionClosed
@@ -48,6 +48,8 @@ LONGEST_S = 6.0
 PAUSE_S = 0.2
 """Between two saves, and for an upload: in the longest session there are fewer than a shelf holds."""
 PIECES = 8
+BUSY_S = 120.0
+"""For everybody to be let in, on a machine that does something else as well."""
 
 
 @dataclass
@@ -113,18 +115,30 @@ def _slowly(data: bytes) -> Iterator[bytes]:
         yield data[begin : begin + size]
 
 
-def live_until_killed(url: str, kill: Callable[[], None], *, num_chunks: int, after_s: float) -> list[Person]:
+class Living(Protocol):
+    chunks: int
+    """That it has seen."""
+
+    def live(self) -> None:
+        """Until the server is gone."""
+
+
+def people_at(url: str) -> list[Person]:
+    return [Person(url, f"127.0.0.{number + 2}") for number in range(PEOPLE)]
+
+
+def live_until_killed(people: Sequence[Living], kill: Callable[[], None], *, num_chunks: int, after_s: float) -> None:
     """People of a server that is killed so long after everybody has so many chunks."""
-    people = [Person(url, f"127.0.0.{number + 2}") for number in range(PEOPLE)]
     lives = [threading.Thread(target=person.live) for person in people]
     for life in lives:
         life.start()
-    wait_until(lambda: all(person.chunks >= num_chunks for person in people), f"everybody has {num_chunks} chunks")
+    wait_until(
+        lambda: all(person.chunks >= num_chunks for person in people), f"everybody has {num_chunks} chunks", patience_s=BUSY_S
+    )
     time.sleep(after_s)
     kill()
     for life in lives:
         life.join()
-    return people
 
 
 def under_way(data: Path) -> Counter[str]:
@@ -174,10 +188,10 @@ IMPORTED = ["millstream.commands.serve", "tests.server.test_serve", "transformer
 
 
 @contextmanager
-def forked_server(data: Path) -> Iterator[tuple[Callable[[], None], str]]:
+def forked_server(data: Path, *options: str) -> Iterator[tuple[Callable[[], None], str]]:
     """How to kill it, and its address once it is ready."""
     said, says = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=_serve, args=(data, says))
+    process = FORKS.Process(target=_serve, args=(data, says, options))
     process.start()
     says.close()
     try:
@@ -190,9 +204,9 @@ def forked_server(data: Path) -> Iterator[tuple[Callable[[], None], str]]:
         process.join()
 
 
-def _serve(data: Path, says: Connection) -> None:
+def _serve(data: Path, says: Connection, options: Sequence[str]) -> None:
     os.dup2(says.fileno(), 1)
-    app(["serve", *TINY, "--port", "0", "--data", str(data)])
+    app(["serve", *TINY, "--port", "0", "--data", str(data), *options])
 
 
 def run(kills: int, seed: int) -> tuple[list[Counter[str]], list[Found], list[float]]:
@@ -210,7 +224,8 @@ def run(kills: int, seed: int) -> tuple[list[Counter[str]], list[Found], list[fl
                     for path in files(data):  # looked at
                         path.unlink()
                 if len(found) < kills:
-                    people = live_until_killed(url, kill, num_chunks=1, after_s=rng.uniform(0.0, LONGEST_S))
+                    people = people_at(url)
+                    live_until_killed(people, kill, num_chunks=1, after_s=rng.uniform(0.0, LONGEST_S))
                     interrupted.append(under_way(data))
                     took_s.append(time.monotonic() - begun)
     return interrupted, found, took_s

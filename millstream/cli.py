@@ -107,7 +107,7 @@ def generate(
 
 @app.command()
 def replay(
-    journal: Annotated[Path, typer.Argument(help="A journal that generate wrote.")],
+    journal: Annotated[Path, typer.Argument(help="A journal that generate or serve wrote.")],
     check: Annotated[
         bool, typer.Option("--check", help="Compare every chunk with the journal; exit 1 if one differs.")
     ] = False,
@@ -115,6 +115,9 @@ def replay(
     weights: Weights = None,
     video: Annotated[
         Path | None, typer.Option("--input", "-i", help="The input video, if it has moved.", show_default=False)
+    ] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(help="What its session went on from, if that has moved.", show_default=False)
     ] = None,
     device: Annotated[str | None, typer.Option(help="Another device than the journal's.", show_default=False)] = None,
     fast: Annotated[str, typer.Option(help="auto is what the journal was made with; else as generate has it.")] = "auto",
@@ -137,6 +140,7 @@ def replay(
             out=out,
             weights=weights or [],
             video=video,
+            start=snapshot,
             device=device,
             fast=fast,
             precision=precision,

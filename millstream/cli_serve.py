@@ -140,9 +140,24 @@ class LifeOptions:
         int | None, typer.Option(help="Chunks any session may make; no end if nothing is said.", min=1, show_default=False)
     ] = None
 
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            help="Keep every session's state after so many chunks: attach brings it back when the server was started anew.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None
+
     def limits(self) -> dict[str, Any]:
         """Fields of HubLimits."""
-        return dict(abandon_s=self.abandon, idle_s=self.idle, max_life_s=self.max_life, max_chunks=self.max_chunks)
+        return dict(
+            abandon_s=self.abandon,
+            idle_s=self.idle,
+            max_life_s=self.max_life,
+            max_chunks=self.max_chunks,
+            keep_chunks=self.keep,
+        )
 
 
 def read_config(path: str) -> ConfigFile:

@@ -15,9 +15,11 @@ from millstream.core.errors import JournalError
 from millstream.core.files import file_digest
 from millstream.core.speed import dtype_of, parse_speed
 from millstream.core.topology import Topology
+from millstream.runtime import snapshot
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import Header, Journal, read_journal
 from millstream.runtime.replay import differences, replay
+from millstream.runtime.snapshot import Snapshot
 from millstream.runtime.staggered import refuse_stream_batch
 from millstream.server.video_reader import VideoReader
 from millstream.server.video_writer import VideoWriter
@@ -30,6 +32,7 @@ def run_replay(
     out: Path | None,
     weights: list[str],
     video: Path | None,
+    start: Path | None,
     device: str | None,
     fast: str,
     precision: str,
@@ -63,7 +66,8 @@ def run_replay(
         progress = stack.enter_context(ChunkProgress(f"replay {path.name}", total_frames=num_frames, quiet=quiet))
         _warn(progress, engine, journal)
         differing = 0
-        for replayed in replay(engine, journal, reader.frames() if reader else None):
+        saved = _read_start(engine, header, start or path.parent / header.start.path) if header.start else None
+        for replayed in replay(engine, journal, reader.frames() if reader else None, saved):
             frames = replayed.chunk.frames[: num_frames - progress.totals.frames]
             progress.add(replayed.chunk.timing, len(frames))
             if writer:
@@ -89,6 +93,15 @@ def _open_input(header: Header, video: Path | None) -> VideoReader:
         reader.close()
         raise JournalError(f"{path} is not the video this journal was made from; give the right one with --input")
     return reader
+
+
+def _read_start(engine: Engine, header: Header, path: Path) -> Snapshot:
+    assert header.start is not None
+    if not path.is_file():
+        raise JournalError(f"{path}, which this session went on from, is not there; give the snapshot with --snapshot")
+    if file_digest(path) != header.start.digest:
+        raise JournalError(f"{path} is not the snapshot this session went on from; give the right one with --snapshot")
+    return snapshot.read(path, engine, header.fingerprint)
 
 
 def _num_frames(journal: Journal) -> int:

@@ -29,6 +29,13 @@ class InputVideo(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
+class SavedStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshot that a session went on from: where it lies, seen from the journal's folder, and what was in it."""
+
+    path: str
+    digest: str
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field="kind"):
     """All that a replay needs to set up the same stream."""
 
@@ -56,6 +63,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     compile: str = "off"
     """What compiled the blocks: bits depend on it."""
     input: InputVideo | None = None
+    start: SavedStart | None = None
     num_frames: int | None = None
     """How many pixel frames were to be shown, where the run had an end: the last chunk may hold more."""
 

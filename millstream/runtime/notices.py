@@ -52,7 +52,7 @@ class Pictured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """Controls that took effect without a chunk: a pause, a stop."""
+    """Receipts that come without a chunk: of a pause, a stop, or of all that a session knows of that was brought back."""
 
     receipts: tuple[Receipt, ...]
 

@@ -95,6 +95,8 @@ class Places:
         """Queue a change, once what it costs is promised."""
         if seat.session is None:
             raise ControlError("the session is not live yet; steer it when it is")
+        if seat.closing is not None:  # what is acknowledged applies, or is kept
+            raise ControlError("the session is ending; start a new one")
         before = seat.asked, seat.config
         self._promise(seat, control)
         try:

@@ -12,6 +12,7 @@ from millstream.runtime.engine import Engine
 from millstream.runtime.feed import Frames
 from millstream.runtime.journal import Header, Journal
 from millstream.runtime.session import Session
+from millstream.runtime.snapshot import Snapshot, revive
 from millstream.runtime.staggered import staggered_stream
 
 
@@ -26,16 +27,24 @@ class ReplayedChunk:
         return self.chunk.digest == self.recorded
 
 
-def replay(engine: Engine, journal: Journal, frames: Iterable[Frames] | None = None) -> Iterator[ReplayedChunk]:
-    """Every chunk of the journal, generated again. `frames` are those of the input video, where there was one."""
+def replay(
+    engine: Engine, journal: Journal, frames: Iterable[Frames] | None = None, start: Snapshot | None = None
+) -> Iterator[ReplayedChunk]:
+    """Every chunk of the journal, generated again. `frames` are those of the input video, where there was one; `start` is the
+    snapshot that the session went on from, where it was one that was saved."""
     header = journal.header
     check_weights(engine, header)
     if (header.input is not None) != (frames is not None):
         raise JournalError("this journal needs its input video" if header.input else "this journal had no input video")
+    if (header.start is not None) != (start is not None):
+        raise JournalError("this journal needs its snapshot" if header.start else "this journal began with no snapshot")
     if not journal.chunks:
         return
-    prompts = journal.chunks[0].envelope.prompts
-    session = engine.session(prompts, config=header.config, frames=frames, session_id=header.session_id)
+    if start is not None:
+        session = revive(start, engine, header.session_id)
+    else:
+        prompts = journal.chunks[0].envelope.prompts
+        session = engine.session(prompts, config=header.config, frames=frames, session_id=header.session_id)
     recorded = {line.envelope.chunk_index: line.digest for line in journal.chunks}
     for chunk in _followed(engine, session, journal):
         yield ReplayedChunk(chunk=chunk, recorded=recorded[chunk.index])

@@ -214,7 +214,7 @@ class Service:
             seat = self.places.seats.get(session_id)
             if seat is None:
                 return
-            seat.closing = Ended(cause="closed", reason=reason)
+            seat.closing = seat.closing or Ended(cause="closed", reason=reason)
             if seat.session is None:
                 self.places.finish(seat, seat.closing)
             self._changed.notify_all()

@@ -3,6 +3,10 @@
 The file is safetensors, so reading one runs no code; what is not a tensor is JSON in its metadata. A file is only taken up by
 the very weights it was made with, in the same dtype, and only if what it holds has the names, shapes and types that this model
 gives (`runtime/snapshot_parts.py`): that is known from its table of contents, before any of it is read.
+
+What a mesh holds of a session stays there. One that is saved from a mesh, or goes on on one, has its window rebuilt from its
+clean latents, as after a rank was lost (`runtime/recovery.py`): to the same bits while the window holds all of the epoch under
+one prompt, later as a recompute would leave it.
 """
 
 from __future__ import annotations
@@ -24,10 +28,11 @@ from millstream.core.config import StreamConfig
 from millstream.core.errors import MillstreamError, NotKept, SnapshotError
 from millstream.core.files import Staging
 from millstream.models.dit import CrossKV
-from millstream.models.kv import KVRing
+from millstream.models.kv import KVRing, RingShape
 from millstream.runtime.decoding import State
 from millstream.runtime.engine import Engine
 from millstream.runtime.generator import SessionCache
+from millstream.runtime.kept import KeptAs
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.ports import ChunkLog
 from millstream.runtime.session import Session, SessionState
@@ -61,8 +66,10 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     config: StreamConfig
     timeline: TimelineState
     ring: RingState | None
-    """None where nothing was generated yet."""
+    """None where nothing was generated yet, and where a mesh holds it."""
     motion: float | None
+    kept: KeptAs | None = None
+    """Whose state it is, where a server keeps it to bring the session back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +79,10 @@ class Snapshot:
     """On the host: `ring.k`, `cross.v.3`, `history.latents.12`, `decoder.0`, …"""
 
 
-def take(engine: Engine, session: Session, fingerprint: str) -> Snapshot:
+def take(engine: Engine, session: Session, fingerprint: str, kept: KeptAs | None = None) -> Snapshot:
     """A copy of all that a session is. On the thread that owns it; `fingerprint` is the engine's model's."""
-    engine.generator.settle_commits()  # one that is owed is not in the ring yet
-    state, cache = session.state(), engine.generator.caches.get(session.id)
-    timeline = state.timeline
+    state, cache = session.state(), _cache_of(engine, session)
+    timeline = _timeline_for(engine, state.timeline)
     header = SnapshotHeader(
         model=engine.spec.name,
         fingerprint=fingerprint,
@@ -85,6 +91,7 @@ def take(engine: Engine, session: Session, fingerprint: str) -> Snapshot:
         timeline=timeline,
         ring=None if cache is None else RingState(frames=tuple(cache.ring.frames), written=cache.ring.written),
         motion=state.motion,
+        kept=kept,
     )
     held = dict(_session_tensors(state)) | dict(_cache_tensors(cache))
     return Snapshot(header=header, tensors={name: tensor.to("cpu", copy=True) for name, tensor in held.items()})
@@ -166,7 +173,7 @@ def revive(
     host = {name: tensor.to(engine.device, copy=True) for name, tensor in tensors.items()}
     last = tensors.get("motion.last")
     state = SessionState(
-        timeline=header.timeline,
+        timeline=_timeline_for(engine, header.timeline),
         history=_under("history.", host),
         decoder=_numbered("decoder.", host),
         encoder=_numbered("encoder.", host),
@@ -174,12 +181,24 @@ def revive(
         motion=header.motion,
     )
     session.resume(state)
-    if header.ring is not None:
-        ring = KVRing(engine.generator.ring_shape(header.config), device=engine.device, dtype=engine.dtype)
+    if header.ring is not None and engine.mesh is None:
+        ring = KVRing(RingShape.of(engine.spec.dit, header.config), device=engine.device, dtype=engine.dtype)
         ring.resume(_under("ring.", host), header.ring.frames, header.ring.written)
         cross = CrossKV(_numbered("cross.k.", host), _numbered("cross.v.", host))
         engine.generator.caches[session_id] = SessionCache(ring, cross)
     return session
+
+
+def _cache_of(engine: Engine, session: Session) -> SessionCache | None:
+    if engine.mesh is not None:
+        return None
+    engine.generator.settle_commits()  # one that is owed is not in the ring yet
+    return engine.generator.caches.get(session.id)
+
+
+def _timeline_for(engine: Engine, timeline: TimelineState) -> TimelineState:
+    """Without the window, the next chunk rebuilds it."""
+    return timeline if engine.mesh is None else timeline.rebuilding()
 
 
 def _session_tensors(state: SessionState) -> Iterator[tuple[str, Tensor]]:

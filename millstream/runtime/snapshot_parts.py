@@ -17,7 +17,7 @@ from torch import Tensor
 from millstream.core.config import TEMPORAL_STRIDE, StreamConfig
 from millstream.core.errors import SnapshotError
 from millstream.models.carry import VAEState
-from millstream.models.kv import KVRing
+from millstream.models.kv import KVRing, RingShape
 from millstream.models.registry import empty_vae
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder
 from millstream.runtime.engine import Engine
@@ -87,7 +87,7 @@ def _check_history(found: Mapping[str, Look], config: StreamConfig, engine: Engi
 
 def _ring_and_prompt(config: StreamConfig, engine: Engine) -> dict[str, Look]:
     dit = engine.spec.dit
-    ring = KVRing(engine.generator.ring_shape(config), device=META, dtype=engine.dtype)
+    ring = KVRing(RingShape.of(dit, config), device=META, dtype=engine.dtype)
     prompt = Look((1, dit.text_tokens, dit.heads, dit.head_width), engine.dtype)
     return {f"ring.{name}": Look.of(tensor) for name, tensor in ring.state().items()} | {
         f"cross.{part}.{layer}": prompt for part in "kv" for layer in range(dit.layers)

@@ -100,6 +100,10 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
     sink: int
     kv_bias: float
 
+    def rebuilding(self) -> TimelineState:
+        """The same for a generator that holds nothing of the session: the next chunk brings its prompt and window along."""
+        return msgspec.structs.replace(self, pending=_Pending(recompute=True))
+
     def check(self, frames_per_chunk: int) -> None:
         """Raise if no timeline could have come to this."""
         check_mix(self.prompts, MAX_MIX)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import os
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -24,14 +26,16 @@ from millstream.core.config import StreamConfig
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
 from millstream.core.errors import JournalError, NotKept, Overloaded, UnknownFile
-from millstream.core.files import Draft
+from millstream.core.files import Draft, Staging, file_digest
 from millstream.runtime import snapshot
 from millstream.runtime.engine import Engine
-from millstream.runtime.journal import Header, JournalWriter
+from millstream.runtime.journal import Header, JournalWriter, SavedStart
+from millstream.runtime.kept import KeptAs
 from millstream.runtime.notices import Noted, Tell
 from millstream.runtime.ports import ChunkLog
 from millstream.runtime.seats import label
 from millstream.runtime.service import Service
+from millstream.runtime.session import Session
 from millstream.server.recording import Recording
 from millstream.server.shelf import Kept, Shelf
 from millstream.server.threads import start_threads
@@ -78,7 +82,7 @@ class Archive:
     def journal_path(self, journal: ChunkLog | None) -> Path:
         """Of a session that is live."""
         if not isinstance(journal, SessionJournal) or not journal.path.is_file():
-            raise UnknownFile("this session has no journal: it was restored, takes frames, or has not begun")
+            raise UnknownFile("this session has no journal: it takes frames, or has not begun")
         return journal.path
 
     def record(self, fps: float, failed: Callable[[str], object]) -> tuple[str, Recording]:
@@ -86,10 +90,13 @@ class Archive:
         name, path = self.shelf.new("recordings")
         return name, Recording(path, fps=fps, pool=self._pool, failed=lambda: failed(name))
 
+    def copy(self, session: Session, kept: KeptAs | None = None) -> snapshot.Snapshot:
+        """On the engine's thread."""
+        return snapshot.take(self._engine, session, self._header.fingerprint, kept)
+
     async def save(self, service: Service, session_id: str, *, owner: str) -> Kept:
         """A snapshot of a live session, taken between two of its chunks."""
-        fingerprint = self._header.fingerprint
-        job = service.on_engine(session_id, lambda session: snapshot.take(self._engine, session, fingerprint))
+        job = service.on_engine(session_id, self.copy)
         try:
             taken = await asyncio.wait_for(asyncio.wrap_future(job), ENGINE_S)
         except asyncio.TimeoutError:
@@ -99,10 +106,22 @@ class Archive:
             await self._do(lambda: snapshot.write(taken, path))
             return self.shelf.keep("snapshots", name, owner=owner)
 
-    async def find_saved(self, name: str) -> Saved:
+    async def find_saved(self, name: str, kind: Literal["snapshots", "sessions"] = "snapshots") -> Saved:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
-        file = (self.shelf.find("snapshots", name).path, self._engine, self._header.fingerprint)
-        return Saved(await self._do(partial(snapshot.check, *file)), partial(snapshot.read, *file))
+        file = self.shelf.find(kind, name).path
+        header = await self._do(partial(snapshot.check, file, self._engine, self._header.fingerprint))
+        return Saved(header, file, self._read)
+
+    async def pin(self, saved: Saved, *, owner: str) -> Saved:
+        """The same under a name of its own, for a journal to begin with: what it was kept as will be replaced."""
+        name, path = self.shelf.new("snapshots")
+        with _told_plainly("the session could not be brought back"):
+            await self._do(partial(_link_or_copy, saved.path, path))
+            self.shelf.keep("snapshots", name, owner=owner)
+        return replace(saved, path=path)
+
+    def _read(self, path: Path) -> snapshot.Snapshot:
+        return snapshot.read(path, self._engine, self._header.fingerprint)
 
     async def take_in(self, pieces: AsyncIterator[bytes], *, owner: str) -> Kept:
         """A snapshot from elsewhere: kept if this engine can go on with it."""
@@ -124,6 +143,14 @@ class Archive:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a disk that knows no links
+        with Staging(target.parent) as staging:
+            shutil.copyfile(source, staging.path(target.name))
+
+
 @contextmanager
 def _told_plainly(what: str) -> Iterator[None]:
     """Whoever asked hears that it was not kept; what the disk said is for the log."""
@@ -139,7 +166,14 @@ class Saved:
     """A snapshot as it lies on the disk; nothing of it is in memory yet."""
 
     header: snapshot.SnapshotHeader
-    read: Callable[[], snapshot.Snapshot]
+    path: Path
+    _read: Callable[[Path], snapshot.Snapshot]
+
+    def read(self, journal: SessionJournal | None) -> snapshot.Snapshot:
+        """All of it, which the journal then begins with. Slow: for a thread of its own."""
+        if journal is not None:
+            journal.begin_with(self.path)
+        return self._read(self.path)
 
 
 class SessionJournal:
@@ -177,6 +211,12 @@ class SessionJournal:
                 log.warning("its journal ends early: %s", error, extra=about)
                 self._close()
                 self.tell(Noted(words=f"its journal ends before chunk {envelope.chunk_index}: {DISK_FAILS}"))
+
+    def begin_with(self, saved: Path) -> None:
+        """Its session goes on from a snapshot that lies on the same shelf. Before the first chunk."""
+        assert self._writer is None, "what it begins with is in its first line"
+        place = os.path.relpath(saved, self._path.parent)
+        self._header = msgspec.structs.replace(self._header, start=SavedStart(path=place, digest=file_digest(saved)))
 
     def finish(self) -> bool:
         """The session has ended: what was written gets its name. Whether there is anything."""

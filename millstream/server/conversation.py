@@ -154,7 +154,8 @@ class Conversation:
                 self._start(message)
             case Attach(session=session, formats=formats):
                 self._refuse_twice()
-                self._watch(self._hub.find(session, self._client.key), choose_format(formats), "owner")
+                format = choose_format(formats)
+                self._watch(await self._hub.attach(session, self._client.key, client=self._client.name), format, "owner")
             case View(view=view, formats=formats):
                 self._refuse_twice()
                 self._watch(self._hub.find_view(view), choose_format(formats), "viewer")

@@ -13,20 +13,21 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
-from millstream.core.errors import UnknownFile, UnknownSession, VideoError
+from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession, VideoError
 from millstream.runtime import snapshot
 from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.notices import Noted, Waiting
 from millstream.runtime.rates import RateKind
 from millstream.runtime.seats import OpenRequest, label
 from millstream.runtime.service import Service
-from millstream.server.archive import DISK_FAILS, Archive, SessionJournal
+from millstream.server.archive import DISK_FAILS, Archive, Saved, SessionJournal
+from millstream.server.keeper import Keeper, Returned
 from millstream.server.keys import NAMELESS, Key
 from millstream.server.metrics import Metrics
 from millstream.server.quotas import within_quota
@@ -62,6 +63,8 @@ class HubLimits:
     """How long any session may live; None: for ever."""
     max_chunks: int | None = None
     """How much it may make."""
+    keep_chunks: int | None = None
+    """After so many chunks a session's state is kept again for a server that starts anew; None: never."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +106,7 @@ class Hub:
         self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
         self._shelves = shelves or {}
+        self._keeper = self._made_keeper()
         self._ticker: asyncio.Task[None] | None = None
         self._over = False
 
@@ -121,6 +125,8 @@ class Hub:
         start_threads(self.pool, self.limits.threads)
         if self._archive is not None:
             self._archive.start()
+        if self._keeper is not None:
+            self._keeper.start()
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
     async def farewell(self) -> None:
@@ -135,6 +141,8 @@ class Hub:
         """End every session and all threads; a chunk under way is finished first."""
         await self._end()
         self.pool.shutdown(cancel_futures=True)
+        if self._keeper is not None:
+            self._keeper.close()
         if self._archive is not None:
             self._archive.close()
 
@@ -156,7 +164,6 @@ class Hub:
         check_prompts(prompts)
         config = key.paced(config, rate)
         session_id = secrets.token_urlsafe(ID_BYTES)
-        keeps_journal = self._archive is not None and not takes_input  # a journal does not hold the camera's frames
         request = OpenRequest(
             session_id=session_id,
             prompts=prompts,
@@ -168,27 +175,32 @@ class Hub:
             weight=weight * key.weight,
             **self._bounds,
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
-            journal=self.archive_of(key).journal(session_id, config) if keeps_journal else None,
+            journal=self._journal(session_id, config, key, takes_input=takes_input),
         )
         return self._opened(request, client, key)
 
     async def restore(self, snapshot_name: str, *, client: str = "", key: Key = NAMELESS) -> Station:
-        """A saved session, as a new one. What it has done so far is in no journal, so it has none."""
+        """A saved session, as a new one."""
         saved, session_id = await self.archive_of(key).find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
-        config, timeline = key.paced(saved.header.config, "auto"), saved.header.timeline
-        feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
-        request = OpenRequest(
-            session_id=session_id,
-            prompts=timeline.prompts,
-            config=config,
-            rate="auto",
-            weight=key.weight,
-            may_wait=True,
-            **self._bounds,
-            feed=feed,
-            start=lambda: partial(snapshot.revive, saved.read(), session_id=session_id, feed=feed),
-        )
-        return self._opened(request, client, key)
+        return self._opened(self._going_on(saved, session_id, key, rate="auto", weight=key.weight), client, key)
+
+    async def attach(self, session_id: str, key: Key = NAMELESS, *, client: str = "") -> Station:
+        """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names."""
+        if session_id not in self.stations and self._keeper is not None:
+            back = await self._keeper.find(session_id, key)
+            pinned = await self.archive_of(key).pin(back.saved, owner=client)
+            if session_id not in self.stations:  # somebody else may have come meanwhile
+                return self._brought_back(replace(back, saved=pinned), client, key)
+        return self.find(session_id, key)
+
+    def _brought_back(self, back: Returned, client: str, key: Key) -> Station:
+        kept = back.kept
+        terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended)
+        try:
+            return self._opened(self._going_on(back.saved, kept.session_id, key, **terms), client, key, back)
+        except MillstreamError:
+            self.archive_of(key).shelf.remove("snapshots", back.saved.path.stem)
+            raise
 
     async def save(self, station: Station) -> Kept:
         archive, session_id = self.archive_of(station.key), station.session_id
@@ -247,6 +259,31 @@ class Hub:
         """By the name that only shows it."""
         return _found(self._views.get(view_id))
 
+    def _going_on(self, saved: Saved, session_id: str, key: Key, **terms: Any) -> OpenRequest:
+        """What was saved, as it is asked for; it is read when it has its place."""
+        config, timeline = key.paced(saved.header.config, terms["rate"]), saved.header.timeline
+        feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
+        journal = self._journal(session_id, config, key, takes_input=timeline.has_input)
+        return OpenRequest(
+            session_id=session_id,
+            prompts=timeline.prompts,
+            config=config,
+            may_wait=True,
+            **terms,
+            **self._bounds,
+            feed=feed,
+            journal=journal,
+            start=lambda: partial(snapshot.revive, saved.read(journal), session_id=session_id, feed=feed, journal=journal),
+        )
+
+    def _journal(self, session_id: str, config: StreamConfig, key: Key, *, takes_input: bool) -> SessionJournal | None:
+        """None where nothing is kept, and for a camera's session: a journal does not hold its frames."""
+        return None if self._archive is None or takes_input else self.archive_of(key).journal(session_id, config)
+
+    def _made_keeper(self) -> Keeper | None:
+        every = self.limits.keep_chunks
+        return None if every is None else Keeper(self.archive_of, self.service, self.spawn, every=every)
+
     @property
     def _bounds(self) -> dict[str, Any]:
         """Of every session of this server."""
@@ -260,28 +297,42 @@ class Hub:
         self._over = True
         if self._ticker is not None:
             self._ticker.cancel()
+        if self._keeper is not None:
+            await self._keeper.keep_all(STOP_S)
         await asyncio.to_thread(self.service.close, STOP_S)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_S)
 
-    def _opened(self, request: OpenRequest, client: str, key: Key) -> Station:
+    def _opened(self, request: OpenRequest, client: str, key: Key, back: Returned | None = None) -> Station:
         key.check_sessions(len(self.stations_of(key)))
         own = sum(station.client == client for station in self.stations.values())
         Quota(self.limits.max_sessions).check("sessions", own=own, all=len(self.stations))
-        station = Station(request, secrets.token_urlsafe(ID_BYTES), self._parts, client=client, key=key)
+        view_id = secrets.token_urlsafe(ID_BYTES) if back is None else back.kept.view_id
+        station = Station(request, view_id, self._parts, client=client, key=key)
         if isinstance(request.journal, SessionJournal):
             request.journal.tell = station.tell
             station.journal_name = request.journal.name
-        self.service.open(request, station.tell)
+        try:
+            self.service.open(request, station.tell if self._keeper is None else self._keeper.follow(station, back))
+        except MillstreamError:
+            self._let_be(station)
+            raise
         self.stations[station.session_id] = self._views[station.view_id] = station
         self.spawn(self._attend(station))
         return station
+
+    def _let_be(self, station: Station) -> None:
+        """One that has not come to its place: what was kept of it stays."""
+        if self._keeper is not None:
+            self._keeper.let_be(station.session_id)
 
     async def _attend(self, station: Station) -> None:
         try:
             await station.run()
         finally:
             del self.stations[station.session_id], self._views[station.view_id]
+            if self._keeper is not None:
+                self._keeper.ended(station)
             await self.stop_recording(station)
             journal = station.request.journal
             if isinstance(journal, SessionJournal):
@@ -317,6 +368,8 @@ class Hub:
             patience = self.limits.leave_line_s if never_began else self.limits.abandon_s
             of_use_at = station.left_at if station.tape is None else max(station.left_at, station.tape.recording.fed_at)
             if not station.viewers and now - of_use_at > patience:
+                if never_began:
+                    self._let_be(station)
                 self.service.end(station.session_id, f"nobody watched it for {patience:g} s")
 
 

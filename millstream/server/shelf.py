@@ -1,4 +1,4 @@
-"""One folder for what is kept: recordings, journals, snapshots. Names are made here; no client's string is ever part of a path.
+"""One folder for what is kept: recordings, journals, snapshots, sessions. Names are made here: no client's string is in a path.
 
 A file is found by looking its name up among those that are there. Only whole files have one: what is being written lies in a
 draft (`core/files.py`). Of what a killed server left in drafts, the start keeps what is whole and removes the rest. Bounded:
@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,10 +26,14 @@ from millstream.server.salvage import cut_to_whole_film, cut_to_whole_lines
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["recordings", "journals", "snapshots"]
-SUFFIXES: dict[Kind, str] = {"recordings": ".mp4", "journals": ".jsonl", "snapshots": ".safetensors"}
+Kind = Literal["recordings", "journals", "snapshots", "sessions"]
+SUFFIXES: dict[Kind, str] = {
+    "recordings": ".mp4", "journals": ".jsonl", "snapshots": ".safetensors", "sessions": ".safetensors",
+}  # fmt: skip
 SALVAGE: dict[Kind, Callable[[Path], bool]] = {"recordings": cut_to_whole_film, "journals": cut_to_whole_lines}
 """Kinds of which a part is worth having."""
+MAX_AGE_S: dict[Kind, float] = {"sessions": 24 * 3600.0}
+"""Past which a start removes what nobody came back for."""
 NAME = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -38,6 +43,11 @@ class ShelfLimits:
 
     max_files: int = 200
     max_bytes: int = 4 * 2**30
+    max_session_bytes: int = 32 * 2**30
+    """The same for sessions: one of a large model has gigabytes, and each has one file."""
+
+    def bytes_of(self, kind: Kind) -> int:
+        return self.max_session_bytes if kind == "sessions" else self.max_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,7 @@ class Shelf:
                 (folder / kind).mkdir(parents=True, exist_ok=True)
                 _try_writing(folder / kind)
                 _take_up(folder / kind, kind)
+                _remove_old(folder / kind, kind)
                 self._kept[kind] = {kept.name: kept for kept in _listed(folder / kind, kind)}
             except OSError as error:
                 fix = "make it writable, free some space, or choose another --data"
@@ -71,11 +82,17 @@ class Shelf:
         """A name, and where what will have it is to be once it is whole."""
         self._make_room(kind)
         name = secrets.token_urlsafe(16)
-        return name, self._folder / kind / f"{name}{SUFFIXES[kind]}"
+        return name, self.place(kind, name)
+
+    def place(self, kind: Kind, name: str) -> Path:
+        """Where what has a name of ours lies."""
+        assert NAME.fullmatch(name), f"{name!r} was not made here"
+        return self._folder / kind / f"{name}{SUFFIXES[kind]}"
 
     def keep(self, kind: Kind, name: str, *, owner: str = "") -> Kept:
         """The file is whole: it can be found from now on. Older ones may go for it."""
-        path = self._folder / kind / f"{name}{SUFFIXES[kind]}"
+        path = self.place(kind, name)
+        self._kept[kind].pop(name, None)  # one that was replaced is the newest
         kept = self._kept[kind][name] = Kept(name, path, path.stat().st_size, owner or name)
         self._make_room(kind)
         return kept
@@ -95,23 +112,22 @@ class Shelf:
         return len(self._kept[kind]), sum(kept.num_bytes for kept in self._kept[kind].values())
 
     def remove(self, kind: Kind, name: str) -> None:
-        self._remove(kind, self.find(kind, name))
-
-    def _remove(self, kind: Kind, kept: Kept) -> None:
-        del self._kept[kind][kept.name]
+        """Nobody needs it any more; it need not be there."""
+        self._kept[kind].pop(name, None)
+        path = self.place(kind, name)
         try:
-            kept.path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("cannot remove %s: %s", kept.path, error.strerror)
+            log.warning("cannot remove %s: %s", path, error.strerror)
 
     def _make_room(self, kind: Kind) -> None:
         held = self._kept[kind]
         drafted = sum(_draft_sizes(self._folder / kind))
         while len(held) > 1:
             too_many = len(held) > self.limits.max_files
-            if not too_many and drafted + sum(kept.num_bytes for kept in held.values()) <= self.limits.max_bytes:
+            if not too_many and drafted + sum(kept.num_bytes for kept in held.values()) <= self.limits.bytes_of(kind):
                 return
-            self._remove(kind, _oldest_of_the_greediest(list(held.values()), by_files=too_many))
+            self.remove(kind, _oldest_of_the_greediest(list(held.values()), by_files=too_many).name)
 
 
 def _oldest_of_the_greediest(files: list[Kept], *, by_files: bool) -> Kept:
@@ -138,6 +154,13 @@ def _take_up(folder: Path, kind: Kind) -> None:
             if kind in SALVAGE and path.is_file() and _is_name(path, kind) and SALVAGE[kind](path):
                 log.info("kept what is whole of %s", path.name)
                 os.replace(path, folder / path.name)
+
+
+def _remove_old(folder: Path, kind: Kind) -> None:
+    oldest = time.time() - MAX_AGE_S.get(kind, float("inf"))
+    for path in folder.iterdir():
+        if _is_name(path, kind) and path.stat().st_mtime < oldest:
+            path.unlink()
 
 
 def _draft_sizes(folder: Path) -> Iterator[int]:

@@ -263,7 +263,7 @@ class Station:
         asked = [self._asked.pop(receipt.control_id, None) for receipt in receipts]
         for receipt in receipts:
             self._keep(receipt)
-            self._log(f"applied {receipt.control_id[:LOGGED]!r}", chunk=receipt.chunk_index)
+            self._log(f"{receipt.state} {receipt.control_id[:LOGGED]!r}", chunk=receipt.chunk_index)
         return [moment for moment in asked if moment is not None]
 
     def _keep(self, receipt: Receipt) -> None:

@@ -87,6 +87,8 @@ class Outcome:
     """How often each of them heard that the journal ends."""
     told_of_recording: tuple[int, ...]
     """The same of the recording, where the disk failed it."""
+    told_of_keeping: tuple[int, ...]
+    """How often each of them heard that its state is not kept for a restart, where the server keeps states."""
     chunks_after: int
     """That came after they were told."""
     upload: int
@@ -133,6 +135,7 @@ def live_through(address: str, disk: Disk, rng: random.Random) -> Outcome:
     return Outcome(
         told=tuple(len(_notes(person, "journal")) for person in (owner, viewer)),
         told_of_recording=tuple(len(_notes(person, "recording")) for person in (owner, viewer)),
+        told_of_keeping=tuple(len(_notes(person, "not kept for a restart")) for person in (owner, viewer)),
         chunks_after=len(after),
         upload=upload,
         saved_meanwhile=saved_meanwhile,

@@ -11,6 +11,8 @@ from safetensors import SafetensorError, safe_open
 from millstream.core.errors import JournalError
 from millstream.core.files import drafts
 from millstream.runtime.journal import read_journal
+from millstream.runtime.snapshot import read_header
+from millstream.server.keeper import file_name
 from millstream.server.shelf import SUFFIXES
 
 
@@ -26,6 +28,16 @@ def files(data: Path) -> Iterator[Path]:
 
 def num_drafts(data: Path) -> int:
     return sum(len(list(drafts(data / kind))) for kind in SUFFIXES)
+
+
+def kept_file(data: Path, session: str) -> Path:
+    """Where a session's state is kept."""
+    return data / "sessions" / f"{file_name(session)}{SUFFIXES['sessions']}"
+
+
+def kept_before(path: Path) -> int:
+    """The chunk that such a file goes on with; -1 while there is none."""
+    return read_header(path).timeline.chunk_index if path.is_file() else -1
 
 
 def what_is_wrong(path: Path) -> str:

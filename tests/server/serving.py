@@ -120,10 +120,10 @@ def _cut(data: bytes, sizes: list[int]) -> list[bytes]:
     return parts
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def wait_until(holds: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not holds():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S:g} s in vain until {what}"
+        assert time.monotonic() < deadline, f"waited {patience_s:g} s in vain until {what}"
         time.sleep(0.01)
 
 

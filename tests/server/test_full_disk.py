@@ -14,12 +14,13 @@ from tests.server.test_serve import TINY
 
 def test_streams_go_on_when_the_disk_is_full_and_everybody_is_told_once(tmp_path: Path) -> None:
     """On a disk of its own where that may be mounted, and with files that may not grow."""
-    with mounted(tmp_path / "disk") as disk, server_process(*TINY, "--data", str(tmp_path / "disk" / "data")) as (process, url):
-        data = tmp_path / "disk" / "data"
+    data = tmp_path / "disk" / "data"
+    with mounted(tmp_path / "disk") as disk, server_process(*TINY, "--data", str(data), "--keep", "1") as (process, url):
         for seed, each in enumerate([disk or LimitedDisk(process.pid), LimitedDisk(process.pid)]):
             found = live_through(url, each, random.Random(seed))
             assert found.told == (1, 1)
             assert found.told_of_recording in ((0, 0), (1, 1)), "there may have been room for it"
+            assert found.told_of_keeping == (1, 1)
             assert found.chunks_after == 2
             assert found.upload in (400, 507), "it was no snapshot, or there was no room to look"
             assert found.saved_meanwhile in ("saved", "not_kept")
@@ -28,3 +29,4 @@ def test_streams_go_on_when_the_disk_is_full_and_everybody_is_told_once(tmp_path
         wait_until(lambda: num_drafts(data) == 0, "everything has its name or is gone")
         assert not_whole(data) == []
         assert len(list((data / "journals").iterdir())) == 2, "as far as they came"
+        assert list((data / "sessions").iterdir()) == [], "they ended because somebody wanted it"

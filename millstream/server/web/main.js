@@ -67,7 +67,8 @@ const source = new SourceChoice(
 
 const view = new URLSearchParams(location.search).get("view");
 let promptInForce = "";
-let newest = -1;
+const NOTHING = { index: -1, media_s: 0 };
+let newest = NOTHING;
 let dropped = 0;
 let strained = false;
 let stalled_s = 0;
@@ -101,7 +102,7 @@ async function open(opening) {
   timeline.clear();
   meters.clear();
   composer.say("");
-  [newest, dropped, stalled_s] = [-1, 0, 0];
+  [newest, dropped, stalled_s] = [NOTHING, 0, 0];
   stream.open({ ...opening, formats: formats() });
 }
 
@@ -146,8 +147,9 @@ stream.addEventListener("rate", ({ detail: { fps, lead_s, note } }) => {
 stream.addEventListener("packet", ({ detail }) => {
   const { header } = detail;
   if (header.type === "chunk") {
-    if (header.index <= newest) return; // sent again after a lost connection
-    newest = header.index;
+    if (header.index === newest.index && header.media_s === newest.media_s) return; // sent again after a lost connection
+    if (header.index <= newest.index) timeline.clear(); // a new server goes on where the stream was last kept
+    newest = header;
     promptInForce = header.prompts.at(-1).text;
     timeline.add(header, stream.arrived(header));
     meters.chunk(header);

@@ -14,6 +14,7 @@ from millstream.core.messages import Attach, Start
 from tests.server import browser as screen
 from tests.server.fake_stream import FakeStream
 from tests.server.page.heard import controls
+from tests.server.serving import wait_until
 
 pytestmark = screen.needs_chromium
 
@@ -34,6 +35,20 @@ def test_the_same_session_goes_on_after_a_lost_connection(page: Page, server: Fa
     assert any(isinstance(asked, Attach) for asked in server.heard)
     chunks = chunks_on_strip(page)
     assert chunks == list(range(len(chunks))), "the strip goes on without a hole or a repetition"
+
+
+def test_a_stream_that_a_new_server_has_kept_is_shown_from_where_it_was_kept(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    (session,) = server.sessions.values()
+    wait_until(lambda: session.index > 3, "a few chunks came")
+    server.drop_connections()
+    session.index, session.media_s = 2, 0.0
+    expect(screen.phase(page)).to_have_text("reconnecting")
+    expect(screen.phase(page)).to_have_text("live")
+    screen.wait_until_moving(page)
+    chunks = chunks_on_strip(page)
+    assert chunks == list(range(2, 2 + len(chunks))), "what comes again is shown again"
 
 
 def test_a_reload_comes_back_to_the_same_session(page: Page, server: FakeStream) -> None:

@@ -1,0 +1,291 @@
+"""Sessions that outlive their server: attach brings them back where they were kept, and says what is lost."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.commands.replay import run_replay
+from millstream.core.errors import JournalError, NotKept
+from millstream.runtime import snapshot
+from millstream.runtime.journal import read_journal
+from millstream.server import keeper as keepers
+from millstream.server.keeper import Keeper, file_name
+from millstream.server.shelf import MAX_AGE_S, Shelf, ShelfLimits
+from tests.server.kept_files import kept_before, kept_file
+from tests.server.serving import Client, Serving, serving, wait_until
+
+EVERY = 2
+RAW = {"formats": ["raw"]}
+
+
+@contextmanager
+def keeping(data: Path, **limits: Any) -> Iterator[Serving]:
+    with serving(data, keep_chunks=EVERY, **limits) as server:
+        yield server
+
+
+@contextmanager
+def dying(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    """A server that ends without keeping anything more, as one that is killed."""
+
+    async def nothing(keeper: Keeper, timeout_s: float) -> None:
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeper, "keep_all", nothing)
+        with keeping(data) as server:
+            yield server
+
+
+def steer(client: Client, name: str, **control: Any) -> dict[str, Any]:
+    client.say({"type": "control", "control": {"id": name, **control}})
+    return client.hear("receipt", control_id=name, state="queued")
+
+
+def see(client: Client, index: int) -> None:
+    """Until this chunk or a later one has come."""
+    while last_seen(client) < index:
+        client.next()
+
+
+def last_seen(client: Client) -> int:
+    return max((message["index"] for message in client.heard if message["type"] == "chunk"), default=-1)
+
+
+def attach(client: Client, session: str) -> dict[str, Any]:
+    client.say({"type": "attach", "version": 1, "session": session, **RAW})
+    return client.hear("live", session=session)
+
+
+def differing_chunks(journal: Path) -> int:
+    """Of a journal that is run again."""
+    assert read_journal(journal).header.start is not None
+    options = dict(check=True, out=None, weights=[], video=None, start=None, device=None, overwrite=False, quiet=True)
+    return run_replay(journal, fast="auto", precision="auto", topology="local", **options)
+
+
+def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    with ExitStack() as clients:
+        with keeping(tmp_path) as server:
+            client = clients.enter_context(server.client())
+            live = client.start(**RAW)
+            session = live["session"]
+            see(client, 1)
+            steer(client, "storm", type="prompt", prompt="storm", mode="keep")
+            client.hear("receipt", control_id="storm", state="applied")
+            client.say({"type": "control", "control": {"id": "later", "type": "seed", "seed": 5}, "at_chunk": 5000})
+            client.hear("receipt", control_id="later")
+            client.say({"type": "save"})
+            saved = client.hear("saved")["snapshot"]
+        assert client.hear("ended")["reason"] == "the server is shutting down"
+        last = last_seen(client)
+    with keeping(tmp_path) as server, server.client() as client, server.client() as other:
+        again = attach(client, session)
+        assert (again["view"], again["config"]["height"]) == (live["view"], live["config"]["height"])
+        assert f"at chunk {last + 1}, where it was last kept" in client.hear("note")["message"]
+        told = {(m["control_id"], m["state"]) for m in (client.hear("receipt"), client.hear("receipt"))}
+        assert told == {("storm", "applied"), ("later", "queued")}
+        chunk = client.hear("chunk")
+        assert chunk["index"] == last + 1, "nothing is lost"
+        assert [prompt["text"] for prompt in chunk["prompts"]] == ["storm"]
+        other.say({"type": "restore", "version": 1, "snapshot": saved, **RAW})
+        assert other.hear("chunk", index=chunk["index"])["parts"] == chunk["parts"], "as a session that was never kept"
+        client.say({"type": "stop"})
+        client.hear("ended")
+        wait_until(lambda: not kept_file(tmp_path, session).exists(), "what ended orderly leaves nothing")
+    assert differing_chunks(tmp_path / "journals" / f"{again['journal']}.jsonl") == 0
+    with keeping(tmp_path) as server, server.client() as client:
+        client.say({"type": "attach", "version": 1, "session": session})
+        assert client.hear("error")["code"] == "not_found"
+
+
+def test_what_was_acknowledged_after_the_last_save_is_told_as_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with dying(tmp_path, monkeypatch) as server, server.client() as client:
+        session = client.start(**RAW)["session"]
+        steer(client, "kept", type="prompt", prompt="storm", mode="keep")
+        client.hear("receipt", control_id="kept", state="applied")
+        see(client, 2 * EVERY)
+        steer(client, "halt", type="pause")
+        client.hear("receipt", control_id="halt", state="applied")
+        wait_until(lambda: kept_before(kept_file(tmp_path, session)) >= EVERY, "it is kept")
+        steer(client, "lost", type="seed", seed=7)
+        last = last_seen(client)
+    came_back_at = kept_before(kept_file(tmp_path, session))
+    assert last + 1 - EVERY <= came_back_at <= last + 1
+    with keeping(tmp_path) as server, server.client() as client:
+        attach(client, session)
+        note = client.hear("note")["message"]
+        assert f"at chunk {came_back_at}, where it was last kept" in note
+        assert "lost" in note
+        assert client.hear("chunk")["index"] == came_back_at, "not paused: that was after the save"
+        told = {message["control_id"] for message in client.heard if message["type"] == "receipt"}
+        assert told == {"kept"}
+
+
+def test_only_who_knows_the_id_can_bring_a_session_back_and_its_file_does_not_name_it(tmp_path: Path) -> None:
+    with keeping(tmp_path) as server, server.client() as client:
+        live = client.start(**RAW)
+        client.hear("chunk")
+    (file,) = (tmp_path / "sessions").iterdir()
+    assert file == kept_file(tmp_path, live["session"])
+    assert live["session"] not in str(file)
+    with keeping(tmp_path) as server, server.client() as client, server.client() as viewer:
+        for wrong in (live["view"], file.stem, "../" + file.stem, ""):
+            client.say({"type": "attach", "version": 1, "session": wrong})
+            assert client.hear("error")["code"] == "not_found"
+        viewer.say({"type": "view", "version": 1, "view": live["view"]})
+        assert viewer.hear("error")["code"] == "not_found"
+        attach(client, live["session"])
+        viewer.say({"type": "view", "version": 1, "view": live["view"]})
+        viewer.hear("live")
+
+
+def test_two_who_come_back_at_once_meet_in_one_session(tmp_path: Path) -> None:
+    with keeping(tmp_path) as server, server.client() as client:
+        session = client.start(**RAW)["session"]
+        client.hear("chunk")
+    with keeping(tmp_path) as server, server.client() as one, server.client() as other:
+        for client in (one, other):
+            client.say({"type": "attach", "version": 1, "session": session, **RAW})
+        for client in (one, other):
+            client.hear("live", session=session)
+            client.hear("chunk")
+        assert len(server.hub.stations) == 1
+
+
+def test_one_that_is_refused_keeps_its_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    with keeping(tmp_path) as server, server.client() as client:
+        session = client.start(**RAW)["session"]
+        client.hear("chunk")
+    with keeping(tmp_path, places=1, max_waiting=0) as server, server.client() as first:
+        first.start()
+        with server.client() as client:
+            client.say({"type": "attach", "version": 1, "session": session, **RAW})
+            assert client.hear("error")["code"] == "refused"
+        assert list((tmp_path / "snapshots").iterdir()) == []
+        assert kept_file(tmp_path, session).is_file()
+
+
+def test_one_that_waits_in_line_to_come_back_and_is_left_keeps_its_file(tmp_path: Path) -> None:
+    with keeping(tmp_path) as server, server.client() as client:
+        session = client.start(**RAW)["session"]
+        client.hear("chunk")
+    with keeping(tmp_path, places=1, leave_line_s=0.1) as server:
+        with server.client() as first:
+            first.start()
+            with server.client() as client:
+                client.say({"type": "attach", "version": 1, "session": session, **RAW})
+                client.hear("waiting")
+            wait_until(lambda: len(server.hub.stations) == 1, "it has lost its place in line")
+            assert kept_file(tmp_path, session).is_file()
+            first.say({"type": "stop"})
+            first.hear("ended")
+        with server.client() as client:
+            attach(client, session)
+
+
+def test_the_journal_of_a_restored_session_replays_from_its_snapshot_and_asks_for_it_where_that_is_gone(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.client() as client, server.client() as restored:
+        client.start(**RAW)
+        see(client, 1)
+        client.say({"type": "save"})
+        saved = client.hear("saved")["snapshot"]
+        restored.say({"type": "restore", "version": 1, "snapshot": saved, **RAW})
+        name = restored.hear("live")["journal"]
+        see(restored, 3)
+        restored.say({"type": "stop"})
+        restored.hear("ended")
+    journal = tmp_path / "journals" / f"{name}.jsonl"
+    assert read_journal(journal).chunks[0].envelope.chunk_index > 0
+    assert differing_chunks(journal) == 0
+    file = tmp_path / "snapshots" / f"{saved}.safetensors"
+    file.write_bytes(file.read_bytes() + b"x")
+    with pytest.raises(JournalError, match="not the snapshot"):
+        differing_chunks(journal)
+    file.unlink()
+    with pytest.raises(JournalError, match="--snapshot"):
+        differing_chunks(journal)
+
+
+def test_a_disk_that_is_full_ends_no_stream_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[Path] = []
+
+    def full(copied: snapshot.Snapshot, path: Path) -> None:
+        attempts.append(path)
+        raise NotKept(f"cannot write {path}: no space left on device; free some space")
+
+    monkeypatch.setattr(keepers.snapshot, "write", full)
+    with keeping(tmp_path) as server, server.client() as client:
+        client.start(**RAW)
+        wait_until(lambda: (client.next(), len(attempts) >= 3)[1], "it was tried three times")
+        client.hear("chunk")
+        client.say({"type": "ping", "t": 1.0})
+        client.hear("pong")
+        notes = [message["message"] for message in client.heard if message["type"] == "note"]
+    assert len(notes) == 1
+    assert "not kept" in notes[0]
+    assert str(tmp_path) not in notes[0]
+    assert list((tmp_path / "sessions").iterdir()) == []
+
+
+def test_a_session_is_copied_no_more_while_its_last_copy_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing: list[int] = []
+    write = snapshot.write
+
+    def slowly(copied: snapshot.Snapshot, path: Path) -> None:
+        writing.append(copied.header.timeline.chunk_index)
+        time.sleep(0.5)
+        write(copied, path)
+
+    copies: list[int] = []
+    take = snapshot.take
+
+    def counted(*arguments: Any) -> snapshot.Snapshot:
+        taken = take(*arguments)
+        copies.append(taken.header.timeline.chunk_index)
+        assert len(copies) <= len(writing) + 1, "copied while another copy waited"
+        return taken
+
+    monkeypatch.setattr(keepers.snapshot, "write", slowly)
+    monkeypatch.setattr(keepers.snapshot, "take", counted)
+    with keeping(tmp_path) as server, server.client() as client:
+        client.start(fps=120.0, lead_s=60.0, **RAW)
+        wait_until(lambda: (client.next(), len(writing) >= 3)[1], "three were written")
+        client.say({"type": "stop"})
+        client.hear("ended")
+    assert all(later - earlier >= EVERY for earlier, later in pairwise(copies))
+
+
+def test_a_start_removes_what_is_too_old_and_there_is_an_end_to_how_many_there_are(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, ShelfLimits(max_files=3))
+    names = [file_name(str(number)) for number in range(4)]
+    for age, name in enumerate(names):
+        path = shelf.place("sessions", name)
+        path.write_bytes(b"x")
+        then = time.time() - age - (MAX_AGE_S["sessions"] if age == 3 else 0)
+        os.utime(path, (then, then))
+    shelf = Shelf(tmp_path, ShelfLimits(max_files=2))
+    assert [shelf.get("sessions", name) is not None for name in names] == [True, True, False, False]
+    assert len(list((tmp_path / "sessions").iterdir())) == 2
+
+
+def test_a_session_whose_file_went_for_others_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with keeping(tmp_path) as server, server.client() as client, server.client() as other:
+        first = client.start(**RAW)["session"]
+        see(client, EVERY)
+        wait_until(lambda: kept_file(tmp_path, first).is_file(), "it is kept")
+        steer(client, "halt", type="pause")
+        client.hear("receipt", control_id="halt", state="applied")
+        server.hub.archive.shelf.limits = ShelfLimits(max_files=1)
+        other.start(**RAW)
+        assert "no room" in client.hear("note")["message"]
