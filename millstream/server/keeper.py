@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.core.controls import Receipt
 from millstream.core.errors import NotKept, Overloaded, UnknownFile, UnknownSession
@@ -64,6 +64,8 @@ class _Held:
     """At this chunk it is copied again."""
     is_copied: bool = False
     """Whether a copy is being made or written."""
+    num_copies: int = 0
+    """That were ever made."""
     has_file: bool = False
     is_over: bool = False
     """Whether it has ended for good: what is still written of it goes."""
@@ -76,6 +78,12 @@ class _Held:
     @property
     def file(self) -> str:
         return file_name(self.session_id)
+
+
+class _Copy(NamedTuple):
+    number: int
+    """Of its session's."""
+    snapshot: snapshot.Snapshot
 
 
 class Keeper:
@@ -159,10 +167,11 @@ class Keeper:
             job = self._copied(held)
             self._loop.call_soon_threadsafe(lambda: self._spawn(self._put_away(held, job)))
 
-    def _copied(self, held: _Held, *, last: bool = False) -> Future[snapshot.Snapshot]:
+    def _copied(self, held: _Held, *, last: bool = False) -> Future[_Copy]:
         request, view_id = held.station.request, held.station.view_id
 
-        def copy(session: Session) -> snapshot.Snapshot:
+        def copy(session: Session) -> _Copy:
+            held.num_copies += 1
             if last:
                 self._service.end(held.session_id, SHUTTING_DOWN.reason)  # first: from now on nobody can steer it
             kept = KeptAs(
@@ -174,15 +183,17 @@ class Keeper:
                 unattended=request.unattended,
                 applied=tuple(held.applied),
             )
-            return self._archive_of(held.station.key).copy(session, kept)
+            return _Copy(held.num_copies, self._archive_of(held.station.key).copy(session, kept))
 
         return self._service.on_engine(held.session_id, copy)
 
-    async def _put_away(self, held: _Held, job: Future[snapshot.Snapshot]) -> None:
+    async def _put_away(self, held: _Held, job: Future[_Copy]) -> None:
         path = self._shelf(held).place("sessions", held.file)
         try:
             copied = await asyncio.wrap_future(job)
-            await self._loop.run_in_executor(self._pool, partial(snapshot.write, copied, path))
+            if copied.number < held.num_copies:  # the last one was made meanwhile, and may come to the disk before this
+                return
+            await self._loop.run_in_executor(self._pool, partial(snapshot.write, copied.snapshot, path))
         except UnknownSession:  # it ended first, or is still in line
             return
         except NotKept as error:
