@@ -27,14 +27,15 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from millstream.core import messages as say
 from millstream.core.controls import Pause, Receipt, Resume, SetPrompt, WeightedPrompt
 from millstream.core.messages import Format
-from millstream.server import messages as say
+from millstream.server import messages as words
 from millstream.server.encoding import encoder_for
 from millstream.server.headers import SafeHeaders
 from millstream.server.sockets import listen
 
-WEB = Path(say.__file__).parent / "web"
+WEB = Path(words.__file__).parent / "web"
 FPS, FRAMES, SIZE = 16.0, 8, 64
 EXAMPLES = ("a red balloon over green hills", "a yellow boat at sunset", "a comet in outer space")
 GIBBERISH = "blorp"
@@ -118,7 +119,7 @@ class FakeStream:
         self._sockets.add(socket)
         streaming: asyncio.Task[None] | None = None
         try:
-            await socket.send_text(say.encode(hello()))
+            await socket.send_text(words.encode(hello()))
             while True:
                 message = await socket.receive()
                 if message["type"] == "websocket.disconnect":
@@ -126,7 +127,7 @@ class FakeStream:
                 if message.get("text") is None:
                     self.frames_in += 1
                     continue
-                asked = say.decode(message["text"])
+                asked = words.decode(message["text"])
                 if not isinstance(asked, say.Ping):
                     self.heard.append(asked)
                 if isinstance(asked, (say.Start, say.Attach, say.View, say.Restore)):
@@ -144,19 +145,19 @@ class FakeStream:
         while self.admission != "admit" and isinstance(asked, say.Start) and not self.takes_offer(asked):
             if self.admission == "refuse":
                 reason = "3 streams use 0.93 of the device; one more needs 0.31"
-                await socket.send_text(say.encode(say.ErrorMessage(code="refused", message=reason, offer=self.offer)))
+                await socket.send_text(words.encode(say.ErrorMessage(code="refused", message=reason, offer=self.offer)))
                 return
             waiting = say.WaitingMessage(position=2, expected_wait_s=30.0, reason="every place is taken")
-            await socket.send_text(say.encode(waiting))
+            await socket.send_text(words.encode(waiting))
             await asyncio.sleep(0.2)
         session = self.enter(asked)
         if session is None:
             missing = say.ErrorMessage(code="not_found", message="there is no such session; it may have ended")
-            await socket.send_text(say.encode(missing))
+            await socket.send_text(words.encode(missing))
             return
-        format = say.choose_format(asked.formats)
+        format = words.choose_format(asked.formats)
         owned = not isinstance(asked, say.View)
-        await socket.send_text(say.encode(live(session, format, owned)))
+        await socket.send_text(words.encode(live(session, format, owned)))
         await self.play(socket, session, format)
 
     def takes_offer(self, asked: say.Start) -> bool:
@@ -165,7 +166,7 @@ class FakeStream:
     def change_rate(self, session: FakeSession, fps: float, note: str) -> None:
         assert self._loop is not None
         session.fps = fps
-        message = say.encode(say.RateMessage(fps=fps, lead_s=2 * FRAMES / fps, note=note))
+        message = words.encode(say.RateMessage(fps=fps, lead_s=2 * FRAMES / fps, note=note))
         for socket in list(self._sockets):
             asyncio.run_coroutine_threadsafe(socket.send_text(message), self._loop).result(5)
 
@@ -187,10 +188,10 @@ class FakeStream:
                 continue
             header, parts, opening = session.next_chunk(format, self.dropped)
             if opening is not None and not opened:
-                await socket.send_bytes(say.with_header(say.OpeningHeader(), opening))
+                await socket.send_bytes(words.with_header(say.OpeningHeader(), opening))
                 opened = True
-            await socket.send_bytes(say.with_header(header, *parts))
-            await socket.send_text(say.encode(self.stats(header.media_s)))
+            await socket.send_bytes(words.with_header(header, *parts))
+            await socket.send_text(words.encode(self.stats(header.media_s)))
 
     def stats(self, media_s: float) -> say.Stats:
         stalled_s, use = (media_s, 1.4) if self.overloaded else (0.0, 0.4)
@@ -202,16 +203,16 @@ class FakeStream:
         match asked:
             case say.Steer(control=control) if session is not None:
                 receipt = Receipt(control_id=control.id, state="queued", chunk_index=session.index)
-                await socket.send_text(say.encode(receipt_message(receipt)))
+                await socket.send_text(words.encode(receipt_message(receipt)))
                 await self.apply(socket, session, control, receipt)
             case say.Record(on=on):
-                await socket.send_text(say.encode(say.RecordingMessage(on=on, url="/recording.mp4")))
+                await socket.send_text(words.encode(say.RecordingMessage(on=on, url="/recording.mp4")))
             case say.Save() if session is not None:
-                await socket.send_text(say.encode(say.Saved(snapshot=session.name, bytes=1_234_567)))
+                await socket.send_text(words.encode(say.Saved(snapshot=session.name, bytes=1_234_567)))
             case say.Ping(t=t):
-                await socket.send_text(say.encode(say.Pong(t=t)))
+                await socket.send_text(words.encode(say.Pong(t=t)))
             case say.End():
-                await socket.send_text(say.encode(say.EndedMessage(cause="closed", reason="closed by its owner")))
+                await socket.send_text(words.encode(say.EndedMessage(cause="closed", reason="closed by its owner")))
                 await socket.close()
 
     async def apply(self, socket: WebSocket, session: FakeSession, control: Any, receipt: Receipt) -> None:
@@ -219,7 +220,7 @@ class FakeStream:
             case Pause() | Resume():
                 session.paused = isinstance(control, Pause)
                 await asyncio.sleep(0.1)
-                await socket.send_text(say.encode(receipt_message(receipt, "applied")))
+                await socket.send_text(words.encode(receipt_message(receipt, "applied")))
             case SetPrompt(prompt=prompt):
                 session.prompts_due.insert(0, prompt)
                 session.queued.append(receipt)
