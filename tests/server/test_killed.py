@@ -28,7 +28,7 @@ def test_what_people_were_told_is_kept_is_found_after_a_kill_and_the_recordings_
 
 def test_sessions_of_a_killed_server_come_back_within_a_save_interval_and_their_receipts_are_true(tmp_path: Path) -> None:
     options = (*TINY, "--data", str(tmp_path / "data"), "--keep", str(EVERY))
-    people = [Steerer(number, fps=1.0) for number in range(2)]
+    people = [Steerer(number, fps=1.0, lead_s=60.0) for number in range(2)]
 
     def kill_when_kept() -> None:
         files = [kept_file(tmp_path / "data", person.session) for person in people]
