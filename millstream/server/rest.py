@@ -191,7 +191,7 @@ async def upload_snapshot(desk: Desk, words: Mapping[str, str], body: Request) -
 
 
 async def remove_snapshot(desk: Desk, words: Mapping[str, str], body: None) -> None:
-    desk.archive.shelf.remove("snapshots", words["name"])
+    desk.archive.shelf.remove("snapshots", desk.archive.shelf.find("snapshots", words["name"]).name)
 
 
 ENDPOINTS = (
