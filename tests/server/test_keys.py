@@ -106,6 +106,22 @@ def test_over_a_socket_another_key_may_watch_a_view_link_and_nothing_else(server
     server.until_empty()
 
 
+def test_a_session_that_outlives_the_server_comes_back_to_its_key_and_to_no_other(tmp_path: Path) -> None:
+    access = access_for("127.0.0.1", api_key=None, insecure=False, origins=[], keyring=ring())
+    with serving(tmp_path, AppConfig(access=access), keep_chunks=2) as server, line_to(server, ALICE) as alice:
+        session = alice.start()["session"]
+        alice.hear("chunk")
+    with (
+        serving(tmp_path, AppConfig(access=access), keep_chunks=2) as server,
+        line_to(server, ALICE) as alice,
+        line_to(server, BOB) as bob,
+    ):
+        assert refusal(bob, type="attach", session=session)["code"] == "not_found"
+        alice.say({"type": "attach", "version": 1, "session": session})
+        assert alice.hear("live")["session"] == session
+        assert refusal(bob, type="attach", session=session)["code"] == "not_found"
+
+
 def test_what_is_kept_belongs_to_the_key_too(server: Serving) -> None:
     with line_to(server, ALICE) as alice:
         journal = alice.start()["journal"]
