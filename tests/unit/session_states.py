@@ -35,7 +35,7 @@ from millstream.runtime.service import Service
 from millstream.runtime.turns import Sleep
 from tests.unit.paper_engine import PaperClock, PaperEngine
 
-CLOCKED = ("places", "service", "pipeline", "trials")
+CLOCKED = ("places", "service", "pipeline")
 MEMORY = 4
 IDLE_S = 1.0
 """After which one that stands still gives up its place."""
