@@ -270,7 +270,7 @@ def _size(args: dict[str, Any]) -> float:
 
 
 def _rank(metadata: dict[str, Any], otherwise: int) -> int:
-    for place in ("distributedInfo", "millstream"):
+    for place in ("millstream", "distributedInfo"):  # torch counts the ranks of a mesh without its front
         found = metadata.get(place)
         if isinstance(found, dict) and isinstance(found.get("rank"), int):
             return int(found["rank"])

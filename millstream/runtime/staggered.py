@@ -46,7 +46,8 @@ def staggered_stream(engine: Engine, session: Session, *, depth: int, before_pla
     transport, stopwatch = engine.transport, engine.parts.stopwatch
     if isinstance(transport, MeshTransport):
         mesh = MeshBatch(transport, session.id, depth)
-        return Stream(session, mesh.post, Depths(), stopwatch, flush=mesh.flush, before_plan=before_plan)
+        depths = Depths(d_in=2, d_out=1)  # one message is with the mesh while what the one before it brought is shown
+        return Stream(session, mesh.post, depths, stopwatch, flush=mesh.flush, before_plan=before_plan)
     batch = StreamBatch(engine.generator, depth=depth)
 
     def post(parcels: Sequence[Parcel]) -> Posted:
