@@ -38,8 +38,8 @@ EVERY = 3
 LONGEST_S = 12.0
 """From everybody's first chunk to the kill."""
 FORMATS = ["raw"]
-FPS, LEAD_S = 6.0, 4.0
-"""A chunk every two seconds, and a save every six: kills fall between saves, however quick the machine."""
+FPS, LEAD_S = 3.0, 8.0
+"""A chunk every four seconds, and a save every twelve: kills fall between saves, however quick the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
