@@ -269,7 +269,7 @@ def test_what_was_refused_is_measured_again_unless_that_would_hold_up_the_device
     tried: list[int] = []
     with running(engine) as service:
         monkeypatch.setattr(Trials, "_measure", lambda trials, config: tried.append(config.height))
-        service.places.admission.times.add(geometry(engine.spec, config(engine)), 0.2)  # too slow for it, on any machine
+        service.places.admission.times.add(geometry(engine.spec, config(engine)), 0.5)  # too slow for it, on any machine
         for side in (1536, 32):
             with pytest.raises(Overloaded):
                 service.open(request(engine, f"{side}", height=side, width=side, fps=240.0, rate="strict"), Owner())
