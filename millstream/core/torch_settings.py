@@ -17,13 +17,14 @@ def settle_torch(environment: MutableMapping[str, str], *, system: str = sys.pla
 
     CUDA's memory grows in place where it can, so that what one kind of call leaves free another can use. cuDNN picks
     convolutions by its second heuristic: a VAE's are up to half as quick again, and a shape still has one algorithm, hence the
-    same bits. A lost connection is said once, in our words.
+    same bits. A lost connection is said once, in our words. oneDNN leaves no map of its code in /tmp, as it does on ARM.
     """
     named = "PYTORCH_CUDA_ALLOC_CONF" in environment  # its name before it was every accelerator's
     if not named and memory_grows_in_place(system, kernel):
         environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     environment.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    environment.setdefault("ONEDNN_JIT_PROFILE", "0")
 
 
 def memory_grows_in_place(system: str, kernel: str) -> bool:

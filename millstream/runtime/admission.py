@@ -132,6 +132,11 @@ class Admission:
         del self._line[0]
         return self._admit(head, now)
 
+    @property
+    def has_room_for_next(self) -> bool:
+        """Whether somebody waits and could come in now."""
+        return bool(self._line) and self._fits(self._line[0].request, self._present)
+
     def waiting(self, now: float) -> tuple[Queued, ...]:
         """Everybody in line, with the position and the wait as they are now."""
         waits = self._expected_waits_s(now)

@@ -25,6 +25,8 @@ class Decision:
     envelope: Envelope
     video: NDArray[np.uint8] | None
     """Its share of the input."""
+    given_BFCYX: Tensor | None = None
+    """The same as latents, where a journal has them."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,8 @@ class Outstanding:
     real_frames: int
     """Pixel frames that are shown; an input's last chunk may hold more."""
     begun: float
+    given_BFCYX: Tensor | None = None
+    """Latents of its share of the input, for the journal."""
     decoded: int = 0
     """Latent frames whose pictures are made."""
     pictures: list[Bringing] = field(default_factory=list)

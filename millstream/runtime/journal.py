@@ -1,10 +1,13 @@
 """The journal: a header and one line per chunk, JSON, appended as the stream goes.
 
-It is meant to be read after a crash, so it grows in place; a last line cut short is survived and reported.
+It is meant to be read after a crash, so it grows in place; a last line cut short is survived and reported. A chunk that had
+an input which is in no file, as a camera's, has its latents in its line.
+Shapes: B batch, F latent frames, C latent channels, Y and X rows and columns.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +15,15 @@ from types import TracebackType
 from typing import TypeVar
 
 import msgspec
+import torch
+from torch import Tensor
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
 from millstream.core.errors import JournalError
 from millstream.core.speed import Speed
+from millstream.wire.framing import DTYPES, as_bytes
 
 VERSION = 1
 
@@ -68,10 +74,34 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     """How many pixel frames were to be shown, where the run had an end: the last chunk may hold more."""
 
 
+class InputLatents(msgspec.Struct, frozen=True, kw_only=True):
+    """A chunk's share of a live input: clean latents as the VAE encoded them."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+    num_frames: int
+    """Pixel frames of it that were real: the last chunk of an input may hold more."""
+
+    @classmethod
+    def of(cls, latents_BFCYX: Tensor, num_frames: int) -> InputLatents:
+        """Waits for a GPU."""
+        dtype, data = str(latents_BFCYX.dtype).removeprefix("torch."), as_bytes(latents_BFCYX.cpu().contiguous())
+        return cls(dtype=dtype, shape=tuple(latents_BFCYX.shape), data=data.numpy().tobytes(), num_frames=num_frames)
+
+    def latents(self) -> Tensor:
+        """[B, F, C, Y, X] in host memory."""
+        dtype = DTYPES.get(self.dtype)
+        if dtype is None or math.prod(self.shape) * dtype.itemsize != len(self.data) or not self.data:
+            raise JournalError(f"{len(self.data)} bytes of input are not {self.dtype} of the shape {self.shape}")
+        return torch.frombuffer(bytearray(self.data), dtype=dtype).view(self.shape)
+
+
 class ChunkLine(msgspec.Struct, frozen=True, kw_only=True, tag="chunk", tag_field="kind"):
     envelope: Envelope
     digest: str
     receipts: tuple[Receipt, ...] = ()
+    input: InputLatents | None = None
 
 
 Line = TypeVar("Line", Header, ChunkLine)
@@ -91,6 +121,7 @@ class JournalWriter:
 
     def __init__(self, path: Path, header: Header, *, overwrite: bool = False) -> None:
         self._path = path
+        self._has_video = header.input is not None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("wb" if overwrite else "xb", buffering=0)  # nothing is left to write when it is closed
@@ -98,7 +129,7 @@ class JournalWriter:
             raise _exists(path) from None
         except OSError as error:
             raise JournalError(f"cannot write {path}: {error.strerror}; choose another --journal") from None
-        self._num_bytes = 0
+        self.num_bytes = 0
         try:
             self._append(header)
         except JournalError:
@@ -106,8 +137,12 @@ class JournalWriter:
             path.unlink(missing_ok=True)
             raise
 
-    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...]) -> None:
-        self._append(ChunkLine(envelope=envelope, digest=digest, receipts=receipts))
+    def write(
+        self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None = None
+    ) -> None:
+        """`given` is written where the header names no video that has it."""
+        given = None if self._has_video else given
+        self._append(ChunkLine(envelope=envelope, digest=digest, receipts=receipts, input=given))
 
     def close(self) -> None:
         self._file.close()
@@ -120,14 +155,14 @@ class JournalWriter:
 
     def _append(self, line: Header | ChunkLine) -> None:
         rest = msgspec.json.encode(line) + b"\n"
-        whole = self._num_bytes + len(rest)
+        whole = self.num_bytes + len(rest)
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
-            self._num_bytes = whole
+            self.num_bytes = whole
         except OSError as error:
             with suppress(OSError):
-                self._file.truncate(self._num_bytes)
+                self._file.truncate(self.num_bytes)
             raise JournalError(
                 f"cannot write {self._path}: {error.strerror}; free some space or choose another --journal"
             ) from None

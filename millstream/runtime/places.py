@@ -173,6 +173,8 @@ class Places:
             shape = geometry(self._engine.spec, seat.request.config, seat.session.timeline)
             self.admission.times.add(shape, landing.chunk_s)
             self.tune()
+            if self.admission.has_room_for_next:
+                self._admit_waiting()
         fps = self._chunk_fps(seat, landing.num_frames)
         if landing.num_frames:
             self.scheduler.shown(seat.session_id, now, frames=landing.num_frames, fps=fps)

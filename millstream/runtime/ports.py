@@ -14,6 +14,7 @@ from torch import Tensor
 
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
+from millstream.runtime.journal import InputLatents
 from millstream.wire.parcel import Delivery, Parcel
 
 
@@ -49,4 +50,4 @@ class Transport(Protocol):
 class ChunkLog(Protocol):
     """Where finished chunks are written down."""
 
-    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...]) -> None: ...
+    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None) -> None: ...

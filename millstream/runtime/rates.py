@@ -85,10 +85,10 @@ def next_rate(now_fps: float, kept_fps: float, held_s: float) -> float:
 
 
 def readable(fps: float, wish: RateWish) -> float:
-    """A rate that people can read: halves, or tenths where it is low; never more than was kept."""
+    """A rate that people can read: halves, or tenths where a half would be more than a twentieth; never more than was kept."""
     if fps >= wish.most:
         return wish.most
-    steps = 2 if fps >= AUTO_LEAST_FPS else 10
+    steps = 2 if fps >= 10 else 10
     return max(MIN_FPS, math.floor(fps * steps) / steps)
 
 

@@ -33,6 +33,7 @@ from millstream.runtime.decoding import VAE, State, StreamDecoder
 from millstream.runtime.depths import ONE_AT_A_TIME
 from millstream.runtime.generator import chunk_noise
 from millstream.runtime.history import History
+from millstream.runtime.journal import ChunkLine, InputLatents
 from millstream.runtime.motion import MotionNoise
 from millstream.runtime.ports import ChunkLog, Feed, Transport
 from millstream.runtime.stopwatch import Stopwatch
@@ -140,16 +141,28 @@ class Session:
 
     def prepare(self, decision: Decision) -> Parcel:
         """Everything a decision names, as tensors."""
-        return self._fill(decision.envelope, decision.video)
+        parts, envelope, conditioning, context = self._parts, decision.envelope, None, None
+        parts.stopwatch.attend_to(envelope)
+        with torch.inference_mode():
+            if envelope.reset_cross:
+                with parts.stopwatch.span("text"):
+                    conditioning = parts.read_prompts(envelope.prompts)
+            if envelope.recompute:
+                context = self._context(envelope.context_indices)
+            latents = self._start(envelope, self._encoded(decision))
+        return Parcel(envelope=envelope, latents_in=latents, conditioning=conditioning, context_frames=context)
 
-    def recall(self, envelope: Envelope) -> Decision:
+    def recall(self, line: ChunkLine) -> Decision:
         """A chunk that was planned before, in a run that a journal tells of."""
-        begun = time.perf_counter()
+        begun, envelope = time.perf_counter(), line.envelope
         video, real = self._enter(envelope.start_frame)
         if self._exhausted:
             raise EnvelopeRefused(f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from")
+        given = None
+        if line.input is not None:
+            given, real = self._checked(line.input.latents(), envelope), line.input.num_frames
         self._outstanding.append(Outstanding(envelope, (), real, begun))
-        return Decision(envelope=envelope, video=video)
+        return Decision(envelope=envelope, video=video, given_BFCYX=given)
 
     def mend(self, parcel: Parcel) -> Parcel:
         """A planned chunk for a generator that has lost all it knew of the session: prompt and window come along."""
@@ -221,7 +234,9 @@ class Session:
         self.decode_all(arrived)
         frames = planned.frames[: planned.real_frames]
         if self._journal is not None:
-            self._journal.write(envelope, digest, planned.receipts)
+            given = planned.given_BFCYX
+            kept = None if given is None else InputLatents.of(given, planned.real_frames)
+            self._journal.write(envelope, digest, planned.receipts, kept)
         phases = Counter(self._parts.stopwatch.lap(envelope) | dict(shared_ms or {}))
         phases.update(arrived.phases_ms)
         return Chunk(
@@ -290,35 +305,31 @@ class Session:
             return None, 0
         return taken
 
-    @torch.inference_mode()
-    def _fill(self, envelope: Envelope, video: NDArray[np.uint8] | None) -> Parcel:
-        """Everything an envelope names, as tensors."""
-        parts, conditioning, context = self._parts, None, None
-        parts.stopwatch.attend_to(envelope)
-        if envelope.reset_cross:
-            with parts.stopwatch.span("text"):
-                conditioning = parts.read_prompts(envelope.prompts)
-        if envelope.recompute:
-            context = self._context(envelope.context_indices)
-        return Parcel(
-            envelope=envelope,
-            latents_in=self._start(envelope, video),
-            conditioning=conditioning,
-            context_frames=context,
-        )
+    def _encoded(self, decision: Decision) -> Tensor | None:
+        """Latents of its share of the input, if it has one. The journal gets them, once they are there."""
+        parts, video, given = self._parts, decision.video, decision.given_BFCYX
+        if given is not None:
+            return given.to(parts.device, parts.dtype)
+        if video is None:
+            return None
+        with parts.stopwatch.span("encode"):
+            pixels = from_bytes(torch.from_numpy(video).to(parts.device).permute(0, 3, 1, 2), parts.dtype)
+            latents, self._encoder = parts.vae.encode(pixels[None], self._encoder)
+        if self._journal is not None:
+            planned = self._outstanding[-1]
+            assert planned.envelope is decision.envelope, f"chunk {decision.envelope.chunk_index} was not planned last"
+            planned.given_BFCYX = latents
+        return latents
 
-    def _start(self, envelope: Envelope, video: NDArray[np.uint8] | None) -> Tensor:
+    def _start(self, envelope: Envelope, given_BFCYX: Tensor | None) -> Tensor:
         """Noise, or the input's latents with noise mixed in, at the level of the first step."""
         parts, (rows, columns) = self._parts, self.config.latent_size
         shape = torch.Size((1, envelope.frames, parts.latent_channels, rows, columns))
         with parts.stopwatch.span("noise"):
             noise = chunk_noise(envelope, shape, 0, parts.device)
-        if video is None:
+        if given_BFCYX is None:
             return noise.to(parts.dtype)
-        with parts.stopwatch.span("encode"):
-            pixels = from_bytes(torch.from_numpy(video).to(parts.device).permute(0, 3, 1, 2), parts.dtype)
-            latents, self._encoder = parts.vae.encode(pixels[None], self._encoder)
-        return mix(latents, noise, envelope.steps[0]).to(parts.dtype)
+        return mix(given_BFCYX, noise, envelope.steps[0]).to(parts.dtype)
 
     def _context(self, indices: tuple[int, ...]) -> Tensor:
         """Clean latents of the window; with decoded anchors its first frame is encoded afresh from its last picture.

@@ -101,7 +101,7 @@ class Stream:
         left = deque(lines)
 
         def plan() -> Decision | None:
-            return self._session.recall(left.popleft().envelope) if left else None
+            return self._session.recall(left.popleft()) if left else None
 
         return self._flow(plan, waits=lambda: bool(left and (left[0].receipts or left[0].envelope.recompute)))
 

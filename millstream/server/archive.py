@@ -29,7 +29,7 @@ from millstream.core.errors import JournalError, NotKept, Overloaded, UnknownFil
 from millstream.core.files import Draft, Staging, file_digest
 from millstream.runtime import snapshot
 from millstream.runtime.engine import Engine
-from millstream.runtime.journal import Header, JournalWriter, SavedStart
+from millstream.runtime.journal import Header, InputLatents, JournalWriter, SavedStart
 from millstream.runtime.kept import KeptAs
 from millstream.runtime.notices import Noted, Tell
 from millstream.runtime.ports import ChunkLog
@@ -43,8 +43,8 @@ from millstream.server.threads import start_threads
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-MAX_JOURNAL_CHUNKS = 100_000
-"""About a kilobyte each, and most of a day."""
+MAX_JOURNAL_BYTES = 2**29
+"""Days of a stream from text, a kilobyte a chunk; most of an hour of Brook's with a camera."""
 ENGINE_S = 60.0
 """How long the engine's thread may take to come to a job between two chunks."""
 DISK_FAILS = "this server's disk is full or fails; the stream goes on"
@@ -82,7 +82,7 @@ class Archive:
     def journal_path(self, journal: ChunkLog | None) -> Path:
         """Of a session that is live."""
         if not isinstance(journal, SessionJournal) or not journal.path.is_file():
-            raise UnknownFile("this session has no journal: it takes frames, or has not begun")
+            raise UnknownFile("this session has no journal: it has not begun")
         return journal.path
 
     def record(self, fps: float, failed: Callable[[str], object]) -> tuple[str, Recording]:
@@ -177,7 +177,7 @@ class Saved:
 
 
 class SessionJournal:
-    """A journal that never fails its session: it stops at the first error, and after `MAX_JOURNAL_CHUNKS`.
+    """A journal that never fails its session: it stops at the first error, and at `MAX_JOURNAL_BYTES`.
 
     It grows in a draft from the first chunk on and gets its name when the session has ended. Written on the engine's thread.
     """
@@ -188,7 +188,6 @@ class SessionJournal:
         """Whom to tell that it cannot go on."""
         self._path = path
         self._header = header
-        self._chunks = 0
         self._draft: Draft | None = None
         self._writer: JournalWriter | None = None
         self._closed = False
@@ -199,18 +198,20 @@ class SessionJournal:
         """Where it is now."""
         return self._path if self._draft is None else self._draft.path / self._path.name
 
-    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...]) -> None:
+    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None) -> None:
         with self._lock:
-            if self._closed or self._chunks >= MAX_JOURNAL_CHUNKS:
+            if self._closed:
                 return
-            self._chunks += 1
             try:
-                self._begun().write(envelope, digest, receipts)
+                writer = self._begun()
+                if writer.num_bytes >= MAX_JOURNAL_BYTES:
+                    self._end_before(envelope, f"it has {MAX_JOURNAL_BYTES / 2**20:.0f} MiB; the stream goes on")
+                else:
+                    writer.write(envelope, digest, receipts, given)
             except (OSError, JournalError) as error:
                 about = {"session": label(self._header.session_id), "chunk": envelope.chunk_index}
                 log.warning("its journal ends early: %s", error, extra=about)
-                self._close()
-                self.tell(Noted(words=f"its journal ends before chunk {envelope.chunk_index}: {DISK_FAILS}"))
+                self._end_before(envelope, DISK_FAILS)
 
     def begin_with(self, saved: Path) -> None:
         """Its session goes on from a snapshot that lies on the same shelf. Before the first chunk."""
@@ -237,6 +238,10 @@ class SessionJournal:
             self._draft = Draft(self._path.parent)
             self._writer = JournalWriter(self.path, self._header)
         return self._writer
+
+    def _end_before(self, envelope: Envelope, why: str) -> None:
+        self._close()
+        self.tell(Noted(words=f"its journal ends before chunk {envelope.chunk_index}: {why}"))
 
     def _close(self) -> None:
         self._closed = True

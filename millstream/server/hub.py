@@ -175,7 +175,7 @@ class Hub:
             weight=weight * key.weight,
             **self._bounds,
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
-            journal=self._journal(session_id, config, key, takes_input=takes_input),
+            journal=self._journal(session_id, config, key),
         )
         return self._opened(request, client, key)
 
@@ -263,7 +263,7 @@ class Hub:
         """What was saved, as it is asked for; it is read when it has its place."""
         config, timeline = key.paced(saved.header.config, terms["rate"]), saved.header.timeline
         feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
-        journal = self._journal(session_id, config, key, takes_input=timeline.has_input)
+        journal = self._journal(session_id, config, key)
         return OpenRequest(
             session_id=session_id,
             prompts=timeline.prompts,
@@ -276,9 +276,9 @@ class Hub:
             start=lambda: partial(snapshot.revive, saved.read(journal), session_id=session_id, feed=feed, journal=journal),
         )
 
-    def _journal(self, session_id: str, config: StreamConfig, key: Key, *, takes_input: bool) -> SessionJournal | None:
-        """None where nothing is kept, and for a camera's session: a journal does not hold its frames."""
-        return None if self._archive is None or takes_input else self.archive_of(key).journal(session_id, config)
+    def _journal(self, session_id: str, config: StreamConfig, key: Key) -> SessionJournal | None:
+        """None where nothing is kept."""
+        return None if self._archive is None else self.archive_of(key).journal(session_id, config)
 
     def _made_keeper(self) -> Keeper | None:
         every = self.limits.keep_chunks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import time
 from collections.abc import Coroutine, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from millstream.commands.replay import run_replay
 from millstream.core.errors import JournalError, NotKept
@@ -57,6 +59,14 @@ def see(client: Client, index: int) -> None:
         client.next()
 
 
+def show_to_camera(client: Client, chunks: int) -> None:
+    """Enough pictures for so many, each another."""
+    for number in range(12 * chunks):
+        file = io.BytesIO()
+        Image.new("RGB", (64, 64), (7 * number, 80, 200)).save(file, "PNG")
+        client.say(file.getvalue())
+
+
 def last_seen(client: Client) -> int:
     return max((message["index"] for message in client.heard if message["type"] == "chunk"), default=-1)
 
@@ -68,7 +78,6 @@ def attach(client: Client, session: str) -> dict[str, Any]:
 
 def differing_chunks(journal: Path) -> int:
     """Of a journal that is run again."""
-    assert read_journal(journal).header.start is not None
     options = dict(check=True, out=None, weights=[], video=None, start=None, device=None, overwrite=False, quiet=True)
     return run_replay(journal, fast="auto", precision="auto", topology="local", **options)
 
@@ -208,6 +217,7 @@ def test_the_journal_of_a_restored_session_replays_from_its_snapshot_and_asks_fo
         restored.say({"type": "stop"})
         restored.hear("ended")
     journal = tmp_path / "journals" / f"{name}.jsonl"
+    assert read_journal(journal).header.start is not None
     assert read_journal(journal).chunks[0].envelope.chunk_index > 0
     assert differing_chunks(journal) == 0
     file = tmp_path / "snapshots" / f"{saved}.safetensors"
@@ -217,6 +227,26 @@ def test_the_journal_of_a_restored_session_replays_from_its_snapshot_and_asks_fo
     file.unlink()
     with pytest.raises(JournalError, match="--snapshot"):
         differing_chunks(journal)
+
+
+def test_the_journal_of_a_camera_session_replays_by_itself_and_goes_on_after_a_restore(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.client() as client, server.client() as restored:
+        names = [client.start(input=True, **RAW)["journal"]]
+        show_to_camera(client, 3)
+        see(client, 2)
+        client.say({"type": "save"})
+        saved = client.hear("saved")["snapshot"]
+        restored.say({"type": "restore", "version": 1, "snapshot": saved, **RAW})
+        names.append(restored.hear("live")["journal"])
+        show_to_camera(restored, 2)
+        see(restored, 4)
+        for each in (client, restored):
+            each.say({"type": "stop"})
+            each.hear("ended")
+    for journal in (tmp_path / "journals" / f"{name}.jsonl" for name in names):
+        assert all(line.input is not None for line in read_journal(journal).chunks)
+        assert differing_chunks(journal) == 0
+    assert read_journal(journal).chunks[-1].envelope.chunk_index >= 4
 
 
 def test_a_disk_that_is_full_ends_no_stream_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

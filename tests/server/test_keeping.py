@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import av
+import msgspec
 import numpy as np
 import pytest
 
@@ -295,14 +296,18 @@ def test_a_journal_that_cannot_go_on_ends_and_its_session_does_not(
 
 
 def test_a_journal_has_an_end(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "MAX_JOURNAL_CHUNKS", 2)
     archive = Archive(engine, Shelf(tmp_path))
     journal = archive.journal("a", engine.spec.stream)
+    told: list[Notice] = []
+    journal.tell = told.append
+    header = msgspec.json.encode(engine.journal_header(engine.spec.stream, "a"))
+    monkeypatch.setattr(archives, "MAX_JOURNAL_BYTES", len(header) + 1000)  # a line has more than 500 bytes
     with engine.session("sea", journal=journal, session_id="a") as session:
         assert len(list(session.stream(4))) == 4
     asyncio.run(archive.keep_journal(journal, owner="somebody"))
     archive.close()
     assert len(read_journal(journal.path).chunks) == 2
+    assert [type(notice) for notice in told] == [Noted], "once"
 
 
 def test_a_recording_whose_rate_changes_plays_each_chunk_at_its_own(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSeed, Set
 from millstream.core.errors import EnvelopeRefused, JournalError
 from millstream.core.speed import Speed
 from millstream.runtime.engine import Engine
-from millstream.runtime.journal import ChunkLine, JournalWriter, read_journal
+from millstream.runtime.journal import ChunkLine, InputVideo, JournalWriter, read_journal
+from millstream.runtime.live_feed import LiveFeed
 from millstream.runtime.replay import differences, replay
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.test_session import moving_square
@@ -137,6 +139,45 @@ def test_a_restyled_video_replays_from_its_input(tmp_path: Path) -> None:
         session_id="again",
     )
     assert [chunk.digest for chunk in tiny_engine().stream(session).follow(map(_renamed, journal.chunks))] == digests
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_live_input_replays_from_the_journal_alone(tmp_path: Path, dtype: str) -> None:
+    engine, path = tiny_engine(dtype), tmp_path / "run.jsonl"
+    feed, config = LiveFeed((32, 48)), engine.stream_config(height=32, width=48)
+    for frame in moving_square(9 + 12 + 5, 2):
+        feed.push(frame)
+    feed.finish()
+    with JournalWriter(path, engine.journal_header(config, "session")) as journal:
+        session = engine.session("sea", config=config, journal=journal, session_id="session", frames=feed)
+        session.control(Cut(), at_chunk=1)
+        chunks = list(session.stream())
+    assert [len(chunk.frames) for chunk in chunks] == [9, 9, 8], "the last as far as its input went"
+    again = list(replay(engine, read_journal(path)))
+    assert [chunk.identical for chunk in again] == [True] * 3
+    assert [len(chunk.chunk.frames) for chunk in again] == [9, 9, 8]
+
+
+def test_a_video_that_the_header_names_is_not_written_again(tmp_path: Path) -> None:
+    engine = tiny_engine()
+    config, video = engine.stream_config(height=32, width=48), InputVideo(path="in.mp4", digest="0" * 32)
+    with JournalWriter(tmp_path / "run.jsonl", engine.journal_header(config, "session", video=video)) as journal:
+        session = engine.session("sea", config=config, journal=journal, session_id="session", frames=moving_square(21))
+        assert len(list(session.stream())) == 2
+    journal = read_journal(tmp_path / "run.jsonl")
+    assert [line.input for line in journal.chunks] == [None, None]
+    assert all(chunk.identical for chunk in replay(engine, journal, moving_square(21)))
+
+
+@pytest.mark.parametrize("changes", [dict(dtype="int3"), dict(data=b""), dict(data=b"12"), dict(shape=(1, 3, 5, 4, 6))], ids=str)
+def test_an_input_that_is_none_is_refused(tmp_path: Path, changes: dict) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path, 1, with_input=True)
+    journal = read_journal(path)
+    (line,) = journal.chunks
+    broken = msgspec.structs.replace(line, input=msgspec.structs.replace(line.input, **changes))
+    with pytest.raises((JournalError, EnvelopeRefused)):
+        list(replay(tiny_engine(), replace(journal, chunks=(broken,))))
 
 
 def test_an_input_that_ends_too_early_is_refused_rather_than_made_up(tmp_path: Path) -> None:

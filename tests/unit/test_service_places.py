@@ -18,8 +18,8 @@ from millstream.core.errors import ConfigError, ControlError, Overloaded, Snapsh
 from millstream.core.speed import Speed
 from millstream.models.fast.recorded import RecordedStack
 from millstream.runtime import snapshot
-from millstream.runtime.admission_types import AdmissionConfig, Admitted
-from millstream.runtime.chunk_times import ChunkTimes
+from millstream.runtime.admission_types import AdmissionConfig, Admitted, Queued
+from millstream.runtime.chunk_times import ChunkTimes, Estimate, Geometry
 from millstream.runtime.engine import Engine
 from millstream.runtime.journal import JournalWriter, read_journal
 from millstream.runtime.notices import Applied, Ended, Live, Pictured, Waiting
@@ -275,6 +275,26 @@ def test_what_was_refused_is_measured_again_unless_that_would_hold_up_the_device
                 service.open(request(engine, f"{side}", height=side, width=side, fps=240.0, rate="strict"), Owner())
         wait_until(lambda: tried != [], "something is tried")
     assert tried == [32]
+
+
+class ChangingTimes(ChunkTimes):
+    """Whatever the machine takes."""
+
+    seconds = 2.0
+
+    def estimate(self, geometry: Geometry) -> Estimate:
+        return Estimate(seconds=self.seconds, slowest_s=self.seconds)
+
+
+def test_one_in_line_is_let_in_when_chunks_turn_out_quicker(engine: Engine) -> None:
+    first, second, times = Owner(), Owner(), ChangingTimes()
+    with running(engine) as service:
+        service.places.admission.times = times
+        service.open(request(engine, "a"), first)
+        service.watch("a")
+        assert isinstance(service.open(request(engine, "b", may_wait=True), second), Queued)
+        times.seconds = 0.01
+        second.wait_for(Live)
 
 
 def test_what_is_recorded_is_recorded_before_it_is_ready_and_what_was_measured_is_a_replay() -> None:
