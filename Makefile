@@ -1,15 +1,16 @@
 # Every target makes its own environment first: `make generate` and `make test` work in a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
+SERVING := .venv/.serving
 INSTALLED := .venv/.installed
 TOPOLOGY ?= local
 
 .PHONY: serve generate test check format wheel clean
 
-serve: $(INSTALLED)  ## live streams on http://127.0.0.1:8000; TOPOLOGY=front+tp2 for several processes
+serve: $(SERVING)  ## live streams on http://127.0.0.1:8000; TOPOLOGY=front+tp2 for several processes
 	$(BIN)/millstream serve --topology $(TOPOLOGY)
 
-generate: $(INSTALLED)  ## write out/clip.mp4
+generate: $(SERVING)  ## write out/clip.mp4
 	$(BIN)/millstream generate --out out/clip.mp4 --overwrite
 
 test: $(INSTALLED) check  ## lint, types and all tests
@@ -32,8 +33,14 @@ clean:
 	rm -rf .venv out build dist *.egg-info
 
 # torch comes first and alone, pinned: otherwise the other packages may choose another build of it.
-$(INSTALLED): pyproject.toml constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+$(SERVING): pyproject.toml constraints.txt  # what serving needs, and nothing else
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(PIP) torch
+	$(PIP) -e ".[serve]"
+	touch $@
+
+$(INSTALLED): $(SERVING)
+	$(PIP) -e ".[dev]"
 	touch $@

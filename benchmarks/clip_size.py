@@ -15,9 +15,9 @@ import av
 import numpy as np
 
 from millstream import Engine
-from millstream.commands.bench_quality import psnr
+from millstream.commands.bench.quality import psnr
 from millstream.core.examples import DEFAULT_PROMPT
-from millstream.server.video_encoders import ENCODERS, Encoder
+from millstream.video.encoders import ENCODERS, FileFormat
 
 CHUNKS = 9
 (TODAY,) = (encoder for encoder in ENCODERS[".mp4"] if encoder.name == "libx264")
@@ -34,13 +34,13 @@ def main() -> None:
         print(f"{name}, crf {encoder.options['crf']}: {size} bytes, {likeness:.1f} dB")
 
 
-def planes_of(encoder: Encoder, frames: np.ndarray) -> list[np.ndarray]:
+def planes_of(encoder: FileFormat, frames: np.ndarray) -> list[np.ndarray]:
     """Pictures as the encoder takes them."""
     pictures = (av.VideoFrame.from_ndarray(frame, format="rgb24") for frame in frames)
     return [picture.reformat(format=encoder.pixel_format).to_ndarray() for picture in pictures]
 
 
-def encode(encoder: Encoder, planes: Iterable[np.ndarray], size: tuple[int, int]) -> list[av.Packet]:
+def encode(encoder: FileFormat, planes: Iterable[np.ndarray], size: tuple[int, int]) -> list[av.Packet]:
     """All packets. Libraries take most of their memory when the first picture comes."""
     context = av.CodecContext.create(encoder.name, "w")
     context.height, context.width = size

@@ -24,12 +24,12 @@ import torch
 from benchmarks.ladder import tidy
 from benchmarks.peers import PEERS, Peer, Stage
 from benchmarks.report import write_report
-from millstream.cli_parts import parse_size
-from millstream.commands.bench_stream import StreamRequest, measure
+from millstream.cli.parts import parse_size
+from millstream.commands.bench.stream import StreamRequest, measure
 from millstream.core.config import StreamConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import parse_speed
-from millstream.runtime.engine import choose_device, stream_config
+from millstream.engine.engine import choose_device, stream_config
 
 OURS = {"plain": ("off", "bf16"), "bf16": ("on", "bf16"), "fp8": ("on", "fp8")}
 """`--fast` and `--precision` of each."""

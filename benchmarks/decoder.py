@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import write_report
-from millstream.cli_parts import parse_size
+from millstream.cli.parts import parse_size
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
+from millstream.models.carry import VAE
 from millstream.models.fast.apply import accelerate
 from millstream.models.registry import load_model
-from millstream.runtime.decoding import VAE
 
 FRAMES = 3
 WARM_UP, TIMES = 3, 10

@@ -21,7 +21,7 @@ import torch
 from benchmarks.real_workloads import ALONE, TOGETHER, capture_quickest, capture_together
 from benchmarks.report import write_report
 from benchmarks.workloads import WORKLOADS
-from millstream.commands.plan_calibrate import calibrate
+from millstream.commands.plan.calibrate import calibrate
 from millstream.planner.hardware import Device
 from millstream.profiler.findings import Finding
 from millstream.profiler.reading import read

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.decoder import FRAMES, timed
 from benchmarks.report import write_report
-from millstream.cli_parts import parse_size
+from millstream.cli.parts import parse_size
 from millstream.core.config import SPATIAL_STRIDE, pixel_frames
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed

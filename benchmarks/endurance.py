@@ -22,8 +22,8 @@ import torch
 from benchmarks.report import write_report
 from millstream import Engine
 from millstream.core.controls import AnyControl, Cut, SetPrompt, SetSeed
-from millstream.runtime.chunk import Chunk
-from millstream.runtime.journal import JournalWriter
+from millstream.session.chunk import Chunk
+from millstream.session.journal import JournalWriter
 
 CHUNKS, WARM_UP = 5000, 500
 

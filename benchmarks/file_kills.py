@@ -32,9 +32,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from benchmarks.report import write_report
-from millstream.cli import app
+from millstream.cli.main import app
 from millstream.core.files import drafts
-from millstream.runtime.journal import read_journal
+from millstream.session.journal import read_journal
 from tests.server.full_disk import SLOW
 from tests.server.kept_files import files, film_frames, not_whole, num_drafts
 from tests.server.serve_process import wait_until_ready

@@ -24,15 +24,16 @@ from torch.nn import functional as F
 
 from benchmarks.report import write_report
 from millstream.commands.report import describe
-from millstream.ops.attention import Share, attend, attend_in_shares
+from millstream.ops.attention import AttentionShare, attend, attend_in_shares
 from millstream.ops.backend import only_twins
-from millstream.ops.conv3 import find_convolution
+from millstream.ops.conv3 import PAST, TAPS, find_convolution
 from millstream.ops.fp8 import Rows8, quantise
 from millstream.ops.linear import linear_gelu, linear_rows
 from millstream.ops.low_attention import attend_packed
 from millstream.ops.noise import gaussian
-from millstream.ops.packed import Packed, PackedQueries, pack_runs
-from millstream.ops.pictures import PAST, TAPS, copy_frames, merge_onto, split_frames, sum_taps, to_pictures
+from millstream.ops.packed import Packed, PackedQueries
+from millstream.ops.packing import pack_runs
+from millstream.ops.pictures import copy_frames, merge_onto, split_frames, sum_taps, to_pictures
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
 from millstream.ops.rows import add_norm, finish_attention, gelu_rows, norm_query
@@ -105,8 +106,8 @@ def row_cases(size: Size) -> Iterator[Case]:
         )
         yield Case(
             name=f"correct attention{said}",
-            ours=lambda f=fp8: finish_attention([Share(x[None], lse[None])], 40, fp8=f),
-            twin=lambda f=fp8: finish_attention([Share(x[None], lse[None])], 40, fp8=f),
+            ours=lambda f=fp8: finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=f),
+            twin=lambda f=fp8: finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=f),
             moved=2 * row,
         )
     yield Case(

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from benchmarks.report import RESULTS
-from millstream.cli_parts import parse_size
-from millstream.commands.bench_stream import StreamRequest, measure
+from millstream.cli.parts import parse_size
+from millstream.commands.bench.stream import StreamRequest, measure
 from millstream.commands.report import describe
 from millstream.core.presets import find_model
 from millstream.core.speed import parse_speed
-from millstream.runtime.engine import stream_config
+from millstream.engine.engine import stream_config
 
 RUNGS = {
     "plain": ("off", "bf16"),

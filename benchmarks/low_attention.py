@@ -21,7 +21,8 @@ from torch.nn import functional as F
 from benchmarks.report import write_report
 from millstream.ops.attention import attend, attend_in_shares
 from millstream.ops.low_attention import attend_packed
-from millstream.ops.packed import Packed, PackedQueries, pack_runs
+from millstream.ops.packed import Packed, PackedQueries
+from millstream.ops.packing import pack_runs
 from millstream.ops.rows import finish_attention
 
 HEAD_WIDTH, ROUND = 128, 128

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.report import write_report
 from millstream import Engine
 from millstream.core.trace import ChunkTiming
-from millstream.runtime.journal import JournalWriter
+from millstream.session.journal import JournalWriter
 
 MODEL_PHASES = ("step", "commit", "decode", "recompute", "text", "prompt")
 WARM_UP, CHUNKS = 6, 30

@@ -22,8 +22,8 @@ import torch
 
 from benchmarks.report import write_report
 from millstream import Engine
-from millstream.commands.plan_calibrate import calibrate
-from millstream.commands.plan_fit import DEEP_MODEL, MODEL, SHORTER, Seen, stream_side_by_side
+from millstream.commands.plan.calibrate import calibrate
+from millstream.commands.plan.fit import DEEP_MODEL, MODEL, SHORTER, Seen, stream_side_by_side
 from millstream.core.topology import LOCAL
 from millstream.planner.hardware import Device, Fleet
 from millstream.planner.time import ChunkTime, chunk_time

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from millstream import Engine
 from millstream.ops.precision import cpu_has_bfloat16
-from millstream.server.video_writer import VideoWriter
+from millstream.video.writer import VideoWriter
 
 Step = Callable[[], object]
 

@@ -17,17 +17,17 @@ from functools import partial
 import torch
 
 from benchmarks.report import write_report
-from millstream.cli_parts import parse_size
-from millstream.commands.stream_floor import timed_ms
+from millstream.cli.parts import parse_size
+from millstream.commands.bench.floor import timed_ms
 from millstream.core.config import DiTConfig, StreamConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
+from millstream.engine.engine import stream_config
 from millstream.models.dit import BlockStack, CausalDiT, CrossKV
 from millstream.models.fast.recorded import GraphRecorder, Run
 from millstream.models.fast.stack import FastStack
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.weights.fill import fill_random
-from millstream.runtime.engine import stream_config
 
 WAYS = {
     "one call, memsets": (False, False),

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.report import write_report
 from millstream.load.host import serve
-from millstream.load.playout import Playout
+from millstream.load.playout import WatchedPlayout
 from millstream.load.saturate import MAX_CHUNK_FRAMES, find_rate
 from millstream.load.visitor import Visitor
 
@@ -57,9 +57,9 @@ async def unpaced(url: str, *, fps: float, format: str, chunks: int) -> dict[str
     return {"fps": sum(header.frames for header, _ in counted) / passed_s, "first_chunk_s": first_s, "chunk_s": made_s}
 
 
-async def watch(visitor: Visitor, until: float) -> tuple[int, float, Playout]:
+async def watch(visitor: Visitor, until: float) -> tuple[int, float, WatchedPlayout]:
     """Frames that came after the first chunk, in how many seconds, and what a viewer saw of them."""
-    seen, frames, begun = Playout(), 0, 0.0
+    seen, frames, begun = WatchedPlayout(), 0, 0.0
     while time.monotonic() < until:
         header = await visitor.next_chunk()
         now = time.monotonic()

@@ -2,7 +2,8 @@
 
     python -m benchmarks.session_states --steps 100000
 
-The machine is the one that `tests/unit/test_session_states.py` runs for a few seconds. The states that sessions were seen in
+The machine is the one that `tests/unit/serving/test_session_states.py` runs for a few seconds. The states that sessions were
+seen in
 and the ways that they took between them are counted, so that a run which never parks anybody does not pass for one that did.
 """
 
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from benchmarks.report import write_report
-from millstream.runtime.life import LEADS_TO, Life, State
+from millstream.serving.life import LEADS_TO, Life, State
 from tests.unit.session_states import SessionStates
 
 STEPS_A_RUN = 50
@@ -41,7 +42,7 @@ def main() -> None:
         def count(self) -> None:
             nonlocal steps
             steps += 1
-            seen.update(seat.life.state for seat in self.table.seats.values())
+            seen.update(entry.life.state for entry in self.table.entries.values())
 
         def teardown(self) -> None:
             super().teardown()

@@ -16,7 +16,7 @@ from collections import Counter
 
 from benchmarks.report import write_report
 from millstream import Engine
-from millstream.runtime.stopwatch import Stopwatch
+from millstream.generation.stopwatch import Stopwatch
 
 WARM_UP, CHUNKS = 3, 12
 SPANS, RUNS = 20_000, 5

@@ -20,17 +20,17 @@ from torch import Tensor
 
 from benchmarks.report import write_report
 from millstream.core.topology import Topology
+from millstream.engine.engine import Engine
+from millstream.engine.staggered import staggered_stream
+from millstream.generation.generator import Generator
+from millstream.generation.stopwatch import Stopwatch
+from millstream.generation.stream_batch import StreamBatch
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.launch import launcher
+from millstream.mesh.rank import run_rank
+from millstream.mesh.rendezvous import MeetingPoint
 from millstream.models.dit import CausalDiT
 from millstream.parallel.mesh_dit import MeshDiT
-from millstream.runtime.board import Meeting
-from millstream.runtime.engine import Engine
-from millstream.runtime.generator import Generator
-from millstream.runtime.launch import launcher
-from millstream.runtime.mesh_config import MeshConfig
-from millstream.runtime.rank import run_rank
-from millstream.runtime.staggered import staggered_stream
-from millstream.runtime.stopwatch import Stopwatch
-from millstream.runtime.stream_batch import StreamBatch
 
 PROMPTS = (
     "a large red balloon drifting slowly over the hills at dusk in clear weather",
@@ -89,7 +89,7 @@ def sleeping_generator(dit: CausalDiT | MeshDiT, stopwatch: Stopwatch) -> Genera
     return Generator(dit, stopwatch)
 
 
-def run_sleeping_rank(config: MeshConfig, rank: int, meeting: Meeting) -> None:
+def run_sleeping_rank(config: MeshConfig, rank: int, meeting: MeetingPoint) -> None:
     run_rank(config, rank, meeting, make_generator=sleeping_generator)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from millstream.runtime.engine import Engine
+    from millstream.engine.engine import Engine
 
 __all__ = ["Engine"]
 __version__ = "0.1.0"
@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`Engine` is imported when it is first asked for: core and planner must not pull in torch."""
     if name == "Engine":
-        from millstream.runtime.engine import Engine
+        from millstream.engine.engine import Engine
 
         return Engine
     raise AttributeError(f"module 'millstream' has no attribute {name!r}")

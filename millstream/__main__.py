@@ -1,5 +1,5 @@
 """`python -m millstream` is `millstream`."""
 
-from millstream.cli import main
+from millstream.cli.main import main
 
 main()

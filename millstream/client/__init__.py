@@ -12,9 +12,9 @@
 """
 
 from millstream.client.async_client import AsyncClient, connect_async
-from millstream.client.chunk import Chunk
+from millstream.client.chunk import ClientChunk
 from millstream.client.sync_client import Client, connect
 from millstream.core.errors import ClientError
 from millstream.core.messages import Ask
 
-__all__ = ["Ask", "AsyncClient", "Chunk", "Client", "ClientError", "connect", "connect_async"]
+__all__ = ["Ask", "AsyncClient", "Client", "ClientChunk", "ClientError", "connect", "connect_async"]

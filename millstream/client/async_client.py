@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from millstream.client.chunk import Chunk, ChunkBuffer, StillFormat
+from millstream.client.chunk import ChunkBuffer, ClientChunk, StillFormat
 from millstream.client.connection import Connection
 from millstream.client.controls import SentControls
 from millstream.client.reading import Heard, Pictures
@@ -136,14 +136,14 @@ class AsyncClient:
         """Wait until that change is in force: the receipt says at which chunk."""
         return await self._controls.applied(receipt.control_id)
 
-    async def chunks(self, count: int | None = None) -> AsyncIterator[Chunk]:
+    async def chunks(self, count: int | None = None) -> AsyncIterator[ClientChunk]:
         """The next so many, or all until the session ends. A session that is paused makes one wait."""
         taken = 0
         while (count is None or taken < count) and (chunk := await self.next_chunk()) is not None:
             taken += 1
             yield chunk
 
-    async def next_chunk(self) -> Chunk | None:
+    async def next_chunk(self) -> ClientChunk | None:
         """None once the session has ended. Raises if it failed, or the connection did."""
         while True:
             self._news.clear()
@@ -235,7 +235,7 @@ class AsyncClient:
         match heard:
             case Pictures():
                 assert self.live is not None, "pictures before a session"
-                self._buffer.put(Chunk(heard, (int(self.live.config["height"]), int(self.live.config["width"]))))
+                self._buffer.put(ClientChunk(heard, (int(self.live.config["height"]), int(self.live.config["width"]))))
                 self._news.set()
             case ReceiptMessage(state="applied"):
                 self._controls.has_applied(

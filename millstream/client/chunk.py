@@ -26,7 +26,7 @@ MAX_BUFFER_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ClientChunk:
     pictures: Pictures
     size: tuple[int, int]
     """Height and width."""
@@ -68,17 +68,17 @@ class ChunkBuffer:
         self.dropped = 0
         """How many have gone untaken."""
         self._max_bytes = max_bytes
-        self._chunks = deque[Chunk]()
+        self._chunks = deque[ClientChunk]()
         self._num_bytes = 0
 
-    def put(self, chunk: Chunk) -> None:
+    def put(self, chunk: ClientChunk) -> None:
         self._chunks.append(chunk)
         self._num_bytes += len(chunk.pictures.data)
         while self._num_bytes > self._max_bytes and len(self._chunks) > 1:
             self.take()
             self.dropped += 1
 
-    def take(self) -> Chunk | None:
+    def take(self) -> ClientChunk | None:
         """The oldest; None where there is none."""
         if not self._chunks:
             return None

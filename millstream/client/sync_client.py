@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from millstream.client.async_client import AsyncClient, connect_async
-from millstream.client.chunk import Chunk, StillFormat
+from millstream.client.chunk import ClientChunk, StillFormat
 from millstream.core.controls import AnyControl, Receipt
 from millstream.core.messages import Ask, EndedMessage, Hello, LiveMessage, RecordingMessage, Saved, Stats, WaitingMessage
 
@@ -84,13 +84,13 @@ class Client:
     def applied(self, receipt: Receipt) -> Receipt:
         return self._wait(self._client.applied(receipt))
 
-    def chunks(self, count: int | None = None) -> Iterator[Chunk]:
+    def chunks(self, count: int | None = None) -> Iterator[ClientChunk]:
         taken = 0
         while (count is None or taken < count) and (chunk := self.next_chunk()) is not None:
             taken += 1
             yield chunk
 
-    def next_chunk(self) -> Chunk | None:
+    def next_chunk(self) -> ClientChunk | None:
         return self._wait(self._client.next_chunk())
 
     def save(self) -> Saved:

@@ -1,1 +1,1 @@
-"""What each command does, apart from how its options are spelled (`cli.py`)."""
+"""What each command does, apart from how its options are spelled (`cli/main.py`)."""

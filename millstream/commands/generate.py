@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from millstream.commands.engine_from_options import ModelRequest, load_engine, take_place
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.progress import ChunkProgress
-from millstream.commands.ranks import ModelRequest, load_engine, take_place
 from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts, spoken
+from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts, fill_empty
 from millstream.core.errors import ConfigError
 from millstream.core.events import Event, place_events, read_events
 from millstream.core.files import file_digest
 from millstream.core.presets import find_model
+from millstream.engine.engine import Engine, stream_config
+from millstream.engine.staggered import refuse_stream_batch, staggered_stream
 from millstream.parallel.spatial import check_rows
-from millstream.runtime.chunk import Chunk
-from millstream.runtime.engine import Engine, stream_config
-from millstream.runtime.journal import InputVideo, JournalWriter, refuse_existing
-from millstream.runtime.session import Session
-from millstream.runtime.staggered import refuse_stream_batch, staggered_stream
-from millstream.server.video_reader import VideoReader
-from millstream.server.video_writer import VideoWriter
+from millstream.session.chunk import Chunk
+from millstream.session.journal import InputVideo, JournalWriter, refuse_existing
+from millstream.session.session import Session
+from millstream.video.reader import VideoReader
+from millstream.video.writer import VideoWriter
 
 APPROXIMATE = "approximate: {} chunks under way, each seeing the one before it still noisy; docs/distributed.md has the figures"
 
@@ -58,7 +58,7 @@ def generate(request: GenerateRequest) -> None:
     config = stream_config(spec.stream, request.schedule, **request.changes)
     refuse_stream_batch(request.stream_batch, config, wanted.speed, wanted.compile_backend)
     check_rows(config.latent_size[0], len(request.vae_devices))
-    check_prompts(spoken((WeightedPrompt(request.prompt),), spec.calm))
+    check_prompts(fill_empty((WeightedPrompt(request.prompt),), spec.default_prompt))
     events = read_events(request.events) if request.events else ()
     if request.journal and not request.overwrite:
         refuse_existing(request.journal)

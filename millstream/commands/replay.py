@@ -7,22 +7,22 @@ from pathlib import Path
 
 import torch
 
+from millstream.commands.engine_from_options import Wanted, open_engine, take_place
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.progress import ChunkProgress
-from millstream.commands.ranks import Wanted, open_engine, take_place
 from millstream.core.config import pixel_frames
 from millstream.core.errors import JournalError
 from millstream.core.files import file_digest
 from millstream.core.speed import dtype_of, parse_speed
 from millstream.core.topology import Topology
-from millstream.runtime import snapshot
-from millstream.runtime.engine import Engine
-from millstream.runtime.journal import Header, Journal, read_journal
-from millstream.runtime.replay import differences, replay
-from millstream.runtime.snapshot import Snapshot
-from millstream.runtime.staggered import refuse_stream_batch
-from millstream.server.video_reader import VideoReader
-from millstream.server.video_writer import VideoWriter
+from millstream.engine import snapshot
+from millstream.engine.engine import Engine
+from millstream.engine.replay import differences, replay
+from millstream.engine.snapshot import Snapshot
+from millstream.engine.staggered import refuse_stream_batch
+from millstream.session.journal import Header, Journal, read_journal
+from millstream.video.reader import VideoReader
+from millstream.video.writer import VideoWriter
 
 
 def run_replay(

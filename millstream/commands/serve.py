@@ -14,31 +14,31 @@ from typing import Any, Literal
 
 import typer
 
+from millstream.commands.engine_from_options import ModelRequest, load_engine, take_place
 from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes
-from millstream.commands.ranks import ModelRequest, load_engine, take_place
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError, EngineFailed
 from millstream.core.examples import EXAMPLES
 from millstream.core.presets import find_model
+from millstream.engine.engine import Engine, stream_config
 from millstream.parallel.spatial import check_rows
-from millstream.runtime.admission_types import AdmissionConfig
-from millstream.runtime.engine import Engine, stream_config
-from millstream.runtime.service import Service
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.serving.service import Service
 
 try:
     import uvicorn
     from starlette.applications import Starlette
 
+    from millstream.server.access.auth import access_for, check_proxies
+    from millstream.server.access.keys import Keyring
     from millstream.server.app import AppConfig, create_app
-    from millstream.server.archive import Archive
-    from millstream.server.auth import access_for, check_proxies
-    from millstream.server.hub import Hub, HubLimits, ModelCard
-    from millstream.server.keys import Keyring
     from millstream.server.logs import set_up_logging
-    from millstream.server.peers import IceServer
-    from millstream.server.shelf import Shelf
-    from millstream.server.sockets import CONNECTIONS, ImpatientHTTP, ImpatientWebSocket, PoliteServer, listen
-    from millstream.server.tls import check_certificate
+    from millstream.server.sessions.archive import Archive
+    from millstream.server.sessions.file_store import FileStore
+    from millstream.server.sessions.hub import HubLimits, ModelCard, SessionHub
+    from millstream.server.transport.peers import IceServer
+    from millstream.server.transport.sockets import CONNECTIONS, ImpatientHTTP, ImpatientWebSocket, PoliteServer, listen
+    from millstream.server.transport.tls import check_certificate
 except ModuleNotFoundError as missing:
     raise ConfigError(f"serving needs {missing.name}: pip install 'millstream[serve]'") from None
 
@@ -99,23 +99,23 @@ def serve(request: ServeRequest) -> None:
     wanted = request.wanted()
     take_place(wanted)
     check_rows(stream.latent_size[0], len(request.vae_devices))
-    shelf = Shelf(request.data)
-    shelves = key_shelves(request.data, keyring)
+    store = FileStore(request.data)
+    stores = key_shelves(request.data, keyring)
     listener = listen(request.host, request.port)
     set_up_logging(as_json=request.log_json)
     with listener, plain_out_of_memory(), load_engine(wanted, stream) as engine:
         log.info("fast: %s", engine.speed)
         service = _service(request, engine)
         card = model_card(engine, request.lead_s, stream, request.fps)
-        make_hub = partial(Hub, service, card, archive=Archive(engine, shelf), shelves=shelves, limits=request.limits)
+        make_hub = partial(SessionHub, service, card, archive=Archive(engine, store), stores=stores, limits=request.limits)
         app = create_app(make_hub, AppConfig(access=access, ice_servers=ice_servers))
         service.start(warm_up=[stream])
         run_until_told(app, listener, service, request)
 
 
-def key_shelves(folder: Path, keyring: Keyring | None) -> dict[str, Shelf]:
+def key_shelves(folder: Path, keyring: Keyring | None) -> dict[str, FileStore]:
     """What each key with a name keeps, apart from all others."""
-    return {} if keyring is None else {name: Shelf(folder / "keys" / name) for name in keyring.names}
+    return {} if keyring is None else {name: FileStore(folder / "keys" / name) for name in keyring.names}
 
 
 def run_until_told(app: Starlette, listener: socket.socket, service: Service, request: ServeRequest) -> None:
@@ -148,7 +148,7 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, re
     host, port = listener.getsockname()[:2]
     scheme = "http" if request.tls_cert is None else "https"
     typer.echo(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
-    server = PoliteServer(config, lambda: app.state.desk.hub.farewell())
+    server = PoliteServer(config, lambda: app.state.server.hub.farewell())
 
     def give_up() -> None:
         server.should_exit = True

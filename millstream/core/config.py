@@ -186,7 +186,7 @@ class ModelSpec:
     vae: VAEConfig | BrookVAEConfig = field(default_factory=VAEConfig)
     text: TextConfig | BrookTextConfig = field(default_factory=TextConfig)
     stream: StreamConfig = field(default_factory=StreamConfig)
-    calm: str = ""
+    default_prompt: str = ""
     """What an empty prompt stands for; without it an empty prompt is refused."""
 
 

@@ -1,6 +1,6 @@
 """What a person may ask of a running session, and the two receipts each request gets.
 
-A control applies at a chunk boundary. These are plain messages: `runtime/timeline.py` gives them meaning.
+A control applies at a chunk boundary. These are plain messages: `session/timeline.py` gives them meaning.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SetPrompt(Control, frozen=True, kw_only=True, tag="prompt"):
 
     @property
     def mix(self) -> tuple[WeightedPrompt, ...]:
-        return weighed(self.prompts, self.prompt)
+        return as_mix(self.prompts, self.prompt)
 
 
 class Cut(Control, frozen=True, kw_only=True, tag="cut"):
@@ -142,14 +142,17 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """queued: the first chunk it can apply at; applied: the chunk it did apply at."""
 
 
-def weighed(prompts: Sequence[WeightedPrompt], prompt: str) -> tuple[WeightedPrompt, ...]:
+def as_mix(prompts: Sequence[WeightedPrompt], prompt: str) -> tuple[WeightedPrompt, ...]:
     """A mix as it was asked for, or one prompt alone where there is none."""
     return tuple(WeightedPrompt(asked.text, asked.weight) for asked in prompts) or (WeightedPrompt(prompt),)
 
 
-def spoken(prompts: tuple[WeightedPrompt, ...], calm: str) -> tuple[WeightedPrompt, ...]:
-    """The same mix, with `calm` where nothing is said."""
-    return tuple(prompt if prompt.text.strip() or not calm else WeightedPrompt(calm, prompt.weight) for prompt in prompts)
+def fill_empty(prompts: tuple[WeightedPrompt, ...], default_prompt: str) -> tuple[WeightedPrompt, ...]:
+    """The same mix, with `default_prompt` where nothing is said."""
+    return tuple(
+        prompt if prompt.text.strip() or not default_prompt else WeightedPrompt(default_prompt, prompt.weight)
+        for prompt in prompts
+    )
 
 
 def check_prompts(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) -> None:

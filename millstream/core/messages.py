@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, cast, get_args
 import msgspec
 
 from millstream.core.controls import AnyControl, AskedPrompt, Receipt, WeightedPrompt
+from millstream.core.errors import MillstreamError
 
 VERSION: Final = 1
 Code = Literal[
@@ -22,6 +23,14 @@ MAX_CHUNK = 2**53
 MAX_LEAD_S = 60.0
 Format = Literal["mp4", "webp", "jpeg", "raw"]
 FORMATS = cast(tuple[Format, ...], get_args(Format))
+
+
+class ProtocolError(MillstreamError):
+    """Something a client asked for that cannot be; its connection goes on."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code: Code = code
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

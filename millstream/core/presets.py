@@ -39,7 +39,7 @@ MODELS: dict[str, ModelSpec] = {
             vae=BrookVAEConfig(),
             text=BrookTextConfig(),
             stream=StreamConfig(height=256, width=256, steps=(1000, 500), shift=3.0, window=9),
-            calm="a large white boat drifting slowly on the sea at dawn in clear weather",
+            default_prompt="a large white boat drifting slowly on the sea at dawn in clear weather",
         ),
         ModelSpec(  # about 5M parameters: what two CPU cores can stream
             name="wan-mini",

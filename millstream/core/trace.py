@@ -1,6 +1,6 @@
 """Where time went: named spans with whose work they were, a chunk's phases, and totals over a bounded run.
 
-How a span is measured (host clock or device events) is `runtime/stopwatch.py`'s business; what can be read from many
+How a span is measured (host clock or device events) is `generation/stopwatch.py`'s business; what can be read from many
 of them is `profiler/`'s.
 """
 

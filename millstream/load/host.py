@@ -28,7 +28,7 @@ SAMPLE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class HostReading:
     resident_bytes: int
     threads: int | None
     tasks: int | None
@@ -37,9 +37,9 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    start: Reading
+    start: HostReading
     peak_bytes: int
-    end: Reading
+    end: HostReading
 
     @property
     def growth(self) -> float:
@@ -52,24 +52,24 @@ class Host:
     pid: int | None
     """None for a server that somebody else started."""
 
-    def read(self) -> Reading | None:
+    def read(self) -> HostReading | None:
         """Now; None where the server does not say, or is gone."""
         told = metrics(self.url)
         own = None if self.pid is None else _read_process(self.pid)
         resident, threads = own or (_whole(told, "process_resident_memory_bytes"), _whole(told, "millstream_threads"))
         if resident is None:
             return None
-        return Reading(resident_bytes=resident, threads=threads, tasks=_whole(told, "millstream_tasks"))
+        return HostReading(resident_bytes=resident, threads=threads, tasks=_whole(told, "millstream_tasks"))
 
 
 class Watch:
     """Samples a server's memory while a run goes on. Keeps the first, the largest and the last, however long."""
 
-    def __init__(self, read: Callable[[], Reading | None]) -> None:
+    def __init__(self, read: Callable[[], HostReading | None]) -> None:
         self._read = read
-        self._start: Reading | None = None
+        self._start: HostReading | None = None
         self._peak_bytes = 0
-        self._end: Reading | None = None
+        self._end: HostReading | None = None
 
     async def sample(self) -> None:
         reading = await asyncio.to_thread(self._read)

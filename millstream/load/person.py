@@ -27,8 +27,8 @@ from millstream.core.messages import (
     Steer,
 )
 from millstream.load.loopback import open_here
-from millstream.load.record import Record
-from millstream.load.script import Act, Babble, Change, Doze, Leave, Rest, Temper, acts
+from millstream.load.record import LoadRecord
+from millstream.load.script import Act, Babble, Doze, Leave, Rest, ScriptedChange, Temper, acts
 
 ANSWER_S = 15.0
 """Patience with a server that was asked something."""
@@ -53,7 +53,7 @@ class Visit:
 
 class Person:
     def __init__(self, visit: Visit, number: int) -> None:
-        self.record = Record(number)
+        self.record = LoadRecord(number)
         self._visit = visit
         self._number = number
         self._session = ""
@@ -63,7 +63,7 @@ class Person:
         self._pausing = ""
         """The id of the pause under way."""
 
-    async def live(self) -> Record:
+    async def live(self) -> LoadRecord:
         """The whole visit. Whatever the server does wrong ends up in the record."""
         try:
             self.record.connecting(time.monotonic())
@@ -114,7 +114,7 @@ class Person:
 
     async def _perform(self, act: Act) -> None:
         match act:
-            case Change(control=control):
+            case ScriptedChange(control=control):
                 self.record.steered(await self._steer(control), time.monotonic())
             case Rest(seconds=seconds):
                 await self._rest(seconds)

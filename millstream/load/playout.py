@@ -18,7 +18,7 @@ ROUNDING_S = 1e-9
 
 
 @dataclass(slots=True)
-class Playout:
+class WatchedPlayout:
     media_s: float = 0.0
     """All media that has come, with pictures or without."""
     blank_s: float = 0.0

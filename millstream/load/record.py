@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from millstream.core.messages import ChunkHeader
-from millstream.load.playout import Playout
+from millstream.load.playout import WatchedPlayout
 from millstream.load.summary import Summary, summarise
 
 MAX_ERRORS = 20
@@ -80,11 +80,11 @@ class PersonResult:
     seen: dict[str, Summary | None]
 
 
-class Record:
+class LoadRecord:
     def __init__(self, person: int) -> None:
         self.person = person
         self.samples = Samples()
-        self.clock = Playout()
+        self.clock = WatchedPlayout()
         self.outcome: Outcome = "played"
         self.reason = ""
         self.told_lead_s: float | None = None

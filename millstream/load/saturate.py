@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from millstream.core.errors import LoadError
-from millstream.load.visitor import Refused, Visitor
+from millstream.load.visitor import Visitor, VisitRefused
 
 MAX_CHUNK_FRAMES = 16
 """More than a chunk has."""
@@ -64,6 +64,6 @@ async def count_admitted(url: str, *, sessions: int, fps: float) -> int:
             visitor = await visitors.enter_async_context(Visitor(url))
             try:
                 await visitor.ask(fps=fps)
-            except Refused:
+            except VisitRefused:
                 return number
     return sessions

@@ -18,7 +18,7 @@ NONSENSE = ("{", "[]", '"hello"', '{"type": "sing"}', '{"type": "ping", "t": "no
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class ScriptedChange:
     """Steer."""
 
     control: AnyControl
@@ -54,23 +54,23 @@ class Babble:
     text: str
 
 
-Act = Change | Rest | Leave | Doze | Babble
+Act = ScriptedChange | Rest | Leave | Doze | Babble
 Deal = Callable[[random.Random, Sequence[str]], Act]
 """Makes one card's act from chance and the prompts there are."""
 
 
 def _switch(mode: Switch) -> Deal:
-    return lambda chance, prompts: Change(
+    return lambda chance, prompts: ScriptedChange(
         control=SetPrompt(prompt=chance.choice(prompts), mode=mode, chunks=chance.randint(1, 4))
     )
 
 
 def _cut(chance: random.Random, prompts: Sequence[str]) -> Act:
-    return Change(control=Cut())
+    return ScriptedChange(control=Cut())
 
 
 def _seed(chance: random.Random, prompts: Sequence[str]) -> Act:
-    return Change(control=SetSeed(seed=chance.randrange(2**31)))
+    return ScriptedChange(control=SetSeed(seed=chance.randrange(2**31)))
 
 
 def _rest(chance: random.Random, prompts: Sequence[str]) -> Act:

@@ -42,7 +42,7 @@ class Visitor:
             await self._connection.close()
 
     async def ask(self, *, fps: float | None, lead_s: float | None = None) -> str:
-        """For a session, and be live with it. Raises `Refused` when there is no room for that frame rate."""
+        """For a session, and be live with it. Raises `VisitRefused` when there is no room for that frame rate."""
         await self._connection.say(
             Start(
                 version=VERSION,
@@ -80,11 +80,11 @@ class Visitor:
             if isinstance(heard, wanted):
                 return heard
             if isinstance(heard, ErrorMessage):
-                raise (Refused if heard.code == "refused" else ProtocolBroken)(f"{heard.code}: {heard.message}")
+                raise (VisitRefused if heard.code == "refused" else ProtocolBroken)(f"{heard.code}: {heard.message}")
             if isinstance(heard, EndedMessage):
                 raise ProtocolBroken(f"the session ended unasked: {heard.cause}, {heard.reason}")
         raise ProtocolBroken(f"no {wanted.__name__} within {PATIENCE_S:g} s")
 
 
-class Refused(ProtocolBroken):
+class VisitRefused(ProtocolBroken):
     """There was no room."""

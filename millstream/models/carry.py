@@ -1,15 +1,25 @@
 """What a causal video network remembers between calls, passed in and out so that modules hold none of it.
 
-Shapes: B batch, C channels, T frames, Y and X rows and columns.
+Shapes: B batch, C channels, F latent frames, T frames, Y and X rows and columns.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 VAEState = tuple[Tensor, ...]
 """The tail of every causal layer, in the order the layers are visited. An empty one starts an epoch."""
+
+
+class VAE(Protocol):
+    """What a session needs of a VAE: streaming both ways, with the state in the caller's hands."""
+
+    def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]: ...
+
+    def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]: ...
 
 
 class Carry:

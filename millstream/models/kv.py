@@ -38,7 +38,7 @@ class Attended(NamedTuple):
     bias: Tensor | None
 
 
-class Span(NamedTuple):
+class PaddedSpan(NamedTuple):
     """The same for a kernel that likes round numbers: the last `num_zeros` keys and values are zeros."""
 
     k_BWNH: Tensor
@@ -203,11 +203,11 @@ class KVRing:
         """Whether sink frames are among the placed ones, whose keys are kept twice."""
         return self._sink_tokens is not None
 
-    def span(self, layer: int, *, rounded: bool) -> Span:
+    def span(self, layer: int, *, rounded: bool) -> PaddedSpan:
         """All that the placed frames attend to, and zeros up to a round number if so asked."""
         end = self._rounded(self._valid) if rounded else self._valid
         k, v = self._room[:, layer, :, :end].unbind(0)
-        return Span(k, v, end - self._valid)
+        return PaddedSpan(k, v, end - self._valid)
 
     def written_in_place(self, layer: int) -> None:
         """A kernel has filled the placed slots of `span` itself: do what `write` does besides."""

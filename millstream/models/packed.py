@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from millstream.ops.packed import Packed, pack_runs
+from millstream.ops.packed import Packed
+from millstream.ops.packing import pack_runs
 
 
 class PackedWindow:

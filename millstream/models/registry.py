@@ -20,8 +20,8 @@ from millstream.models.brook.bundled import BUNDLED, FINGERPRINT, PATH
 from millstream.models.brook.text import WordTokenizer
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
+from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.prompts import Embedder, PromptEncoder
-from millstream.models.visiting import VisitingEmbedder
 from millstream.models.wan.text import ByteTokenizer, Tokenizer, UMT5Embedder, UMT5Tokenizer, build_umt5
 from millstream.models.wan.vae import WanVAE
 from millstream.models.weights.fill import Keep, everything, fill, fill_random
@@ -57,7 +57,7 @@ class LoadedModel:
             return self.as_loaded[part]
         if part == "text":
             embedder = self.text.embedder
-            with embedder.visit() if isinstance(embedder, VisitingEmbedder) else nullcontext():
+            with embedder.visit() if isinstance(embedder, OffloadedTextEncoder) else nullcontext():
                 return records(part, embedder.model)
         return records(part, getattr(self, part))
 
@@ -91,7 +91,7 @@ def load_model(
         text_device = HOST if offload_text and files else device  # random numbers are a device's own
         embedder = _load_umt5(spec, weights, files, text_device, dtype)
     if offload_text:
-        embedder = VisitingEmbedder(embedder, device)
+        embedder = OffloadedTextEncoder(embedder, device)
     return LoadedModel(spec=spec, dit=dit, vae=vae, text=PromptEncoder(embedder), device=device, dtype=dtype)
 
 

@@ -18,7 +18,7 @@ from millstream.ops.waves import Waves
 _ORDER = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-class Share(NamedTuple):
+class AttentionShare(NamedTuple):
     """What attention answers to some of a call's queries, for each part of the keys apart."""
 
     out_PLD: Tensor
@@ -48,12 +48,12 @@ def attend_with_sum(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor) -> tuple[Ten
     return (scores.softmax(-1) @ v.float()).to(q.dtype).transpose(1, 2), scores.logsumexp(-1)
 
 
-def attend_in_shares(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, waves: Waves | None) -> list[Share]:
+def attend_in_shares(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, waves: Waves | None) -> list[AttentionShare]:
     """The shares are of queries one behind the other, row by row. In `waves` if that is said, for a single row."""
     if waves is None:
         out, lse = attend_with_sum(q_BLNH, k_BWNH, v_BWNH)
-        return [Share(out_LNH.flatten(1)[None], lse_NL[None]) for out_LNH, lse_NL in zip(out, lse, strict=True)]
+        return [AttentionShare(out_LNH.flatten(1)[None], lse_NL[None]) for out_LNH, lse_NL in zip(out, lse, strict=True)]
     whole, rest = q_BLNH[:, : waves.queries], q_BLNH[:, waves.queries :]
     k_PWNH, v_PWNH = (x[0].unflatten(0, (waves.parts, -1)) for x in (k_BWNH, v_BWNH))
     out, lse = attend_with_sum(rest.expand(waves.parts, -1, -1, -1), k_PWNH, v_PWNH)
-    return [*attend_in_shares(whole, k_BWNH, v_BWNH, None), Share(out.flatten(2), lse)]
+    return [*attend_in_shares(whole, k_BWNH, v_BWNH, None), AttentionShare(out.flatten(2), lse)]

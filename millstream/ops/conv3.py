@@ -19,6 +19,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+PAST = 2
+"""Frames of the past that a causal convolution over three frames sees."""
+TAPS = 27
+"""Of a 3x3x3 convolution."""
 SOURCE = Path(__file__).parent / "cuda" / "conv3.cu"
 SLICES = {96: 32, 192: 16}
 """Channels that the kernel takes at a time, by how many there are."""

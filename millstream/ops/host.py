@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Bringing:
+class HostCopy:
     """One tensor, as it is when all work queued so far is done."""
 
     def __init__(self, tensor: Tensor) -> None:

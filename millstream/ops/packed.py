@@ -1,9 +1,8 @@
 """Keys and values in 8 bits, as a product of 8 bits wants them: keys in int8, values in e4m3 and turned, a scale for each tile.
 
 Means are taken away first, and what is left is smaller and rounds better. A mean key moves all scores of a query alike, which
-softmax does not see; a mean value is added to the answer again, where probabilities sum to one. Triton on a GPU, plain torch
-elsewhere. Knows no frames and no sessions: only where runs of keys begin.
-Shapes: R rows (layers, sessions), W places, N heads, H head width, T tiles of places, F runs of places.
+softmax does not see; a mean value is added to the answer again, where probabilities sum to one. `ops/packing.py` packs.
+Shapes: R rows (layers, sessions), W places, N heads, H head width, T tiles of places.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from millstream.ops.backend import runs_kernels
 from millstream.ops.fp8 import E4M3, LARGEST, LEAST_SCALE
 
 TILE = 128
@@ -73,38 +71,12 @@ class PackedQueries:
 
     @staticmethod
     def of(q: Tensor) -> PackedQueries:
-        return PackedQueries(*_rounded(q.float(), (q.dim() - 1,), torch.int8))
+        return PackedQueries(*rounded(q.float(), (q.dim() - 1,), torch.int8))
 
 
-def pack_runs(packed: Packed, k_RWNH: Tensor, v_RWNH: Tensor, starts_F: Tensor, length: int) -> None:
-    """Pack every tile that a run touches: runs begin at `starts` and are `length` long. What is there is [R, W, N, H]; places
-    past W are zeros to attention, whatever memory holds."""
-    if runs_kernels(k_RWNH):
-        from millstream.ops.kernels.packed import launch_pack_runs
-
-        return launch_pack_runs(packed, k_RWNH, v_RWNH, starts_F, length)
-    places = (starts_F[:, None] + torch.arange(length, device=starts_F.device)).flatten()
-    for tile in torch.unique(places // TILE).tolist():
-        part = slice(tile * TILE, min((tile + 1) * TILE, k_RWNH.shape[1]))
-        room = slice(tile * TILE, (tile + 1) * TILE)
-        k, v = k_RWNH[:, part].float() - packed.k_mean_RNH[:, None], v_RWNH[:, part].float() - packed.v_mean_RNH[:, None]
-        numbers, packed.k_scales_RNT[..., tile] = _rounded(k, (1, 3), torch.int8)
-        packed.k_RWNH[:, room] = _filled(numbers)
-        numbers, packed.v_scales_RNT[..., tile] = _rounded(v, (1, 3), E4M3)
-        packed.vt_RNHW[..., room] = _filled(numbers).permute(0, 2, 3, 1)
-    return None
-
-
-def _rounded(x: Tensor, over: tuple[int, ...], kind: torch.dtype) -> tuple[Tensor, Tensor]:
+def rounded(x: Tensor, over: tuple[int, ...], kind: torch.dtype) -> tuple[Tensor, Tensor]:
     """Numbers of this kind, and what each set of them, `over` these dimensions, was divided by."""
     largest = LARGEST_KEY if kind == torch.int8 else LARGEST
     scales = (x.abs().amax(over, keepdim=True) / largest).clamp_min(LEAST_SCALE)
     numbers = x * (1 / scales)
     return (numbers.round() if kind == torch.int8 else numbers).to(kind), scales.squeeze(over)
-
-
-def _filled(x_RWNH: Tensor) -> Tensor:
-    """A whole tile, zeros at its end."""
-    whole = x_RWNH.new_zeros(len(x_RWNH), TILE, *x_RWNH.shape[2:])
-    whole[:, : x_RWNH.shape[1]] = x_RWNH
-    return whole

@@ -13,12 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millstream.ops.backend import runs_kernels
+from millstream.ops.conv3 import PAST, TAPS
 from millstream.ops.pixels import to_bytes
 
-PAST = 2
-"""Frames of the past that a causal convolution over three frames sees."""
-TAPS = 27
-"""Of a 3x3x3 convolution."""
 _WIDE = torch.complex128
 """The widest element there is: 16 bytes, as many as a GPU's thread moves at once."""
 

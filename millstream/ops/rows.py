@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from millstream.ops.attention import Share
+from millstream.ops.attention import AttentionShare
 from millstream.ops.backend import runs_kernels
 from millstream.ops.fp8 import Rows8, quantise
 from millstream.ops.norms import rms_norm
@@ -76,7 +76,7 @@ def norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
     return rms_norm(q_LD.float(), weight_D.float(), eps).to(q_LD.dtype)
 
 
-def finish_attention(shares: Sequence[Share], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
+def finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
     """Attention's answers one behind the other, ready for the next product: each put together from the parts of the keys that
     it has, and without the part of `num_zeros` keys that were zeros.
 
@@ -94,7 +94,7 @@ def finish_attention(shares: Sequence[Share], num_zeros: int, *, fp8: bool) -> T
     return quantise(out) if fp8 else out.to(first.dtype)
 
 
-def _put_together(share: Share, num_zeros: int) -> Tensor:
+def _put_together(share: AttentionShare, num_zeros: int) -> Tensor:
     out_PLD, lse_PNL = share.out_PLD.float(), share.lse_PNL
     if lse_PNL is None:
         assert len(out_PLD) == 1, "parts cannot be put together without their sums"

@@ -57,7 +57,7 @@ class Called:
 
 
 @dataclass(slots=True)
-class Record:
+class CollectiveRecord:
     """What this rank called: counts of everything, and the last `KEPT` calls, older ones going.
 
     Compiled regions call without passing here; their collectives are in the graph, the same for every rank that compiled it.
@@ -75,7 +75,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingCollective:
     """A collective that has begun. Its value must not be read, nor what was sent be changed, before `wait`."""
 
     value: Tensor
@@ -110,7 +110,7 @@ class RankGroup:
     """This process's number in the world."""
     handle: dist.ProcessGroup | None
     """None for a group of one, where every collective is nothing, and for one that this rank is not in."""
-    record: Record = field(default_factory=Record)
+    record: CollectiveRecord = field(default_factory=CollectiveRecord)
     through_host: bool = False
     """Whether its backend takes tensors in host memory only."""
     _inside: bool = False
@@ -149,20 +149,20 @@ class RankGroup:
         """Part i of the first dimension goes to place i; what comes back lies in the order of places."""
         return self.start_exchange(parts, what).wait()
 
-    def start_exchange(self, parts: Tensor, what: str) -> Pending:
+    def start_exchange(self, parts: Tensor, what: str) -> PendingCollective:
         """Begin to exchange, and go on while the parts travel."""
         self._refuse("exchange", what)
         if self.size == 1:
-            return Pending(parts)
+            return PendingCollective(parts)
         assert parts.shape[0] == self.size, f"{parts.shape[0]} parts for {self.size} ranks"
         parts = parts.contiguous()
         if torch.compiler.is_compiling():
             each = [1] * self.size
-            return Pending(functional.all_to_all_single(parts, each, each, self._backend), traced=True)
+            return PendingCollective(functional.all_to_all_single(parts, each, each, self._backend), traced=True)
         called, wire = self._begin("exchange", what, parts), self._on_wire(parts)
         received = torch.empty_like(wire)
         work = dist.all_to_all_single(received, wire, group=self._backend, async_op=True)
-        return Pending(received, work, called, sent=wire, onto=None if wire is parts else torch.empty_like(parts))
+        return PendingCollective(received, work, called, sent=wire, onto=None if wire is parts else torch.empty_like(parts))
 
     def collect(self, x: Tensor, what: str) -> Tensor:
         """Everybody's `x`, stacked in the order of places, [size, ...]."""
@@ -198,18 +198,18 @@ class RankGroup:
                 dist.all_gather_object(found, item, group=self._backend)
         return found
 
-    def send(self, x: Tensor, *, to: int, what: str) -> Pending:
+    def send(self, x: Tensor, *, to: int, what: str) -> PendingCollective:
         """Begin to send to the rank numbered `to` in the world."""
         self._refuse("send", what, to)
         called, wire = self._begin("send", what, x), self._on_wire(x)
-        return Pending(x, dist.isend(wire, group_dst=self.ranks.index(to), group=self._backend), called, sent=wire)
+        return PendingCollective(x, dist.isend(wire, group_dst=self.ranks.index(to), group=self._backend), called, sent=wire)
 
-    def receive(self, x: Tensor, *, source: int, what: str) -> Pending:
+    def receive(self, x: Tensor, *, source: int, what: str) -> PendingCollective:
         """Begin to receive into `x` from the rank numbered `source` in the world."""
         self._refuse("receive", what, source)
         called, wire = self._begin("receive", what, x), self._on_wire(x)
         work = dist.irecv(wire, group_src=self.ranks.index(source), group=self._backend)
-        return Pending(wire, work, called, onto=None if wire is x else x)
+        return PendingCollective(wire, work, called, onto=None if wire is x else x)
 
     @property
     def _backend(self) -> dist.ProcessGroup:

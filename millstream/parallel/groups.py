@@ -14,7 +14,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from millstream.core.topology import FRONT, LEADER, Topology
-from millstream.parallel.collectives import Purpose, RankGroup, Record
+from millstream.parallel.collectives import CollectiveRecord, Purpose, RankGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class Groups:
     stages: tuple[RankGroup, ...]
     lanes: tuple[RankGroup, ...]
     backs: tuple[RankGroup, ...]
-    record: Record
+    record: CollectiveRecord
     """What this rank called, on any of them."""
 
     @property
@@ -49,7 +49,7 @@ def create_groups(topology: Topology, rank: int = 0, *, timeout_s: float = 60.0)
 
     A collective that waits longer than `timeout_s` fails on the rank that waits.
     """
-    record = Record()
+    record = CollectiveRecord()
     first = 0 if topology.is_local else topology.world_size - dist.get_world_size()
 
     def made(name: str, purpose: Purpose, ranks: Sequence[int]) -> RankGroup:

@@ -19,7 +19,7 @@ from millstream.models.kv import Memory
 from millstream.models.sampler import Call
 from millstream.parallel.balance import Bounds
 from millstream.parallel.busy import BusyTime
-from millstream.parallel.collectives import Pending, RankGroup
+from millstream.parallel.collectives import PendingCollective, RankGroup
 from millstream.parallel.groups import Groups
 from millstream.parallel.mesh_dit import MeshDiT
 
@@ -40,7 +40,7 @@ class StagedDiT(MeshDiT):
         """With its blocks, whatever it waited for."""
         self.may_move = True
         """Whether blocks may change stages."""
-        self._sent: deque[Pending] = deque()
+        self._sent: deque[PendingCollective] = deque()
 
     @property
     def is_first(self) -> bool:
@@ -58,7 +58,7 @@ class StagedDiT(MeshDiT):
     def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
         self.begin(Call("commit", latents_BFCYX, level_BF, memory, cross))
 
-    def begin(self, call: Call) -> Pending | None:
+    def begin(self, call: Call) -> PendingCollective | None:
         """Do this stage's part of a call. Returns its flow, which every stage gets; None of one that predicts nothing."""
         embedded = self.dit.embed(call.latents_BFCYX, call.level_BF)
         x_BFTD = embedded.x_BFTD if self.is_first else self._received(embedded.x_BFTD)
@@ -77,7 +77,7 @@ class StagedDiT(MeshDiT):
         while self._sent:
             self._sent.popleft().wait()
 
-    def _end(self, call: Call, embedded: Embedded, x_BFTD: Tensor) -> Pending | None:
+    def _end(self, call: Call, embedded: Embedded, x_BFTD: Tensor) -> PendingCollective | None:
         """The last stage's part: its blocks, the head, and the flow for everybody."""
         with self.stage.inside_blocks(), self.busy.measured():
             if not call.predicts:
@@ -87,7 +87,7 @@ class StagedDiT(MeshDiT):
             flow = self.dit.head(x_BFTD, embedded.time_BFD, embedded.grid).contiguous()
         for place in range(self.back.place):
             self._send(self.back, flow, place, "flow")
-        return Pending(flow)
+        return PendingCollective(flow)
 
     def _received(self, like_BFTD: Tensor) -> Tensor:
         source = self.lane.ranks[self.lane.place - 1]

@@ -18,11 +18,11 @@ from torch import Tensor
 from millstream.models.dit import Block, BlockStack, CrossKV
 from millstream.models.kv import KVRing
 from millstream.parallel.balance import GAIN, Bounds, better_split, owner
-from millstream.parallel.collectives import Pending
+from millstream.parallel.collectives import PendingCollective
 from millstream.parallel.layers import StagedDiT
 
 
-class Held(NamedTuple):
+class HeldCache(NamedTuple):
     """What a session has on a stage."""
 
     ring: KVRing
@@ -43,7 +43,7 @@ def better_bounds(dit: StagedDiT, *, gain: float = GAIN) -> Bounds | None:
     return better_split(dit.bounds, slowness=slowness, gain=gain)
 
 
-def move_layers(dit: StagedDiT, bounds: Bounds, held: Sequence[Held]) -> list[Held]:
+def move_layers(dit: StagedDiT, bounds: Bounds, held: Sequence[HeldCache]) -> list[HeldCache]:
     """Give and take blocks until this stage has those of `bounds`; returns what sessions have then, in the same order."""
     place, old = dit.lane.place, dit.bounds
     mine = {old[place] + index: layer for index, layer in enumerate(_layers(dit, held))}
@@ -76,16 +76,16 @@ class _Layer(NamedTuple):
         ]
 
 
-def _layers(dit: StagedDiT, held: Sequence[Held]) -> list[_Layer]:
+def _layers(dit: StagedDiT, held: Sequence[HeldCache]) -> list[_Layer]:
     return [_Layer(block, [_row(each, index) for each in held]) for index, block in enumerate(dit.dit.blocks)]
 
 
-def _row(held: Held, index: int) -> dict[str, Tensor]:
+def _row(held: HeldCache, index: int) -> dict[str, Tensor]:
     row = {name: tensor[index] for name, tensor in held.ring.state().items()}
     return row if held.cross is None else row | {"cross_k": held.cross.k[index], "cross_v": held.cross.v[index]}
 
 
-def _sent(dit: StagedDiT, layer: _Layer, taker: int) -> list[Pending]:
+def _sent(dit: StagedDiT, layer: _Layer, taker: int) -> list[PendingCollective]:
     to, device = dit.lane.ranks[taker], dit.patch_in.weight.device
     return [dit.lane.send(tensor.to(device).contiguous(), to=to, what="a layer") for tensor in layer.tensors()]
 
@@ -105,10 +105,10 @@ def _taken(dit: StagedDiT, template: _Layer, giver: int) -> _Layer:
     return _Layer(block, caches)
 
 
-def _rebuilt(held: Held, rows: list[dict[str, Tensor]]) -> Held:
+def _rebuilt(held: HeldCache, rows: list[dict[str, Tensor]]) -> HeldCache:
     old, stacked = held.ring, {name: torch.stack([row[name] for row in rows]) for name in held.ring.state()}
     ring = KVRing(replace(old.shape, layers=len(rows)), device=old.k.device, dtype=old.k.dtype)
     ring.resume(stacked, old.frames, old.written)
     if held.cross is None:
-        return Held(ring, None)
-    return Held(ring, CrossKV(tuple(row["cross_k"] for row in rows), tuple(row["cross_v"] for row in rows)))
+        return HeldCache(ring, None)
+    return HeldCache(ring, CrossKV(tuple(row["cross_k"] for row in rows), tuple(row["cross_v"] for row in rows)))

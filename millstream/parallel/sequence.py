@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from millstream.models.dit import CrossKV, Embedded
 from millstream.models.kv import Memory
 from millstream.ops.rope import Phases
-from millstream.parallel.collectives import Pending, RankGroup
+from millstream.parallel.collectives import PendingCollective, RankGroup
 from millstream.parallel.mesh_dit import MeshDiT
 
 
@@ -48,12 +48,12 @@ class TokenSplit:
         parts = self.group.collect(x_BFSE, what)  # P B F S E
         return parts.movedim(0, 2).flatten(2, 3)[:, :, : self.tokens]
 
-    def start_gather(self, mine_CBLNH: Tensor) -> Pending:
+    def start_gather(self, mine_CBLNH: Tensor) -> PendingCollective:
         """Begin to trade this rank's tokens of all heads for all tokens of its heads."""
         parts = mine_CBLNH.unflatten(3, (self.group.size, -1)).movedim(3, 0)  # P C B F*S M H
         return self.group.start_exchange(parts, "tokens for heads")
 
-    def gathered(self, pending: Pending) -> Tensor:
+    def gathered(self, pending: PendingCollective) -> Tensor:
         """What came of it, [C, B, L, M, H]."""
         parts = pending.wait().unflatten(3, (self.frames, -1))  # P C B F S M H
         return parts.movedim(0, 3).flatten(3, 4)[:, :, :, : self.tokens].flatten(2, 3)

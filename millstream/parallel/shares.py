@@ -24,7 +24,7 @@ _INPUTS = re.compile(r"(self_attn\.o|ffn\.down)\.weight")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class ParameterShare:
     """What to keep of a parameter that has come whole; called with its name."""
 
     layers: range
@@ -51,14 +51,16 @@ class Share:
         return whole.chunk(self.parts, dim)[self.place]
 
 
-def share_of(topology: Topology, rank: int, bounds: Bounds) -> Share:
+def share_of(topology: Topology, rank: int, bounds: Bounds) -> ParameterShare:
     """Of a rank of the mesh, where `bounds` say which layers are on which stage."""
     assert len(bounds) == topology.pp + 1, f"bounds {bounds} for {topology.pp} stages"
     stage, place = topology.place_of(rank)
-    return Share(layers=range(bounds[stage], bounds[stage + 1]), parts=topology.tp, place=place if topology.tp > 1 else 0)
+    return ParameterShare(
+        layers=range(bounds[stage], bounds[stage + 1]), parts=topology.tp, place=place if topology.tp > 1 else 0
+    )
 
 
-def keep_share(dit: CausalDiT, share: Share) -> None:
+def keep_share(dit: CausalDiT, share: ParameterShare) -> None:
     """Of a DiT that is here whole, let go of what is not the rank's; blocks of other stages stay as they are."""
     for name, parameter in list(dit.named_parameters()):
         whole = parameter.detach()

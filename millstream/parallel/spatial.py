@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from millstream.core.errors import ConfigError, DeviceError
 from millstream.models.carry import Carry, VAEState
-from millstream.models.wan.vae import CausalConv, Decoder, FrameAttention, Upsample, WanVAE
+from millstream.models.wan.vae import CausalConv, FrameAttention, Upsample, WanDecoder, WanVAE
 
 PATIENCE_S = 60.0
 """How long a strip waits for another's rows."""
@@ -182,7 +182,7 @@ def check_rows(latent_rows: int, strips: int) -> None:
         raise ConfigError(f"{latent_rows} latent rows do not make {strips} strips; split the VAE over fewer devices")
 
 
-def _over_strip(decoder: Decoder, strip: Strip) -> Decoder:
+def _over_strip(decoder: WanDecoder, strip: Strip) -> WanDecoder:
     """The decoder with its convolutions and attention over a strip."""
     for parent in list(decoder.modules()):
         for name, child in parent.named_children():

@@ -20,7 +20,7 @@ MEMORY_SHARE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
+class PlanAsk:
     """`work.stream.fps` for each of `sessions`, on these devices."""
 
     work: Workload
@@ -48,7 +48,7 @@ class Shortfall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    ask: Ask
+    ask: PlanAsk
     layout: Topology
     time: ChunkTime
     needs: tuple[DeviceNeed, ...]
@@ -99,7 +99,7 @@ class Plan:
         return held / self.ask.fleet.device.memory_bytes
 
 
-def judge(ask: Ask, layout: Topology) -> Plan:
+def judge(ask: PlanAsk, layout: Topology) -> Plan:
     work = ask.work.on(layout)
     time = chunk_time(work, ask.fleet, layout)
     needs = device_needs(work, ask.fleet.device, layout)
@@ -123,7 +123,7 @@ def judge(ask: Ask, layout: Topology) -> Plan:
 
 
 def _shortfalls(
-    ask: Ask, time: ChunkTime, needs: tuple[DeviceNeed, ...], fit: int, kept: int, replicas: int
+    ask: PlanAsk, time: ChunkTime, needs: tuple[DeviceNeed, ...], fit: int, kept: int, replicas: int
 ) -> list[Shortfall]:
     found = []
     work, deadline = ask.work, ask.work.deadline_ms
@@ -149,7 +149,7 @@ def _shortfalls(
     return found
 
 
-def _bound(ask: Ask, time: ChunkTime, needs: tuple[DeviceNeed, ...]) -> str:
+def _bound(ask: PlanAsk, time: ChunkTime, needs: tuple[DeviceNeed, ...]) -> str:
     """What one session uses furthest: the mesh, by what fills its time, the VAE, memory, or the wait for the first frame."""
     deadline = ask.work.deadline_ms
     call = time.call

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.planner.hardware import GIB
-from millstream.planner.judge import Ask, Plan
-from millstream.planner.search import Answer
+from millstream.planner.judge import Plan, PlanAsk
+from millstream.planner.search import PlanAnswer
 
 FORMAT = "millstream-plan"
 VERSION = 1
 
 
-def answer_record(answer: Answer, *, shown: int) -> dict[str, Any]:
+def answer_record(answer: PlanAnswer, *, shown: int) -> dict[str, Any]:
     """The ask, the best `shown` plans, the Pareto front by topology."""
     return {
         "format": FORMAT,
@@ -24,7 +24,7 @@ def answer_record(answer: Answer, *, shown: int) -> dict[str, Any]:
     }
 
 
-def ask_record(ask: Ask) -> dict[str, Any]:
+def ask_record(ask: PlanAsk) -> dict[str, Any]:
     work, stream, device = ask.work, ask.work.stream, ask.fleet.device
     return {
         "model": work.spec.name,

@@ -9,12 +9,12 @@ from millstream.planner.drawing import Bar, Point, points, stacked_bars
 from millstream.planner.hardware import GIB
 from millstream.planner.judge import MEMORY_SHARE, Plan
 from millstream.planner.page import Row, page, table
-from millstream.planner.search import Answer
+from millstream.planner.search import PlanAnswer
 
 SHOWN = 12
 
 
-def html_report(answer: Answer) -> str:
+def html_report(answer: PlanAnswer) -> str:
     shown = answer.plans[:SHOWN]
     ask = answer.best.ask
     stream, device = ask.work.stream, ask.fleet.device
@@ -43,7 +43,7 @@ def html_report(answer: Answer) -> str:
     return page(f"{ask.work.spec.name} on {ask.fleet.name}", parts)
 
 
-def _verdict(answer: Answer) -> str:
+def _verdict(answer: PlanAnswer) -> str:
     best = answer.best
     if not best.holds:
         said = "; ".join(shortfall.said for shortfall in best.shortfalls)
@@ -55,7 +55,7 @@ def _verdict(answer: Answer) -> str:
     )
 
 
-def _table(answer: Answer, shown: Sequence[Plan]) -> str:
+def _table(answer: PlanAnswer, shown: Sequence[Plan]) -> str:
     heads = (
         "topology",
         "FPS",
@@ -123,7 +123,7 @@ def _kind(name: str) -> str:
     return "working set" if name.endswith("working set") else name
 
 
-def _pareto_plot(answer: Answer, shown: Sequence[Plan]) -> str:
+def _pareto_plot(answer: PlanAnswer, shown: Sequence[Plan]) -> str:
     front = answer.pareto
     drawn = {id(plan): plan for plan in (*shown, *front)}.values()
     found = [

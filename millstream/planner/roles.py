@@ -67,7 +67,7 @@ class TrainAsk:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class DeviceGroup:
     """Devices that hold the same roles: bytes of one of them by what they are for."""
 
     name: str
@@ -81,9 +81,9 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Placement:
+class RolePlacement:
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[DeviceGroup, ...]
     step_ms: float
     """An update of the student and the critic's updates that go with it."""
     sync_ms: float
@@ -92,7 +92,7 @@ class Placement:
     """What does not fit; empty if all does."""
 
 
-def placements(ask: TrainAsk) -> tuple[Placement, ...]:
+def placements(ask: TrainAsk) -> tuple[RolePlacement, ...]:
     """Those that fit first, quickest first."""
     count = ask.fleet.count
     found = [_together(ask)]
@@ -101,14 +101,14 @@ def placements(ask: TrainAsk) -> tuple[Placement, ...]:
     return tuple(sorted(found, key=lambda placement: (bool(placement.missing), placement.step_ms)))
 
 
-def _together(ask: TrainAsk) -> Placement:
+def _together(ask: TrainAsk) -> RolePlacement:
     group = _group(ask, "all", ask.fleet.count, student=True, scores=True)
     rollout, update, score, critic = _phases(ask)
     step = rollout + update + score + ask.critic_updates * (rollout + critic)
     return _placement(ask, "together", (group,), step, 0.0)
 
 
-def _scores_apart(ask: TrainAsk, scorers: int) -> Placement:
+def _scores_apart(ask: TrainAsk, scorers: int) -> RolePlacement:
     """Each half works `count / half` times as long; the halves take turns on one batch and overlap over two."""
     count = ask.fleet.count
     students = count - scorers
@@ -125,10 +125,10 @@ def _scores_apart(ask: TrainAsk, scorers: int) -> Placement:
     return _placement(ask, "scores apart", groups, max(mine, theirs) + sync, sync)
 
 
-def _rollouts_apart(ask: TrainAsk, makers: int) -> Placement:
+def _rollouts_apart(ask: TrainAsk, makers: int) -> RolePlacement:
     count = ask.fleet.count
     trainers = count - makers
-    maker = Group(name="rollouts", devices=makers, parts=_rollout_parts(ask), host_bytes=0.0)
+    maker = DeviceGroup(name="rollouts", devices=makers, parts=_rollout_parts(ask), host_bytes=0.0)
     groups = (_group(ask, "training", trainers, student=True, scores=True), maker)
     rollout, update, score, critic = _phases(ask)
     made = rollout * (1 + ask.critic_updates) * count / makers
@@ -171,7 +171,7 @@ def _pass_ms(ask: TrainAsk, spec: ModelSpec) -> float:
     return max(compute, gather)
 
 
-def _group(ask: TrainAsk, name: str, devices: int, *, student: bool, scores: bool) -> Group:
+def _group(ask: TrainAsk, name: str, devices: int, *, student: bool, scores: bool) -> DeviceGroup:
     sharding = replace(ask.sharding, shards=ask.shards(devices))
     parts: dict[str, float] = {"process": float(PROCESS_BYTES)}
     host = 0.0
@@ -193,7 +193,7 @@ def _group(ask: TrainAsk, name: str, devices: int, *, student: bool, scores: boo
         saved = saved_bytes(ask.critic.dit, ask.tokens, ask.recompute)
         parts["activations"] = max(parts.get("activations", 0.0), saved)  # the roles learn in turn
         host += critic.host
-    return Group(name=name, devices=devices, parts=parts, host_bytes=host)
+    return DeviceGroup(name=name, devices=devices, parts=parts, host_bytes=host)
 
 
 def _rollout_parts(ask: TrainAsk) -> dict[str, float]:
@@ -207,8 +207,8 @@ def _window(ask: TrainAsk) -> float:
     return float(ask.batch * window_bytes(ask.student.dit, stream, value_bytes=2))
 
 
-def _placement(ask: TrainAsk, name: str, groups: tuple[Group, ...], step_ms: float, sync_ms: float) -> Placement:
+def _placement(ask: TrainAsk, name: str, groups: tuple[DeviceGroup, ...], step_ms: float, sync_ms: float) -> RolePlacement:
     room = MEMORY_SHARE * ask.fleet.device.memory_bytes
     tight = [group for group in groups if group.total > room]
     said = "; ".join(f"{group.name}: {group.total / 2**30:.1f} of {room / 2**30:.1f} GiB" for group in tight)
-    return Placement(name=name, groups=groups, step_ms=step_ms, sync_ms=sync_ms, missing=said)
+    return RolePlacement(name=name, groups=groups, step_ms=step_ms, sync_ms=sync_ms, missing=said)

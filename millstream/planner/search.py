@@ -5,21 +5,20 @@ A layout that misses a promise is ranked by how near it comes, so an impossible 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from millstream.core.config import SPATIAL_STRIDE, StreamConfig
+from millstream.core.config import SPATIAL_STRIDE, DiTConfig, StreamConfig
 from millstream.core.errors import ConfigError
-from millstream.core.topology import Topology
-from millstream.planner.judge import Ask, Plan, judge
-from millstream.planner.topology import topologies
+from millstream.core.topology import MAX_MESH, Topology, divisors
+from millstream.planner.judge import Plan, PlanAsk, judge
 
 QUANTITIES = ("size", "window", "sessions", "batch")
 _UNIT = 2 * SPATIAL_STRIDE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class PlanAnswer:
     plans: tuple[Plan, ...]
     """Best first."""
 
@@ -53,7 +52,7 @@ class Answer:
         return "the same price, and no quicker" if same else f"{dearer}, and no quicker"
 
 
-def search(ask: Ask, *, only: Topology | None = None) -> Answer:
+def search(ask: PlanAsk, *, only: Topology | None = None) -> PlanAnswer:
     if only is not None:
         only.check(ask.work.spec.dit)
         if only.num_devices > ask.fleet.count:
@@ -62,10 +61,10 @@ def search(ask: Ask, *, only: Topology | None = None) -> Answer:
             raise ConfigError(f"fp8 is of fast blocks, which run on one device; leave --precision out for {only}")
     every = [only] if only is not None else topologies(ask.work.spec.dit, ask.fleet.count)
     candidates = (layout for layout in every if ask.work.runs_on(layout))
-    return Answer(plans=tuple(sorted((judge(ask, layout) for layout in candidates), key=_rank)))
+    return PlanAnswer(plans=tuple(sorted((judge(ask, layout) for layout in candidates), key=_rank)))
 
 
-def largest(ask: Ask, quantity: str, *, only: Topology | None = None) -> tuple[int, Answer] | None:
+def largest(ask: PlanAsk, quantity: str, *, only: Topology | None = None) -> tuple[int, PlanAnswer] | None:
     """The most of `quantity` for which some plan holds, and its answer; None if even the least is too much.
 
     `size` is the height, its width in the stream's proportions.
@@ -74,7 +73,7 @@ def largest(ask: Ask, quantity: str, *, only: Topology | None = None) -> tuple[i
         raise ConfigError(f"--max must be one of {', '.join(QUANTITIES)}, got {quantity!r}")
     least, most, vary = _ladder(ask, quantity)
 
-    def answer(steps: int) -> Answer:
+    def answer(steps: int) -> PlanAnswer:
         return search(vary(steps), only=only)
 
     if not answer(least).best.holds:
@@ -97,14 +96,14 @@ def _rank(plan: Plan) -> tuple[float, ...]:
     return (1, -min(shortfall.share for shortfall in plan.shortfalls), plan.devices, plan.latency_ms)
 
 
-def _ladder(ask: Ask, quantity: str) -> tuple[int, int, Callable[[int], Ask]]:
+def _ladder(ask: PlanAsk, quantity: str) -> tuple[int, int, Callable[[int], PlanAsk]]:
     """The least and the most that can be asked, and how to ask it."""
     work, stream = ask.work, ask.work.stream
 
-    def with_stream(changed: StreamConfig) -> Ask:
+    def with_stream(changed: StreamConfig) -> PlanAsk:
         return replace(ask, work=replace(work, stream=changed))
 
-    def with_size(units: int) -> Ask:
+    def with_size(units: int) -> PlanAsk:
         width = max(1, round(units * stream.width / stream.height))
         return with_stream(replace(stream, height=units * _UNIT, width=width * _UNIT))
 
@@ -115,3 +114,16 @@ def _ladder(ask: Ask, quantity: str) -> tuple[int, int, Callable[[int], Ask]]:
         "sessions": (1, 10_000_000, lambda n: replace(ask, sessions=n)),
         "batch": (1, 256, lambda n: replace(ask, work=replace(work, batch=n), sessions=max(ask.sessions, n))),
     }[quantity]
+
+
+def topologies(dit: DiTConfig, devices: int) -> Iterator[Topology]:
+    """Those of at most `devices` devices, small ones first."""
+    mesh_limit = min(devices, MAX_MESH)
+    meshes = [(tp, 1, pp) for tp in divisors(dit, "tp") for pp in _stages(dit) if tp * pp <= mesh_limit]
+    meshes += [(1, sp, 1) for sp in divisors(dit, "sp") if 1 < sp <= mesh_limit]
+    every = [Topology(tp=tp, sp=sp, pp=pp, front_apart=apart) for tp, sp, pp in meshes for apart in (False, True)]
+    yield from sorted((each for each in every if each.num_devices <= devices), key=lambda each: each.num_devices)
+
+
+def _stages(dit: DiTConfig) -> list[int]:
+    return [stages for stages in (1, 2, 3, 4, 6, 8) if stages <= dit.layers]

@@ -17,7 +17,7 @@ MAX_PLAN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class ComparedLine:
     what: str
     unit: str
     planned: float
@@ -46,7 +46,7 @@ def read_plan(path: Path) -> Mapping[str, Any]:
         raise TraceError(f"{path} is not a plan ({said}); write one with millstream plan --json") from None
 
 
-def against_plan(reading: Reading, plan: Mapping[str, Any]) -> tuple[Line, ...]:
+def against_plan(reading: Reading, plan: Mapping[str, Any]) -> tuple[ComparedLine, ...]:
     phases, times = reading.phases, plan.get("time_ms", {})
     found = []
     mesh = [median(phases.by_name[name]) for name in MESH_PHASES if name in phases.by_name]
@@ -58,14 +58,14 @@ def against_plan(reading: Reading, plan: Mapping[str, Any]) -> tuple[Line, ...]:
     ):
         planned = times.get(what)
         if isinstance(planned, int | float) and planned > 0 and measured > 0:
-            found.append(Line(what=what, unit="ms", planned=float(planned), measured=measured))
+            found.append(ComparedLine(what=what, unit="ms", planned=float(planned), measured=measured))
     found += _memory(reading, plan.get("memory_gib", {}))
     if not found:
         raise TraceError("the trace and the plan have no figure in common; take the trace with millstream profile run")
     return tuple(found)
 
 
-def _memory(reading: Reading, roles: Mapping[str, Mapping[str, float]]) -> list[Line]:
+def _memory(reading: Reading, roles: Mapping[str, Mapping[str, float]]) -> list[ComparedLine]:
     """All of a device's; of a processor only what models work with, because its traces do not know what was there before."""
     uses = [use for use in reading.memory if use is not None]
     if not uses or not roles:
@@ -73,7 +73,9 @@ def _memory(reading: Reading, roles: Mapping[str, Mapping[str, float]]) -> list[
     fullest = max(uses, key=lambda use: use.peak_mib)
     if any(rank.has_device for rank in reading.group.ranks):
         planned = max(sum(parts.values()) for parts in roles.values())
-        return [Line(what="memory of the fullest device", unit="MiB", planned=1024 * planned, measured=fullest.peak_mib)]
+        return [
+            ComparedLine(what="memory of the fullest device", unit="MiB", planned=1024 * planned, measured=fullest.peak_mib)
+        ]
     planned = max(size for parts in roles.values() for name, size in parts.items() if name.endswith("working set"))
     worked = sum(size for name, size in fullest.filled_by if name in (*MESH_PHASES, "decode", "encode"))
-    return [Line(what="working set", unit="MiB", planned=1024 * planned, measured=worked)] if worked else []
+    return [ComparedLine(what="working set", unit="MiB", planned=1024 * planned, measured=worked)] if worked else []

@@ -28,7 +28,7 @@ _REASON = re.compile(r"(?:Graph Break Reason: |Explanation: |\] +- \d+/\d+: |^ *
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class SourcePlace:
     kind: str
     """break or recompile."""
     where: str
@@ -42,10 +42,10 @@ class Compilation:
     ms: float
     graphs: int
     recompiled: int
-    places: tuple[Place, ...]
+    places: tuple[SourcePlace, ...]
 
 
-def read_compilation(trace: Trace, log: Iterable[Place] = ()) -> Compilation | None:
+def read_compilation(trace: Trace, log: Iterable[SourcePlace] = ()) -> Compilation | None:
     """None where nothing was compiled."""
     events = trace.events
     spent = events.of(Kind.COMPILE)
@@ -79,9 +79,9 @@ class CompilerLog:
             # the later line explains, the first only says what was being traced
             self._reasons[self._latest] = found.group(1).strip()[:200]
 
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[SourcePlace, ...]:
         return tuple(
-            Place(kind=kind, where=where, reason=self._reasons.get((kind, where), ""), times=times)
+            SourcePlace(kind=kind, where=where, reason=self._reasons.get((kind, where), ""), times=times)
             for (kind, where), times in self._times.most_common()
         )
 
@@ -93,7 +93,7 @@ class CompilerLog:
         self._latest = key
 
 
-def read_log(path: Path) -> tuple[Place, ...]:
+def read_log(path: Path) -> tuple[SourcePlace, ...]:
     log = CompilerLog()
     try:
         with path.open(errors="replace") as lines:
@@ -104,12 +104,14 @@ def read_log(path: Path) -> tuple[Place, ...]:
     return log.places()
 
 
-def _told(found: Any) -> tuple[Place, ...]:
+def _told(found: Any) -> tuple[SourcePlace, ...]:
     """What `profile run` heard; anything else in its place is not ours."""
     if not isinstance(found, list):
         return ()
     return tuple(
-        Place(kind=str(e.get("kind")), where=str(e.get("where")), reason=str(e.get("reason", "")), times=int(e.get("times", 1)))
+        SourcePlace(
+            kind=str(e.get("kind")), where=str(e.get("where")), reason=str(e.get("reason", "")), times=int(e.get("times", 1))
+        )
         for e in found
         if isinstance(e, dict)
     )

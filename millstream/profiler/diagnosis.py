@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from millstream.profiler.findings import UNEXPLAINED, UNTRUSTED, Finding
 from millstream.profiler.overheads import overheads
-from millstream.profiler.ranks import Group
+from millstream.profiler.ranks import TracedGroup
 from millstream.profiler.roofline import Roofline
 from millstream.profiler.trust import doubts, reasons_for_distrust
 from millstream.profiler.work_bound import work_finding
@@ -28,7 +28,7 @@ class Diagnosis:
     doubts: tuple[str, ...]
 
 
-def diagnose(group: Group, roofs: Sequence[Roofline], *, bubble: float | None = None) -> Diagnosis:
+def diagnose(group: TracedGroup, roofs: Sequence[Roofline], *, bubble: float | None = None) -> Diagnosis:
     """`roofs` are of the mesh, in order; `bubble` is the share that the schedule predicts, if one is known."""
     distrust = [f"rank {rank.rank}: {reason}" for rank in group.ranks for reason in reasons_for_distrust(rank)]
     if distrust:

@@ -11,7 +11,7 @@ from millstream.profiler.reading import Reading
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class TraceChange:
     what: str
     before: float
     after: float
@@ -27,7 +27,7 @@ class Change:
         return self.gated and self.share > gate
 
 
-def compare(before: Reading, after: Reading) -> tuple[Change, ...]:
+def compare(before: Reading, after: Reading) -> tuple[TraceChange, ...]:
     """Phases and periods of a chunk where both have them, else the wall; then what the device spent on what, and memory."""
     found = [*_phases(before, after)]
     if not found:
@@ -39,7 +39,7 @@ def compare(before: Reading, after: Reading) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def _phases(before: Reading, after: Reading) -> list[Change]:
+def _phases(before: Reading, after: Reading) -> list[TraceChange]:
     old, new = before.phases, after.phases
     if bool(old.period_ms) != bool(new.period_ms):
         raise TraceError("one of the two has chunks and the other has none; compare traces that were taken alike")
@@ -50,14 +50,14 @@ def _phases(before: Reading, after: Reading) -> list[Change]:
     return [period, *(_change(f"{name}, ms", old.by_name[name], new.by_name[name], gated=False) for name in both)]
 
 
-def _families(before: Reading, after: Reading) -> list[Change]:
+def _families(before: Reading, after: Reading) -> list[TraceChange]:
     """Per chunk where chunks are known."""
     old, new = ({f.family: f.ms / max(1, run.phases.chunks) for f in run.roofs[0].families} for run in (before, after))
     return [_change(f"{name} on the device, ms", [old[name]], [new[name]], gated=False) for name in old if name in new]
 
 
-def _change(what: str, before: Sequence[float], after: Sequence[float], *, gated: bool) -> Change:
-    return Change(
+def _change(what: str, before: Sequence[float], after: Sequence[float], *, gated: bool) -> TraceChange:
+    return TraceChange(
         what=what,
         before=median(before),
         after=median(after),

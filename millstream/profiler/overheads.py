@@ -8,14 +8,14 @@ from statistics import fmean
 from millstream.profiler.anatomy import Anatomy
 from millstream.profiler.findings import Finding
 from millstream.profiler.kinds import Kind
-from millstream.profiler.ranks import Group, quickest_exchanges, transfer_share, waits_for_decode
+from millstream.profiler.ranks import TracedGroup, quickest_exchanges, transfer_share, waits_for_decode
 
 SHORT_US = 10.0
 """A kernel that ends before the host can launch the next."""
 Ranks = Sequence[Anatomy]
 
 
-def overheads(group: Group, *, bubble: float | None = None) -> list[Finding]:
+def overheads(group: TracedGroup, *, bubble: float | None = None) -> list[Finding]:
     """Largest first. `bubble` is the share of idle time that the schedule predicts, if one is known."""
     decode = _decode_wait(group)
     waiting = _waiting(group, decode, bubble)
@@ -23,7 +23,7 @@ def overheads(group: Group, *, bubble: float | None = None) -> list[Finding]:
     return sorted((finding for finding in found if finding.gain > 0), key=lambda finding: -finding.gain)
 
 
-def _host(group: Group, explained: float) -> list[Finding]:
+def _host(group: TracedGroup, explained: float) -> list[Finding]:
     """What the host does while the device idles; of its own business a share may be explained by somebody else's."""
     ranks = _even(group)
     share = {name: fmean(rank.shares[name] for rank in ranks) for name in ranks[0].shares}
@@ -42,7 +42,7 @@ def _host(group: Group, explained: float) -> list[Finding]:
     ]
 
 
-def _talk(group: Group) -> list[Finding]:
+def _talk(group: TracedGroup) -> list[Finding]:
     """Collectives: the transfer, and waiting for whoever comes last."""
     mesh = group.mesh
     skew = _mean(mesh, lambda rank: min(rank.shares["collective"], _waited(group, rank)))
@@ -53,7 +53,7 @@ def _talk(group: Group) -> list[Finding]:
     ]
 
 
-def _waiting(group: Group, decode: float, bubble: float | None) -> list[Finding]:
+def _waiting(group: TracedGroup, decode: float, bubble: float | None) -> list[Finding]:
     """Receives: for a front that decodes, or because too little is in flight."""
     in_receive = max(0.0, _in_receive(group) - decode)
     predicted = "" if bubble is None else f"; the schedule predicts {_percent(bubble)}"
@@ -64,26 +64,26 @@ def _waiting(group: Group, decode: float, bubble: float | None) -> list[Finding]
     ]
 
 
-def _even(group: Group) -> Ranks:
+def _even(group: TracedGroup) -> Ranks:
     """Without the slow rank: what makes it slow is what the others wait for, and counts once, as waiting."""
     return tuple(rank for rank in group.mesh if rank.rank != group.skew.straggler)
 
 
-def _waited(group: Group, rank: Anatomy) -> float:
+def _waited(group: TracedGroup, rank: Anatomy) -> float:
     return 1e3 * group.skew.waited_ms.get(rank.rank, 0.0) / rank.wall
 
 
-def _sent(group: Group) -> float:
+def _sent(group: TracedGroup) -> float:
     """Exchanges, had nobody waited."""
     quickest = quickest_exchanges(group.ranks)
     return _mean(_even(group), lambda rank: min(rank.shares["exchange"], transfer_share(rank, quickest)))
 
 
-def _in_receive(group: Group) -> float:
+def _in_receive(group: TracedGroup) -> float:
     return max(0.0, _mean(_even(group), lambda rank: rank.shares["exchange"]) - _sent(group))
 
 
-def _decode_wait(group: Group) -> float:
+def _decode_wait(group: TracedGroup) -> float:
     """Only where clocks agree, and only if it is most of what the mesh waits for."""
     front = group.front
     if front is None or not group.same_clock:
@@ -134,7 +134,7 @@ def _transfer_evidence(mesh: Ranks, share: float) -> tuple[str, ...]:
     return (said, "one rank only: waiting for others counts as transfer; give the other ranks' traces")
 
 
-def _skew_evidence(group: Group, share: float) -> tuple[str, ...]:
+def _skew_evidence(group: TracedGroup, share: float) -> tuple[str, ...]:
     skew, slow = group.skew, group.skew.straggler
     said = f"ranks wait for the last to come {_percent(share)} of the wall, over {skew.matched} collectives"
     if slow is None:
@@ -142,7 +142,7 @@ def _skew_evidence(group: Group, share: float) -> tuple[str, ...]:
     return (said, f"rank {slow} comes last to {_percent(skew.last[slow])} of them")
 
 
-def _decode_evidence(group: Group, share: float) -> tuple[str, ...]:
+def _decode_evidence(group: TracedGroup, share: float) -> tuple[str, ...]:
     if group.front is None:
         return ()
     busy = group.front.decoding.total / group.front.wall

@@ -21,7 +21,7 @@ _HOST_NOTES = (Kind.NOTE, Kind.DECODE, Kind.ENCODE, Kind.DATA)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Phases:
+class PhaseTimes:
     """Milliseconds. A chunk is a step where there are no chunks of ours."""
 
     period_ms: tuple[float, ...]
@@ -37,25 +37,25 @@ class Phases:
         return median(self.by_name[name])
 
 
-def read_phases(trace: Trace) -> Phases:
+def read_phases(trace: Trace) -> PhaseTimes:
     chunks: dict[Work, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     begins: dict[Work, float] = {}
     for name, work, begin, length in _spans(trace):
         chunks[work][name] += length / 1e3
         begins[work] = min(begin, begins.get(work, begin))
     names = list(dict.fromkeys(name for phases in chunks.values() for name in phases if name != "chunk"))
-    return Phases(
+    return PhaseTimes(
         period_ms=_periods(begins, chunks),
         by_name={name: tuple(phases[name] for phases in chunks.values() if name in phases) for name in names},
     )
 
 
-def merge_phases(ranks: Sequence[Phases]) -> Phases:
+def merge_phases(ranks: Sequence[PhaseTimes]) -> PhaseTimes:
     """Ranks of one run go through the same chunks, each through phases of its own."""
     together: dict[str, tuple[float, ...]] = {}
     for phases in ranks:
         together = {**phases.by_name, **together}
-    return Phases(period_ms=max((phases.period_ms for phases in ranks), key=len), by_name=together)
+    return PhaseTimes(period_ms=max((phases.period_ms for phases in ranks), key=len), by_name=together)
 
 
 def _periods(begins: dict[Work, float], chunks: dict[Work, dict[str, float]]) -> tuple[float, ...]:

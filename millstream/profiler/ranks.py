@@ -45,7 +45,7 @@ class Skew:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class TracedGroup:
     """All ranks of a run, taken apart over the same stretch of time where their clocks agree."""
 
     ranks: tuple[Anatomy, ...]
@@ -65,14 +65,14 @@ class Group:
         return tuple(rank for rank in self.ranks if rank is not self.front)
 
 
-def gather(traces: Sequence[Trace]) -> Group:
+def gather(traces: Sequence[Trace]) -> TracedGroup:
     spans = [extent(trace) for trace in traces]
     begin, end = max(span[0] for span in spans), min(span[1] for span in spans)
     shortest = min(last - first for first, last in spans)
     same_clock = len(traces) == 1 or end - begin > 0.5 * shortest
     cut = same_clock and len(traces) > 1
     ranks = tuple(take_apart(trace, begin=begin, end=end) if cut else take_apart(trace) for trace in traces)
-    return Group(ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)), skew=measure_skew(ranks), same_clock=same_clock)
+    return TracedGroup(ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)), skew=measure_skew(ranks), same_clock=same_clock)
 
 
 def measure_skew(ranks: Sequence[Anatomy]) -> Skew:

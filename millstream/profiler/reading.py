@@ -9,11 +9,11 @@ from pathlib import Path
 from millstream.core.errors import TraceError
 from millstream.planner.bubbles import bubble
 from millstream.planner.hardware import DEVICES, Device
-from millstream.profiler.compilation import Compilation, Place, read_compilation
+from millstream.profiler.compilation import Compilation, SourcePlace, read_compilation
 from millstream.profiler.diagnosis import Diagnosis, diagnose
 from millstream.profiler.memory import MemoryUse, memory_use
-from millstream.profiler.phases import Phases, merge_phases, read_phases
-from millstream.profiler.ranks import Group, gather
+from millstream.profiler.phases import PhaseTimes, merge_phases, read_phases
+from millstream.profiler.ranks import TracedGroup, gather
 from millstream.profiler.roofline import Roofline, roofline
 from millstream.profiler.trace import read_trace
 
@@ -22,11 +22,11 @@ MAX_RANKS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    group: Group
+    group: TracedGroup
     roofs: tuple[Roofline, ...]
     """Of the mesh, in order."""
     diagnosis: Diagnosis
-    phases: Phases
+    phases: PhaseTimes
     """Periods of the rank that has most of them; each phase of the first rank that has it."""
     memory: tuple[MemoryUse | None, ...]
     """By rank, in order."""
@@ -46,7 +46,7 @@ def read(
     *,
     device: Device | None = None,
     here: Device | None = None,
-    log: tuple[Place, ...] = (),
+    log: tuple[SourcePlace, ...] = (),
     stages: int | None = None,
     micro_batches: int | None = None,
 ) -> Reading:

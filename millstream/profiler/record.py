@@ -7,8 +7,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from millstream.profiler.against_plan import Line
-from millstream.profiler.difference import Change
+from millstream.profiler.against_plan import ComparedLine
+from millstream.profiler.difference import TraceChange
 from millstream.profiler.findings import Finding
 from millstream.profiler.memory import MemoryUse
 from millstream.profiler.phase_reach import PhaseReach
@@ -19,7 +19,7 @@ FORMAT = "millstream-reading"
 VERSION = 1
 
 
-def reading_record(reading: Reading, lines: Sequence[Line] = ()) -> dict[str, Any]:
+def reading_record(reading: Reading, lines: Sequence[ComparedLine] = ()) -> dict[str, Any]:
     diagnosis, skew = reading.diagnosis, reading.group.skew
     return {
         "format": FORMAT,
@@ -62,7 +62,7 @@ def finding_record(finding: Finding) -> dict[str, Any]:
     return {**fields, "advice": finding.advice, "speedup_at_most": finding.speedup}
 
 
-def difference_record(changes: Sequence[Change], gate: float) -> dict[str, Any]:
+def difference_record(changes: Sequence[TraceChange], gate: float) -> dict[str, Any]:
     return {
         "format": "millstream-difference",
         "version": VERSION,

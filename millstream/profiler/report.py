@@ -11,7 +11,7 @@ import numpy as np
 
 from millstream.planner.drawing import Bar, Lane, curves, lanes, stacked_bars
 from millstream.planner.page import Row, page, table
-from millstream.profiler.against_plan import Line
+from millstream.profiler.against_plan import ComparedLine
 from millstream.profiler.anatomy import Anatomy
 from millstream.profiler.ceilings import peak
 from millstream.profiler.findings import UNTRUSTED, Finding
@@ -48,7 +48,7 @@ SAID = {
 }
 
 
-def html_report(reading: Reading, lines: Sequence[Line] = ()) -> str:
+def html_report(reading: Reading, lines: Sequence[ComparedLine] = ()) -> str:
     first, *others = (rank.trace.path.name for rank in reading.group.ranks)
     name = f"{first} and {len(others)} more" if others else first
     device = reading.device.name if reading.device else "device not known"
@@ -147,7 +147,7 @@ def _chunks(reading: Reading) -> str:
     return table(("phase", "chunks", "median ms", "longest ms"), rows, numeric=range(1, 4))
 
 
-def _plan(lines: Sequence[Line]) -> str:
+def _plan(lines: Sequence[ComparedLine]) -> str:
     rows = [
         Row(cells=(f"{line.what}, {line.unit}", f"{line.planned:.1f}", f"{line.measured:.1f}", f"{100 * line.miss:+.0f}%"))
         for line in lines

@@ -8,7 +8,7 @@ import numpy as np
 
 from millstream.profiler.anatomy import Anatomy
 from millstream.profiler.kinds import DEVICE_KINDS, Kind
-from millstream.profiler.ranks import Group
+from millstream.profiler.ranks import TracedGroup
 
 FEW_KERNELS = 2.0
 """Under one launch of a graph: a graph holds more, or it would not be one."""
@@ -47,7 +47,7 @@ def reasons_for_distrust(rank: Anatomy) -> Iterator[str]:
         yield f"the profiler itself took {100 * own:.0f}% of the time; capture less"
 
 
-def doubts(group: Group) -> Iterator[str]:
+def doubts(group: TracedGroup) -> Iterator[str]:
     """Reasons to believe a little less."""
     for rank in group.ranks:
         trace = rank.trace

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from millstream.profiler.findings import UNEXPLAINED, Finding
-from millstream.profiler.ranks import Group
+from millstream.profiler.ranks import TracedGroup
 from millstream.profiler.roofline import Roofline
 
 
-def work_finding(group: Group, roofs: Sequence[Roofline]) -> Finding:
+def work_finding(group: TracedGroup, roofs: Sequence[Roofline]) -> Finding:
     """The device works: what holds the work up."""
     mesh = group.mesh
     work = fmean(rank.shares["work"] for rank in mesh)

@@ -1,1 +1,1 @@
-"""Server side: encoding and video files for now."""
+"""HTTP, WebSocket and WebRTC for many clients; the page is in web/."""

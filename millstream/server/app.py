@@ -14,15 +14,16 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Mount, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
-from millstream.server import dialects, health, openapi, rest, webrtc
-from millstream.server.auth import Access, Gate
-from millstream.server.budgets import ClientRates, Clients
-from millstream.server.endpoints import Desk, Endpoint
+from millstream.server import dialects, health
+from millstream.server.access.auth import Access, Gate
+from millstream.server.access.budgets import ClientRates, Clients
+from millstream.server.access.limits import ClientLimits
 from millstream.server.headers import SafeHeaders
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits
-from millstream.server.native import stream
-from millstream.server.peers import IceServer, Peers
+from millstream.server.protocol import openapi, rest, webrtc
+from millstream.server.protocol.endpoints import Endpoint, ServerState
+from millstream.server.protocol.native import stream
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.transport.peers import IceServer, Peers
 
 WEB = Path(__file__).parent / "web"
 
@@ -38,7 +39,7 @@ class AppConfig:
     """For WebRTC clients that cannot reach this machine directly."""
 
 
-def create_app(make_hub: Callable[[], Hub], config: AppConfig) -> Starlette:
+def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlette:
     """`make_hub` is called on the event loop; the application closes what it made."""
 
     clients = Clients(config.rates)
@@ -47,7 +48,7 @@ def create_app(make_hub: Callable[[], Hub], config: AppConfig) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         hub = make_hub()
         peers = Peers(config.ice_servers)
-        app.state.desk = Desk(hub=hub, peers=peers, limits=config.limits, clients=clients)
+        app.state.server = ServerState(hub=hub, peers=peers, limits=config.limits, clients=clients)
         hub.start()
         try:
             yield
@@ -61,7 +62,7 @@ def create_app(make_hub: Callable[[], Hub], config: AppConfig) -> Starlette:
 def _routes() -> list[BaseRoute]:
     endpoints = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *dialects.endpoints(), *health.ENDPOINTS]
 
-    async def describe(desk: Desk, words: Mapping[str, str], body: None) -> dict[str, Any]:
+    async def describe(server: ServerState, words: Mapping[str, str], body: None) -> dict[str, Any]:
         return description
 
     endpoints.append(Endpoint(method="GET", path="/openapi.json", does=describe, says="This description."))

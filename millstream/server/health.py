@@ -6,29 +6,31 @@ from collections.abc import Mapping
 
 from starlette.responses import PlainTextResponse, Response
 
-from millstream.server.endpoints import Desk, Endpoint
-from millstream.server.metrics import CONTENT_TYPE
+from millstream.server.protocol.endpoints import Endpoint, ServerState
+from millstream.server.sessions.metrics import CONTENT_TYPE
 
 OPEN_PATHS = ("/healthz", "/readyz")
 """That need no key."""
 TEXT = "text/plain"
 
 
-async def measure(desk: Desk, words: Mapping[str, str], body: None) -> Response:
-    hub, stations = desk.hub, desk.hub.stations.values()
-    outboxes = [viewer.outbox for station in stations for viewer in station.viewers]
-    text = hub.metrics.text(hub.service.metrics(), outboxes, backlog=sum(station.backlog for station in stations))
+async def measure(server: ServerState, words: Mapping[str, str], body: None) -> Response:
+    hub, live_sessions = server.hub, server.hub.live_sessions.values()
+    outboxes = [viewer.outbox for live_session in live_sessions for viewer in live_session.viewers]
+    text = hub.metrics.text(
+        hub.service.metrics(), outboxes, backlog=sum(live_session.backlog for live_session in live_sessions)
+    )
     return Response(text, media_type=CONTENT_TYPE)
 
 
-async def health(desk: Desk, words: Mapping[str, str], body: None) -> Response:
-    if desk.hub.service.failure is not None:
+async def health(server: ServerState, words: Mapping[str, str], body: None) -> Response:
+    if server.hub.service.failure is not None:
         return PlainTextResponse("the engine has failed", status_code=503)
     return PlainTextResponse("ok")
 
 
-async def readiness(desk: Desk, words: Mapping[str, str], body: None) -> Response:
-    trouble = desk.hub.service.trouble
+async def readiness(server: ServerState, words: Mapping[str, str], body: None) -> Response:
+    trouble = server.hub.service.trouble
     return PlainTextResponse(f"not ready: {trouble}" if trouble else "ready", status_code=503 if trouble else 200)
 
 

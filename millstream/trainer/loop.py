@@ -26,7 +26,7 @@ LOG_EVERY = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LossTurn:
     """One module and the loss it follows. Most methods have one; adversarial ones have a critic's besides."""
 
     name: str
@@ -45,7 +45,7 @@ class Method(Protocol):
     """How a stage learns. The first turn's module is what the stage is for: it is the one that is averaged."""
 
     @property
-    def turns(self) -> tuple[Turn, ...]: ...
+    def turns(self) -> tuple[LossTurn, ...]: ...
 
 
 class Diverged(MillstreamError):

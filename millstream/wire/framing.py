@@ -84,7 +84,7 @@ class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
-class Header(NamedTuple):
+class FrameHeader(NamedTuple):
     kind: int
     meta_bytes: int
     num_tensors: int
@@ -120,7 +120,7 @@ def pack(message: Message, tensors: Mapping[str, Tensor]) -> Frame:
     return Frame(_header(_NUMBERS[type(message)], meta, len(entries), payload), meta, tuple(contiguous.values()))
 
 
-def read_header(data: bytes) -> Header:
+def read_header(data: bytes) -> FrameHeader:
     """Refuses anything that is not a header of this version and within the limits."""
     if len(data) != HEADER_BYTES:
         raise WireError(f"a header has {HEADER_BYTES} bytes, got {len(data)}")
@@ -135,10 +135,10 @@ def read_header(data: bytes) -> Header:
         raise WireError(f"message kind {kind} is not known here; known: {', '.join(map(str, _KINDS))}")
     if meta_bytes > MAX_META_BYTES or num_tensors > MAX_TENSORS or payload_bytes > MAX_PAYLOAD_BYTES:
         raise WireError(f"a message of {meta_bytes} and {payload_bytes} bytes in {num_tensors} tensors is past the limits")
-    return Header(kind, meta_bytes, num_tensors, payload_bytes, checksum)
+    return FrameHeader(kind, meta_bytes, num_tensors, payload_bytes, checksum)
 
 
-def read_meta(header: Header, data: bytes) -> tuple[Message, tuple[TensorEntry, ...]]:
+def read_meta(header: FrameHeader, data: bytes) -> tuple[Message, tuple[TensorEntry, ...]]:
     """The message and the manifest, if they are what the header announced."""
     if len(data) != header.meta_bytes or zlib.crc32(data) != header.checksum:
         raise WireError("metadata was damaged on its way")

@@ -29,7 +29,7 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ReceivedTensor:
     x: Tensor
 
     def wait(self) -> Tensor:
@@ -50,7 +50,7 @@ class Line:
         self._outgoing.put(leaving)
         return leaving
 
-    def receive(self, x: Tensor, *, source: int, what: str) -> Arrived:
+    def receive(self, x: Tensor, *, source: int, what: str) -> ReceivedTensor:
         """Waits until `x` is full."""
         view = x.numpy().data
         while view:
@@ -58,7 +58,7 @@ class Line:
             if count == 0:
                 raise ConnectionResetError("the other end is gone")
             view = view[count:]
-        return Arrived(x)
+        return ReceivedTensor(x)
 
     def hang_up(self) -> None:
         """Whoever waits on the line, on either side, is told that it is over."""

@@ -27,16 +27,16 @@ from millstream.wire.framing import (
 )
 
 
-class Waiting(Protocol):
+class ComingTensor(Protocol):
     def wait(self) -> Tensor: ...
 
 
 class Channel(Protocol):
     """Point to point between ranks, each numbered as in the world."""
 
-    def send(self, x: Tensor, *, to: int, what: str) -> Waiting: ...
+    def send(self, x: Tensor, *, to: int, what: str) -> ComingTensor: ...
 
-    def receive(self, x: Tensor, *, source: int, what: str) -> Waiting: ...
+    def receive(self, x: Tensor, *, source: int, what: str) -> ComingTensor: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class Wire:
         self._channel, self._peer = channel, peer
         self._buffers = Buffers(pinned=torch.cuda.is_available())
 
-    def begin(self, frame: Frame) -> list[Waiting]:
+    def begin(self, frame: Frame) -> list[ComingTensor]:
         """Everything that can be refused has been by now. What is sent must not change before each part has been waited for."""
         parts = [(_as_tensor(frame.header), "header"), (_as_tensor(frame.meta), "metadata")]
         parts += [(as_bytes(tensor.cpu()), "tensor") for tensor in frame.tensors if tensor.numel()]

@@ -15,41 +15,42 @@ import torch
 from millstream.core.speed import Speed
 from millstream.core.topology import Topology
 from millstream.models.weights.fill import Keep
-from millstream.runtime import mesh, rank
-from millstream.runtime.board import Meeting
-from millstream.runtime.mesh_config import MeshConfig
-from millstream.runtime.standing import Standing
+from millstream.mesh import worker as mesh
+from millstream.mesh import rank
+from millstream.mesh.rendezvous import MeetingPoint
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.rank_check import RankCheck
 from millstream.wire.parcel import Delivery, Parcel
 
 GUILTY = 2
 """The worker that is different, where only one is."""
 
 
-def other_topology(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def other_topology(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     other = replace(config, topology=Topology.parse("front+sp2"))
     rank.run_rank(other if number == GUILTY else config, number, meeting)
 
 
-def other_dtype(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def other_dtype(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     rank.run_rank(replace(config, dtype="bfloat16") if number == GUILTY else config, number, meeting)
 
 
-def compiles_alone(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def compiles_alone(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     rank.run_rank(replace(config, compile_backend="eager") if number == GUILTY else config, number, meeting)
 
 
-def carries_commits_alone(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def carries_commits_alone(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     other = replace(config, speed=Speed(paired_commits=True))
     rank.run_rank(other if number == GUILTY else config, number, meeting)
 
 
-def other_attention(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def other_attention(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     if number == GUILTY:
         torch.backends.cuda.enable_flash_sdp(False)
     rank.run_rank(config, number, meeting)
 
 
-def other_weights(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def other_weights(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     if number == GUILTY:
         load = rank.load_dit
 
@@ -65,11 +66,11 @@ def other_weights(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(config, number, meeting)
 
 
-def started_twice(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def started_twice(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     rank.run_rank(config, 1, meeting)
 
 
-def out_of_memory(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def out_of_memory(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     def load_none(*args: Any, **options: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
 
@@ -78,7 +79,7 @@ def out_of_memory(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(config, number, meeting)
 
 
-def debug_collective(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def debug_collective(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     """One rank sums something for somebody to look at."""
 
     def look_first(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> None:
@@ -91,7 +92,7 @@ def debug_collective(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(config, number, meeting)
 
 
-def broadcast_in_a_block(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def broadcast_in_a_block(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     split = rank.connect
 
     def connect(dit: Any, topology: Topology, groups: Any, **options: Any) -> Any:
@@ -105,7 +106,7 @@ def broadcast_in_a_block(config: MeshConfig, number: int, meeting: Meeting) -> N
     rank.run_rank(config, number, meeting)
 
 
-def sum_on_the_world(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def sum_on_the_world(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     join = rank.join_groups
 
     def join_and_sum(*args: Any, **options: Any) -> Any:
@@ -117,7 +118,7 @@ def sum_on_the_world(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(config, number, meeting)
 
 
-def perturbed_input(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def perturbed_input(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     unpack = mesh.unpack_parcels
 
     def perturb(*args: Any) -> list[Parcel]:
@@ -130,7 +131,7 @@ def perturbed_input(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(config, number, meeting)
 
 
-def rotting_weights(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def rotting_weights(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     """A share that changes after it was loaded."""
 
     def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
@@ -143,7 +144,7 @@ def rotting_weights(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(config, number, meeting)
 
 
-def hangs(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def hangs(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     """One rank that never comes to chunk 1 of a session."""
 
     def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
@@ -156,7 +157,7 @@ def hangs(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(config, number, meeting)
 
 
-def falls_over(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def falls_over(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     """A mesh that one session's chunks are too much for."""
 
     def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
@@ -169,7 +170,7 @@ def falls_over(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(config, number, meeting)
 
 
-def hides_a_collective(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def hides_a_collective(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     """Every rank sums where the compiler does not look."""
     split = rank.connect
 
@@ -183,7 +184,7 @@ def hides_a_collective(config: MeshConfig, number: int, meeting: Meeting) -> Non
     rank.run_rank(config, number, meeting)
 
 
-def breaks_its_graph(config: MeshConfig, number: int, meeting: Meeting) -> None:
+def breaks_its_graph(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     """One rank stops for somebody to look."""
     split = rank.connect
 
@@ -197,7 +198,7 @@ def breaks_its_graph(config: MeshConfig, number: int, meeting: Meeting) -> None:
     rank.run_rank(config, number, meeting)
 
 
-def dies_while_starting(config: MeshConfig, number: int, meeting: Meeting, *, point: str, who: int, deaths: Path) -> None:
+def dies_while_starting(config: MeshConfig, number: int, meeting: MeetingPoint, *, point: str, who: int, deaths: Path) -> None:
     """One rank that is killed, or stopped, at a point of its start, as often as there are files in `deaths`."""
 
     def die_here(honest: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +214,7 @@ def dies_while_starting(config: MeshConfig, number: int, meeting: Meeting, *, po
         elif point == "stands still":
             _die_once(deaths, signal.SIGSTOP)
         elif point == "checks":
-            Standing.check = die_here(Standing.check)
+            RankCheck.check = die_here(RankCheck.check)
         else:
             named = {"reads weights": "load_dit", "joins": "join_groups", "makes groups": "create_groups", "calls": "call"}[point]
             setattr(rank, named, die_here(getattr(rank, named)))
@@ -226,7 +227,7 @@ def _die_once(deaths: Path, sent: signal.Signals = signal.SIGKILL) -> None:
         os.kill(os.getpid(), sent)
 
 
-def waits_while_starting(config: MeshConfig, number: int, meeting: Meeting, *, gate: Path) -> None:
+def waits_while_starting(config: MeshConfig, number: int, meeting: MeetingPoint, *, gate: Path) -> None:
     """One rank that does not begin while a file is there."""
     while number == GUILTY and gate.exists():
         time.sleep(0.02)

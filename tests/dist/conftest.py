@@ -7,7 +7,7 @@ from multiprocessing.forkserver import ensure_running
 
 import pytest
 
-from millstream.runtime.crew import PRELOADED
+from millstream.mesh.processes import PRELOADED
 
 SLOW = ["pytest", "hypothesis", "tests.unit.models_for_tests", "transformers.models.umt5.modeling_umt5"]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.topology import Topology
-from millstream.runtime.crew import Run
-from millstream.runtime.engine import Engine
-from millstream.runtime.launch import LaunchedMesh, launcher
-from millstream.runtime.mesh_config import MeshLimits
-from millstream.runtime.rank import run_rank
-from millstream.runtime.recovery import MeshTransport
+from millstream.mesh.processes import Run
+from millstream.engine.engine import Engine
+from millstream.mesh.launch import LaunchedMesh, launcher
+from millstream.mesh.config import MeshLimits
+from millstream.mesh.rank import run_rank
+from millstream.mesh.recovery import MeshTransport
 
 MODEL: dict[str, Any] = dict(weights="random:3", device="cpu", dtype="float32")
 SMALL: dict[str, Any] = dict(height=32, width=48, window=6)
@@ -49,9 +49,9 @@ def mesh_of(engine: Engine) -> LaunchedMesh:
 
 
 def pids_of(engine: Engine) -> set[int]:
-    crew = mesh_of(engine).crew
-    assert crew is not None
-    return set(crew.pids.values())
+    rank_processes = mesh_of(engine).rank_processes
+    assert rank_processes is not None
+    return set(rank_processes.pids.values())
 
 
 def alive(pids: Sequence[int]) -> list[int]:

@@ -16,9 +16,9 @@ from millstream.core.topology import FRONT, Topology
 from millstream.models.dit import CausalDiT
 from millstream.parallel.apply import parallelise
 from millstream.parallel.groups import Groups, create_groups
-from millstream.runtime.engine import Engine
-from millstream.runtime.generator import Commits
-from millstream.runtime.session import Session
+from millstream.engine.engine import Engine
+from millstream.generation.generator import Commits
+from millstream.session.session import Session
 from tests.unit.models_for_tests import relative_error
 from tests.unit.rounds import make_together
 

@@ -18,13 +18,13 @@ from torch import Tensor
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import EnvelopeRefused
 from millstream.core.topology import Topology
-from millstream.runtime.depths import ONE_AT_A_TIME
-from millstream.runtime.engine import Engine
-from millstream.runtime.journal import Journal, JournalWriter, read_journal
-from millstream.runtime.session import Session
+from millstream.engine.depths import ONE_AT_A_TIME
+from millstream.engine.engine import Engine
+from millstream.session.journal import Journal, JournalWriter, read_journal
+from millstream.session.session import Session
 from millstream.wire.framing import Frame
 from millstream.wire.parcel import Parcel
-from millstream.wire.process import Waiting, Wire
+from millstream.wire.process import ComingTensor, Wire
 from tests.dist import broken
 from tests.dist.fronts import front
 from tests.dist.meshes import LIMITS, MODEL, SMALL, alive, mesh_engine, mesh_of, pids_of, seconds_until_gone
@@ -36,9 +36,9 @@ ROOMY = SMALL | {"window": 24}
 
 
 def kill(engine: Engine, rank: int) -> None:
-    crew = mesh_of(engine).crew
-    assert crew is not None
-    os.kill(crew.pids[rank], signal.SIGKILL)
+    rank_processes = mesh_of(engine).rank_processes
+    assert rank_processes is not None
+    os.kill(rank_processes.pids[rank], signal.SIGKILL)
 
 
 def newest(session: Session) -> Tensor:
@@ -199,7 +199,7 @@ def test_a_message_that_was_damaged_on_its_way_ends_the_mesh_and_not_the_stream(
 ) -> None:
     begin, damaged = Wire.begin, []
 
-    def damage_once(self: Wire, frame: Frame) -> list[Waiting]:
+    def damage_once(self: Wire, frame: Frame) -> list[ComingTensor]:
         if not damaged and frame.tensors:
             damaged.append(part)
             raw = bytearray(getattr(frame, part))
@@ -218,9 +218,9 @@ def test_a_message_that_was_damaged_on_its_way_ends_the_mesh_and_not_the_stream(
 def test_a_rank_that_stands_still_is_noticed_within_the_window() -> None:
     with mesh_engine() as engine, engine.session("sea", seed=1, **ROOMY) as session:
         latents_of(session, 2)
-        crew = mesh_of(engine).crew
-        assert crew is not None
-        os.kill(crew.pids[WORKER], signal.SIGSTOP)
+        rank_processes = mesh_of(engine).rank_processes
+        assert rank_processes is not None
+        os.kill(rank_processes.pids[WORKER], signal.SIGSTOP)
         begun = time.monotonic()
         assert [chunk.index for chunk in session.stream(2)] == [2, 3]
         assert time.monotonic() - begun < LIMITS.window_s + 4

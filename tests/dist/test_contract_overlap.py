@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.commands.bench_overlap import Measured, OverlapRequest, Setting, measure, settings
+from millstream.commands.bench.overlap import Measured, OverlapRequest, OverlapSetting, measure, settings
 from millstream.core.overlap import GATE, LEFT_OUT
-from millstream.runtime.depths import Depths
+from millstream.engine.depths import Depths
 
 QUICK = OverlapRequest(stage0_ms=600, stage1_ms=800, scale=0.02, chunks=LEFT_OUT + 6)
 CLEAR = OverlapRequest(stage0_ms=600, stage1_ms=800, scale=0.1, chunks=LEFT_OUT + 8)
-SERIALISED = Setting(depths=Depths(d_in=1, d_out=1, send_first=False))
-ANCHORED = tuple(Setting(anchor="decoded", depths=Depths(send_first=first)) for first in (False, True))
+SERIALISED = OverlapSetting(depths=Depths(d_in=1, d_out=1, send_first=False))
+ANCHORED = tuple(OverlapSetting(anchor="decoded", depths=Depths(send_first=first)) for first in (False, True))
 
 
 def test_o_01_every_depth_of_the_queues_reports_its_overlap_memory_and_latency() -> None:
@@ -33,21 +33,21 @@ def test_o_01_every_depth_of_the_queues_reports_its_overlap_memory_and_latency()
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[Setting, Measured]:
-    chosen = [Setting(), SERIALISED, *ANCHORED]
+def runs() -> dict[OverlapSetting, Measured]:
+    chosen = [OverlapSetting(), SERIALISED, *ANCHORED]
     return dict(zip(chosen, measure(CLEAR, chosen), strict=True))
 
 
-def test_o_02_the_signature_tells_a_healthy_run_from_a_serialised_one(runs: dict[Setting, Measured]) -> None:
-    healthy, serialised = runs[Setting()].overlap, runs[SERIALISED].overlap
+def test_o_02_the_signature_tells_a_healthy_run_from_a_serialised_one(runs: dict[OverlapSetting, Measured]) -> None:
+    healthy, serialised = runs[OverlapSetting()].overlap, runs[SERIALISED].overlap
     assert (healthy.signature, serialised.signature) == ("mesh-bound", "serialised")
     assert healthy.score >= GATE > serialised.score
     assert serialised.idle_ms >= CLEAR.front_ms, "the mesh idles while the front decodes"
     assert healthy.period_ms < serialised.period_ms
 
 
-def test_o_03_a_decoded_anchor_costs_the_overlap_unless_it_is_decoded_first(runs: dict[Setting, Measured]) -> None:
-    free = runs[Setting()].overlap
+def test_o_03_a_decoded_anchor_costs_the_overlap_unless_it_is_decoded_first(runs: dict[OverlapSetting, Measured]) -> None:
+    free = runs[OverlapSetting()].overlap
     whole, first = (runs[setting].overlap for setting in ANCHORED)
     assert whole.score < GATE, "the whole chunk is decoded before the next one leaves"
     assert whole.period_ms >= CLEAR.front_ms + CLEAR.mesh_ms

@@ -11,8 +11,8 @@ import pytest
 from millstream.core.errors import ConfigError, MeshError
 from millstream.core.speed import Speed
 from millstream.core.topology import Topology
-from millstream.runtime.crew import Run
-from millstream.runtime.engine import Engine
+from millstream.mesh.processes import Run
+from millstream.engine.engine import Engine
 from tests.dist import broken
 from tests.dist.meshes import LIMITS, MODEL, mesh_engine
 

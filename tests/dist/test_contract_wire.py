@@ -15,8 +15,8 @@ import torch
 
 from millstream.core.controls import Cut, SetPrompt
 from millstream.core.errors import EnvelopeRefused, MeshError, WireError
-from millstream.runtime.engine import Engine
-from millstream.runtime.session import Session
+from millstream.engine.engine import Engine
+from millstream.session.session import Session
 from millstream.wire.parcel import Delivery, Parcel
 from tests.dist.meshes import SMALL, mesh_engine, mesh_of
 from tests.dist.streams import BlankVAE, stays_with_local, steered, together

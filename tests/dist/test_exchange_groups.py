@@ -12,23 +12,23 @@ from millstream.core.controls import SetPrompt
 from millstream.core.errors import ConfigError
 from millstream.core.topology import Topology
 from millstream.parallel.mesh_dit import MeshDiT
-from millstream.runtime.board import Meeting
-from millstream.runtime.engine import Engine
-from millstream.runtime.generator import Generator
-from millstream.runtime.launch import launcher
-from millstream.runtime.mesh_config import MeshConfig
-from millstream.runtime.rank import run_rank
-from millstream.runtime.replay import differences
-from millstream.runtime.stopwatch import Stopwatch
+from millstream.mesh.rendezvous import MeetingPoint
+from millstream.engine.engine import Engine
+from millstream.generation.generator import Generator
+from millstream.mesh.launch import launcher
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.rank import run_rank
+from millstream.engine.replay import differences
+from millstream.generation.stopwatch import Stopwatch
 from tests.dist.meshes import LIMITS, MODEL, SMALL
 from tests.dist.streams import newest
 from tests.unit.models_for_tests import relative_error
-from tests.unit.test_cli import millstream
+from tests.unit.cli.test_cli import millstream
 
 FOUR_HEADS = "wan-mini"
 
 
-def run_checked(config: MeshConfig, rank: int, meeting: Meeting) -> None:
+def run_checked(config: MeshConfig, rank: int, meeting: MeetingPoint) -> None:
     run_rank(config, rank, meeting, make_generator=two_groups_each)
 
 

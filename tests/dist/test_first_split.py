@@ -10,13 +10,13 @@ from torch import Tensor
 from millstream.core.topology import Topology
 from millstream.models.dit import Block
 from millstream.parallel.layers import StagedDiT
-from millstream.runtime.board import Meeting
-from millstream.runtime.engine import Engine
-from millstream.runtime.generator import Generator
-from millstream.runtime.launch import launcher
-from millstream.runtime.mesh_config import MeshConfig
-from millstream.runtime.rank import run_rank
-from millstream.runtime.stopwatch import Stopwatch
+from millstream.mesh.rendezvous import MeetingPoint
+from millstream.engine.engine import Engine
+from millstream.generation.generator import Generator
+from millstream.mesh.launch import launcher
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.rank import run_rank
+from millstream.generation.stopwatch import Stopwatch
 from tests.dist.meshes import LIMITS, MODEL, SMALL
 from tests.dist.streams import newest
 from tests.unit.models_for_tests import relative_error
@@ -24,7 +24,7 @@ from tests.unit.models_for_tests import relative_error
 SIX_LAYERS, SLOW = "wan-mini", 2
 
 
-def run_with_a_slow_rank(config: MeshConfig, rank: int, meeting: Meeting) -> None:
+def run_with_a_slow_rank(config: MeshConfig, rank: int, meeting: MeetingPoint) -> None:
     if rank == SLOW:
         forward = Block.forward
 

@@ -11,7 +11,7 @@ from millstream.core.presets import MODELS
 from millstream.core.topology import FRONT, Topology
 from millstream.models.sampler import Call
 from millstream.parallel.apply import parallelise
-from millstream.parallel.collectives import Pending
+from millstream.parallel.collectives import PendingCollective
 from millstream.parallel.groups import create_groups
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows
 from tests.dist.ranks import run_ranks
@@ -72,7 +72,7 @@ def three_alone(chunks: int) -> torch.Tensor:
 class Noted:
     """A call under way that notes when it is waited for."""
 
-    def __init__(self, pending: Pending, notes: list[str]) -> None:
+    def __init__(self, pending: PendingCollective, notes: list[str]) -> None:
         self._pending, self._notes = pending, notes
 
     def wait(self) -> torch.Tensor:

@@ -16,15 +16,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from millstream.cli import app
+from millstream.cli.main import app
 from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.topology import Topology
-from millstream.runtime.board import Board, Meeting
-from millstream.runtime.journal import read_journal
-from millstream.runtime.launch import Placement, placement
-from millstream.runtime.mesh_config import MeshConfig, MeshLimits
-from millstream.runtime.rank import GLOO, NCCL, rank_device
-from millstream.runtime.startup import differences, facts_of
+from millstream.mesh.rendezvous import Rendezvous, MeetingPoint
+from millstream.session.journal import read_journal
+from millstream.mesh.launch import Placement, placement
+from millstream.mesh.config import MeshConfig, MeshLimits
+from millstream.mesh.rank import GLOO, NCCL, rank_device
+from millstream.mesh.startup import differences, facts_of
 from tests.dist.meshes import mesh_engine
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -115,20 +115,20 @@ def test_a_port_that_is_taken_and_a_peer_that_does_not_answer_are_said_in_one_li
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(MeshError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
-            Board.host(port=port)
+            Rendezvous.host(port=port)
     with pytest.raises(MeshError, match=r"nobody answers at 127.0.0.1:9 within 1 s; is the front running and reachable"):
-        Board.join(Meeting(host="127.0.0.1", port=9), timeout_s=1.0)
+        Rendezvous.join(MeetingPoint(host="127.0.0.1", port=9), timeout_s=1.0)
 
 
 def test_a_rank_that_does_not_come_is_named_after_the_timeout() -> None:
-    board = Board.host()
-    board.post("start/0", {})
+    rendezvous = Rendezvous.host()
+    rendezvous.post("start/0", {})
     with pytest.raises(MeshError, match=r"rank 1, 2 did not come within 0.2 s"):
-        board.collect("start", range(3), timeout_s=0.2)
-    board.fail(2, "no weights")
-    board.fail(2, "a later word")
+        rendezvous.collect("start", range(3), timeout_s=0.2)
+    rendezvous.fail(2, "no weights")
+    rendezvous.fail(2, "a later word")
     with pytest.raises(MeshError, match="rank 2: no weights"):
-        board.collect("start", range(3), timeout_s=5.0)
+        rendezvous.collect("start", range(3), timeout_s=5.0)
 
 
 def test_mismatched_versions_and_weights_are_differences() -> None:

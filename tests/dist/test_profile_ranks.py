@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from millstream.cli import app
+from millstream.cli.main import app
 from millstream.profiler.reading import read
 
 

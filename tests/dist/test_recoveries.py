@@ -18,26 +18,26 @@ import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import MeshGivenUp
-from millstream.runtime import recovery
-from millstream.runtime.admission import AdmissionConfig
-from millstream.runtime.engine import Engine
-from millstream.runtime.notices import MESH_GIVEN_UP, Ended, Pictured
-from millstream.runtime.recovery import MeshTransport
-from millstream.runtime.seats import OpenRequest, geometry
-from millstream.runtime.service import Service
+from millstream.mesh import recovery
+from millstream.serving.admission import AdmissionConfig
+from millstream.engine.engine import Engine
+from millstream.serving.notices import MESH_GIVEN_UP, Ended, Pictured
+from millstream.mesh.recovery import MeshTransport
+from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.serving.service import Service
 from tests.dist import broken
 from tests.dist.meshes import LIMITS, SMALL, mesh_engine, mesh_of, seconds_until_gone
-from tests.unit.test_service import Owner
+from tests.unit.serving.test_service import Owner
 
 LEADER, WORKER = 1, 2
 PATIENCE_S = 30.0
 
 
 def kill(engine: Engine, *ranks: int, sent: signal.Signals = signal.SIGKILL) -> None:
-    crew = mesh_of(engine).crew
-    assert crew is not None
+    rank_processes = mesh_of(engine).rank_processes
+    assert rank_processes is not None
     for rank in ranks:
-        os.kill(crew.pids[rank], sent)
+        os.kill(rank_processes.pids[rank], sent)
 
 
 def transport_of(engine: Engine) -> MeshTransport:
@@ -55,7 +55,7 @@ def until(holds: Any, what: str) -> None:
 @contextmanager
 def serving(engine: Engine) -> Iterator[Service]:
     service = Service(engine, admission=AdmissionConfig(memory_bytes=10), session_bytes=lambda config: 1)
-    service.places.admission.times.add(geometry(engine.spec, engine.stream_config(**SMALL)), 1e-6)  # all may come in
+    service.table.admission.times.add(geometry(engine.spec, engine.stream_config(**SMALL)), 1e-6)  # all may come in
     service.start()
     assert service.ready.wait(PATIENCE_S)
     try:
@@ -212,7 +212,7 @@ def test_sessions_that_are_opened_while_the_mesh_is_brought_back_go_on_with_the_
 
 def test_a_rank_that_is_killed_while_the_server_warms_up_costs_a_stall() -> None:
     with mesh_engine() as engine:
-        pids = sorted(mesh_of(engine).crew.pids.values())  # type: ignore[union-attr]
+        pids = sorted(mesh_of(engine).rank_processes.pids.values())  # type: ignore[union-attr]
         service = Service(engine, admission=AdmissionConfig(memory_bytes=10), session_bytes=lambda config: 1)
         service.start(warm_up=[engine.stream_config(**SMALL)])
         kill(engine, LEADER)

@@ -19,7 +19,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import expect
 
-from millstream.runtime.engine import Engine
+from millstream.engine.engine import Engine
 from tests.dist.meshes import MODEL, ranks_of, seconds_until_gone
 from tests.server import browser as screen
 from tests.server.serve_process import wait_until_ready

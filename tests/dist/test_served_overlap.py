@@ -22,17 +22,17 @@ from torch import Tensor
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt
-from millstream.runtime.admission_types import AdmissionConfig
-from millstream.runtime.engine import Engine
-from millstream.runtime.notices import Ended, Notice, Pictured
-from millstream.runtime.paced import PacedVAE, run_paced_rank
-from millstream.runtime.recovery import MeshTransport
-from millstream.runtime.seats import OpenRequest, geometry
-from millstream.runtime.service import Service
-from millstream.runtime.ports import Transport
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.engine.engine import Engine
+from millstream.serving.notices import Ended, Notice, Pictured
+from millstream.mesh.paced import PacedVAE, run_paced_rank
+from millstream.mesh.recovery import MeshTransport
+from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.serving.service import Service
+from millstream.session.ports import Transport
 from millstream.wire.parcel import Delivery, Parcel
 from tests.dist.meshes import SMALL, mesh_engine, pids_of
-from tests.unit.test_service import Owner
+from tests.unit.serving.test_service import Owner
 
 FRONT_MS, MESH_MS = 100.0, 140.0
 ANCHOR_MS = FRONT_MS / 3 + 10.0
@@ -103,7 +103,7 @@ def stream(engine: Engine, **changes: Any) -> StreamConfig:
 @contextmanager
 def serving(engine: Engine) -> Iterator[Service]:
     service = Service(engine, admission=AdmissionConfig(memory_bytes=10), session_bytes=lambda config: 1)
-    service.places.admission.times.add(geometry(engine.spec, stream(engine)), 1e-6)  # all may come in
+    service.table.admission.times.add(geometry(engine.spec, stream(engine)), 1e-6)  # all may come in
     service.start()
     try:
         yield service
@@ -154,7 +154,7 @@ def test_a_promise_is_made_of_the_longer_stage(engine: Engine) -> None:
         owner = Clock([])
         join(service, owner, "a")
         owner.wait_for(Ended)
-        estimate = service.places.admission.times.estimate(geometry(engine.spec, stream(engine)))
+        estimate = service.table.admission.times.estimate(geometry(engine.spec, stream(engine)))
     assert estimate is not None
     assert MESH_MS <= 1e3 * estimate.seconds < FRONT_MS + MESH_MS
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from millstream.core.controls import SetPrompt
-from millstream.runtime import snapshot
-from millstream.runtime.engine import Engine
-from millstream.runtime.session import Chunk, Session
+from millstream.engine import snapshot
+from millstream.engine.engine import Engine
+from millstream.session.session import Chunk, Session
 from tests.dist.meshes import MODEL, SMALL, mesh_engine
 
 CONTROL = SetPrompt(prompt="storm", mode="blend", chunks=3, id="storm")

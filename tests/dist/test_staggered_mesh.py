@@ -11,20 +11,20 @@ from torch import Tensor
 
 from millstream.core.controls import AnyControl, Cut, SetPrompt, SetSteps
 from millstream.parallel.mesh_dit import MeshDiT
-from millstream.runtime.board import Meeting
-from millstream.runtime.engine import Engine
-from millstream.runtime.generator import Generator
-from millstream.runtime.journal import JournalWriter, read_journal
-from millstream.runtime.mesh_config import MeshConfig
-from millstream.runtime.rank import run_rank
-from millstream.runtime.recovery import MeshTransport
-from millstream.runtime.staggered import MeshBatch, staggered_stream
-from millstream.runtime.stopwatch import Stopwatch
+from millstream.mesh.rendezvous import MeetingPoint
+from millstream.engine.engine import Engine
+from millstream.generation.generator import Generator
+from millstream.session.journal import JournalWriter, read_journal
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.rank import run_rank
+from millstream.mesh.recovery import MeshTransport
+from millstream.engine.staggered import MeshBatch, staggered_stream
+from millstream.generation.stopwatch import Stopwatch
 from tests.dist.meshes import MODEL, mesh_engine
 from tests.dist.streams import newest
 from tests.dist.test_contract_deaths import kill
 from tests.unit.models_for_tests import relative_error
-from tests.unit.test_cli import millstream
+from tests.unit.cli.test_cli import millstream
 
 STREAM = dict(height=32, width=48, window=9, steps=(1000, 750, 500, 250), seed=4)
 STEERED: dict[int, AnyControl] = {
@@ -63,7 +63,7 @@ def test_a_steered_stream_batch_on_a_mesh_makes_the_latents_of_a_local_one(topol
 SLOW_S = 0.05
 
 
-def run_slow_rank(config: MeshConfig, rank: int, meeting: Meeting) -> None:
+def run_slow_rank(config: MeshConfig, rank: int, meeting: MeetingPoint) -> None:
     run_rank(config, rank, meeting, make_generator=with_slow_blocks)
 
 

@@ -12,25 +12,25 @@ from torch.nn import functional as F
 
 from millstream.core.config import DiTConfig, VAEConfig
 from millstream.core.speed import ALL, FP8_GROUPS, Speed
+from millstream.engine.engine import Engine
 from millstream.models.dit import CausalDiT
 from millstream.models.fast import attention as fast_attention
 from millstream.models.fast.apply import quicken
-from millstream.models.fast.words import WordZeroer
+from millstream.models.fast.graph_memsets import MemsetReplacer
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.wan.fast_vae import FastVAE
-from millstream.ops.attention import Share, attend, attend_in_shares
+from millstream.ops.attention import AttentionShare, attend, attend_in_shares
 from millstream.ops.backend import only_twins
-from millstream.ops.conv3 import SLICES, find_convolution
+from millstream.ops.conv3 import PAST, SLICES, TAPS, find_convolution
 from millstream.ops.fp8 import Rows8
 from millstream.ops.noise import gaussian, gaussian_rows
-from millstream.ops.pictures import PAST, TAPS, copy_frames, merge_onto, split_frames, sum_taps, to_pictures
+from millstream.ops.pictures import copy_frames, merge_onto, split_frames, sum_taps, to_pictures
 from millstream.ops.pixels import to_bytes
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
 from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, norm_query
 from millstream.ops.waves import Waves, waves_of
-from millstream.runtime.engine import Engine
 from tests.unit.models_for_tests import dit, relative_error, vae
 
 pytestmark = [
@@ -66,7 +66,7 @@ def test_rows_equal_their_twins(width: int, fp8: bool) -> None:
             restored(add_norm(kept, y, levels[:, 2], weight, bias, eps=1e-6, fp8=fp8, later_D=weight)),
             restored(add_norm(kept, y, None, levels[:, 4], levels[:, 3], eps=1e-6, fp8=fp8)),
             kept.float(),
-            restored(finish_attention([Share(x[None], lse[None])], 40, fp8=fp8)),
+            restored(finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=fp8)),
             norm_query(x, weight, eps=1e-6).float(),
             gelu_rows(y).restored(),
         ]
@@ -98,7 +98,7 @@ def test_attention_in_even_waves_is_as_exact_as_in_one_call(heads: int, queries:
 def test_words_are_zeroed_by_kernels_to_the_same_bits() -> None:
     q, k, v = random(1, 1024, 12, 128), random(1, 2048, 12, 128), random(1, 2048, 12, 128)
     expected, out = attend(q, k, v), torch.empty_like(q)
-    zeroer = WordZeroer.on(torch.device("cuda", 0))
+    zeroer = MemsetReplacer.on(torch.device("cuda", 0))
     if zeroer is None:
         pytest.skip("the driver's Python interface is not installed, or older than 13")
     graph = torch.cuda.CUDAGraph(keep_graph=True)

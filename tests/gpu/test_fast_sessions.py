@@ -13,15 +13,15 @@ import torch
 
 from millstream.core.speed import ALL, Speed
 from millstream.core.topology import LOCAL
+from millstream.engine import snapshot
+from millstream.engine.engine import Engine
+from millstream.engine.replay import replay
+from millstream.engine.speed_choice import automatic_speed
 from millstream.models.fast.recorded import RecordedStack
-from millstream.runtime import snapshot
-from millstream.runtime.admission_types import AdmissionConfig
-from millstream.runtime.engine import Engine
-from millstream.runtime.journal import JournalWriter, read_journal
-from millstream.runtime.replay import replay
-from millstream.runtime.service import Service
-from millstream.runtime.session import Session
-from millstream.runtime.speed_choice import automatic_speed
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.serving.service import Service
+from millstream.session.journal import JournalWriter, read_journal
+from millstream.session.session import Session
 from tests.unit.models_for_tests import relative_error
 
 pytestmark = [

@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from millstream.commands.bench_quality import psnr
+from millstream.commands.bench.quality import psnr
 from millstream.core.speed import ALL, FP8_GROUPS, Speed
+from millstream.engine.engine import Engine
+from millstream.engine.replay import replay
 from millstream.models.fast.apply import quicken
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.ops.backend import only_twins
 from millstream.ops.low_attention import attend_packed
-from millstream.ops.packed import TILE, Packed, PackedQueries, pack_runs
+from millstream.ops.packed import TILE, Packed, PackedQueries
+from millstream.ops.packing import pack_runs
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
-from millstream.runtime.engine import Engine
-from millstream.runtime.journal import JournalWriter, read_journal
-from millstream.runtime.replay import replay
+from millstream.session.journal import JournalWriter, read_journal
 from tests.gpu.test_fast_paths import BF16, DIT, GPU, GRID, chunks, random, ring
 from tests.unit.models_for_tests import dit, relative_error
 

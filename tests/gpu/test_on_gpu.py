@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from millstream.core.presets import MODELS
+from millstream.engine.engine import Engine
 from millstream.models.dit import CausalDiT
 from millstream.models.kv import KVRing, RingShape
 from millstream.ops.noise import gaussian
-from millstream.runtime.engine import Engine
 from tests.unit.models_for_tests import dit, relative_error, vae
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -10,8 +10,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from millstream.core.trace import NOBODY
+from millstream.generation.stopwatch import Stopwatch
 from millstream.profiler.reading import read
-from millstream.runtime.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from millstream.core.controls import Cut, SetPrompt, SetSteps, WeightedPrompt
-from millstream.runtime import snapshot
-from millstream.runtime.admission_types import AdmissionConfig
-from millstream.runtime.engine import Engine
-from millstream.runtime.notices import Ended, Notice, Pictured
-from millstream.runtime.seats import OpenRequest, geometry
-from millstream.runtime.service import Service
-from millstream.runtime.session import Session
+from millstream.engine import snapshot
+from millstream.engine.engine import Engine
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.serving.notices import Ended, Notice, Pictured
+from millstream.serving.service import Service
+from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.session.session import Session
 from tests.unit.rounds import make_together
 
 pytestmark = [
@@ -174,7 +174,7 @@ def test_real_out_of_memory_in_one_session_ends_it_and_leaves_the_other_running(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Admission is told that sessions weigh nothing, and the process is given one GiB more than it uses."""
-    caplog.set_level(logging.CRITICAL, logger="millstream.runtime.service")  # a record that is kept keeps what its trace saw
+    caplog.set_level(logging.CRITICAL, logger="millstream.serving.service")  # a record that is kept keeps what its trace saw
     admission = AdmissionConfig(memory_bytes=100, share=1.0)
     service = Service(engine, admission=admission, session_bytes=lambda config: 1)
     service.start(warm_up=[engine.spec.stream])
@@ -188,7 +188,7 @@ def test_real_out_of_memory_in_one_session_ends_it_and_leaves_the_other_running(
         torch.cuda.empty_cache()  # what earlier tests left reserved would be room too
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + GIB) / total)
         greedy_shape = geometry(engine.spec, engine.stream_config(window=1023))  # 1.5 GiB
-        service.places.admission.times.add(greedy_shape, 1e-3)  # or its attention alone would keep it out
+        service.table.admission.times.add(greedy_shape, 1e-3)  # or its attention alone would keep it out
         open_and_watch(service, engine, "greedy", greedy, window=1023)
         (ended,) = greedy.wait_for(Ended)
         assert isinstance(ended, Ended)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from millstream.runtime.engine import Engine
+from millstream.engine.engine import Engine
 from tests.unit.models_for_tests import SMALL, pictures, tiny_engine
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

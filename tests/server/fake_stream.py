@@ -27,15 +27,16 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+import millstream
 from millstream.core import messages as say
 from millstream.core.controls import Pause, Receipt, Resume, SetPrompt, WeightedPrompt
 from millstream.core.messages import Format
-from millstream.server import messages as words
-from millstream.server.encoding import encoder_for
 from millstream.server.headers import SafeHeaders
-from millstream.server.sockets import listen
+from millstream.server.protocol import messages as words
+from millstream.server.transport.sockets import listen
+from millstream.video.encoding import encoder_for
 
-WEB = Path(words.__file__).parent / "web"
+WEB = Path(millstream.__file__).parent / "server" / "web"
 FPS, FRAMES, SIZE = 16.0, 8, 64
 EXAMPLES = ("a red balloon over green hills", "a yellow boat at sunset", "a comet in outer space")
 GIBBERISH = "blorp"

@@ -14,13 +14,13 @@ from millstream.core.controls import AnyControl, Receipt, Stop
 from millstream.core.errors import ControlError, Overloaded, UnknownSession
 from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
-from millstream.runtime.admission_types import AdmissionMetrics
-from millstream.runtime.chunk import Chunk
-from millstream.runtime.notices import Applied, Ended, Live, Notice, Pictured
-from millstream.runtime.seats import OpenRequest
-from millstream.runtime.service import ServiceMetrics
-from millstream.runtime.turns import SchedulerMetrics, SessionMetrics
-from millstream.server.hub import Hub, HubLimits, ModelCard
+from millstream.server.sessions.hub import HubLimits, ModelCard, SessionHub
+from millstream.serving.admission_types import AdmissionMetrics
+from millstream.serving.notices import Applied, Ended, Live, Notice, Pictured
+from millstream.serving.service import ServiceMetrics
+from millstream.serving.session_entry import OpenRequest
+from millstream.serving.turns import SchedulerMetrics, SessionMetrics
+from millstream.session.chunk import Chunk
 
 TINY = find_model("wan-tiny").stream
 CARD = ModelCard(
@@ -139,8 +139,8 @@ class FakeService:
         return self.sessions[session_id]
 
 
-def fake_hub(service: FakeService | None = None, **limits: float) -> Hub:
-    return Hub(service or FakeService(), CARD, limits=HubLimits(**limits))  # type: ignore[arg-type]
+def fake_hub(service: FakeService | None = None, **limits: float) -> SessionHub:
+    return SessionHub(service or FakeService(), CARD, limits=HubLimits(**limits))  # type: ignore[arg-type]
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.core.controls import WeightedPrompt
-from millstream.server.hub import Hub
-from millstream.server.outbox import Outbox, Picture
-from millstream.server.station import Standing
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import SessionStats
+from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from tests.server.fakes import FakeService, fake_hub
 
 SEA = (WeightedPrompt("sea"),)
 
 
-def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **limits: float) -> None:
+def with_hub(play: Callable[[SessionHub, FakeService], Awaitable[None]], **limits: float) -> None:
     async def main() -> None:
         service = FakeService()
         hub = fake_hub(service, **limits)
@@ -25,7 +25,7 @@ def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **limits: floa
             await asyncio.wait_for(play(hub, service), 30)
         finally:
             await hub.close()
-        assert hub.stations == {}
+        assert hub.live_sessions == {}
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
     before = set(threading.enumerate())
@@ -33,11 +33,11 @@ def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **limits: floa
     assert {thread for thread in set(threading.enumerate()) - before if "millstream" in thread.name} == set()
 
 
-async def pictures(outbox: Outbox, count: int) -> list[Picture]:
+async def pictures(outbox: Outbox, count: int) -> list[EncodedChunk]:
     return [
         item
-        for item in await items(outbox, lambda got: sum(isinstance(i, Picture) for i in got) >= count)
-        if isinstance(item, Picture)
+        for item in await items(outbox, lambda got: sum(isinstance(i, EncodedChunk) for i in got) >= count)
+        if isinstance(item, EncodedChunk)
     ]
 
 
@@ -46,7 +46,7 @@ async def items(outbox: Outbox, enough: Callable[[list[Any]], bool]) -> list[Any
     found: list[Any] = []
     while not enough(found):
         item = await outbox.take()
-        if not isinstance(item, Standing):
+        if not isinstance(item, SessionStats):
             found.append(item)
         if item is None:
             break

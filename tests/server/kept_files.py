@@ -10,10 +10,10 @@ from safetensors import SafetensorError, safe_open
 
 from millstream.core.errors import JournalError
 from millstream.core.files import drafts
-from millstream.runtime.journal import read_journal
-from millstream.runtime.snapshot import read_header
-from millstream.server.keeper import file_name
-from millstream.server.shelf import SUFFIXES
+from millstream.engine.snapshot import read_header
+from millstream.server.sessions.file_store import SUFFIXES
+from millstream.server.sessions.keeper import file_name
+from millstream.session.journal import read_journal
 
 
 def not_whole(data: Path) -> list[str]:

@@ -19,16 +19,16 @@ import uvicorn
 from websockets.sync.client import ClientConnection, connect
 
 from millstream.commands.serve import key_shelves, model_card
-from millstream.runtime.admission_types import AdmissionConfig
-from millstream.runtime.chunk_times import ChunkTimes, Geometry
-from millstream.runtime.engine import Engine
-from millstream.runtime.service import Service
+from millstream.engine.engine import Engine
 from millstream.server.app import AppConfig, create_app
-from millstream.server.archive import Archive
-from millstream.server.hub import Hub, HubLimits
-from millstream.server.peers import Peers
-from millstream.server.shelf import Shelf, ShelfLimits
-from millstream.server.sockets import ImpatientHTTP, ImpatientWebSocket, PoliteServer
+from millstream.server.sessions.archive import Archive
+from millstream.server.sessions.file_store import FileStore, StoreLimits
+from millstream.server.sessions.hub import HubLimits, SessionHub
+from millstream.server.transport.peers import Peers
+from millstream.server.transport.sockets import ImpatientHTTP, ImpatientWebSocket, PoliteServer
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.serving.chunk_times import ChunkTimes, Geometry
+from millstream.serving.service import Service
 
 PATIENCE_S = 30.0
 SESSION_BYTES = 1000
@@ -39,7 +39,7 @@ START = {"type": "start", "version": 1, "prompt": "sea", "fps": 24.0}
 class Serving:
     address: str
     """HOST:PORT"""
-    hub: Hub
+    hub: SessionHub
     peers: Peers
 
     def url(self, path: str = "") -> str:
@@ -70,7 +70,7 @@ class Serving:
     def until_empty(self) -> None:
         """Until no session is left, and nothing of what sessions hold."""
         caches = self.hub.service.engine.generator.caches
-        wait_until(lambda: not (self.hub.stations or caches or len(self.peers)), "all sessions are gone")
+        wait_until(lambda: not (self.hub.live_sessions or caches or len(self.peers)), "all sessions are gone")
 
 
 @dataclass
@@ -150,13 +150,13 @@ def serving(
     engine = Engine(model[0], weights=model[1], device="cpu", dtype="float32")
     admission = AdmissionConfig(memory_bytes=places * SESSION_BYTES, max_waiting=max_waiting, share=1.0)
     service = Service(engine, admission=admission, session_bytes=lambda config: SESSION_BYTES)
-    service.places.admission.times = SteadyTimes()
+    service.table.admission.times = SteadyTimes()
     service.start(warm_up=[engine.spec.stream])
-    archive = None if data is None else Archive(engine, Shelf(data, ShelfLimits(max_files=8)))
+    archive = None if data is None else Archive(engine, FileStore(data, StoreLimits(max_files=8)))
     config = config or AppConfig()
-    shelves = {} if data is None else key_shelves(data, config.access.keyring)
+    stores = {} if data is None else key_shelves(data, config.access.keyring)
     app = create_app(
-        lambda: Hub(service, model_card(engine), archive=archive, shelves=shelves, limits=HubLimits(**limits)), config
+        lambda: SessionHub(service, model_card(engine), archive=archive, stores=stores, limits=HubLimits(**limits)), config
     )
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * 2**10)  # so that a slow reader is felt soon
@@ -172,13 +172,13 @@ def serving(
         log_config=None,
         proxy_headers=False,
     )
-    server = PoliteServer(options, lambda: app.state.desk.hub.farewell())
+    server = PoliteServer(options, lambda: app.state.server.hub.farewell())
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="serving")
     thread.start()
     try:
         wait_until(lambda: server.started and service.ready.is_set(), "the server is ready")
         host, port = listener.getsockname()[:2]
-        yield Serving(f"{host}:{port}", app.state.desk.hub, app.state.desk.peers)
+        yield Serving(f"{host}:{port}", app.state.server.hub, app.state.server.peers)
     finally:
         server.should_exit = True
         thread.join(PATIENCE_S)

@@ -68,7 +68,7 @@ class SmallServer:
     skipped: int | None = None
     """Chunk that is never sent."""
     port: int = 0
-    stations: dict[str, Station] = field(default_factory=dict)
+    live_sessions: dict[str, Station] = field(default_factory=dict)
     opened: int = 0
 
     @property
@@ -77,7 +77,7 @@ class SmallServer:
 
     async def connection(self, socket: ServerConnection) -> None:
         self.opened += 1
-        station: Station | None = None
+        live_session: Station | None = None
         sending: asyncio.Task[None] | None = None
         await say(socket, "hello", version=1, model="small", formats=["raw"], defaults=DEFAULTS, limits={}, examples=["a", "b"])
         try:
@@ -87,76 +87,78 @@ class SmallServer:
                     kind = message["type"]
                 except (ValueError, TypeError, KeyError):
                     kind = ""
-                if kind in ("start", "attach") and station is None:
-                    station = self.enter(message)
-                    if station is None:
+                if kind in ("start", "attach") and live_session is None:
+                    live_session = self.enter(message)
+                    if live_session is None:
                         await say(socket, "error", code="refused", message="all places are taken", control_id="")
                         continue
-                    await say(socket, "live", session=station.name, view="v", format="raw", config={}, paused=False, note="")
-                    station.go_on()
-                    if station.sending is not None:
-                        station.sending.cancel()  # who comes back may be quicker than the news that they had gone
-                    sending = station.sending = asyncio.create_task(self.send(socket, station))
-                elif kind == "control" and station is not None and isinstance(message["control"], dict):
-                    await self.steer(socket, station, message["control"])
-                elif kind == "stop" and station is not None:
+                    await say(
+                        socket, "live", session=live_session.name, view="v", format="raw", config={}, paused=False, note=""
+                    )
+                    live_session.go_on()
+                    if live_session.sending is not None:
+                        live_session.sending.cancel()  # who comes back may be quicker than the news that they had gone
+                    sending = live_session.sending = asyncio.create_task(self.send(socket, live_session))
+                elif kind == "control" and live_session is not None and isinstance(message["control"], dict):
+                    await self.steer(socket, live_session, message["control"])
+                elif kind == "stop" and live_session is not None:
                     await say(socket, "ended", cause="closed", reason="as asked")
-                    del self.stations[station.name]
+                    del self.live_sessions[live_session.name]
                     return
                 else:
                     await say(socket, "error", code="bad_message", message="what?", control_id="")
         finally:
-            if sending is not None and station is not None:
+            if sending is not None and live_session is not None:
                 sending.cancel()
-                if station.sending is sending:
-                    station.stand_still()
+                if live_session.sending is sending:
+                    live_session.stand_still()
 
     def enter(self, message: dict[str, Any]) -> Station | None:
         if message["type"] == "attach":
-            return self.stations[message["session"]]
-        asked = sum(station.fps for station in self.stations.values()) + message["fps"]
-        if len(self.stations) >= self.places or asked > self.capacity_fps:
+            return self.live_sessions[message["session"]]
+        asked = sum(live_session.fps for live_session in self.live_sessions.values()) + message["fps"]
+        if len(self.live_sessions) >= self.places or asked > self.capacity_fps:
             return None
         lead_s = message.get("lead_s") or LEAD * FRAMES / message["fps"]
-        station = Station(name=f"s{self.opened}", fps=message["fps"], lead_s=lead_s)
-        self.stations[station.name] = station
-        return station
+        live_session = Station(name=f"s{self.opened}", fps=message["fps"], lead_s=lead_s)
+        self.live_sessions[live_session.name] = live_session
+        return live_session
 
-    async def steer(self, socket: ServerConnection, station: Station, control: dict[str, Any]) -> None:
-        receipt = {"control_id": control["id"], "chunk_index": station.index}
+    async def steer(self, socket: ServerConnection, live_session: Station, control: dict[str, Any]) -> None:
+        receipt = {"control_id": control["id"], "chunk_index": live_session.index}
         await say(socket, "receipt", state="queued", **receipt)
         if control["type"] == "pause":
-            station.paused = True
-            station.stand_still()
+            live_session.paused = True
+            live_session.stand_still()
             await say(socket, "receipt", state="applied", **receipt)
         elif control["type"] == "resume":
-            station.paused = False
-            station.go_on()
+            live_session.paused = False
+            live_session.go_on()
         elif not self.forgetful:
-            station.receipts.append({**receipt, "state": "applied"})
+            live_session.receipts.append({**receipt, "state": "applied"})
 
-    async def send(self, socket: ServerConnection, station: Station) -> None:
+    async def send(self, socket: ServerConnection, live_session: Station) -> None:
         with suppress(websockets.ConnectionClosed):
             while True:
-                chunk_s = FRAMES / station.fps
-                ahead_s = station.dry_at - time.monotonic()
-                if station.paused or ahead_s + chunk_s > station.lead_s:
+                chunk_s = FRAMES / live_session.fps
+                ahead_s = live_session.dry_at - time.monotonic()
+                if live_session.paused or ahead_s + chunk_s > live_session.lead_s:
                     await asyncio.sleep(0.002)
                     continue
-                await self.make(station)
-                if station.index == self.stall_at:
+                await self.make(live_session)
+                if live_session.index == self.stall_at:
                     await asyncio.sleep(max(0.0, ahead_s) + self.stall_s)
-                if station.index != self.skipped:
-                    await socket.send(picture(station))
-                station.receipts = []
-                station.index += 1
-                station.media_s += chunk_s
-                station.dry_at = max(station.dry_at, time.monotonic()) + chunk_s
+                if live_session.index != self.skipped:
+                    await socket.send(picture(live_session))
+                live_session.receipts = []
+                live_session.index += 1
+                live_session.media_s += chunk_s
+                live_session.dry_at = max(live_session.dry_at, time.monotonic()) + chunk_s
 
-    async def make(self, station: Station) -> None:
+    async def make(self, live_session: Station) -> None:
         begun = time.monotonic()
         await asyncio.sleep(self.make_s)
-        station.total_ms = 1000 * (time.monotonic() - begun)
+        live_session.total_ms = 1000 * (time.monotonic() - begun)
         await asyncio.sleep(self.idle_s)
 
     def page(self, connection: ServerConnection, request: Request) -> Response | None:
@@ -171,22 +173,22 @@ async def say(socket: ServerConnection, kind: str, **fields: Any) -> None:
     await socket.send(json.dumps({"type": kind, **fields}))
 
 
-def picture(station: Station) -> bytes:
+def picture(live_session: Station) -> bytes:
     sizes = [30] * FRAMES
     header = json.dumps(
         {
             "type": "chunk",
-            "index": station.index,
+            "index": live_session.index,
             "epoch": 0,
-            "media_s": station.media_s,
-            "fps": station.fps,
+            "media_s": live_session.media_s,
+            "fps": live_session.fps,
             "frames": FRAMES,
             "format": "raw",
             "sizes": sizes,
             "prompts": [],
             "unknown": [],
-            "receipts": station.receipts,
-            "total_ms": station.total_ms,
+            "receipts": live_session.receipts,
+            "total_ms": live_session.total_ms,
             "phases_ms": {},
             "late_s": 0.0,
             "dropped": 0,

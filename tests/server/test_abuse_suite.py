@@ -28,7 +28,7 @@ from benchmarks.abuses.target import Target
 from millstream.core.errors import ConfigError
 from millstream.load.host import Host
 from millstream.load.run import LoadRequest, put_load
-from millstream.server.tasks import stop_all
+from millstream.server.transport.tasks import stop_all
 from tests.server.attacked import Attacked, attacked_here, quiet_log
 from tests.server.small_server import small_server
 

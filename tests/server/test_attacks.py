@@ -15,8 +15,8 @@ from benchmarks.abuses.scene import Scene, hear
 from benchmarks.abuses.server import MODEL, SHORT, Log
 from benchmarks.abuses.signalling import ENDINGS, bomb, offer
 from millstream.load.host import Host, is_ready
+from millstream.server.access.auth import access_for
 from millstream.server.app import AppConfig
-from millstream.server.auth import access_for
 from tests.server.attacked import STRANGER, Attacked, attacked_here, attacked_process, quiet_log, said
 from tests.server.serve_process import server_process
 

@@ -12,11 +12,11 @@ from starlette.testclient import TestClient
 from websockets.exceptions import InvalidStatus
 
 from millstream.core.errors import ConfigError, Overloaded
+from millstream.server.access.auth import Access, Gate, access_for, is_local
+from millstream.server.access.budgets import ClientRates, Clients
+from millstream.server.access.keys import Keyring
+from millstream.server.access.shares import Quota, client_at
 from millstream.server.app import AppConfig
-from millstream.server.auth import Access, Gate, access_for, is_local
-from millstream.server.budgets import ClientRates, Clients
-from millstream.server.keys import Keyring
-from millstream.server.shares import Quota, client_at
 from tests.server.serving import Serving, serving
 
 KEY = "correct-horse-battery"

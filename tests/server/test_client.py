@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millstream.client import Ask, Chunk, Client, ClientError, connect, connect_async
+from millstream.client import Ask, Client, ClientChunk, ClientError, connect, connect_async
 from millstream.client.chunk import ChunkBuffer
 from millstream.client.reading import Pictures, read
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps
 from millstream.core.messages import ChunkHeader
+from millstream.server.access.auth import access_for
 from millstream.server.app import AppConfig
-from millstream.server.auth import access_for
-from millstream.server.messages import with_header
+from millstream.server.protocol.messages import with_header
 from tests.server.serving import Serving, serving
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def session_of(client: Client) -> str:
     return client.live.session
 
 
-def next_chunk(client: Client) -> Chunk:
+def next_chunk(client: Client) -> ClientChunk:
     chunk = client.next_chunk()
     assert chunk is not None
     return chunk
@@ -234,15 +234,15 @@ def packed(index: int, *parts: bytes) -> Pictures:
 def test_chunks_that_nobody_takes_go_oldest_first_and_are_counted() -> None:
     buffer = ChunkBuffer(max_bytes=100)
     for index in range(5):
-        buffer.put(Chunk(packed(index, bytes(40)), (2, 2)))
+        buffer.put(ClientChunk(packed(index, bytes(40)), (2, 2)))
     assert buffer.dropped == 3
     assert [chunk.index for chunk in (buffer.take(), buffer.take()) if chunk] == [3, 4]
     assert buffer.take() is None
-    buffer.put(Chunk(packed(5, bytes(1000)), (2, 2)))
+    buffer.put(ClientChunk(packed(5, bytes(1000)), (2, 2)))
     assert buffer.take() is not None, "one is kept however large it is"
 
 
 def test_a_chunk_without_pictures_has_no_frames_and_a_broken_picture_is_an_error() -> None:
-    assert Chunk(packed(0), (4, 6)).frames.shape == (0, 4, 6, 3)
+    assert ClientChunk(packed(0), (4, 6)).frames.shape == (0, 4, 6, 3)
     with pytest.raises(ClientError, match="chunk 1 has a picture that is no jpeg"):
-        assert Chunk(packed(1, b"no picture"), (4, 6)).frames is None
+        assert ClientChunk(packed(1, b"no picture"), (4, 6)).frames is None

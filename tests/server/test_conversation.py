@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from millstream.core.messages import MAX_CHUNK
-from millstream.server.conversation import Conversation
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits, TokenBucket
-from millstream.server.messages import ProtocolError, choose_format, decode
-from millstream.server.outbox import Outbox
+from millstream.core.messages import MAX_CHUNK, ProtocolError
+from millstream.server.access.limits import ClientLimits, TokenBucket
+from millstream.server.protocol.conversation import Conversation
+from millstream.server.protocol.messages import choose_format, decode
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.outbox import Outbox
 from tests.server.fakes import FakeService, fake_hub, until
 
 START = {"type": "start", "version": 1, "prompt": "sea"}
@@ -31,7 +31,7 @@ GENEROUS = ClientLimits(messages_per_s=1e9, controls_per_s=1e9, frames_per_s=1e9
 class Client:
     """One side of a conversation, without a socket."""
 
-    def __init__(self, hub: Hub, limits: ClientLimits = GENEROUS) -> None:
+    def __init__(self, hub: SessionHub, limits: ClientLimits = GENEROUS) -> None:
         self.outbox = Outbox()
         self.conversation = Conversation(hub, self.outbox, limits)
 
@@ -57,7 +57,7 @@ class Client:
         return str(codes[0])
 
 
-def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **options: Any) -> None:
+def with_hub(play: Callable[[SessionHub, FakeService], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
         service = FakeService(**options)
         hub = fake_hub(service)
@@ -65,7 +65,7 @@ def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **options: Any
             await asyncio.wait_for(play(hub, service), 120)
         finally:
             await hub.close()
-        assert hub.stations == {}
+        assert hub.live_sessions == {}
 
     asyncio.run(main())
 
@@ -75,7 +75,7 @@ def types(heard: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_conversation_from_hello_to_the_end() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(hub)
         (hello,) = await client.heard()
         assert (hello["type"], hello["version"], hello["model"]) == ("hello", 1, "fake")
@@ -94,7 +94,7 @@ def test_a_conversation_from_hello_to_the_end() -> None:
 
 
 def test_an_owner_comes_back_and_a_viewer_may_only_watch() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         owner = Client(hub)
         live = (await owner.say(START))[-1]
         owner.conversation.leave()
@@ -144,7 +144,7 @@ def test_every_wrong_word_is_answered_with_its_code_and_the_session_goes_on() ->
         (b"\x00\x01", "bad_state"),
     ]
 
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(hub)
         live = (await client.say(START))[-1]
         for message, code in wrong:
@@ -187,7 +187,7 @@ def test_every_wrong_word_is_answered_with_its_code_and_the_session_goes_on() ->
     ids=lambda value: str(value)[:50],
 )
 def test_a_bad_beginning_is_refused_before_anything_happens(message: Any, code: str) -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(hub)
         assert await client.error(message) == code
         assert service.sessions == {}
@@ -197,17 +197,17 @@ def test_a_bad_beginning_is_refused_before_anything_happens(message: Any, code: 
 
 
 def test_a_refusal_says_why_and_holds_nothing() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         (_, error) = await Client(hub).say(START)
         assert error["code"] == "refused"
         assert "0.10 is free" in error["message"]
-        assert hub.stations == {}
+        assert hub.live_sessions == {}
 
     with_hub(play, places=0)
 
 
 def test_one_who_speaks_too_fast_is_told_so_and_controls_are_counted_apart() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(hub, ClientLimits(messages_per_s=0.001, controls_per_s=0.001, burst_s=5000))  # five of each at once
         await client.say(START)
         codes = [await client.say({"type": "ping", "t": n}) for n in range(6)]
@@ -233,7 +233,7 @@ def photo(size: tuple[int, int] = (80, 60), kind: str = "JPEG") -> bytes:
 
 
 def test_camera_frames_are_probed_scaled_and_pushed() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(hub, ClientLimits(max_frame_pixels=10_000, max_frame_bytes=50_000))
         live = (await client.say(START | {"input": True}))[-1]
         feed = service.sessions[live["session"]].request.feed
@@ -258,7 +258,7 @@ def test_a_picture_that_would_unpack_to_gigabytes_is_refused_before_it_is_decode
     Image.new("1", (20_000, 20_000)).save(bomb, "PNG")
     assert len(bomb.getvalue()) < 1_000_000
 
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(hub)
         await client.say(START | {"input": True})
         assert await client.error(bomb.getvalue()) in ("too_large", "bad_message")
@@ -341,7 +341,7 @@ def test_ten_thousand_wrong_messages_harm_nobody_and_leave_nothing_behind() -> N
     dice, heard = random.Random(4), {"live": 0, "error": 0, "receipt": 0, "pong": 0, "ended": 0}
     before = threading.active_count()
 
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         calm = Client(hub)
         session = (await calm.say(START))[-1]["session"]
         clients: list[Client] = []
@@ -351,7 +351,7 @@ def test_ten_thousand_wrong_messages_harm_nobody_and_leave_nothing_behind() -> N
             if len(clients) > 8:
                 clients.pop(0).conversation.leave()
             client = dice.choice(clients)
-            names = ["nobody", *hub.stations, *(station.view_id for station in hub.stations.values())]
+            names = ["nobody", *hub.live_sessions, *(live_session.view_id for live_session in hub.live_sessions.values())]
             for answer in await client.say(message(dice, [name for name in names if name != session] or ["nobody"])):
                 heard[answer["type"]] = heard.get(answer["type"], 0) + 1
             if number % 100 == 0:

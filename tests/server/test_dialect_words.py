@@ -13,26 +13,24 @@ import pytest
 
 from millstream.core.config import pixel_frames
 from millstream.core.controls import Receipt
-from millstream.core.messages import Ask
-from millstream.runtime.notices import Noted
+from millstream.core.messages import Ask, ProtocolError
+from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import heed
-from millstream.server.dialects.krea import Krea, Parameters
-from millstream.server.dialects.scope_parameters import Parameters as ScopeParameters
-from millstream.server.dialects.scope_parameters import ScopeChannel
+from millstream.server.dialects.krea import Krea, KreaParameters
+from millstream.server.dialects.scope_parameters import ScopeChannel, ScopeParameters
 from millstream.server.dialects.sglang import Init, SGLang
 from millstream.server.dialects.transitions import ChunkEvents, Transitions
 from millstream.server.dialects.vllm_omni import SessionStart, VLLMOmni, chunks_for
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits
-from millstream.server.messages import ProtocolError
-from millstream.server.outbox import ChunkInfo, Outbox, Picture
-from millstream.server.station import OpeningBytes
-from millstream.server.talk import Talker, messages
-from millstream.server.tasks import stop_all
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import OpeningBytes
+from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk, Outbox
+from millstream.server.transport.tasks import stop_all
+from millstream.server.transport.websocket_loop import Talker, messages
+from millstream.serving.notices import Noted
 from tests.server.fakes import TINY, FakeService, fake_hub, until
 
 GENEROUS = ClientLimits(messages_per_s=1e9, controls_per_s=1e9, frames_per_s=1e9)
-MakeTalker = Callable[[Hub, Outbox, ClientLimits], Talker]
+MakeTalker = Callable[[SessionHub, Outbox, ClientLimits], Talker]
 DIALECTS: dict[str, MakeTalker] = {"sglang": SGLang, "vllm_omni": VLLMOmni, "krea": Krea, "scope": ScopeChannel}
 OPENINGS: dict[str, dict[str, Any]] = {
     "sglang": {"type": "init", "prompt": "sea"},
@@ -46,7 +44,7 @@ PACKS = ("sglang", "krea")
 class Client:
     """One side of a dialect's conversation, without a socket."""
 
-    def __init__(self, dialect: str, hub: Hub, limits: ClientLimits = GENEROUS) -> None:
+    def __init__(self, dialect: str, hub: SessionHub, limits: ClientLimits = GENEROUS) -> None:
         self.dialect, self.outbox = dialect, Outbox()
         self.talker = DIALECTS[dialect](hub, self.outbox, limits)
 
@@ -77,7 +75,7 @@ class Client:
         return msgspec.msgpack.decode(data) if self.dialect == "sglang" else data
 
 
-def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **options: Any) -> None:
+def with_hub(play: Callable[[SessionHub, FakeService], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
         service = FakeService(**options)
         hub = fake_hub(service)
@@ -85,7 +83,7 @@ def with_hub(play: Callable[[Hub, FakeService], Awaitable[None]], **options: Any
             await asyncio.wait_for(play(hub, service), 60)
         finally:
             await hub.close()
-        assert hub.stations == {}
+        assert hub.live_sessions == {}
 
     asyncio.run(main())
 
@@ -96,12 +94,12 @@ def is_error(said: Any) -> bool:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_server_without_room_says_so_in_the_clients_words_and_may_be_asked_again(dialect: str) -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(dialect, hub)
         refused = [said for said in await client.open() if is_error(said)]
         assert len(refused) == 1
         assert "of the device" in json.dumps(refused[0])
-        service.places = 1
+        service.table = 1
         assert not any(is_error(said) for said in await client.open())
         assert len(service.sessions) == 1
         client.talker.leave()
@@ -112,7 +110,7 @@ def test_a_server_without_room_says_so_in_the_clients_words_and_may_be_asked_aga
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_more_messages_than_a_second_holds_are_refused(dialect: str) -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(dialect, hub, ClientLimits(messages_per_s=5, burst_s=1))
         await client.open()
         answers = [said for _ in range(20) for said in await client.say({})]
@@ -124,13 +122,13 @@ def test_more_messages_than_a_second_holds_are_refused(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_could_not_be_kept_is_told_once_in_the_clients_words(dialect: str) -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(dialect, hub)
         await client.open()
-        (station,) = hub.stations.values()
-        station.tell(Noted(words="its journal ends before chunk 3"))
+        (live_session,) = hub.live_sessions.values()
+        live_session.tell(Noted(words="its journal ends before chunk 3"))
         said = await client.heard()
-        service.picture(station.session_id)
+        service.picture(live_session.session_id)
         await until(lambda: len(client.outbox) > 0)
         said += await client.heard()
         assert json.dumps([each for each in said if isinstance(each, dict)], default=repr).count("before chunk 3") == 1
@@ -184,7 +182,7 @@ def message(dice: random.Random, dialect: str) -> str | bytes:
     fields = (
         *Init.__struct_fields__,
         *SessionStart.__struct_fields__,
-        *Parameters.__struct_fields__,
+        *KreaParameters.__struct_fields__,
         *ScopeParameters.__struct_fields__,
     )
     said: dict[str, Any] = dict(OPENINGS.get(dialect, {})) if dice.random() < 0.3 else {"type": dice.choice(kinds)}
@@ -201,7 +199,7 @@ def message(dice: random.Random, dialect: str) -> str | bytes:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_thousands_of_wrong_messages_harm_nobody_and_leave_nothing_behind(dialect: str) -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         dice, errors, opened = random.Random(4), 0, 0
         calm = Client(dialect, hub)
         await calm.open()
@@ -228,17 +226,17 @@ def test_thousands_of_wrong_messages_harm_nobody_and_leave_nothing_behind(dialec
     with_hub(play)
 
 
-def picture(index: int, *receipts: str, parts: tuple[bytes, ...] = (b"film",)) -> Picture:
+def picture(index: int, *receipts: str, parts: tuple[bytes, ...] = (b"film",)) -> EncodedChunk:
     info = ChunkInfo(
         index=index, epoch=0, media_s=0.0, fps=16.0, num_frames=12, prompts=(), unknown=(), late_s=0.0, total_ms=1.0,
         phases_ms={},
         receipts=tuple(Receipt(control_id=each, state="applied", chunk_index=index) for each in receipts),
     )  # fmt: skip
-    return Picture(info=info, format="mp4", parts=parts)
+    return EncodedChunk(info=info, format="mp4", parts=parts)
 
 
 def test_vllm_omni_events_of_a_chunk_left_out_are_told_with_the_next() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client("vllm_omni", hub)
         await client.open()
         await client.say({"type": "session.interaction", "interaction": {"event_id": "a", "event": {"prompt": "sky"}}})
@@ -281,7 +279,7 @@ def test_chunks_hold_at_least_the_frames_asked_for_and_no_chunk_too_many(num_fra
 
 
 def test_no_event_is_remembered_by_a_name_without_end() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         name = "n" * 1000
         sglang, omni = Client("sglang", hub), Client("vllm_omni", hub)
         for client in (sglang, omni):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from millstream.core.messages import FORMATS
-from millstream.server.encoding import Film, encoder_for, still
+from millstream.video.encoding import Film, encoder_for, still
 
 
 def frames(count: int, height: int = 64, width: int = 96, shift: int = 0) -> np.ndarray:

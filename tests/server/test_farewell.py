@@ -58,7 +58,7 @@ def test_the_end_is_told_before_the_connection_is_closed(path: str, opening: Sai
             url = server.socket_url(path)
             connection = clients.enter_context(connect(url, max_size=None, max_queue=None, compression=None))
             connection.send(opening)
-            server.until(lambda: any(each.last_info for each in server.hub.stations.values()), "it streams")
+            server.until(lambda: any(each.last_info for each in server.hub.live_sessions.values()), "it streams")
             silent = clients.enter_context(connect(url, compression=None))  # has not begun, and has nothing to be told
         assert is_the_end(to_the_end(connection)[-1])
         assert connection.close_code == 1000

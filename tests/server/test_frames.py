@@ -13,10 +13,10 @@ from uvicorn.server import ServerState
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
+from millstream.server.access.budgets import ClientRates
 from millstream.server.app import AppConfig
-from millstream.server.budgets import ClientRates
-from millstream.server.frames import FrameLimits, MeteredConnection
-from millstream.server.sockets import ImpatientWebSocket
+from millstream.server.transport.frames import FrameLimits, MeteredConnection
+from millstream.server.transport.sockets import ImpatientWebSocket
 from tests.server.raw_socket import BINARY, PING, TEXT, asking, close_code, frame, raw_socket
 from tests.server.serving import Serving, serving
 
@@ -93,7 +93,7 @@ def test_who_floods_one_connection_after_the_other_may_soon_open_no_more() -> No
             with raw_socket(server.address) as rude:
                 rude.sendall(flood)
                 assert close_code(rude)[0] == 1008
-            server.until(lambda: not server.hub.stations, "it is gone")
+            server.until(lambda: not server.hub.live_sessions, "it is gone")
         with pytest.raises(AssertionError, match="429"), raw_socket(server.address):
             pass
         with server.client(source="127.0.0.2") as stranger:

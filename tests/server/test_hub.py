@@ -10,30 +10,30 @@ import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import UnknownSession
-from millstream.runtime.notices import Applied, Live, Noted
-from millstream.server import hub as hubs
-from millstream.server import station as stations
-from millstream.server.hub import Hub
-from millstream.server.outbox import Outbox, Picture
-from millstream.server.station import OpeningBytes, Standing
+from millstream.server.sessions import hub as hubs
+from millstream.server.sessions import live_session as live_sessions
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import OpeningBytes, SessionStats
+from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.serving.notices import Applied, Live, Noted
 from tests.server.fakes import TINY, FakeService, until
 from tests.server.hub_plays import SEA, items, pictures, with_hub
 
 
 def test_viewers_get_the_same_chunks_each_in_its_format() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
         boxes = {format: Outbox() for format in ("jpeg", "raw", "mp4")}
         for format, outbox in boxes.items():
-            station.join(format, outbox)
+            live_session.join(format, outbox)
         for fill in (10, 200):
-            service.picture(station.session_id, fill=fill)
+            service.picture(live_session.session_id, fill=fill)
         for format, outbox in boxes.items():
             found = await pictures(outbox, 2)
             assert [each.info.index for each in found] == [0, 1]
             assert {each.format for each in found} == {format}
         raw = Outbox()
-        station.join("raw", raw)
+        live_session.join("raw", raw)
         (last,) = await pictures(raw, 1)
         assert set(last.parts[0]) == {200}
 
@@ -42,7 +42,7 @@ def test_viewers_get_the_same_chunks_each_in_its_format() -> None:
 
 def test_a_chunk_is_encoded_once_for_all_who_watch_in_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
-    real = stations.encoder_for
+    real = live_sessions.encoder_for
 
     def counting(format: Any) -> Any:
         encoder = real(format)
@@ -56,14 +56,14 @@ def test_a_chunk_is_encoded_once_for_all_who_watch_in_a_format(monkeypatch: pyte
         encoder.encode = encode
         return encoder
 
-    monkeypatch.setattr(stations, "encoder_for", counting)
+    monkeypatch.setattr(live_sessions, "encoder_for", counting)
 
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
         boxes = [Outbox() for _ in range(6)]
         for number, outbox in enumerate(boxes):
-            station.join("jpeg" if number % 2 else "webp", outbox)
-        service.picture(station.session_id)
+            live_session.join("jpeg" if number % 2 else "webp", outbox)
+        service.picture(live_session.session_id)
         for outbox in boxes:
             await pictures(outbox, 1)
 
@@ -72,52 +72,52 @@ def test_a_chunk_is_encoded_once_for_all_who_watch_in_a_format(monkeypatch: pyte
 
 
 def test_somebody_who_comes_late_hears_how_things_stand_and_sees_the_last_chunk_once() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
         first = Outbox()
-        station.join("mp4", first)
+        live_session.join("mp4", first)
         for _ in range(3):
-            service.picture(station.session_id)
+            service.picture(live_session.session_id)
         await pictures(first, 3)
         late = Outbox()
-        station.join("mp4", late)
-        found = await items(late, lambda got: any(isinstance(item, Picture) for item in got))
-        assert [type(item) for item in found] == [Live, OpeningBytes, Picture]
-        service.picture(station.session_id)
+        live_session.join("mp4", late)
+        found = await items(late, lambda got: any(isinstance(item, EncodedChunk) for item in got))
+        assert [type(item) for item in found] == [Live, OpeningBytes, EncodedChunk]
+        service.picture(live_session.session_id)
         follow = await items(late, lambda got: bool(got))
         assert found[2].info.index == 2
-        assert [type(item) for item in follow] == [Picture]
+        assert [type(item) for item in follow] == [EncodedChunk]
         assert follow[0].info.index == 3
 
     with_hub(play)
 
 
 def test_a_note_goes_to_everybody_who_watches_and_to_those_who_come_later() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
         outboxes = [Outbox(), Outbox(), Outbox()]
-        station.join("raw", outboxes[0])
-        station.join("raw", outboxes[1])
-        station.tell(Noted(words="the disk is full"))
-        await until(lambda: len(station.notes) == 1)
-        station.join("raw", outboxes[2])
+        live_session.join("raw", outboxes[0])
+        live_session.join("raw", outboxes[1])
+        live_session.tell(Noted(words="the disk is full"))
+        await until(lambda: len(live_session.notes) == 1)
+        live_session.join("raw", outboxes[2])
         for outbox in outboxes:
             heard = await items(outbox, lambda got: Noted(words="the disk is full") in got)
             assert heard.count(Noted(words="the disk is full")) == 1
-        assert not station.ended
+        assert not live_session.ended
 
     with_hub(play)
 
 
 def test_receipts_come_with_and_before_the_chunk_they_show_in() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
         outbox = Outbox()
-        station.join("jpeg", outbox)
-        assert station.control(Cut(id="mine")).state == "queued"
-        service.picture(station.session_id)
-        found = await items(outbox, lambda got: any(isinstance(item, Picture) for item in got))
-        assert [type(item) for item in found] == [Live, Applied, Picture]
+        live_session.join("jpeg", outbox)
+        assert live_session.control(Cut(id="mine")).state == "queued"
+        service.picture(live_session.session_id)
+        found = await items(outbox, lambda got: any(isinstance(item, EncodedChunk) for item in got))
+        assert [type(item) for item in found] == [Live, Applied, EncodedChunk]
         assert found[1].receipts == found[2].info.receipts
         assert found[2].info.receipts[0].control_id == "mine"
         assert sum(hub.metrics.control_seconds._buckets[i].get() for i in range(len(hub.metrics.control_seconds._buckets))) == 1
@@ -126,11 +126,11 @@ def test_receipts_come_with_and_before_the_chunk_they_show_in() -> None:
 
 
 def test_words_the_model_does_not_know_are_named_with_the_chunk() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open((WeightedPrompt("a xylophone at sea"), WeightedPrompt("xenon xylophone")), TINY)
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open((WeightedPrompt("a xylophone at sea"), WeightedPrompt("xenon xylophone")), TINY)
         outbox = Outbox()
-        station.join("jpeg", outbox)
-        service.picture(station.session_id)
+        live_session.join("jpeg", outbox)
+        service.picture(live_session.session_id)
         assert (await pictures(outbox, 1))[0].info.unknown == ("xylophone", "xenon")
 
     with_hub(play)
@@ -138,7 +138,7 @@ def test_words_the_model_does_not_know_are_named_with_the_chunk() -> None:
 
 def test_when_encoding_falls_behind_the_oldest_frames_go_and_every_chunk_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    real = stations.encoder_for
+    real = live_sessions.encoder_for
 
     def slow(format: Any) -> Any:
         encoder = real(format)
@@ -146,18 +146,18 @@ def test_when_encoding_falls_behind_the_oldest_frames_go_and_every_chunk_is_stil
         encoder.encode = lambda frames, *, fps: (gate.wait(30), inner(frames, fps=fps))[1]
         return encoder
 
-    monkeypatch.setattr(stations, "encoder_for", slow)
+    monkeypatch.setattr(live_sessions, "encoder_for", slow)
 
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
         outbox = Outbox()
-        station.join("jpeg", outbox)
-        await until(lambda: station.state is not None)
-        service.picture(station.session_id)
-        await until(lambda: station._last is not None)  # the first is being encoded
+        live_session.join("jpeg", outbox)
+        await until(lambda: live_session.state is not None)
+        service.picture(live_session.session_id)
+        await until(lambda: live_session._last is not None)  # the first is being encoded
         for _ in range(9):
-            service.picture(station.session_id)
-        await until(lambda: len(station._inbox) == 9)
+            service.picture(live_session.session_id)
+        await until(lambda: len(live_session._inbox) == 9)
         gate.set()
         found = await pictures(outbox, 10)
         assert [each.info.index for each in found] == list(range(10))
@@ -170,8 +170,8 @@ def test_when_encoding_falls_behind_the_oldest_frames_go_and_every_chunk_is_stil
 
 
 def test_two_names_that_differ_and_only_one_steers() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        names = [(station.session_id, station.view_id) for station in (hub.open(SEA, TINY) for _ in range(20))]
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        names = [(live_session.session_id, live_session.view_id) for live_session in (hub.open(SEA, TINY) for _ in range(20))]
         assert len({name for pair in names for name in pair}) == 40
         assert all(len(name) >= 22 for pair in names for name in pair)
         with pytest.raises(UnknownSession):
@@ -183,13 +183,13 @@ def test_two_names_that_differ_and_only_one_steers() -> None:
 
 
 def test_watching_is_counted_and_leaving_twice_is_leaving_once() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
-        viewers = [station.join("jpeg", Outbox()) for _ in range(3)]
-        assert service.sessions[station.session_id].viewers == 3
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
+        viewers = [live_session.join("jpeg", Outbox()) for _ in range(3)]
+        assert service.sessions[live_session.session_id].viewers == 3
         for viewer in (*viewers, *viewers):
-            station.leave(viewer)
-        assert service.sessions[station.session_id].viewers == 0
+            live_session.leave(viewer)
+        assert service.sessions[live_session.session_id].viewers == 0
 
     with_hub(play)
 
@@ -197,14 +197,14 @@ def test_watching_is_counted_and_leaving_twice_is_leaving_once() -> None:
 def test_how_a_session_does_is_told_every_tick_and_only_the_newest_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "TICK_S", 0.01)
     ticks: list[None] = []
-    report = Hub._report
-    monkeypatch.setattr(Hub, "_report", lambda hub: (ticks.append(None), report(hub))[1])
+    report = SessionHub._report
+    monkeypatch.setattr(SessionHub, "_report", lambda hub: (ticks.append(None), report(hub))[1])
 
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         outbox = Outbox()
         hub.open(SEA, TINY).join("jpeg", outbox)
         await until(lambda: len(ticks) > 3)
-        waiting = [item for item in outbox._items if isinstance(item, Standing)]
+        waiting = [item for item in outbox._items if isinstance(item, SessionStats)]
         assert len(waiting) == 1
         assert waiting[0].continuity == 1.0
 
@@ -214,26 +214,26 @@ def test_how_a_session_does_is_told_every_tick_and_only_the_newest_waits(monkeyp
 def test_the_last_receipt_of_each_control_can_be_asked_for_and_there_is_an_end_to_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stations, "MAX_RECEIPTS", 3)
+    monkeypatch.setattr(live_sessions, "MAX_RECEIPTS", 3)
 
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
         for number in range(4):
-            station.control(Cut(id=f"c{number}"))
-        assert [each.control_id for each in station.receipts] == ["c1", "c2", "c3"]
-        service.picture(station.session_id)
-        await until(lambda: all(each.state == "applied" for each in station.receipts))
+            live_session.control(Cut(id=f"c{number}"))
+        assert [each.control_id for each in live_session.receipts] == ["c1", "c2", "c3"]
+        service.picture(live_session.session_id)
+        await until(lambda: all(each.state == "applied" for each in live_session.receipts))
 
     with_hub(play)
 
 
 def test_only_controls_that_were_to_show_at_once_count_as_latency() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
-        station = hub.open(SEA, TINY)
-        station.control(Cut(id="now"))
-        station.control(Cut(id="then"), at_chunk=1)
-        service.picture(station.session_id)
-        await until(lambda: len(station.receipts) == 2 and station.receipts[-1].state == "applied")
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
+        live_session.control(Cut(id="now"))
+        live_session.control(Cut(id="then"), at_chunk=1)
+        service.picture(live_session.session_id)
+        await until(lambda: len(live_session.receipts) == 2 and live_session.receipts[-1].state == "applied")
         text = hub.metrics.text(service.metrics(), [], backlog=0).decode()
         assert "millstream_control_seconds_count 1.0" in text
 

@@ -17,11 +17,11 @@ from PIL import Image
 
 from millstream.commands.replay import run_replay
 from millstream.core.errors import JournalError, NotKept
-from millstream.runtime import snapshot
-from millstream.runtime.journal import read_journal
-from millstream.server import keeper as keepers
-from millstream.server.keeper import Keeper, file_name
-from millstream.server.shelf import MAX_AGE_S, Shelf, ShelfLimits
+from millstream.engine import snapshot
+from millstream.server.sessions import keeper as keepers
+from millstream.server.sessions.file_store import MAX_AGE_S, FileStore, StoreLimits
+from millstream.server.sessions.keeper import Keeper, file_name
+from millstream.session.journal import read_journal
 from tests.server.kept_files import kept_before, kept_file
 from tests.server.serving import Client, Serving, serving, wait_until
 
@@ -171,7 +171,7 @@ def test_two_who_come_back_at_once_meet_in_one_session(tmp_path: Path) -> None:
         for client in (one, other):
             client.hear("live", session=session)
             client.hear("chunk")
-        assert len(server.hub.stations) == 1
+        assert len(server.hub.live_sessions) == 1
 
 
 def test_one_that_is_refused_keeps_its_file_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_one_that_waits_in_line_to_come_back_and_is_left_keeps_its_file(tmp_path
             with server.client() as client:
                 client.say({"type": "attach", "version": 1, "session": session, **RAW})
                 client.hear("waiting")
-            wait_until(lambda: len(server.hub.stations) == 1, "it has lost its place in line")
+            wait_until(lambda: len(server.hub.live_sessions) == 1, "it has lost its place in line")
             assert kept_file(tmp_path, session).is_file()
             first.say({"type": "stop"})
             first.hear("ended")
@@ -321,15 +321,15 @@ def test_a_copy_that_is_late_does_not_replace_the_last_one(tmp_path: Path) -> No
 
 
 def test_a_start_removes_what_is_too_old_and_there_is_an_end_to_how_many_there_are(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, ShelfLimits(max_files=3))
+    store = FileStore(tmp_path, StoreLimits(max_files=3))
     names = [file_name(str(number)) for number in range(4)]
     for age, name in enumerate(names):
-        path = shelf.place("sessions", name)
+        path = store.place("sessions", name)
         path.write_bytes(b"x")
         then = time.time() - age - (MAX_AGE_S["sessions"] if age == 3 else 0)
         os.utime(path, (then, then))
-    shelf = Shelf(tmp_path, ShelfLimits(max_files=2))
-    assert [shelf.get("sessions", name) is not None for name in names] == [True, True, False, False]
+    store = FileStore(tmp_path, StoreLimits(max_files=2))
+    assert [store.get("sessions", name) is not None for name in names] == [True, True, False, False]
     assert len(list((tmp_path / "sessions").iterdir())) == 2
 
 
@@ -340,6 +340,6 @@ def test_a_session_whose_file_went_for_others_hears_of_it(tmp_path: Path, monkey
         wait_until(lambda: kept_file(tmp_path, first).is_file(), "it is kept")
         steer(client, "halt", type="pause")
         client.hear("receipt", control_id="halt", state="applied")
-        server.hub.archive.shelf.limits = ShelfLimits(max_files=1)
+        server.hub.archive.store.limits = StoreLimits(max_files=1)
         other.start(**RAW)
         assert "no room" in client.hear("note")["message"]

@@ -20,26 +20,26 @@ import pytest
 
 from millstream.core.errors import ConfigError, JournalError, UnknownFile, VideoError
 from millstream.core.files import Draft
-from millstream.runtime.engine import Engine
-from millstream.runtime.journal import JournalWriter, read_journal
-from millstream.runtime.notices import Noted, Notice
-from millstream.server import archive as archives
-from millstream.server.archive import Archive
-from millstream.server.recording import MAX_WAITING, Recorded, Recording
-from millstream.server.shelf import NAME, Kind, Shelf, ShelfLimits
-from millstream.server.video_writer import VideoWriter
+from millstream.engine.engine import Engine
+from millstream.server.sessions import archive as archives
+from millstream.server.sessions.archive import Archive
+from millstream.server.sessions.file_store import NAME, FileStore, Kind, StoreLimits
+from millstream.serving.notices import Noted, Notice
+from millstream.session.journal import JournalWriter, read_journal
+from millstream.video.recording import MAX_WAITING, Recorded, Recording
+from millstream.video.writer import VideoWriter
 
 
-def keep(shelf: Shelf, size: int = 10) -> str:
-    name, path = shelf.new("recordings")
+def keep(store: FileStore, size: int = 10) -> str:
+    name, path = store.new("recordings")
     path.write_bytes(b"x" * size)
-    shelf.keep("recordings", name)
+    store.keep("recordings", name)
     return name
 
 
 def test_names_are_unguessable_and_lead_into_the_folder(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    made = [shelf.new("journals") for _ in range(100)]
+    store = FileStore(tmp_path)
+    made = [store.new("journals") for _ in range(100)]
     assert len({name for name, _ in made}) == 100
     assert all(NAME.fullmatch(name) and path.parent == tmp_path / "journals" for name, path in made)
 
@@ -47,17 +47,17 @@ def test_names_are_unguessable_and_lead_into_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "../secret", "/etc/passwd", "a\0b", "nobody-made-this-name1"])
 def test_a_name_that_was_not_made_here_is_not_found(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.mp4").write_bytes(b"secret")
-    shelf = Shelf(tmp_path / "data")
+    store = FileStore(tmp_path / "data")
     with pytest.raises(UnknownFile):
-        shelf.find("recordings", name)
+        store.find("recordings", name)
 
 
 def test_past_a_number_of_files_or_bytes_the_oldest_go(tmp_path: Path) -> None:
-    few = Shelf(tmp_path / "few", ShelfLimits(max_files=3))
+    few = FileStore(tmp_path / "few", StoreLimits(max_files=3))
     names = [keep(few) for _ in range(5)]
     assert [few.get("recordings", name) is not None for name in names] == [False, False, True, True, True]
     assert len(list((tmp_path / "few" / "recordings").iterdir())) == 3
-    small = Shelf(tmp_path / "small", ShelfLimits(max_bytes=100))
+    small = FileStore(tmp_path / "small", StoreLimits(max_bytes=100))
     names = [keep(small, 40) for _ in range(4)]
     assert [small.get("recordings", name) is not None for name in names] == [False, False, True, True]
     large = keep(small, 1000)
@@ -65,12 +65,12 @@ def test_past_a_number_of_files_or_bytes_the_oldest_go(tmp_path: Path) -> None:
 
 
 def test_a_server_that_starts_again_finds_what_it_had_oldest_first(tmp_path: Path) -> None:
-    first = Shelf(tmp_path)
+    first = FileStore(tmp_path)
     names = [keep(first) for _ in range(3)]
     for age, name in enumerate(reversed(names)):
         os.utime(first.find("recordings", name).path, (1000 - age, 1000 - age))
     (tmp_path / "recordings" / "somebody else's.mp4").write_bytes(b"")
-    again = Shelf(tmp_path, ShelfLimits(max_files=3))
+    again = FileStore(tmp_path, StoreLimits(max_files=3))
     newest = keep(again)
     assert [again.get("recordings", name) is not None for name in (*names, newest)] == [False, True, True, True]
     assert (tmp_path / "recordings" / "somebody else's.mp4").exists()
@@ -79,14 +79,14 @@ def test_a_server_that_starts_again_finds_what_it_had_oldest_first(tmp_path: Pat
 def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--data"):
-        Shelf(tmp_path / "file")
+        FileStore(tmp_path / "file")
 
 
 OPEN_WITHOUT_ROOM = """
 import resource, sys
 from pathlib import Path
 from millstream.core.errors import ConfigError
-from millstream.server.shelf import Shelf
+from millstream.server.sessions.file_store import Shelf
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try:
@@ -97,7 +97,7 @@ except ConfigError as error:
 
 
 def test_a_folder_is_tried_for_real_not_by_its_permissions(tmp_path: Path) -> None:
-    Shelf(tmp_path)
+    FileStore(tmp_path)
     command = [sys.executable, "-c", OPEN_WITHOUT_ROOM, str(tmp_path)]
     (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert line.startswith(f"cannot keep files in {tmp_path}: {os.strerror(errno.EFBIG)}; ")
@@ -106,18 +106,18 @@ def test_a_folder_is_tried_for_real_not_by_its_permissions(tmp_path: Path) -> No
 
 
 def test_what_is_being_written_counts_against_the_limits(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, ShelfLimits(max_bytes=100))
-    names = [keep(shelf, 40), keep(shelf, 40)]
+    store = FileStore(tmp_path, StoreLimits(max_bytes=100))
+    names = [keep(store, 40), keep(store, 40)]
     draft = Draft(tmp_path / "recordings")
     (draft.path / "film.mp4").write_bytes(b"x" * 50)
-    shelf.new("recordings")
-    assert [shelf.get("recordings", name) is not None for name in names] == [False, True]
+    store.new("recordings")
+    assert [store.get("recordings", name) is not None for name in names] == [False, True]
     draft.remove()
 
 
 def left_by_a_killed_server(folder: Path, kind: Kind, data: bytes) -> str:
     """A draft nobody holds, with the file it was for."""
-    name, path = Shelf(folder).new(kind)
+    name, path = FileStore(folder).new(kind)
     draft = folder / kind / f".millstream-{secrets.token_hex(8)}.partial"
     draft.mkdir()
     (draft / path.name).write_bytes(data)
@@ -136,19 +136,19 @@ def test_of_what_a_killed_server_left_a_start_keeps_what_is_whole_and_removes_th
     hopeless = left_by_a_killed_server(data, "recordings", film[:500])
     journal = left_by_a_killed_server(data, "journals", b'{"kind":"header"}\n{"kind":"chunk"}\n{"ki')
     snapshot = left_by_a_killed_server(data, "snapshots", b"x" * 1000)
-    shelf = Shelf(data)
-    assert 16 <= length(shelf.find("recordings", recording).path) < 128
-    assert shelf.find("journals", journal).path.read_bytes() == b'{"kind":"header"}\n{"kind":"chunk"}\n'
-    assert shelf.get("recordings", hopeless) is None
-    assert shelf.get("snapshots", snapshot) is None
+    store = FileStore(data)
+    assert 16 <= length(store.find("recordings", recording).path) < 128
+    assert store.find("journals", journal).path.read_bytes() == b'{"kind":"header"}\n{"kind":"chunk"}\n'
+    assert store.get("recordings", hopeless) is None
+    assert store.get("snapshots", snapshot) is None
     assert sorted(path.name for path in data.rglob("*.*")) == sorted([f"{recording}.mp4", f"{journal}.jsonl"])
 
 
 def test_a_start_leaves_alone_what_another_server_is_writing(tmp_path: Path) -> None:
-    _, path = Shelf(tmp_path).new("snapshots")
+    _, path = FileStore(tmp_path).new("snapshots")
     draft = Draft(path.parent)
     (draft.path / path.name).write_bytes(b"half")
-    Shelf(tmp_path)
+    FileStore(tmp_path)
     draft.publish(path.name, path)
     draft.remove()
     assert path.read_bytes() == b"half"
@@ -241,7 +241,7 @@ import asyncio, resource, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
-from millstream.server.recording import Recording
+from millstream.video.recording import Recording
 
 async def main():
     failures = []
@@ -273,7 +273,7 @@ def engine() -> Engine:
 def test_a_journal_that_cannot_go_on_ends_and_its_session_does_not(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = Archive(engine, Shelf(tmp_path))
+    archive = Archive(engine, FileStore(tmp_path))
     journal = archive.journal("a", engine.spec.stream)
     told: list[Notice] = []
     journal.tell = told.append
@@ -292,11 +292,11 @@ def test_a_journal_that_cannot_go_on_ends_and_its_session_does_not(
         assert "its journal ends before chunk 2" in str(told)
     asyncio.run(archive.keep_journal(journal, owner="somebody"))
     archive.close()
-    assert len(read_journal(archive.shelf.find("journals", journal.name).path).chunks) == 2
+    assert len(read_journal(archive.store.find("journals", journal.name).path).chunks) == 2
 
 
 def test_a_journal_has_an_end(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = Archive(engine, Shelf(tmp_path))
+    archive = Archive(engine, FileStore(tmp_path))
     journal = archive.journal("a", engine.spec.stream)
     told: list[Notice] = []
     journal.tell = told.append

@@ -15,14 +15,14 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 from millstream.core.errors import ConfigError, UnknownSession
+from millstream.server.access.auth import Access, Gate, access_for
+from millstream.server.access.budgets import ClientAccount as Accounted
+from millstream.server.access.budgets import ClientRates, Clients
+from millstream.server.access.keys import Key, Keyring, KeyTable, key_from
 from millstream.server.app import AppConfig
-from millstream.server.auth import Access, Gate, access_for
-from millstream.server.budgets import Client as Accounted
-from millstream.server.budgets import ClientRates, Clients
-from millstream.server.hub import Hub
-from millstream.server.keys import Key, Keyring, KeyTable, key_from
 from millstream.server.logs import PlainFormatter
-from millstream.server.peers import Peers
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.transport.peers import Peers
 from tests.server.fakes import TINY, FakeService
 from tests.server.hub_plays import SEA, with_hub
 from tests.server.serving import START, Client, Serving, serving
@@ -171,7 +171,7 @@ def test_a_snapshot_larger_than_the_quota_is_refused_and_nothing_of_it_is_left(s
         client.start()
         client.hear("chunk")
         assert "max-snapshot-bytes of the key 'lean' is 10" in refusal(client, type="save")["message"]
-        assert server.hub.archive_of(KEYS[LEAN]).shelf.held("snapshots") == (0, 0)
+        assert server.hub.archive_of(KEYS[LEAN]).store.held("snapshots") == (0, 0)
         client.say({"type": "stop"})
         client.hear("ended")
     server.until_empty()
@@ -248,7 +248,7 @@ def test_wrong_keys_are_throttled_where_there_are_several() -> None:
 
 
 def test_a_keys_weight_is_that_of_its_sessions() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         light = hub.open(SEA, TINY, weight=0.5, key=Key(name="light", weight=0.5))
         assert light.request.weight == 0.25
         assert hub.open(SEA, TINY).request.weight == 1.0

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from millstream.cli import app
-from millstream.commands.bench_load import WORDS
+from millstream.cli.main import app
+from millstream.commands.bench.load import WORDS
 from millstream.core.errors import LoadError
 from millstream.load.gate import missed
 from millstream.load.host import metrics
@@ -80,7 +80,7 @@ def test_everybody_plays_and_every_control_shows_at_a_server_that_behaves(runs: 
     shown = result.everybody["control_shown_s"]
     assert shown is not None
     assert 0 < shown.p50 <= result.people[0].promise_s + 0.1
-    assert runs["behaves"].server.stations == {}, "everybody said goodbye"
+    assert runs["behaves"].server.live_sessions == {}, "everybody said goodbye"
 
 
 def test_rude_people_come_back_and_their_nonsense_is_answered(runs: dict[str, Run]) -> None:
@@ -125,7 +125,7 @@ def test_short_visits_leave_nothing_behind(runs: dict[str, Run]) -> None:
     result, server = runs["short visits"].result, runs["short visits"].server
     assert result.connects is not None
     assert (result.connects.num_errors, result.connects.connects >= 12) == (0, True)
-    assert server.stations == {}
+    assert server.live_sessions == {}
     assert server.opened >= 12
 
 
@@ -162,7 +162,7 @@ def test_the_rate_that_is_found_is_the_highest_that_lets_everybody_in() -> None:
     async def find() -> float:
         async with small_server(capacity_fps=100.0) as server:
             rate = await find_rate(server.url, sessions=4, at_most=30.0)
-            assert server.stations == {}, "everybody has left again"
+            assert server.live_sessions == {}, "everybody has left again"
             assert await count_admitted(server.url, sessions=6, fps=rate) == 4
             return rate
 

@@ -10,13 +10,13 @@ import threading
 import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
-from millstream.runtime.admission_types import AdmissionConfig
-from millstream.runtime.engine import Engine
-from millstream.runtime.notices import Ended
-from millstream.runtime.seats import OpenRequest
-from millstream.runtime.service import Service
+from millstream.engine.engine import Engine
 from millstream.server.logs import JSONFormatter, PlainFormatter
-from millstream.server.outbox import Outbox
+from millstream.server.sessions.outbox import Outbox
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.serving.notices import Ended
+from millstream.serving.service import Service
+from millstream.serving.session_entry import OpenRequest
 from tests.server.fakes import TINY, FakeService, fake_hub, until
 
 
@@ -27,13 +27,13 @@ def told(caplog: pytest.LogCaptureFixture) -> tuple[str, list[logging.LogRecord]
     async def live() -> str:
         service = FakeService()
         hub = fake_hub(service)
-        station = hub.open((WeightedPrompt("sea"),), TINY)
-        station.join("raw", Outbox())
-        service.picture(station.session_id)
-        service.end(station.session_id, "enough")
-        await until(lambda: not hub.stations)
+        live_session = hub.open((WeightedPrompt("sea"),), TINY)
+        live_session.join("raw", Outbox())
+        service.picture(live_session.session_id)
+        service.end(live_session.session_id, "enough")
+        await until(lambda: not hub.live_sessions)
         await hub.close()
-        return station.session_id
+        return live_session.session_id
 
     return asyncio.run(live()), caplog.records
 
@@ -55,11 +55,11 @@ def test_a_control_is_logged_with_the_chunk_it_shows_in_and_a_late_chunk_with_ho
     async def live() -> None:
         service = FakeService()
         hub = fake_hub(service)
-        station = hub.open((WeightedPrompt("sea"),), TINY)
-        station.control(Cut(id="mine\nERROR forged"))
-        service.picture(station.session_id, late_s=0.5)
-        service.end(station.session_id, "enough")
-        await until(lambda: not hub.stations)
+        live_session = hub.open((WeightedPrompt("sea"),), TINY)
+        live_session.control(Cut(id="mine\nERROR forged"))
+        service.picture(live_session.session_id, late_s=0.5)
+        service.end(live_session.session_id, "enough")
+        await until(lambda: not hub.live_sessions)
         await hub.close()
 
     asyncio.run(live())
@@ -77,7 +77,7 @@ def test_a_session_that_fails_is_logged_with_its_chunk_and_no_name_to_steer_it_b
     request = OpenRequest(session_id=name, prompts=(WeightedPrompt("sea"),), config=TINY)
     service.open(request, lambda notice: ended.set() if isinstance(notice, Ended) else None)
     service.watch(name)
-    service.places.seats[name].session.prepare = None  # type: ignore[union-attr, assignment]
+    service.table.entries[name].session.prepare = None  # type: ignore[union-attr, assignment]
     service.start()
     assert ended.wait(30)
     service.close()

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.controls import Receipt
-from millstream.server.outbox import ChunkInfo, ClientGone, Outbox, OutboxLimits, Picture
+from millstream.server.sessions.outbox import ChunkInfo, ClientGone, EncodedChunk, Outbox, OutboxLimits
 
 
-def picture(index: int, size: int = 10) -> Picture:
+def picture(index: int, size: int = 10) -> EncodedChunk:
     info = ChunkInfo(
         index=index, epoch=0, media_s=0.0, fps=16.0, num_frames=1, prompts=(), unknown=(), late_s=0.0, total_ms=1.0,
         phases_ms={}, receipts=(Receipt(control_id=f"c{index}", state="applied", chunk_index=index),),
     )  # fmt: skip
-    return Picture(info=info, format="jpeg", parts=(b"x" * size,))
+    return EncodedChunk(info=info, format="jpeg", parts=(b"x" * size,))
 
 
 def taken(outbox: Outbox) -> list[Any]:
@@ -67,15 +67,17 @@ def test_order_is_kept_and_no_message_is_lost(steps: list[int | str], max_pictur
                 item = picture(step) if isinstance(step, int) else ("said", step)
                 put.append(item)
                 outbox.put(item)
-            waiting = [item for item in outbox._items if isinstance(item, Picture) and item.parts]
+            waiting = [item for item in outbox._items if isinstance(item, EncodedChunk) and item.parts]
             assert len(waiting) <= max_pictures
         outbox.finish()
         while (item := await outbox.take()) is not None:
             found.append(item)
 
     asyncio.run(play())
-    assert [i.info if isinstance(i, Picture) else i for i in found] == [i.info if isinstance(i, Picture) else i for i in put]
-    assert outbox.dropped == sum(1 for item in found if isinstance(item, Picture) and not item.parts)
+    assert [i.info if isinstance(i, EncodedChunk) else i for i in found] == [
+        i.info if isinstance(i, EncodedChunk) else i for i in put
+    ]
+    assert outbox.dropped == sum(1 for item in found if isinstance(item, EncodedChunk) and not item.parts)
 
 
 def test_of_figures_only_the_newest_waits() -> None:

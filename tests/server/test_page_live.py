@@ -13,8 +13,8 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
+from millstream.server.access.auth import access_for
 from millstream.server.app import AppConfig
-from millstream.server.auth import access_for
 from tests.server import browser as screen
 from tests.server.serving import serving
 

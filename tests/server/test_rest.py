@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from starlette.routing import Route
 
-from millstream.runtime import snapshot
-from millstream.runtime.journal import read_journal
-from millstream.server import dialects, openapi, rest, webrtc
+from millstream.engine import snapshot
+from millstream.server import dialects
 from millstream.server.app import AppConfig, create_app
-from millstream.server.bodies import first_bytes
+from millstream.server.protocol import openapi, rest, webrtc
+from millstream.server.protocol.bodies import first_bytes
+from millstream.session.journal import read_journal
 from tests.server.fakes import fake_hub
 from tests.server.serving import Serving, serving, wait_until
 from tests.server.test_conversation import JSON
@@ -40,9 +41,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def http(server: Serving) -> Iterator[httpx2.Client]:
     with httpx2.Client(base_url=server.url(), timeout=30) as client:
         yield client
-    for session_id in list(server.hub.stations):
+    for session_id in list(server.hub.live_sessions):
         server.hub.service.end(session_id)
-    server.until(lambda: not server.hub.stations, "all stations are gone")
+    server.until(lambda: not server.hub.live_sessions, "all stations are gone")
 
 
 FUZZED = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *dialects.endpoints()]
@@ -71,7 +72,7 @@ def test_a_session_is_opened_shown_steered_watched_and_ended(server: Serving, ht
         assert (shown["state"], shown["viewers"], shown["view"]) == ("live", 1, session["view"])
         assert http.delete(path).status_code == 204
         assert client.hear("ended")["cause"] == "closed"
-    server.until(lambda: not server.hub.stations, "it has ended")
+    server.until(lambda: not server.hub.live_sessions, "it has ended")
     assert code(http.get(path)) == (404, "not_found")
 
 
@@ -200,13 +201,13 @@ def test_a_session_goes_on_at_another_server_with_the_very_pictures_it_would_hav
 
 
 def test_an_upload_that_is_no_snapshot_is_refused_and_not_kept(server: Serving, http: httpx2.Client) -> None:
-    shelf = server.hub.archive.shelf
-    before = set(shelf._kept["snapshots"]), sorted((shelf._folder / "snapshots").iterdir())
+    store = server.hub.archive.store
+    before = set(store._kept["snapshots"]), sorted((store._folder / "snapshots").iterdir())
     for data in (b"", b"rubbish", b"\xff" * 8 + b"{}", json.dumps({"__metadata__": {}}).encode(), forged_snapshot(server)):
         answer = http.post("/v1/snapshots", content=data)
         assert code(answer) == (400, "bad_message")
         assert "\n" not in answer.json()["error"]["message"]
-    assert before == (set(shelf._kept["snapshots"]), sorted((shelf._folder / "snapshots").iterdir()))
+    assert before == (set(store._kept["snapshots"]), sorted((store._folder / "snapshots").iterdir()))
 
 
 def forged_snapshot(server: Serving) -> bytes:

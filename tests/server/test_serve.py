@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from millstream.cli import app
+from millstream.cli.main import app
 from tests.server.serving import START, wait_until
 
 PATIENCE_S = 60.0

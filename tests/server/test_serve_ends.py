@@ -16,7 +16,7 @@ from tests.server.serving import START, wait_until
 from tests.server.test_serve import PATIENCE_S, TINY, is_ready
 
 FAILS = """
-from millstream.runtime.places import Places
+from millstream.serving.session_table import Places
 
 def arrived(places, landing):
     raise AssertionError(f"session {landing.seat.session_id} is in no state that there is")
@@ -26,8 +26,8 @@ Places.arrived = arrived
 NEVER_ENDS = """
 import time
 from millstream.models.dit import CausalDiT
-from millstream.runtime.service import Service
-from millstream.server import hub
+from millstream.serving.service import Service
+from millstream.server.sessions import hub
 
 hub.STOP_S = 2.0
 forward = CausalDiT.forward
@@ -46,7 +46,7 @@ def open(service, *arguments):
 
 Service.open = open
 """
-RUN = "\nfrom millstream.cli import main\nmain()\n"
+RUN = "\nfrom millstream.cli.main import main\nmain()\n"
 
 
 def serve_and_start(spoilt: str, data: Path, *, then: signal.Signals | None) -> tuple[int, str, list[dict]]:

@@ -11,12 +11,12 @@ import httpx2
 import pytest
 
 from millstream.core.errors import Overloaded
-from millstream.server import sockets
+from millstream.server.access.budgets import ClientRates
+from millstream.server.access.shares import Holdings, Quota
 from millstream.server.app import AppConfig
-from millstream.server.budgets import ClientRates
-from millstream.server.hub import Hub
-from millstream.server.shares import Held, Quota
-from millstream.server.shelf import Shelf, ShelfLimits
+from millstream.server.sessions.file_store import FileStore, StoreLimits
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.transport import sockets
 from tests.server.fakes import TINY, FakeService
 from tests.server.hub_plays import SEA, with_hub
 from tests.server.serving import serving
@@ -24,41 +24,41 @@ from tests.server.serving import serving
 STRANGER = "127.0.0.2"
 
 
-def kept(shelf: Shelf, owner: str, num_bytes: int = 10) -> str:
-    name, path = shelf.new("snapshots")
+def kept(store: FileStore, owner: str, num_bytes: int = 10) -> str:
+    name, path = store.new("snapshots")
     path.write_bytes(bytes(num_bytes))
-    return shelf.keep("snapshots", name, owner=owner).name
+    return store.keep("snapshots", name, owner=owner).name
 
 
 def test_one_who_saves_without_end_pushes_out_nothing_but_their_own(tmp_path: Path) -> None:
-    before = kept(Shelf(tmp_path), "from an earlier run")
-    shelf = Shelf(tmp_path, ShelfLimits(max_files=20, max_bytes=2000))
-    strangers = [before, kept(shelf, "a"), kept(shelf, "b"), kept(shelf, "b")]
+    before = kept(FileStore(tmp_path), "from an earlier run")
+    store = FileStore(tmp_path, StoreLimits(max_files=20, max_bytes=2000))
+    strangers = [before, kept(store, "a"), kept(store, "b"), kept(store, "b")]
     for num_bytes in (10, 100):  # too many files, then too many bytes
-        own = [kept(shelf, "greedy", num_bytes) for _ in range(200)]
-        assert all(shelf.get("snapshots", name) for name in strangers)
-        assert shelf.get("snapshots", own[-1]), "the newest is there"
-        assert not shelf.get("snapshots", own[0])
+        own = [kept(store, "greedy", num_bytes) for _ in range(200)]
+        assert all(store.get("snapshots", name) for name in strangers)
+        assert store.get("snapshots", own[-1]), "the newest is there"
+        assert not store.get("snapshots", own[0])
 
 
 def test_where_everybody_keeps_as_much_the_oldest_goes(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, ShelfLimits(max_files=3))
-    names = [kept(shelf, owner) for owner in "abcd"]
-    assert [bool(shelf.get("snapshots", name)) for name in names] == [False, True, True, True]
+    store = FileStore(tmp_path, StoreLimits(max_files=3))
+    names = [kept(store, owner) for owner in "abcd"]
+    assert [bool(store.get("snapshots", name)) for name in names] == [False, True, True, True]
 
 
 def test_one_client_does_not_fill_the_server_with_sessions() -> None:
-    async def play(hub: Hub, service: FakeService) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
         for _ in range(16):
             hub.open(SEA, TINY, client="greedy")
         with pytest.raises(Overloaded, match="16 sessions of yours"):
             hub.open(SEA, TINY, client="greedy")
         others = [hub.open(SEA, TINY, client=name) for name in "ab"]
-        assert len(hub.stations) == 18
+        assert len(hub.live_sessions) == 18
         with pytest.raises(Overloaded, match="18 sessions are open"):
             hub.open(SEA, TINY, client="c")
         service.end(others[0].session_id, "enough")
-        while len(hub.stations) == 18:
+        while len(hub.live_sessions) == 18:
             await asyncio.sleep(0.01)
         hub.open(SEA, TINY, client="c")
 
@@ -66,7 +66,7 @@ def test_one_client_does_not_fill_the_server_with_sessions() -> None:
 
 
 def test_who_holds_something_is_counted_until_they_let_go() -> None:
-    held = Held(Quota(2), "things")
+    held = Holdings(Quota(2), "things")
     with held.one_by("a"), held.one_by("a"), held.one_by("b"):
         for client in "ac":
             with pytest.raises(Overloaded), held.one_by(client):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from millstream.server.threads import start_threads
+from millstream.server.sessions.threads import start_threads
 
 
 def test_all_threads_of_a_pool_are_there_at_once_and_none_is_added_by_work() -> None:

@@ -14,9 +14,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from millstream.core.errors import ConfigError
-from millstream.server.auth import Access, Gate
-from millstream.server.budgets import Clients
-from millstream.server.tls import check_certificate
+from millstream.server.access.auth import Access, Gate
+from millstream.server.access.budgets import Clients
+from millstream.server.transport.tls import check_certificate
 from tests.server.certificates import make_certificate
 from tests.server.serve_process import server_process
 from tests.server.serving import START

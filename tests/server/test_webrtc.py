@@ -14,13 +14,13 @@ from aiortc import RTCIceTransport
 
 from benchmarks.abuses.signalling import offer as good_offer
 from millstream.core.errors import ConfigError
-from millstream.server import channels
+from millstream.server.access.auth import Access
+from millstream.server.access.budgets import ClientRates
+from millstream.server.access.keys import Keyring
 from millstream.server.app import AppConfig
-from millstream.server.auth import Access
-from millstream.server.budgets import ClientRates
-from millstream.server.keys import Keyring
-from millstream.server.peers import IceServer
-from millstream.server.playhead import LATE_S, Playhead
+from millstream.server.transport import channels
+from millstream.server.transport.peers import IceServer
+from millstream.server.transport.playhead import LATE_S, Playhead
 from tests.server.clients.webrtc_client import Camera, WebRTCClient
 from tests.server.serving import Serving, serving
 
@@ -49,7 +49,7 @@ def with_client(server: Serving, does: Callable[[WebRTCClient], Awaitable[Any]])
 
     asyncio.run(run())
     server.until(lambda: len(server.peers) == 0, "the connection is gone")
-    for session_id in list(server.hub.stations):
+    for session_id in list(server.hub.live_sessions):
         server.hub.service.end(session_id)
     server.until_empty()
 
@@ -246,7 +246,7 @@ def test_offers_of_one_client_have_a_rate() -> None:
 
 
 def test_an_offer_whose_client_never_comes_is_forgotten(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.server.peers.CONNECT_S", 0.2)
+    monkeypatch.setattr("millstream.server.transport.peers.CONNECT_S", 0.2)
 
     async def vanish(client: WebRTCClient) -> None:
         start = {"version": 1, "prompt": "sea"}

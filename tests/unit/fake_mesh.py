@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from millstream.runtime.chunk import Chunk
-from millstream.runtime.engine import Engine
-from millstream.runtime.notices import Ended, Notice, Pictured
+from millstream.engine.engine import Engine
+from millstream.serving.notices import Ended, Notice, Pictured
+from millstream.session.chunk import Chunk
 from millstream.wire.parcel import Delivery, Parcel
-from tests.unit.test_service import PATIENCE_S, Owner
+from tests.unit.serving.test_service import PATIENCE_S, Owner
 
 
 class Gate:

@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.code_generator import CodeGenerator
 
-from millstream.ops.kernels import low_attention, noise, packed, pictures, ring_write, rows, words
+from millstream.ops.kernels import graph_memsets, low_attention, noise, packed, pictures, ring_write, rows
 from millstream.ops.low_attention import HEAD_WIDTHS
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -78,7 +78,7 @@ def main() -> None:
             )
     for gated in (False, True):
         build(rows._add_gated, "*bf16 *bf16 *bf16 i32 i32", ROW | dict(GATED=gated))
-    build(words._zero_word, "*i32", {}, warps=1)
+    build(graph_memsets._zero_word, "*i32", {}, warps=1)
     build(rows._norm_query, "*bf16 *bf16 *bf16 fp32", ROW)
     build(rows._gelu_rows, "*bf16 *fp8e4nv *fp32", dict(WIDTH=8960, FIRST=8192, REST=1024), warps=8)
     for on in (False, True):

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser
 from typer.testing import CliRunner
 
 from benchmarks.workloads import WORKLOADS
-from millstream.cli import app
+from millstream.cli.main import app
 from tests.server.browser import chromium
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"

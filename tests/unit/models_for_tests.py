@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from millstream.core.config import DiTConfig, VAEConfig
 from millstream.core.controls import Cut
+from millstream.engine.engine import Engine
 from millstream.models.dit import CausalDiT
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.wan.vae import WanVAE
-from millstream.runtime.engine import Engine
 
 DIT = DiTConfig(layers=3, width=48, heads=2, ffn=80, channels=4, text_width=24, text_tokens=7, time_features=32)
 VAE = VAEConfig(width=4, channels=4, mean=(0.1, -0.2, 0.3, 0.0), std=(1.5, 0.5, 1.0, 2.0))

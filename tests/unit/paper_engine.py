@@ -16,10 +16,10 @@ from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
-from millstream.runtime.brake import Brake
-from millstream.runtime.chunk import Chunk
-from millstream.runtime.depths import ONE_AT_A_TIME, Depths
-from millstream.runtime.timeline import Timeline
+from millstream.engine.depths import ONE_AT_A_TIME, Depths
+from millstream.generation.brake import Brake
+from millstream.session.chunk import Chunk
+from millstream.session.timeline import Timeline
 
 
 @dataclass

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream.runtime.chunk import Chunk
-from millstream.runtime.engine import Engine
-from millstream.runtime.flights import Planned
-from millstream.runtime.generator import kinship
-from millstream.runtime.pipeline import ChunkPipeline, raise_failure
-from millstream.runtime.session import Session
+from millstream.engine.engine import Engine
+from millstream.engine.flights import Planned
+from millstream.engine.pipeline import ChunkPipeline, raise_failure
+from millstream.generation.generator import kinship
+from millstream.session.chunk import Chunk
+from millstream.session.session import Session
 
 
 def make_together(engine: Engine, sessions: Sequence[Session], *, alike: bool = True) -> list[Chunk]:

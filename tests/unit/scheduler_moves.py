@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from millstream.runtime.pacing import Pace
-from millstream.runtime.scheduler import Scheduler
-from millstream.runtime.turns import Run, SessionMetrics, Terms
+from millstream.serving.scheduler import Scheduler
+from millstream.serving.turns import Run, SessionMetrics, Terms
+from millstream.session.pacing import Pace
 from tests.unit.simulated_device import SimulatedDevice
 
 PACE = Pace(fps=16, chunk_frames=12)

@@ -26,16 +26,16 @@ from hypothesis.stateful import (
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Pause, Resume, SetSteps, SetWindow, Stop, WeightedPrompt
 from millstream.core.errors import MillstreamError
-from millstream.runtime.admission_types import AdmissionConfig
-from millstream.runtime.chunk_times import ChunkTimes
-from millstream.runtime.notices import Ended, Live, Notice, Rated, Waiting
-from millstream.runtime.rates import RateKind
-from millstream.runtime.seats import OpenRequest, Seat
-from millstream.runtime.service import Service
-from millstream.runtime.turns import Sleep
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.serving.chunk_times import ChunkTimes
+from millstream.serving.notices import Ended, Live, Notice, Rated, Waiting
+from millstream.serving.service import Service
+from millstream.serving.session_entry import OpenRequest, SessionEntry
+from millstream.serving.turns import Sleep
+from millstream.session.pacing import RateKind
 from tests.unit.paper_engine import PaperClock, PaperEngine
 
-CLOCKED = ("places", "service", "pipeline")
+CLOCKED = ("serving.session_table", "serving.service", "engine.pipeline")
 MEMORY = 4
 IDLE_S = 1.0
 """After which one that stands still gives up its place."""
@@ -53,16 +53,16 @@ class SessionStates(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = PaperClock()
-        self.patches = [mock.patch(f"millstream.runtime.{name}.time", self.clock) for name in CLOCKED]
+        self.patches = [mock.patch(f"millstream.{name}.time", self.clock) for name in CLOCKED]
         for patch in self.patches:
             patch.start()
         self.engine = PaperEngine(self.clock)
         admission = AdmissionConfig(memory_bytes=MEMORY, max_waiting=3)
         self.service = Service(self.engine, admission=admission, session_bytes=lambda config: 1)  # type: ignore[arg-type]
-        self.table = self.service.places
+        self.table = self.service.table
         self.table.admission.times = ChunkTimes(self.clock.monotonic)
-        self.saved: list[tuple[Seat, str]] = []
-        self.table._revive = lambda seat, note: self.saved.append((seat, note))
+        self.saved: list[tuple[SessionEntry, str]] = []
+        self.table._revive = lambda entry, note: self.saved.append((entry, note))
         self.told: dict[str, list[Notice]] = {}
         self.viewers: dict[str, int] = {}
 
@@ -158,7 +158,7 @@ class SessionStates(RuleBasedStateMachine):
 
     @rule(name=sessions)
     def watch(self, name: str) -> None:
-        if name in self.table.seats:
+        if name in self.table.entries:
             self.service.watch(name)
             self.viewers[name] += 1
 
@@ -186,7 +186,7 @@ class SessionStates(RuleBasedStateMachine):
 
     @property
     def parked(self) -> list[str]:
-        return [name for name, seat in self.table.seats.items() if seat.life.state == "parked"]
+        return [name for name, entry in self.table.entries.items() if entry.life.state == "parked"]
 
     @rule(name=sessions, control=CONTROLS)
     def steer(self, name: str, control: AnyControl) -> None:
@@ -201,11 +201,11 @@ class SessionStates(RuleBasedStateMachine):
     @rule(breaks=st.booleans())
     def read_saved(self, breaks: bool) -> None:
         """The thread that reads a file is done, or has failed."""
-        seat, note = self.saved.pop(0)
+        entry, note = self.saved.pop(0)
         if breaks:
-            self.service._fail(seat, RuntimeError(f"{seat.session_id} cannot be read"))
+            self.service._fail(entry, RuntimeError(f"{entry.session_id} cannot be read"))
         else:
-            self.service._read_saved(seat, note)
+            self.service._read_saved(entry, note)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 2.0, 30.0, 90.0]))
     def pass_time(self, seconds: float) -> None:
@@ -231,17 +231,17 @@ class SessionStates(RuleBasedStateMachine):
     @invariant()
     def everybody_counts_the_same(self) -> None:
         table, admission = self.table, self.table.admission
-        states = {name: seat.life.state for name, seat in table.seats.items()}
+        states = {name: entry.life.state for name, entry in table.entries.items()}
         assert set(states.values()) <= {"waiting", "placed", "parked", "returning"}, states
         assert set(admission._entries) == set(states), "admission knows others than the table"
         assert {each.session_id for each in admission._present} == {name for name in states if states[name] == "placed"}
         in_line = [each.session_id for each in admission.waiting(self.clock.now)]
         assert set(in_line) == {name for name in states if states[name] in ("waiting", "returning")}
-        assert set(table.scheduler._seats) == {name for name, seat in table.seats.items() if seat.session is not None}
+        assert set(table.scheduler._seats) == {name for name, entry in table.entries.items() if entry.session is not None}
         assert admission.metrics().memory_bytes <= MEMORY
 
     @invariant()
     def who_has_ended_was_told_so_and_nobody_else(self) -> None:
         for name, notices in self.told.items():
             ended = bool(notices) and isinstance(notices[-1], Ended)
-            assert ended == (name not in self.table.seats), f"{name} was told {notices[-1:]}"
+            assert ended == (name not in self.table.entries), f"{name} was told {notices[-1:]}"

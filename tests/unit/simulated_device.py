@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from millstream.runtime.pacing import Pace
-from millstream.runtime.scheduler import Scheduler
-from millstream.runtime.turns import End, Offload, Restore, Run, Sleep, Terms
+from millstream.serving.scheduler import Scheduler
+from millstream.serving.turns import EndTurn, Offload, RestoreTurn, Run, Sleep, Terms
+from millstream.session.pacing import Pace
 
 FULL, FIRST = 12, 9
 """Frames of a chunk, and of the first of an epoch."""
@@ -63,7 +63,7 @@ class SimulatedDevice:
     busy_s: float = 0.0
     shadows: dict[str, Shadow] = field(default_factory=dict)
     turns: list[tuple[float, Run]] = field(default_factory=list)
-    chores: list[tuple[float, Offload | Restore | End]] = field(default_factory=list)
+    chores: list[tuple[float, Offload | RestoreTurn | EndTurn]] = field(default_factory=list)
     _events: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
 
     def at(self, time: float, event: Callable[[float], None]) -> None:
@@ -100,10 +100,10 @@ class SimulatedDevice:
                     assert not awake, f"asleep at {self.now} while {awake} may run"
                     assert turn.until is None or turn.until > self.now, f"sleeping from {self.now} until {turn.until}"
                     self._pass_time(min(until, turn.until or until, self._events[0][0] if self._events else until))
-                case End(session_id=name):
+                case EndTurn(session_id=name):
                     self.chores.append((self.now, turn))
                     self.remove(name)
-                case Offload() | Restore():
+                case Offload() | RestoreTurn():
                     self.chores.append((self.now, turn))
 
     def landings(self, session_id: str) -> list[float]:

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from millstream.cli import app
+from millstream.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "millstream"
@@ -27,29 +28,38 @@ ARROWS = {
     "parallel": {"models", "ops", "core"},
     "planner": {"core"},
     "profiler": {"planner", "core"},
-    "runtime": {"planner", "wire", "parallel", "models", "ops", "core"},
-    "server": {"runtime", "core"},
+    "generation": {"wire", "parallel", "models", "ops", "core"},
+    "session": {"generation", "wire", "models", "ops", "core"},
+    "mesh": {"generation", "wire", "parallel", "models", "core"},
+    "engine": {"session", "mesh", "generation", "wire", "parallel", "models", "ops", "core"},
+    "serving": {"engine", "session", "generation", "planner", "core"},
+    "video": {"core"},
+    "server": {"serving", "engine", "session", "video", "core"},
     "client": {"core"},
     "load": {"client", "core"},
     "trainer": {"parallel", "models", "ops", "core"},
-    "commands": {"ops", "load", "server", "runtime", "trainer", "planner", "profiler", "parallel", "wire", "models", "core"},
-    "cli": {
-        "cli_bench", "cli_options", "cli_parts", "cli_plan", "cli_profile", "cli_serve", "cli_train", "commands", "models",
-        "core",
+    "commands": {
+        "server", "serving", "engine", "session", "mesh", "generation", "video", "load", "trainer", "planner", "profiler",
+        "parallel", "wire", "models", "ops", "core",
     },
-    "cli_bench": {"cli_options", "cli_parts", "commands", "core"},
-    "cli_config": {"core"},
-    "cli_options": {"cli_parts"},
-    "cli_serve": {"cli_config", "cli_options", "cli_parts", "commands", "load", "server", "core"},
-    "cli_train": {"cli_parts", "commands", "trainer", "core"},
-    "cli_parts": {"core"},
-    "cli_plan": {"cli_options", "cli_parts", "commands", "planner"},
-    "cli_profile": {"cli_options", "cli_parts", "commands", "core"},
+    "cli": {"commands", "server", "load", "trainer", "planner", "models", "core"},
     "__main__": {"cli"},
 }  # fmt: skip
 """Which room may import which, besides itself."""
 
-TOPS = {"millstream", "millstream.runtime.engine"}
+SERVER_ARROWS = {
+    "access": set(),
+    "sessions": {"access"},
+    "transport": {"sessions", "access"},
+    "protocol": {"transport", "sessions", "access"},
+    "dialects": {"protocol", "transport", "sessions", "access"},
+}
+"""The same for the rooms of the server; what lies beside them brings them together."""
+
+MOST_MODULES = 25
+"""In one folder."""
+
+TOPS = {"millstream", "millstream.engine.engine"}
 """What the package's front door may name."""
 
 
@@ -85,6 +95,47 @@ def test_arrows_point_one_way(path: Path) -> None:
 
 def test_every_room_has_its_arrows() -> None:
     assert {room(path) for path in FILES} - {"__init__"} == set(ARROWS)
+    assert {path.parent.name for path in (PACKAGE / "server").glob("*/*.py")} == set(SERVER_ARROWS)
+
+
+def test_the_servers_rooms_have_arrows_of_their_own() -> None:
+    for home, allowed in SERVER_ARROWS.items():
+        for path in (PACKAGE / "server" / home).glob("*.py"):
+            targets = {name.split(".")[2] for name in imports(path) if name.startswith("millstream.server.")}
+            assert targets <= {home, *allowed}, f"{path.name} in {home} imports {targets}"
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    modules = {module_name(path): path for path in FILES}
+    needs = {name: {*imports_of_modules(path, modules)} - {name} for name, path in modules.items()}
+    while ready := [name for name, others in needs.items() if not others & needs.keys()]:
+        for name in ready:
+            del needs[name]
+    assert not needs, "in a circle, or behind one"
+
+
+def imports_of_modules(path: Path, modules: dict[str, Path]) -> Iterator[str]:
+    """Those of our files that it names, `from folder import file` among them; also where they are imported late."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            files = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
+            yield from files or {str(node.module)} & modules.keys() - {"millstream"}
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_folder_is_small_enough_to_be_looked_through(folder: Path) -> None:
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MOST_MODULES
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    names = Counter(
+        node.name for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -97,7 +148,7 @@ COLLECTIVES = re.compile(r"\bdist\.(all_|i?send|i?recv|broadcast|reduce|gather|s
 
 def test_collectives_are_called_in_one_file_which_guards_them() -> None:
     callers = {str(path.relative_to(PACKAGE)) for path in FILES if COLLECTIVES.search(path.read_text())}
-    measured_bare = {"commands/plan_collectives.py"}
+    measured_bare = {"commands/plan/collectives.py"}
     assert callers - measured_bare == {"parallel/collectives.py"}
 
 
@@ -108,9 +159,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def modules_of(*rooms: str) -> str:
-    files = [path for path in FILES if room(path) in rooms]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
-    return "\n".join(f"import {name}" for name in names)
+    return "\n".join(f"import {module_name(path)}" for path in FILES if room(path) in rooms)
 
 
 def test_core_and_planner_import_without_torch() -> None:
@@ -122,11 +171,13 @@ def test_the_client_imports_without_torch() -> None:
 
 
 def test_help_needs_no_torch_and_neither_does_the_doctor_who_may_have_to_say_so() -> None:
-    assert "torch" not in loaded_by("import millstream.cli, millstream.commands.doctor")
+    assert "torch" not in loaded_by("import millstream.cli.main, millstream.commands.doctor.checks")
 
 
 def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone() -> None:
-    loaded = loaded_by(modules_of("core", "ops", "models", "parallel", "wire", "runtime"))
+    loaded = loaded_by(
+        modules_of("core", "ops", "models", "parallel", "wire", "generation", "session", "mesh", "engine", "serving")
+    )
     assert not loaded & {"transformers", "av", "typer", "rich", "diffusers", "starlette", "uvicorn", "PIL"}
 
 

@@ -13,7 +13,7 @@ import pytest
 import typer
 import yaml
 
-from millstream.cli import app
+from millstream.cli.main import app
 from millstream.commands.paths import models_folder
 from millstream.core.presets import MODELS
 from millstream.server.health import ENDPOINTS, OPEN_PATHS

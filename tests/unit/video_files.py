@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from millstream.core.errors import VideoError
-from millstream.server.video_reader import VideoReader
-from millstream.server.video_writer import VideoWriter
+from millstream.video.reader import VideoReader
+from millstream.video.writer import VideoWriter
 
 HEIGHT, WIDTH, FPS = 64, 96, 16.0
 FILE_KINDS = [".mp4", ".webm", ".gif"]

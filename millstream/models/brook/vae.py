@@ -19,7 +19,7 @@ PAST = 2
 """Latent frames before the current one that either side sees."""
 
 
-class ResBlock(nn.Module):
+class BrookResBlock(nn.Module):
     """Two convolutions beside the stream; without norms, which would cost more than they bring at this width."""
 
     def __init__(self, width: int) -> None:
@@ -34,19 +34,19 @@ class ResBlock(nn.Module):
 
 
 def blocks(width: int, count: int) -> nn.Sequential:
-    return nn.Sequential(*(ResBlock(width) for _ in range(count)))
+    return nn.Sequential(*(BrookResBlock(width) for _ in range(count)))
 
 
-class Encoder(nn.Module):
+class BrookEncoder(nn.Module):
     """Each frame alone down to latent size, then four frames and the past into one latent frame."""
 
     def __init__(self, config: BrookVAEConfig) -> None:
         super().__init__()
         wide, middle, thin = config.widths
         self.stem = nn.Conv2d(3 * 4, thin, 3, padding=1)
-        self.fine = ResBlock(thin)
+        self.fine = BrookResBlock(thin)
         self.down1 = nn.Conv2d(4 * thin, middle, 3, padding=1)
-        self.quarter = ResBlock(middle)
+        self.quarter = BrookResBlock(middle)
         self.down2 = nn.Conv2d(4 * middle, wide, 3, padding=1)
         self.gather = nn.Conv2d(TEMPORAL_STRIDE * wide, wide, 1)
         self.past = nn.Conv2d((PAST + 1) * wide, wide, 3, padding=1)
@@ -63,7 +63,7 @@ class Encoder(nn.Module):
         return self.out(F.silu(self.body(frames))).unflatten(0, (pixels_BTCYX.shape[0], -1))
 
 
-class Decoder(nn.Module):
+class BrookDecoder(nn.Module):
     """Most of the work at latent size; what is done at picture size is one convolution and a shuffle."""
 
     def __init__(self, config: BrookVAEConfig) -> None:
@@ -93,8 +93,8 @@ class BrookVAE(nn.Module):
     def __init__(self, config: BrookVAEConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+        self.encoder = BrookEncoder(config)
+        self.decoder = BrookDecoder(config)
         self.latent_mean = nn.Parameter(torch.zeros(config.channels), requires_grad=False)
         self.latent_std = nn.Parameter(torch.ones(config.channels), requires_grad=False)
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from millstream.core.speed import Speed
 from millstream.models.dit import CrossAttention, SelfAttention
 from millstream.models.fast.linear import Dense
-from millstream.models.kv import Span
+from millstream.models.kv import PaddedSpan
 from millstream.models.packed import PackedWindow
-from millstream.ops.attention import Share, attend, attend_in_shares
+from millstream.ops.attention import AttentionShare, attend, attend_in_shares
 from millstream.ops.fp8 import Rows8
 from millstream.ops.low_attention import attend_packed
 from millstream.ops.packed import PackedQueries
@@ -43,7 +43,7 @@ class Ring(Protocol):
     @property
     def packed(self) -> PackedWindow | None: ...
 
-    def span(self, layer: int, *, rounded: bool) -> Span: ...
+    def span(self, layer: int, *, rounded: bool) -> PaddedSpan: ...
 
     def written_in_place(self, layer: int) -> None: ...
 
@@ -144,7 +144,7 @@ class FastCrossAttention(nn.Module):
 
 def _finished(out_BLNH: Tensor, *, fp8: bool) -> Tensor | Rows8:
     """What needs no putting together."""
-    return finish_attention([Share(out_BLNH.flatten(2).flatten(0, 1)[None], None)], 0, fp8=fp8)
+    return finish_attention([AttentionShare(out_BLNH.flatten(2).flatten(0, 1)[None], None)], 0, fp8=fp8)
 
 
 def _stacked(rows: Sequence[Tensor | PackedQueries]) -> Tensor | PackedQueries:

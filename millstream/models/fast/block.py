@@ -1,6 +1,6 @@
 """One transformer block as six products and two attentions, with one pass over memory between each two.
 
-What a block adds to the residual last is handed to the next one, which adds it while it norms: `Pending`.
+What a block adds to the residual last is handed to the next one, which adds it while it norms: `PendingResidual`.
 Shapes: L tokens of all rows, F frames of all rows, D width, N heads, H head width, S text tokens, B rows (sessions).
 """
 
@@ -19,7 +19,7 @@ from millstream.ops.fp8 import Rows8
 from millstream.ops.rows import add_norm, gelu_rows
 
 
-class Pending(NamedTuple):
+class PendingResidual(NamedTuple):
     """What is still to be added to the residual."""
 
     y_LD: Tensor | None = None
@@ -39,37 +39,37 @@ class FastBlock(nn.Module):
     def forward(
         self,
         x_LD: Tensor,
-        pending: Pending,
+        pending: PendingResidual,
         levels_F6D: Tensor,
         layer: int,
         rings: Sequence[Ring],
         k_BSNH: Tensor,
         v_BSNH: Tensor,
-    ) -> Pending:
+    ) -> PendingResidual:
         """Changes `x` in place."""
         _, _, gate1, shift2, scale2, gate2 = levels_F6D.unbind(1)
         attended = self.self_attn(self._entered(x_LD, pending, levels_F6D), layer, rings)
-        told = self._told(x_LD, Pending(attended, gate1), k_BSNH, v_BSNH)
+        told = self._told(x_LD, PendingResidual(attended, gate1), k_BSNH, v_BSNH)
         thought = add_norm(x_LD, *told, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8)
-        return Pending(self.down(self._activated(thought)), gate2)
+        return PendingResidual(self.down(self._activated(thought)), gate2)
 
-    def remember(self, x_LD: Tensor, pending: Pending, levels_F6D: Tensor, layer: int, rings: Sequence[Ring]) -> None:
+    def remember(self, x_LD: Tensor, pending: PendingResidual, levels_F6D: Tensor, layer: int, rings: Sequence[Ring]) -> None:
         """Only leave keys and values."""
         self.self_attn.remember(self._entered(x_LD, pending, levels_F6D), layer, rings)
 
-    def _entered(self, x_LD: Tensor, pending: Pending, levels_F6D: Tensor) -> Tensor | Rows8:
+    def _entered(self, x_LD: Tensor, pending: PendingResidual, levels_F6D: Tensor) -> Tensor | Rows8:
         shift, scale, *_ = levels_F6D.unbind(1)
         return add_norm(x_LD, *pending, scale, shift, eps=self.eps, fp8=self.self_attn.is_fp8)
 
-    def _told(self, x_LD: Tensor, pending: Pending, k_BSNH: Tensor, v_BSNH: Tensor) -> Pending:
+    def _told(self, x_LD: Tensor, pending: PendingResidual, k_BSNH: Tensor, v_BSNH: Tensor) -> PendingResidual:
         """What the prompt has to say to the residual with what is pending. Nothing where its product adds it there itself."""
         cross, norm = self.cross_attn, self.cross_norm
         later = None if cross.is_fp8 else cross.out.bias
         x = add_norm(x_LD, *pending, norm.weight, norm.bias, eps=norm.eps, fp8=cross.is_fp8, later_D=later)
         if isinstance(x, Rows8):
-            return Pending(cross(x, k_BSNH, v_BSNH))
+            return PendingResidual(cross(x, k_BSNH, v_BSNH))
         cross.add_to(x_LD, x, k_BSNH, v_BSNH)
-        return Pending()
+        return PendingResidual()
 
     def _activated(self, x: Tensor | Rows8) -> Tensor | Rows8:
         return gelu_rows(self.up(x)) if isinstance(x, Rows8) else self.up.with_gelu(x)

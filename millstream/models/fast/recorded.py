@@ -19,9 +19,9 @@ from torch import Tensor
 
 from millstream.core.speed import Speed
 from millstream.models.dit import BlockStack, CrossKV
+from millstream.models.fast.graph_memsets import MemsetReplacer
 from millstream.models.fast.stack import FastStack
-from millstream.models.fast.words import WordZeroer
-from millstream.models.kv import KVRing, Memory, Span
+from millstream.models.kv import KVRing, Memory, PaddedSpan
 from millstream.models.packed import PackedWindow
 from millstream.ops.rope import Phases
 
@@ -50,7 +50,7 @@ class RingView:
     def packed(self) -> PackedWindow | None:
         return self._there().packed
 
-    def span(self, layer: int, *, rounded: bool) -> Span:
+    def span(self, layer: int, *, rounded: bool) -> PaddedSpan:
         return self._there().span(layer, rounded=rounded)
 
     def written_in_place(self, layer: int) -> None:
@@ -68,7 +68,7 @@ class RingView:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordedCalls:
     x_BFTD: Tensor
     levels_BF6D: Tensor
     views: Sequence[RingView]
@@ -92,7 +92,7 @@ class GraphRecorder:
         """`zero_words` by kernels; or as whoever is recorded does it."""
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
-        self._words = WordZeroer.on(device) if zero_words else None
+        self._words = MemsetReplacer.on(device) if zero_words else None
 
     def __call__(self, run: Run) -> Run:
         graph = torch.cuda.CUDAGraph(keep_graph=self._words is not None)
@@ -114,7 +114,7 @@ class RecordedStack(FastStack):
         self.one_offs = 0
         """Calls that were recorded, or ran as they are because they are to be seen again before that."""
         self._record = record
-        self._recordings: OrderedDict[Hashable, Recording] = OrderedDict()
+        self._recordings: OrderedDict[Hashable, RecordedCalls] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
         self._often: set[Hashable] = set()
         """Calls that some ring has seen often, wherever it is."""
@@ -138,7 +138,7 @@ class RecordedStack(FastStack):
 
     def _recording(
         self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], cross: CrossKV
-    ) -> Recording | None:
+    ) -> RecordedCalls | None:
         """Of this call, made if it comes often; None where it is to run as it is. The prompt is told to it."""
         if any(ring.fills_sink or ring.bias is not None for ring in rings):
             return None
@@ -155,10 +155,10 @@ class RecordedStack(FastStack):
         self._recordings.move_to_end(key)
         return self._recordings[key]
 
-    def _made(self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], told: CrossKV) -> Recording:
+    def _made(self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], told: CrossKV) -> RecordedCalls:
         x, levels, views = x_BFTD.clone(), levels_BF6D.clone(), [RingView(ring) for ring in rings]
         body = self.walk if kind == "step" else self.walk_to_keys
-        return Recording(x, levels, views, self._record(lambda: body(x, levels, views, told)))
+        return RecordedCalls(x, levels, views, self._record(lambda: body(x, levels, views, told)))
 
     def _comes_often(self, kind: str, key: Hashable, likeness: Hashable) -> bool:
         """What one session does often, the next will: its calls are recorded at once."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from millstream.core.speed import Speed
 from millstream.models.dit import BlockStack, CrossKV
 from millstream.models.fast.attention import Ring
-from millstream.models.fast.block import FastBlock, Pending
+from millstream.models.fast.block import FastBlock, PendingResidual
 from millstream.models.joint import JointMemory
 from millstream.models.kv import KVRing, Memory
 from millstream.models.paired import PairedMemory
@@ -45,7 +45,7 @@ class FastStack(TypedModuleList[FastBlock]):
 
     def walk(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
         """All blocks, on `x` in place."""
-        x_LD, levels, pending = x_BFTD.flatten(0, 2), self._levels(levels_BF6D), Pending()
+        x_LD, levels, pending = x_BFTD.flatten(0, 2), self._levels(levels_BF6D), PendingResidual()
         for layer, block in enumerate(self):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
         assert pending.y_LD is not None
@@ -53,7 +53,7 @@ class FastStack(TypedModuleList[FastBlock]):
 
     def walk_to_keys(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
         """All blocks as far as the last one's keys and values; what is in `x` then means nothing."""
-        x_LD, levels, pending = x_BFTD.flatten(0, 2), self._levels(levels_BF6D), Pending()
+        x_LD, levels, pending = x_BFTD.flatten(0, 2), self._levels(levels_BF6D), PendingResidual()
         *body, last = self
         for layer, block in enumerate(body):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])

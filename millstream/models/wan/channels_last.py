@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.models.carry import VAEState
-from millstream.models.wan.vae import FrameAttention, ResBlock
-from millstream.ops.pictures import PAST, copy_frames, inner, merge_onto
+from millstream.models.wan.vae import FrameAttention, WanResBlock
+from millstream.ops.conv3 import PAST
+from millstream.ops.pictures import copy_frames, inner, merge_onto
 
 
 class Convolution(Protocol):
@@ -136,7 +137,7 @@ class FastLayers:
         stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
         self._canvases.begin((*x.shape, stream))
 
-    def res_block(self, block: ResBlock, parted: Parted, tails: Tails) -> Parted:
+    def res_block(self, block: WanResBlock, parted: Parted, tails: Tails) -> Parted:
         x, middle = self._keep_and_convolve(parted, block.norm1.weight, block.conv1, tails)
         shortcut = block.shortcut
         if isinstance(shortcut, nn.Conv3d):

@@ -12,12 +12,13 @@ from torch.nn import functional as F
 
 from millstream.models.carry import VAEState
 from millstream.models.wan.channels_last import Convolution, FastLayers, Parted, Tails, rim_of
-from millstream.models.wan.vae import CausalConv, Decoder, FrameAttention, ResBlock, Upsample
-from millstream.ops.pictures import PAST, TAPS, split_frames, sum_taps
+from millstream.models.wan.vae import CausalConv, FrameAttention, Upsample, WanDecoder, WanResBlock
+from millstream.ops.conv3 import PAST, TAPS
+from millstream.ops.pictures import split_frames, sum_taps
 
 
 class FastDecoder:
-    def __init__(self, decoder: Decoder, own: Convolution | None) -> None:
+    def __init__(self, decoder: WanDecoder, own: Convolution | None) -> None:
         self._decoder, self._layers = decoder, FastLayers(decoder, own)
         self._phases = {layer: four_phases(layer.conv.weight) for layer in decoder.up if isinstance(layer, Upsample)}
         self._taps = tap_rows(decoder.conv_out.weight)
@@ -34,7 +35,7 @@ class FastDecoder:
         return self._show(parted, tails), tails.finish()
 
     def _layer(self, layer: nn.Module, parted: Parted, tails: Tails) -> Parted:
-        if isinstance(layer, ResBlock):
+        if isinstance(layer, WanResBlock):
             return self._layers.res_block(layer, parted, tails)
         if isinstance(layer, Upsample):
             return self._upsample(layer, parted, tails)

@@ -12,14 +12,14 @@ from torch.nn import functional as F
 
 from millstream.models.carry import VAEState
 from millstream.models.wan.channels_last import Convolution, FastLayers, Parted, Tails, library_convolution, rim_of
-from millstream.models.wan.vae import Downsample, Encoder, FrameAttention, ResBlock
+from millstream.models.wan.vae import Downsample, FrameAttention, WanEncoder, WanResBlock
 
 _ROUND = 8
 """Channels come in multiples of it where products are quick: 16 bytes of bfloat16."""
 
 
 class FastEncoder:
-    def __init__(self, encoder: Encoder, own: Convolution | None) -> None:
+    def __init__(self, encoder: WanEncoder, own: Convolution | None) -> None:
         self._encoder, self._layers = encoder, FastLayers(encoder, own)
         self._first = with_round_inputs(encoder.conv_in.weight)
         for layer in encoder.down:
@@ -38,7 +38,7 @@ class FastEncoder:
         return moments_TYXC.permute(3, 0, 1, 2)[None], tails.finish()
 
     def _layer(self, layer: nn.Module, parted: Parted, tails: Tails) -> Parted:
-        if isinstance(layer, ResBlock):
+        if isinstance(layer, WanResBlock):
             return self._layers.res_block(layer, parted, tails)
         if isinstance(layer, Downsample):
             return self._downsample(layer, parted, tails)

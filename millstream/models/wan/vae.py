@@ -39,7 +39,7 @@ class ChannelNorm(nn.Module):
         return channel_norm(x, self.weight)
 
 
-class ResBlock(nn.Module):
+class WanResBlock(nn.Module):
     def __init__(self, inner: int, outer: int) -> None:
         super().__init__()
         self.norm1 = ChannelNorm(inner)
@@ -117,18 +117,18 @@ class Downsample(nn.Module):
         return first if x.shape[2] == 1 else torch.cat([first, time_conv(x)], dim=2)
 
 
-class Encoder(nn.Module):
+class WanEncoder(nn.Module):
     def __init__(self, config: VAEConfig) -> None:
         super().__init__()
         widths = [config.width * m for m in (1, *config.multipliers)]
         self.conv_in = CausalConv(3, widths[0], 3)
         self.down = nn.ModuleList()
         for level, (inner, outer) in enumerate(itertools.pairwise(widths)):
-            self.down.extend(ResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks))
+            self.down.extend(WanResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks))
             if level < len(config.downsample_time):
                 self.down.append(Downsample(outer, config.downsample_time[level]))
         top = widths[-1]
-        self.middle = nn.ModuleList([ResBlock(top, top), FrameAttention(top), ResBlock(top, top)])
+        self.middle = nn.ModuleList([WanResBlock(top, top), FrameAttention(top), WanResBlock(top, top)])
         self.norm_out = ChannelNorm(top)
         self.conv_out = CausalConv(top, 2 * config.channels, 3)
 
@@ -139,18 +139,18 @@ class Encoder(nn.Module):
         return self.conv_out.stream(F.silu(self.norm_out(x)), carry)
 
 
-class Decoder(nn.Module):
+class WanDecoder(nn.Module):
     def __init__(self, config: VAEConfig) -> None:
         super().__init__()
         widths = [config.width * m for m in (config.multipliers[-1], *reversed(config.multipliers))]
         doubles_time = tuple(reversed(config.downsample_time))
         top = widths[0]
         self.conv_in = CausalConv(config.channels, top, 3)
-        self.middle = nn.ModuleList([ResBlock(top, top), FrameAttention(top), ResBlock(top, top)])
+        self.middle = nn.ModuleList([WanResBlock(top, top), FrameAttention(top), WanResBlock(top, top)])
         self.up = nn.ModuleList()
         for level, (inner, outer) in enumerate(itertools.pairwise(widths)):
             inner = inner if level == 0 else inner // 2  # the upsampling before it has halved the channels
-            self.up.extend(ResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks + 1))
+            self.up.extend(WanResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks + 1))
             if level < len(doubles_time):
                 self.up.append(Upsample(outer, doubles_time[level]))
         self.norm_out = ChannelNorm(widths[-1])
@@ -169,10 +169,10 @@ class WanVAE(nn.Module):
     def __init__(self, config: VAEConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
+        self.encoder = WanEncoder(config)
         self.quant = nn.Conv3d(2 * config.channels, 2 * config.channels, 1)
         self.unquant = nn.Conv3d(config.channels, config.channels, 1)
-        self.decoder = Decoder(config)
+        self.decoder = WanDecoder(config)
         self._kept: tuple[Tensor, Tensor] | None = None
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:

@@ -28,7 +28,7 @@ from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import Merged, merging
 from millstream.models.weights.manifest import MANIFEST, Manifest, PartEntry, read_manifest
 from millstream.models.weights.parts import Layout, expected_shapes, infer_dit, match_preset
-from millstream.models.weights.survey import Place, Survey, refuse_misfit, scan, shapes_of, survey
+from millstream.models.weights.survey import Survey, TensorPlace, refuse_misfit, scan, shapes_of, survey
 
 _SHARD_BYTES = 4 << 30
 
@@ -133,9 +133,9 @@ def _write_part(part: Part, result: Survey, staging: Staging, shard_bytes: int, 
     )
 
 
-def _shards(places: Mapping[str, Place], shard_bytes: int) -> list[dict[str, Place]]:
+def _shards(places: Mapping[str, TensorPlace], shard_bytes: int) -> list[dict[str, TensorPlace]]:
     """Runs of tensors, each as long as fits; a tensor larger than a shard has one to itself."""
-    shards: list[dict[str, Place]] = []
+    shards: list[dict[str, TensorPlace]] = []
     room = 0
     for name, place in places.items():
         if not shards or place.info.num_bytes > room:
@@ -146,7 +146,7 @@ def _shards(places: Mapping[str, Place], shard_bytes: int) -> list[dict[str, Pla
     return shards
 
 
-def _read(places: Mapping[str, Place], prefer_ema: bool, merged: Merged) -> dict[str, Tensor]:
+def _read(places: Mapping[str, TensorPlace], prefer_ema: bool, merged: Merged) -> dict[str, Tensor]:
     """One output shard. Copied: tensors of a file may share storage or lie transposed, which safetensors refuses."""
     tensors = {}
     for path, group in itertools.groupby(places.items(), key=lambda item: item[1].path):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.files import Shape, open_shard
 from millstream.models.weights.parts import ALIASES
-from millstream.models.weights.survey import Place, refuse_misfit, survey
+from millstream.models.weights.survey import TensorPlace, refuse_misfit, survey
 
 Device = torch.device | str
 Keep = Callable[[str, Tensor], Tensor | None]
@@ -112,5 +112,5 @@ def _random(name: str, shape: Shape, seed: int, device: torch.device) -> Tensor:
     return torch.randn(shape, generator=generator, device=device).mul_(fan_in**-0.5)
 
 
-def _file(item: tuple[str, Place]) -> Path:
+def _file(item: tuple[str, TensorPlace]) -> Path:
     return item[1].path

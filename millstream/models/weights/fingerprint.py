@@ -31,7 +31,7 @@ def fingerprint_of(records_by_part: Mapping[str, bytes]) -> str:
     return hashlib.blake2b(b"".join(records for _, records in sorted(records_by_part.items())), digest_size=16).hexdigest()
 
 
-class Recorder:
+class FingerprintRecorder:
     """What a part adds to a fingerprint, from parameters that come one at a time: some 24 bytes for each million elements."""
 
     def __init__(self, part: str) -> None:
@@ -58,7 +58,7 @@ class Recorder:
 
 def records(part: str, module: nn.Module) -> bytes:
     """The same of a whole module."""
-    recorder = Recorder(part)
+    recorder = FingerprintRecorder(part)
     for name, parameter in module.named_parameters():
         recorder.add(name, parameter)
     return recorder.records()

@@ -15,7 +15,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where a tensor lies: the file, and its name there."""
 
     path: Path
@@ -28,7 +28,7 @@ class Survey:
     """Missing, unexpected and reshaped tensors go by the names the files use."""
 
     layout: Layout
-    places: dict[str, Place]
+    places: dict[str, TensorPlace]
     """By our names, in the order of the files."""
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
@@ -46,19 +46,19 @@ class WeightsMismatch(WeightsError):
         self.survey = survey
 
 
-def scan(sources: Sequence[Path], *, prefer_ema: bool = True) -> dict[str, Place]:
+def scan(sources: Sequence[Path], *, prefer_ema: bool = True) -> dict[str, TensorPlace]:
     """Every tensor of a checkpoint by the name its files use."""
-    places: dict[str, Place] = {}
+    places: dict[str, TensorPlace] = {}
     for path in (shard for source in sources for shard in find_shards(source)):
         with open_shard(path, prefer_ema=prefer_ema) as shard:
             for name, info in shard.infos.items():
                 if name in places:
                     raise WeightsError(f"{name} lies in both {places[name].path} and {path}; give one of them")
-                places[name] = Place(path, name, info)
+                places[name] = TensorPlace(path, name, info)
     return places
 
 
-def shapes_of(places: Mapping[str, Place]) -> dict[str, Shape]:
+def shapes_of(places: Mapping[str, TensorPlace]) -> dict[str, Shape]:
     return {name: place.info.shape for name, place in places.items()}
 
 

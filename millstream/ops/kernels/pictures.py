@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from millstream.ops.pictures import PAST, TAPS
+from millstream.ops.conv3 import PAST, TAPS
 
 _VALUES = 4096
 """That one program holds."""

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from millstream.ops.attention import Share
+from millstream.ops.attention import AttentionShare
 from millstream.ops.fp8 import E4M3, LARGEST, LEAST_SCALE, Rows8
 
 _LARGEST = tl.constexpr(LARGEST)
@@ -203,7 +203,7 @@ def launch_norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
     return out
 
 
-def launch_finish_attention(shares: Sequence[Share], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
+def launch_finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
     width, last = shares[0].out_PLD.shape[-1], 0
     out, scales = _room(shares[0].out_PLD, sum(share.out_PLD.shape[1] for share in shares), width, fp8=fp8)
     for (parts, tokens, _), (attended, lse) in ((share.out_PLD.shape, share) for share in shares):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from millstream.server.dialects import krea, scope, sglang, vllm_omni
-from millstream.server.endpoints import Endpoint
+from millstream.server.protocol.endpoints import Endpoint
 
 
 def sockets() -> list[BaseRoute]:

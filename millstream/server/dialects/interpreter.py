@@ -13,13 +13,12 @@ import msgspec
 
 from millstream.core.controls import AnyControl, Stop
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import Ask, ErrorMessage, Format, Record, Start, Steer
-from millstream.server.budgets import Client
-from millstream.server.conversation import Conversation
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits, TokenBucket
-from millstream.server.messages import ProtocolError
-from millstream.server.outbox import Outbox
+from millstream.core.messages import Ask, ErrorMessage, Format, ProtocolError, Record, Start, Steer
+from millstream.server.access.budgets import ClientAccount
+from millstream.server.access.limits import ClientLimits, TokenBucket
+from millstream.server.protocol.conversation import Conversation
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.outbox import Outbox
 
 T = TypeVar("T", bound=msgspec.Struct)
 Fields = dict[str, Any]
@@ -34,7 +33,7 @@ MAX_NAMES = 8
 
 
 class Interpreter:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
+    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self.limits = limits
         self.conversation = Conversation(hub, outbox, limits, client)
         self._hub, self._outbox = hub, outbox
@@ -90,8 +89,8 @@ class Interpreter:
     def leave(self) -> None:
         """The connection is over, and so is its session."""
         self.conversation.leave()
-        if self.conversation.station is not None:
-            self._hub.service.end(self.conversation.station.session_id, "its connection has closed")
+        if self.conversation.live_session is not None:
+            self._hub.service.end(self.conversation.live_session.session_id, "its connection has closed")
 
     def _weigh(self, data: str | bytes, max_bytes: int) -> None:
         self._messages.spend("messages")

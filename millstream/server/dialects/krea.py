@@ -15,22 +15,21 @@ from starlette.websockets import WebSocket
 
 from millstream.core.controls import MAX_BLEND_CHUNKS, Cut, Receipt, SetNoiseScale, SetPrompt
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import Ask, ErrorMessage
+from millstream.core.messages import Ask, ErrorMessage, ProtocolError
 from millstream.core.schedule import even_steps
-from millstream.runtime.notices import Applied, Ended, Noted
-from millstream.server.budgets import Client
+from millstream.server.access.budgets import ClientAccount
+from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import END_ID, Interpreter, heed
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits
-from millstream.server.messages import ProtocolError
-from millstream.server.outbox import Outbox, Picture
-from millstream.server.talk import converse
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.server.transport.websocket_loop import converse
+from millstream.serving.notices import Applied, Ended, Noted
 
 Side = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+class KreaParameters(msgspec.Struct, frozen=True, kw_only=True):
     """The first message."""
 
     prompt: str
@@ -46,7 +45,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     webcam_mode: bool = False
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class KreaChange(msgspec.Struct, frozen=True, kw_only=True):
     """Any message after it."""
 
     prompt: str | None = None
@@ -75,7 +74,7 @@ def routes() -> list[BaseRoute]:
 
 
 class Krea:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
+    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self._interpreter = Interpreter(hub, outbox, limits, client)
         self._outbox = outbox
         self._stream = hub.card.stream
@@ -101,10 +100,10 @@ class Krea:
         try:
             fields = self._interpreter.read_msgpack(data)
             if self._interpreter.live:
-                change, unknown = heed(fields, Change)
+                change, unknown = heed(fields, KreaChange)
                 await self._change(change)
             else:
-                parameters, unknown = heed(fields, Parameters)
+                parameters, unknown = heed(fields, KreaParameters)
                 await self._start(parameters)
             if unknown:
                 names = ", ".join(unknown)
@@ -114,7 +113,7 @@ class Krea:
 
     def say(self, item: Any) -> list[str | bytes]:
         match item:
-            case Picture(parts=parts):
+            case EncodedChunk(parts=parts):
                 return list(parts)
             case Receipt():
                 return _texts([item])
@@ -130,7 +129,7 @@ class Krea:
                 return [_text(item)]
         return []
 
-    async def _start(self, asked: Parameters) -> None:
+    async def _start(self, asked: KreaParameters) -> None:
         takes_pictures = asked.webcam_mode or asked.image is not None or asked.strength is not None
         ask = Ask(
             prompt=asked.prompt,
@@ -143,7 +142,7 @@ class Krea:
         if await self._interpreter.start(ask, "jpeg", max_chunks=asked.num_blocks) and asked.image is not None:
             await self._interpreter.show(asked.image)
 
-    async def _change(self, change: Change) -> None:
+    async def _change(self, change: KreaChange) -> None:
         if change.action == "reset":
             await self._interpreter.steer(Cut(id=self._name("reset")))
         if change.prompt is not None:

@@ -12,18 +12,17 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from millstream.core.messages import Ask
-from millstream.server.bodies import read_json
+from millstream.core.messages import Ask, ProtocolError
+from millstream.server.access.keys import Key
+from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import heed
-from millstream.server.dialects.scope_parameters import Parameters, ScopeChannel
-from millstream.server.endpoints import Desk, Endpoint, Handler
-from millstream.server.keys import Key
-from millstream.server.limits import ClientLimits
-from millstream.server.messages import ProtocolError
-from millstream.server.offers import MAX_CANDIDATES
-from millstream.server.outbox import Outbox
-from millstream.server.peers import Party
-from millstream.server.webrtc import refusal_in
+from millstream.server.dialects.scope_parameters import ScopeChannel, ScopeParameters
+from millstream.server.protocol.bodies import read_json
+from millstream.server.protocol.endpoints import Endpoint, Handler, ServerState
+from millstream.server.protocol.webrtc import refusal_in
+from millstream.server.sessions.outbox import Outbox
+from millstream.server.transport.offers import MAX_CANDIDATES
+from millstream.server.transport.peers import Party
 
 T = TypeVar("T", bound=msgspec.Struct)
 Side = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
@@ -35,7 +34,7 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int | None = None
 
 
-class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ScopeLoadRequest(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_id: str | None = None
     pipeline_ids: tuple[str, ...] = ()
     load_params: dict[str, Any] | None = None
@@ -90,7 +89,9 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
 def endpoints() -> list[Endpoint]:
     scope, offer = Scope(), "/api/v1/webrtc/offer"
     return [
-        _endpoint("POST", "/api/v1/pipeline/load", scope.load_pipeline, "Scope: check a pipeline's name.", LoadRequest, Loaded),
+        _endpoint(
+            "POST", "/api/v1/pipeline/load", scope.load_pipeline, "Scope: check a pipeline's name.", ScopeLoadRequest, Loaded
+        ),
         _endpoint("GET", "/api/v1/pipeline/status", scope.pipeline_status, "Scope: how it stands.", None, PipelineStatus),
         _endpoint("GET", "/api/v1/webrtc/ice-servers", scope.ice_servers, "Scope: for offers from afar.", None, IceServers),
         _endpoint("POST", offer, scope.offer_scope, "Scope: a new session over WebRTC.", ScopeOffer, ScopeAnswer),
@@ -106,7 +107,7 @@ def _endpoint(method: str, path: str, does: Handler, says: str, body: type | Non
         does=does,
         says=says,
         body=body,
-        reads_itself=body in (LoadRequest, ScopeOffer),
+        reads_itself=body in (ScopeLoadRequest, ScopeOffer),
         answer=answer,
         status=204 if answer is None else 200,
         error=Detail,
@@ -119,58 +120,58 @@ class Scope:
         self._loaded: dict[Key, LoadParams] = {}
         """Of the last load: as in Scope, it holds for everybody who connects afterwards, with the same key."""
 
-    async def load_pipeline(self, desk: Desk, words: Mapping[str, str], request: Request) -> Loaded:
-        desk.client.key.check_steering()
-        asked, unknown = await _heeded(request, LoadRequest, desk.limits)
+    async def load_pipeline(self, server: ServerState, words: Mapping[str, str], request: Request) -> Loaded:
+        server.client.key.check_steering()
+        asked, unknown = await _heeded(request, ScopeLoadRequest, server.limits)
         names = {name for name in (asked.pipeline_id, *asked.pipeline_ids) if name}
-        model = desk.hub.card.name
+        model = server.hub.card.name
         if names != {model}:
             raise ProtocolError("not_found", f"this server has one pipeline, {model!r}; load that one")
-        self._loaded[desk.client.key], left_out = heed(asked.load_params or {}, LoadParams)
+        self._loaded[server.client.key], left_out = heed(asked.load_params or {}, LoadParams)
         return Loaded(message=f"{model} is loaded", left_out=left_out + unknown)
 
-    async def pipeline_status(self, desk: Desk, words: Mapping[str, str], body: None) -> PipelineStatus:
-        service, failure = desk.hub.service, desk.hub.service.failure
+    async def pipeline_status(self, server: ServerState, words: Mapping[str, str], body: None) -> PipelineStatus:
+        service, failure = server.hub.service, server.hub.service.failure
         ready: Literal["loaded", "loading"] = "loaded" if service.ready.is_set() else "loading"
         return PipelineStatus(
             status=ready if failure is None else "error",
-            pipeline_id=desk.hub.card.name,
-            load_params=self._loaded.get(desk.client.key, LoadParams()),
+            pipeline_id=server.hub.card.name,
+            load_params=self._loaded.get(server.client.key, LoadParams()),
             error=None if failure is None else str(failure),
         )
 
-    async def ice_servers(self, desk: Desk, words: Mapping[str, str], body: None) -> IceServers:
-        return IceServers(iceServers=tuple(server.as_json() for server in desk.peers.ice_servers))
+    async def ice_servers(self, server: ServerState, words: Mapping[str, str], body: None) -> IceServers:
+        return IceServers(iceServers=tuple(server.as_json() for server in server.peers.ice_servers))
 
-    async def offer_scope(self, desk: Desk, words: Mapping[str, str], request: Request) -> ScopeAnswer:
-        asked, beside = await _heeded(request, ScopeOffer, desk.limits)
+    async def offer_scope(self, server: ServerState, words: Mapping[str, str], request: Request) -> ScopeAnswer:
+        asked, beside = await _heeded(request, ScopeOffer, server.limits)
         if asked.type != "offer":
             raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
-        first, unknown = heed(asked.initialParameters or {}, Parameters)
+        first, unknown = heed(asked.initialParameters or {}, ScopeParameters)
         outbox = Outbox()
-        desk.client.offers.spend("offers")
-        channel = ScopeChannel(desk.hub, outbox, desk.limits, desk.client)
-        if not await channel.start(self._start(desk, first), first, unknown + beside):
+        server.client.offers.spend("offers")
+        channel = ScopeChannel(server.hub, outbox, server.limits, server.client)
+        if not await channel.start(self._start(server, first), first, unknown + beside):
             raise await refusal_in(outbox)
-        station = channel.interpreter.conversation.station
-        assert station is not None, "a channel started without its session"
-        party = Party(talker=channel, station=station, outbox=outbox, may_feed=True, client=desk.client)
-        peer, sdp = await desk.peers.connect(asked.sdp, party, desk.hub, desk.limits)
+        live_session = channel.interpreter.conversation.live_session
+        assert live_session is not None, "a channel started without its session"
+        party = Party(talker=channel, live_session=live_session, outbox=outbox, may_feed=True, client=server.client)
+        peer, sdp = await server.peers.connect(asked.sdp, party, server.hub, server.limits)
         return ScopeAnswer(sdp=sdp, sessionId=peer.peer_id)
 
-    async def add_candidates(self, desk: Desk, words: Mapping[str, str], asked: Candidates) -> None:
-        peer = desk.peers.find(words["id"], desk.client.key)
+    async def add_candidates(self, server: ServerState, words: Mapping[str, str], asked: Candidates) -> None:
+        peer = server.peers.find(words["id"], server.client.key)
         for each in asked.candidates:
             await peer.add_candidate(each.candidate, each.sdpMid, each.sdpMLineIndex)
 
-    async def hang_up(self, desk: Desk, words: Mapping[str, str], body: None) -> None:
-        desk.peers.find(words["id"], desk.client.key).hang_up()
+    async def hang_up(self, server: ServerState, words: Mapping[str, str], body: None) -> None:
+        server.peers.find(words["id"], server.client.key).hang_up()
 
-    def _start(self, desk: Desk, first: Parameters) -> Ask:
+    def _start(self, server: ServerState, first: ScopeParameters) -> Ask:
         prompts = first.prompts or (first.transition.target_prompts if first.transition else ())
         if not prompts:
             raise ProtocolError("bad_message", "initialParameters needs prompts: [{text, weight}]")
-        stream, loaded = desk.hub.card.stream, self._loaded.get(desk.client.key, LoadParams())
+        stream, loaded = server.hub.card.stream, self._loaded.get(server.client.key, LoadParams())
         return Ask(
             prompts=prompts,
             size=f"{loaded.height or stream.height}x{loaded.width or stream.width}",

@@ -26,13 +26,13 @@ from millstream.core.controls import (
 )
 from millstream.core.errors import MillstreamError
 from millstream.core.messages import Ask, ErrorMessage, RecordingMessage
-from millstream.runtime.notices import Applied, Ended, Noted
-from millstream.server.budgets import Client
+from millstream.server.access.budgets import ClientAccount
+from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import GOOD_ENDS, Fields, Interpreter, heed
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits
-from millstream.server.outbox import Outbox
-from millstream.server.station import TapeLost
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import TapeLost
+from millstream.server.sessions.outbox import Outbox
+from millstream.serving.notices import Applied, Ended, Noted
 
 Interpolation = Literal["linear", "slerp"]
 
@@ -44,7 +44,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     temporal_interpolation_method: Interpolation = "linear"
 
 
-class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+class ScopeParameters(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[AskedPrompt, ...] | None = None
     prompt_interpolation_method: Interpolation = "linear"
     transition: Transition | None = None
@@ -80,7 +80,7 @@ class ParameterError(ChannelMessage, frozen=True, kw_only=True, tag="error"):
     error_message: str
 
 
-class RecordingState(ChannelMessage, frozen=True, kw_only=True, tag="recording"):
+class ScopeRecording(ChannelMessage, frozen=True, kw_only=True, tag="recording"):
     recording: bool
     url: str
 
@@ -90,7 +90,7 @@ class StreamStopped(ChannelMessage, frozen=True, kw_only=True, tag="stream_stopp
 
 
 class ScopeChannel:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
+    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self.interpreter = Interpreter(hub, outbox, limits, client)
         self._outbox = outbox
         self._rebuilds = True
@@ -103,7 +103,7 @@ class ScopeChannel:
     def leave(self) -> None:
         self.interpreter.leave()
 
-    async def start(self, ask: Ask, first: Parameters, unknown: tuple[str, ...]) -> bool:
+    async def start(self, ask: Ask, first: ScopeParameters, unknown: tuple[str, ...]) -> bool:
         """Whether there is a session now, with all that its first parameters say."""
         self._rebuilds = first.manage_cache is not False
         if not await self.interpreter.start(ask, "raw"):
@@ -130,11 +130,11 @@ class ScopeChannel:
             case ErrorMessage(message=message, control_id=control_id):
                 said = [ParameterError(parameter=_parameter(control_id), error_message=message)]
             case RecordingMessage(on=on, url=url):
-                said = [RecordingState(recording=on, url=url)]
+                said = [ScopeRecording(recording=on, url=url)]
             case Noted(words=words):
                 said = [Note(parameter="", message=words)]
             case TapeLost(name=name):
-                said = [RecordingState(recording=False, url=f"/v1/recordings/{name}" if name else "")]
+                said = [ScopeRecording(recording=False, url=f"/v1/recordings/{name}" if name else "")]
             case Ended(cause=cause, reason=reason):
                 said = [StreamStopped(error_message=None if cause in GOOD_ENDS else reason)]
             case ChannelMessage():
@@ -144,7 +144,7 @@ class ScopeChannel:
         return [msgspec.json.encode(message).decode() for message in said]
 
     async def _apply(self, fields: Fields) -> None:
-        parameters, unknown = heed(fields, Parameters)
+        parameters, unknown = heed(fields, ScopeParameters)
         if parameters.manage_cache is not None:
             self._rebuilds = parameters.manage_cache
         for control in self._controls(parameters):
@@ -155,7 +155,7 @@ class ScopeChannel:
             self._outbox.put(Note(parameter="input_mode", message="a session's input is chosen with its offer"))
         self._note_left_out(parameters, unknown)
 
-    def _controls(self, asked: Parameters) -> Iterator[AnyControl]:
+    def _controls(self, asked: ScopeParameters) -> Iterator[AnyControl]:
         if asked.reset_cache:
             yield Cut(id=self._name("reset_cache"))
         if asked.prompts is not None:
@@ -177,7 +177,7 @@ class ScopeChannel:
             return SetPrompt(id=control_id, prompts=prompts, mode="recompute" if self._rebuilds else "keep")
         return SetPrompt(id=control_id, prompts=prompts, mode="blend", chunks=transition.num_steps)
 
-    def _note_left_out(self, asked: Parameters, unknown: tuple[str, ...]) -> None:
+    def _note_left_out(self, asked: ScopeParameters, unknown: tuple[str, ...]) -> None:
         for name in unknown:
             self._outbox.put(Note(parameter=name, message="means nothing here and was left out"))
         temporal = asked.transition is not None and asked.transition.temporal_interpolation_method == "slerp"

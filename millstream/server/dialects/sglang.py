@@ -18,17 +18,16 @@ from starlette.websockets import WebSocket
 
 from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import Ask, ErrorMessage
+from millstream.core.messages import Ask, ErrorMessage, ProtocolError
 from millstream.core.schedule import even_steps
-from millstream.runtime.notices import Applied, Ended, Noted
-from millstream.runtime.timeline import MAX_WAITING
-from millstream.server.budgets import Client
+from millstream.server.access.budgets import ClientAccount
+from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import END_ID, Fields, Interpreter, heed, kind_of
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits
-from millstream.server.messages import ProtocolError
-from millstream.server.outbox import Outbox, Picture
-from millstream.server.talk import converse
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.server.transport.websocket_loop import converse
+from millstream.serving.notices import Applied, Ended, Noted
+from millstream.session.timeline import MAX_WAITING
 
 CONTENT_TYPES = {"webp": "image/webp", "jpeg": "image/jpeg", "raw": "application/x-raw-rgb"}
 MAX_STEPS = 16
@@ -56,13 +55,13 @@ class Init(msgspec.Struct, frozen=True, kw_only=True):
     """One server, one model: its name changes nothing."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class SglangEvent(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     payload: Any = None
     event_id: int | str | None = None
 
 
-class Error(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):
+class SglangError(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):
     content: str
     code: str
     event_id: int | str | None = None
@@ -105,7 +104,7 @@ def routes() -> list[BaseRoute]:
 
 
 class SGLang:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
+    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self._interpreter = Interpreter(hub, outbox, limits, client)
         self._event_ids: dict[str, int | str] = {}
         """By control; of more than may wait, the oldest is forgotten."""
@@ -136,7 +135,7 @@ class SGLang:
                 case "event" if not self._interpreter.live:
                     raise ProtocolError("bad_state", "say init first")
                 case "event":
-                    event, unknown = heed(fields, Event)
+                    event, unknown = heed(fields, SglangEvent)
                     self._note_left_out(unknown)
                     await self._event(event)
                 case _:
@@ -146,7 +145,7 @@ class SGLang:
 
     def say(self, item: Any) -> list[bytes]:
         match item:
-            case Picture():
+            case EncodedChunk():
                 return [msgspec.msgpack.encode(message) for message in self._chunk(item)]
             case Receipt():
                 self._note_receipt(item)
@@ -155,11 +154,11 @@ class SGLang:
                     self._note_receipt(receipt)
             case ErrorMessage(code=code, message=message, control_id=control_id):
                 event_id = self._event_ids.pop(control_id, None)
-                return [msgspec.msgpack.encode(Error(content=message, code=code, event_id=event_id))]
+                return [msgspec.msgpack.encode(SglangError(content=message, code=code, event_id=event_id))]
             case Noted(words=words):
                 self._notes.append(words)
             case Ended(cause=cause, reason=reason) if cause not in ("stopped", "limit"):
-                return [msgspec.msgpack.encode(Error(content=reason, code=cause))]
+                return [msgspec.msgpack.encode(SglangError(content=reason, code=cause))]
         return []
 
     async def _init(self, fields: Fields) -> None:
@@ -181,7 +180,7 @@ class SGLang:
                 refusal = f"this model takes no {name}; the stream begins from the prompt alone"
                 self._interpreter.refuse(ProtocolError("bad_control", refusal))
 
-    async def _event(self, event: Event) -> None:
+    async def _event(self, event: SglangEvent) -> None:
         control_id = "" if event.event_id is None else str(event.event_id)
         self._interpreter.limits.check_id(control_id)
         if event.event_id is not None:
@@ -203,10 +202,10 @@ class SGLang:
         if len(self._event_ids) > MAX_WAITING:
             del self._event_ids[next(iter(self._event_ids))]
 
-    def _chunk(self, picture: Picture) -> Iterator[FrameBatch | ChunkStats]:
+    def _chunk(self, picture: EncodedChunk) -> Iterator[FrameBatch | ChunkStats]:
         info, parts = picture.info, picture.parts
-        station = self._interpreter.conversation.station
-        assert station is not None, "a picture came before there was a session"
+        live_session = self._interpreter.conversation.live_session
+        assert live_session is not None, "a picture came before there was a session"
         if picture.format == "raw" and parts:
             parts = (b"".join(parts),)
         for number, part in enumerate(parts):
@@ -217,8 +216,8 @@ class SGLang:
                 frame_batch_index=number,
                 num_frame_batches=len(parts),
                 is_final_frame_batch=number == len(parts) - 1,
-                width=station.request.config.width,
-                height=station.request.config.height,
+                width=live_session.request.config.width,
+                height=live_session.request.config.height,
                 payload=part,
             )
         receipts, self._receipts = tuple(self._receipts), []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from millstream.runtime.timeline import MAX_WAITING
+from millstream.session.timeline import MAX_WAITING
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,16 @@ from starlette.websockets import WebSocket
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import Ask, ErrorMessage
-from millstream.runtime.notices import Ended, Live, Noted
-from millstream.server.budgets import Client
+from millstream.core.messages import Ask, ErrorMessage, ProtocolError
+from millstream.server.access.budgets import ClientAccount
+from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
 from millstream.server.dialects.transitions import Transitions
-from millstream.server.hub import Hub
-from millstream.server.limits import ClientLimits
-from millstream.server.messages import ProtocolError
-from millstream.server.outbox import Outbox, Picture
-from millstream.server.station import OpeningBytes
-from millstream.server.talk import converse
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import OpeningBytes
+from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.server.transport.websocket_loop import converse
+from millstream.serving.notices import Ended, Live, Noted
 
 START_S = 10.0
 STALL_S = 60.0
@@ -90,7 +89,7 @@ class InteractionQueued(ServerEvent, frozen=True, kw_only=True, tag="session.int
     event_id: str
 
 
-class Pong(ServerEvent, frozen=True, kw_only=True, tag="session.pong"):
+class VllmPong(ServerEvent, frozen=True, kw_only=True, tag="session.pong"):
     pass
 
 
@@ -100,7 +99,7 @@ class Done(ServerEvent, frozen=True, kw_only=True, tag="session.done"):
     stopped: bool
 
 
-class Error(ServerEvent, frozen=True, kw_only=True, tag="error"):
+class VllmError(ServerEvent, frozen=True, kw_only=True, tag="error"):
     message: str
     code: str
     event_id: str | None = None
@@ -114,7 +113,7 @@ def routes() -> list[BaseRoute]:
 
 
 class VLLMOmni:
-    def __init__(self, hub: Hub, outbox: Outbox, limits: ClientLimits, client: Client | None = None) -> None:
+    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self._interpreter = Interpreter(hub, outbox, limits, client)
         self._hub, self._outbox = hub, outbox
         self._request_id = f"video-{secrets.token_urlsafe(8)}"
@@ -140,7 +139,7 @@ class VLLMOmni:
             return True
         live = self._interpreter.live
         what = f"no chunk and no ping for {STALL_S:g} s" if live else f"no session.start within {START_S:g} s"
-        self._outbox.put(Error(code="stalled" if live else "start_timeout", message=what))
+        self._outbox.put(VllmError(code="stalled" if live else "start_timeout", message=what))
         return False
 
     def leave(self) -> None:
@@ -169,7 +168,7 @@ class VLLMOmni:
         match item:
             case OpeningBytes(data=data):
                 self._opening = data
-            case Picture():
+            case EncodedChunk():
                 return self._chunk(item)
             case Receipt(control_id=control_id) if control_id != END_ID:
                 return [_text(InteractionQueued(request_id=self._request_id, event_id=control_id))]
@@ -178,9 +177,9 @@ class VLLMOmni:
             case ErrorMessage():
                 return [_text(self._error(item))]
             case Noted(words=words):
-                return [_text(Error(code="not_kept", message=words))]
+                return [_text(VllmError(code="not_kept", message=words))]
             case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
-                return [_text(Error(code="generation_failed", message=reason))]
+                return [_text(VllmError(code="generation_failed", message=reason))]
             case Ended():
                 return [_text(Done(request_id=self._request_id, chunks=self._num_chunks, stopped=self._stopped))]
             case ServerEvent():
@@ -205,7 +204,7 @@ class VLLMOmni:
             self._alive_at = time.monotonic()
             if start.image_reference:
                 what = "this model takes no image_reference; the stream begins from the prompt alone"
-                self._outbox.put(Error(code="unsupported_input", message=what))
+                self._outbox.put(VllmError(code="unsupported_input", message=what))
 
     async def _interact(self, fields: Fields) -> None:
         try:
@@ -216,7 +215,7 @@ class VLLMOmni:
         self._interpreter.limits.check_id(event_id)
         if not self._transitions.ask(event_id, max(1, chunks)):
             twice = f"event {event_id[:40]!r} waits already; give each its own id"
-            self._outbox.put(Error(code="interaction_failed", message=twice, event_id=event_id))
+            self._outbox.put(VllmError(code="interaction_failed", message=twice, event_id=event_id))
             return
         mode: Literal["blend", "recompute"] = "blend" if chunks else "recompute"
         switch = SetPrompt(id=event_id, prompt=interaction.event.prompt, mode=mode, chunks=max(1, chunks))
@@ -225,16 +224,16 @@ class VLLMOmni:
     def _note_ping(self) -> None:
         if self._interpreter.live:
             self._alive_at = time.monotonic()
-        self._outbox.put(Pong())
+        self._outbox.put(VllmPong())
 
     def _stop(self) -> None:
-        station = self._interpreter.conversation.station
-        if station is None:
+        live_session = self._interpreter.conversation.live_session
+        if live_session is None:
             raise ProtocolError("bad_state", "there is no session to stop; say session.start first")
         self._stopped = True
-        self._hub.service.end(station.session_id)
+        self._hub.service.end(live_session.session_id)
 
-    def _chunk(self, picture: Picture) -> list[str | bytes]:
+    def _chunk(self, picture: EncodedChunk) -> list[str | bytes]:
         """Events of a chunk that was left out, because this client is too slow, are told with the next."""
         self._alive_at = time.monotonic()
         self._transitions.advance(receipt.control_id for receipt in picture.info.receipts)
@@ -256,14 +255,16 @@ class VLLMOmni:
         return [_text(metadata), fragment]
 
     def _config(self) -> dict[str, Any]:
-        station = self._interpreter.conversation.station
-        assert station is not None, "a session went live that nobody asked for"
-        return {"model": self._hub.card.name, **asdict(station.request.config)}
+        live_session = self._interpreter.conversation.live_session
+        assert live_session is not None, "a session went live that nobody asked for"
+        return {"model": self._hub.card.name, **asdict(live_session.request.config)}
 
-    def _error(self, said: ErrorMessage) -> Error:
+    def _error(self, said: ErrorMessage) -> VllmError:
         self._transitions.forget(said.control_id)
         failed = said.code == "bad_control" or bool(said.control_id)
-        return Error(code="interaction_failed" if failed else said.code, message=said.message, event_id=said.control_id or None)
+        return VllmError(
+            code="interaction_failed" if failed else said.code, message=said.message, event_id=said.control_id or None
+        )
 
 
 def chunks_for(num_frames: int | None, stream: StreamConfig) -> int | None:

@@ -4,7 +4,7 @@
  */
 
 import * as memory from "./memory.js";
-import * as words from "./words.js";
+import * as strings from "./strings.js";
 
 export class Composer {
   #history = [];
@@ -66,7 +66,7 @@ export class Composer {
 
   /** Words of the prompt in force that mean nothing to the model. */
   doubt(unknown) {
-    const text = unknown.length ? words.unknown(unknown) : "";
+    const text = unknown.length ? strings.unknown(unknown) : "";
     if (this.unknown.textContent !== text) this.unknown.textContent = text;
     this.unknown.hidden = !text;
   }

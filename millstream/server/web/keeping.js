@@ -1,7 +1,7 @@
 /** What outlives the moment: recordings, saved streams, a link to watch. Knows the stream's messages, not its pictures. */
 
 import * as memory from "./memory.js";
-import * as words from "./words.js";
+import * as strings from "./strings.js";
 
 export class Keeping {
   #recordingSince = null;
@@ -42,7 +42,7 @@ export class Keeping {
   /** Once a second or so. */
   refresh() {
     if (this.#recordingSince === null) return;
-    this.elements.recordingTime.textContent = words.clock((performance.now() - this.#recordingSince) / 1000);
+    this.elements.recordingTime.textContent = strings.clock((performance.now() - this.#recordingSince) / 1000);
   }
 
   /** A recording ends with the connection that asked for it; what it has until then is kept. */
@@ -86,7 +86,7 @@ export class Keeping {
 
   #saved({ snapshot, bytes }) {
     memory.rememberSave({ snapshot, bytes, prompt: this.promptNow(), at: Date.now() });
-    this.toast(`Saved, ${words.bytes(bytes)}. Go on from here whenever you like, under Saved.`);
+    this.toast(`Saved, ${strings.bytes(bytes)}. Go on from here whenever you like, under Saved.`);
   }
 
   #openShelf() {
@@ -101,7 +101,7 @@ export class Keeping {
     const text = document.createElement("p");
     const when = document.createElement("small");
     text.textContent = prompt;
-    when.textContent = `${new Date(at).toLocaleString()}, ${words.bytes(bytes)}`;
+    when.textContent = `${new Date(at).toLocaleString()}, ${strings.bytes(bytes)}`;
     text.append(when);
     const restore = button("Go on", `Go on from ${prompt}`, () => {
       this.elements.shelfDialog.close();

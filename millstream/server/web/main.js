@@ -1,4 +1,4 @@
-/** The page: finds its elements and ties the parts together. Each part explains itself; what they say is in `words.js`. */
+/** The page: finds its elements and ties the parts together. Each part explains itself; what they say is in `strings.js`. */
 
 import { Composer } from "./composer.js";
 import { whyRefused } from "./door.js";
@@ -13,7 +13,7 @@ import { Steering } from "./steering.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { toggleTheme } from "./theme.js";
-import * as words from "./words.js";
+import * as strings from "./strings.js";
 
 const $ = (id) => document.getElementById(id);
 const REFRESH_MS = 500;
@@ -77,7 +77,7 @@ let stalled_s = 0;
 
 /** A prompt changes the stream that runs, or starts one; what is only away or in line is not started twice. */
 function say(said) {
-  if (stream.phase === "waiting") composer.say(words.inLine(), "bad");
+  if (stream.phase === "waiting") composer.say(strings.inLine(), "bad");
   else if (stream.running || (stream.phase === "lost" && stream.live)) change({ type: "prompt", ...said });
   else start(said.prompt);
 }
@@ -88,7 +88,7 @@ function start(prompt, instead = {}) {
     prompt,
     ...steering.choices,
     size: $("size").value,
-    fps: words.rate($("fps").value),
+    fps: strings.rate($("fps").value),
     wait: $("wait").checked,
     input: source.takesInput,
     ...instead,
@@ -109,7 +109,7 @@ async function open(opening) {
 function change(control) {
   const sent = stream.steer(control);
   if (sent) timeline.queue(sent.id, sent.name, null);
-  else composer.say(words.notSent(), "bad");
+  else composer.say(strings.notSent(), "bad");
 }
 
 function pauseOrResume() {
@@ -154,7 +154,7 @@ stream.addEventListener("packet", ({ detail }) => {
     timeline.add(header, stream.arrived(header));
     meters.chunk(header);
     composer.doubt(header.unknown);
-    if (header.dropped > dropped) warn(words.slowReader(header.dropped));
+    if (header.dropped > dropped) warn(strings.slowReader(header.dropped));
     dropped = header.dropped;
   }
   stage.receive(detail);
@@ -165,7 +165,7 @@ stream.addEventListener("stats", ({ detail }) => {
   const stalledNow = detail.stalled_s - stalled_s;
   stalled_s = detail.stalled_s;
   strained = stalledNow > MAX_STALL_S && detail.utilisation >= 1;
-  if (strained && stream.phase === "live") warn(words.overloaded());
+  if (strained && stream.phase === "live") warn(strings.overloaded());
   showChip();
 });
 
@@ -174,15 +174,15 @@ stream.addEventListener("fault", ({ detail }) => toast(detail.message));
 
 stream.addEventListener("queued", ({ detail: { id, name, chunk } }) => {
   timeline.queue(id, name, chunk);
-  composer.say(words.queued(name, chunk), "queued");
+  composer.say(strings.queued(name, chunk), "queued");
 });
 stream.addEventListener("applied", ({ detail: { id, name, chunk } }) => {
   timeline.settle(id);
-  composer.say(words.applied(name, chunk), "applied");
+  composer.say(strings.applied(name, chunk), "applied");
 });
 stream.addEventListener("seen", ({ detail: { name, chunk, seconds } }) => {
   meters.latency(seconds);
-  composer.say(words.seen(name, chunk, seconds), "applied");
+  composer.say(strings.seen(name, chunk, seconds), "applied");
 });
 stream.addEventListener("rejected", ({ detail: { id, message } }) => {
   timeline.settle(id);
@@ -209,7 +209,7 @@ stream.addEventListener("phase", ({ detail }) => {
 /** Which rate the stream has, and why. */
 function explainRate(note) {
   $("rate-note").hidden = !note;
-  $("rate-note").textContent = words.sentence(note);
+  $("rate-note").textContent = strings.sentence(note);
 }
 
 /** Words for the phases in which there is no moving picture. */
@@ -217,12 +217,12 @@ function explain(phase, detail) {
   const own = { action: "Start your own", act: () => location.assign("/") };
   const prompt = composer.text || promptInForce;
   const again = view ? own : { action: "Start again", act: () => start(prompt) };
-  const instead = detail.offer ? { action: words.offer(detail.offer), act: () => start(prompt, detail.offer) } : again;
+  const instead = detail.offer ? { action: strings.offer(detail.offer), act: () => start(prompt, detail.offer) } : again;
   const sayings = {
-    waiting: () => stage.say(words.waiting(detail), { action: "Leave the line", act: () => stream.greet() }),
-    lost: () => stage.say(words.lost(stream.hasPicture, detail.retry_s), { action: "Try now", act: () => stream.reconnect() }),
-    refused: () => stage.say(words.denied(detail), instead),
-    ended: () => stage.say(words.ended(detail), again),
+    waiting: () => stage.say(strings.waiting(detail), { action: "Leave the line", act: () => stream.greet() }),
+    lost: () => stage.say(strings.lost(stream.hasPicture, detail.retry_s), { action: "Try now", act: () => stream.reconnect() }),
+    refused: () => stage.say(strings.denied(detail), instead),
+    ended: () => stage.say(strings.ended(detail), again),
   };
   (sayings[phase] ?? (() => stage.hush()))();
   if (["lost", "refused", "ended"].includes(phase)) keeping.interrupt();
@@ -234,7 +234,7 @@ function explain(phase, detail) {
 async function knock() {
   const refusal = await whyRefused(stream.key);
   if (refusal === null || stream.phase !== "lost") return;
-  stage.say(words.turnedAway(refusal));
+  stage.say(strings.turnedAway(refusal));
   $("new-stream").open = true;
 }
 
@@ -242,13 +242,13 @@ async function knock() {
 
 function onFrame(at) {
   meters.frame();
-  $("hud-clock").textContent = words.clock(at);
+  $("hud-clock").textContent = strings.clock(at);
 }
 
 function onChunk(header) {
   timeline.show(header.index);
   stream.shown(header);
-  $("picture").setAttribute("aria-label", `The stream: ${words.mix(header.prompts)}`);
+  $("picture").setAttribute("aria-label", `The stream: ${strings.mix(header.prompts)}`);
 }
 
 const onThumbnail = (header, image) => timeline.picture(header.index, image);
@@ -268,7 +268,7 @@ function geometry({ size, height, width, fps }) {
 
 function showChip() {
   document.body.toggleAttribute("data-strained", strained);
-  const text = words.chip(stream.phase, { watching: view !== null, strained });
+  const text = strings.chip(stream.phase, { watching: view !== null, strained });
   if ($("chip").textContent !== text) $("chip").textContent = text;
 }
 

@@ -1,7 +1,7 @@
 /** What a stream starts from: words alone, a camera or a file, as chosen. Knows nothing of streams or of sending. */
 
 import { FrameSource } from "./frames.js";
-import * as words from "./words.js";
+import * as strings from "./strings.js";
 
 export class SourceChoice {
   #frames;
@@ -11,7 +11,7 @@ export class SourceChoice {
     Object.assign(this, { choice, file, shape, onChoice, onTrouble });
     this.#frames = new FrameSource(preview);
     choice.addEventListener("change", () => this.#choose());
-    file.addEventListener("change", () => this.#open(this.#openFile, words.noFile(file.files[0])));
+    file.addEventListener("change", () => this.#open(this.#openFile, strings.noFile(file.files[0])));
     file.addEventListener("cancel", () => this.#backToWords());
   }
 
@@ -40,7 +40,7 @@ export class SourceChoice {
       await open.call(this);
     } catch (error) {
       this.#backToWords();
-      this.onTrouble(trouble ?? words.noCamera(error));
+      this.onTrouble(trouble ?? strings.noCamera(error));
       return;
     }
     this.onChoice();

@@ -8,7 +8,7 @@
 
 import { Connection } from "./connection.js";
 import { controlsIn } from "./packet.js";
-import * as words from "./words.js";
+import * as strings from "./strings.js";
 
 const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved"];
 const MAX_SENT = 64; // controls without a picture yet; the oldest is forgotten, its receipts are then nobody's
@@ -65,7 +65,7 @@ export class Stream extends EventTarget {
   steer(control) {
     const id = `p${++this.#count}-${Math.random().toString(36).slice(2, 8)}`;
     if (!this.running || !this.#line.send({ type: "control", control: { ...control, id } })) return null;
-    this.#sent.set(id, { id, control, name: words.control(control), askedAt: performance.now(), applied: false });
+    this.#sent.set(id, { id, control, name: strings.control(control), askedAt: performance.now(), applied: false });
     if (this.#sent.size > MAX_SENT) this.#sent.delete(this.#sent.keys().next().value);
     return this.#sent.get(id);
   }

@@ -3,7 +3,7 @@
  * Knows chunks and controls, nothing of sockets. Keeps the last 120 chunks; older ones leave with their marks.
  */
 
-import * as words from "./words.js";
+import * as strings from "./strings.js";
 
 const MAX_CHUNKS = 120;
 const MAX_PENDING = 16; // more changes than that on their way: the oldest is not shown any more
@@ -70,7 +70,7 @@ export class Timeline {
   }
 
   #runOf(header) {
-    const name = words.mix(header.prompts);
+    const name = strings.mix(header.prompts);
     const last = this.#lastRun;
     if (last?.isConnected && last.dataset.name === name && last.dataset.epoch === String(header.epoch)) return last;
     const run = document.createElement("li");
@@ -108,7 +108,7 @@ function makeCell(header, marks) {
   const number = document.createElement("span");
   number.textContent = header.index;
   cell.append(canvas, number);
-  const applied = marks.map((name) => words.applied(name, header.index)).join("; ");
+  const applied = marks.map((name) => strings.applied(name, header.index)).join("; ");
   if (applied) {
     const mark = document.createElement("span");
     mark.className = "mark";
@@ -118,7 +118,7 @@ function makeCell(header, marks) {
   }
   const late = header.late_s > 0.05 ? `, ${header.late_s.toFixed(1)} s late` : "";
   cell.classList.toggle("late", Boolean(late));
-  cell.title = `Chunk ${header.index} at ${words.clock(header.media_s)}, ${Math.round(header.total_ms)} ms${late}`;
+  cell.title = `Chunk ${header.index} at ${strings.clock(header.media_s)}, ${Math.round(header.total_ms)} ms${late}`;
   cell.setAttribute("aria-label", applied ? `${cell.title}. ${applied}` : cell.title);
   return cell;
 }

@@ -29,7 +29,7 @@ class Tag(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class View:
+class FieldView:
     """What is needed to paint N frames. Names of `Scenes` are columns of `values`."""
 
     values: Tensor
@@ -44,10 +44,10 @@ class View:
         """[N, 1, 1, 1]"""
         return self.values[:, self.columns[name], None, None, None]
 
-    def __getitem__(self, part: slice) -> View:
+    def __getitem__(self, part: slice) -> FieldView:
         return replace(self, values=self.values[part], tags=self.tags[part])
 
-    def rows(self, rows: Tensor, tags: tuple[Tag, ...] = ()) -> View:
+    def rows(self, rows: Tensor, tags: tuple[Tag, ...] = ()) -> FieldView:
         return replace(self, values=self.values[rows], tags=tags)
 
     def spans(self, wanted: Callable[[Tag], bool]) -> list[slice]:

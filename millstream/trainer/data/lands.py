@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from millstream.trainer.data.fields import View, below, chance, line, smooth, specks, waves
+from millstream.trainer.data.fields import FieldView, below, chance, line, smooth, specks, waves
 from millstream.trainer.data.light import DUSK, Light, colour, lit
 from millstream.trainer.data.sky import sun_place
 
@@ -19,12 +19,12 @@ TRACK = 0.845
 """Where a train's wheels stand, in picture heights."""
 
 
-def lay(image: Tensor, view: View, edge: Tensor, paint: Tensor, soft: float = 1.4) -> Tensor:
+def lay(image: Tensor, view: FieldView, edge: Tensor, paint: Tensor, soft: float = 1.4) -> Tensor:
     """Paints everything below an edge."""
     return torch.lerp(image, paint, below(edge, view.y, soft * view.pixel))
 
 
-def hills(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
+def hills(view: FieldView, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     grass = colour(0.34, 0.58, 0.24, like=image) + colour(0.10, 0.0, -0.06, like=image) * view.get("hue")
     for layer, (depth, drop, size, scale, haze) in enumerate(
         (
@@ -47,7 +47,7 @@ def hills(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     return flowers(view, light, edge, image)
 
 
-def flowers(view: View, light: Light, edge: Tensor, image: Tensor) -> Tensor:
+def flowers(view: FieldView, light: Light, edge: Tensor, image: Tensor) -> Tensor:
     """Dots in the nearest meadow, in drifts."""
     x = view.scrolled(1.0)
     dots, kind = specks(x * 30, view.y * 46, radius=0.15, share=0.5)
@@ -65,7 +65,7 @@ def copse(x: Tensor, width: float, height: float) -> Tensor:
     return grove * height * (0.3 + 0.9 * size) * (1 - u.square()).clamp(min=0).sqrt() * (0.8 + 0.2 * lot)
 
 
-def sea(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
+def sea(view: FieldView, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     """Far water with the sun's path on it, then rows of waves that roll as they scroll."""
     deep = torch.lerp(colour(0.04, 0.34, 0.50, like=image) * light.ambient, light.top * 0.62, 0.42) * (1 - 0.2 * light.dull)
     depth = view.y - horizon
@@ -85,7 +85,7 @@ def sea(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     return image
 
 
-def roller(view: View, light: Light, image: Tensor, deep: Tensor, base: Tensor, layer: int, speed: float) -> Tensor:
+def roller(view: FieldView, light: Light, image: Tensor, deep: Tensor, base: Tensor, layer: int, speed: float) -> Tensor:
     """One row of waves: pointed crests with a rim of foam, darker underneath."""
     time = view.get("t")
     x = view.scrolled(speed) + 3.1 * layer
@@ -100,7 +100,7 @@ def roller(view: View, light: Light, image: Tensor, deep: Tensor, base: Tensor, 
     return torch.lerp(image, paint, below(crest, view.y, 1.6 * view.pixel) * 0.93)
 
 
-def desert(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
+def desert(view: FieldView, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     """Mesas far away, then dunes with a lit and a shaded side."""
     sand = colour(0.93, 0.70, 0.42, like=image) + colour(0.03, -0.03, -0.05, like=image) * view.get("hue")
     x = view.scrolled(0.08)
@@ -123,7 +123,7 @@ def desert(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     return image
 
 
-def city(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
+def city(view: FieldView, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     """Three rows of houses with windows, and a park in front."""
     dark = (view.get("time") >= DUSK).float()
     for layer, (depth, width, rise, haze) in enumerate(
@@ -140,8 +140,8 @@ def city(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
 
 
 def skyline(
-    view: View, light: Light, image: Tensor, ground: Tensor, layer: int, depth: float, width: float, rise: float, haze: float,
-    dark: Tensor,
+    view: FieldView, light: Light, image: Tensor, ground: Tensor, layer: int, depth: float, width: float, rise: float,
+    haze: float, dark: Tensor,
 ) -> Tensor:  # fmt: skip
     x = view.scrolled(depth) / width
     house = x.floor()
@@ -159,7 +159,7 @@ def skyline(
     return lay(image, view, edge, paint)
 
 
-def windows(view: View, light: Light, paint: Tensor, x: Tensor, roof: Tensor, layer: int, dark: Tensor) -> Tensor:
+def windows(view: FieldView, light: Light, paint: Tensor, x: Tensor, roof: Tensor, layer: int, dark: Tensor) -> Tensor:
     step = 0.024 + 0.007 * layer
     column, row = x.floor(), (view.y / step).floor()
     soft = 2.2 * view.pixel / step
@@ -171,7 +171,7 @@ def windows(view: View, light: Light, paint: Tensor, x: Tensor, roof: Tensor, la
     return torch.lerp(paint, glass, across * down * (view.y > roof + 0.016))
 
 
-def forest(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
+def forest(view: FieldView, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     """Rows of firs with mist between them."""
     fir = colour(0.17, 0.42, 0.24, like=image) + colour(0.07, 0.02, -0.04, like=image) * view.get("hue")
     for layer, (depth, width, tall, drop, haze) in enumerate(
@@ -205,7 +205,7 @@ def firs(x: Tensor, width: float, tall: float, row: int) -> Tensor:
     return tall * (0.55 + 0.6 * size) * (0.6 * cone + 0.4 * step).clamp(min=0)
 
 
-def track(view: View, light: Light, image: Tensor) -> Tensor:
+def track(view: FieldView, light: Light, image: Tensor) -> Tensor:
     """An embankment with sleepers and a rail, for settings on land that a train runs through."""
     x, y = view.scrolled(1.0), view.y
     bank = torch.lerp(colour(0.42, 0.36, 0.33, like=image) * light.ambient, light.haze, 0.08)
@@ -216,7 +216,7 @@ def track(view: View, light: Light, image: Tensor) -> Tensor:
     return torch.lerp(image, light.ambient * 0.8, rail * 0.9)
 
 
-Land = Callable[[View, Light, Tensor, Tensor], Tensor]
+Land = Callable[[FieldView, Light, Tensor, Tensor], Tensor]
 LANDS: dict[str, Land] = {"hills": hills, "sea": sea, "desert": desert, "city": city, "forest": forest}
 HORIZONS = {"hills": (0.56, 0.64), "sea": (0.48, 0.55), "desert": (0.58, 0.66), "city": (0.66, 0.72), "forest": (0.58, 0.64)}
 """How high and how low the horizon of a setting may be."""

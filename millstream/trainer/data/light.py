@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from millstream.trainer.data.fields import View
+from millstream.trainer.data.fields import FieldView
 from millstream.trainer.data.vocabulary import TIMES, WEATHERS
 
 Colour = tuple[float, float, float]
@@ -79,7 +79,7 @@ def _tables(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def light_of(view: View) -> Light:
+def light_of(view: FieldView) -> Light:
     palettes, greys, dulls = _tables(view.values.device)
     time, weather = view.get("time").long().flatten(), view.get("weather").long().flatten()
     # An aurora drowns in a bright sky, so dusk is half night then.

@@ -36,7 +36,7 @@ STOUT = {"train": 1.3, "whale": 1.22, "comet": 1.1, "boat": 1.1, "jellyfish": 1.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Places:
+class ThingPositions:
     """Where one thing of every scene is at T moments; all [B, T]."""
 
     x: Tensor
@@ -72,7 +72,9 @@ def camera_travel(scenes: Scenes, time_T: Tensor) -> Tensor:
     return (scenes.direction * (scenes.pan + follow))[:, None] * time_T
 
 
-def places(scenes: Scenes, time_T: Tensor, aspect: float = 1.0) -> tuple[Places, Places, Places, Places]:
+def places(
+    scenes: Scenes, time_T: Tensor, aspect: float = 1.0
+) -> tuple[ThingPositions, ThingPositions, ThingPositions, ThingPositions]:
     """The second thing and the one that follows it, then the first thing and the one that follows it."""
     first, second = _first(scenes, aspect), _second(scenes, aspect)
     return (*_both(second, scenes, time_T), *_both(first, scenes, time_T))
@@ -128,19 +130,19 @@ def _height(scenes: Scenes, thing: Tensor, level: Tensor, half: Tensor) -> Tenso
     return torch.where(runs & (scenes.setting != SPACE), TRACK - 0.42 * half, y)
 
 
-def _both(actor: _Actor, scenes: Scenes, time_T: Tensor) -> tuple[Places, Places]:
+def _both(actor: _Actor, scenes: Scenes, time_T: Tensor) -> tuple[ThingPositions, ThingPositions]:
     travels = (actor.motion == RISING) | (actor.motion == FALLING)
     x, y, tilt = _around(actor, scenes, time_T)
     here, next_one = _procession(actor, scenes, time_T)
     half, there = actor.half.expand_as(x), actor.there.expand_as(x)
-    leader = Places(
+    leader = ThingPositions(
         x=torch.where(travels, here[0], x),
         y=torch.where(travels, here[1], y),
         tilt=torch.where(travels, here[2], tilt),
         half=half,
         there=there,
     )
-    follower = Places(x=next_one[0], y=next_one[1], tilt=next_one[2], half=half, there=there & travels)
+    follower = ThingPositions(x=next_one[0], y=next_one[1], tilt=next_one[2], half=half, there=there & travels)
     return follower, leader
 
 

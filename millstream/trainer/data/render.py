@@ -14,7 +14,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from millstream.trainer.data.fields import Tag, View
+from millstream.trainer.data.fields import FieldView, Tag
 from millstream.trainer.data.lands import HORIZONS, LANDS, SNOW_LINES, track
 from millstream.trainer.data.light import AURORA, DUSK, light_of
 from millstream.trainer.data.motion import camera_travel
@@ -71,7 +71,7 @@ def thing_coverage(
     return canvas[:, 0].view(len(scenes), frames, *size)
 
 
-def backdrop(view: View, setting: str) -> Tensor:
+def backdrop(view: FieldView, setting: str) -> Tensor:
     """All that lies behind the things of one setting: [N, 3, H, W]."""
     light = light_of(view)
     auroras = view.spans(lambda tag: tag.weather == AURORA)
@@ -95,7 +95,7 @@ def backdrop(view: View, setting: str) -> Tensor:
     return image
 
 
-def view_of(scenes: Scenes, start: int, frames: int, size: tuple[int, int], fps: float) -> tuple[View, Tensor]:
+def view_of(scenes: Scenes, start: int, frames: int, size: tuple[int, int], fps: float) -> tuple[FieldView, Tensor]:
     """All frames as one batch, and their moments in seconds [T]."""
     time_T = (torch.arange(start, start + frames, device=scenes.setting.device) / fps).float()
     names = [field.name for field in fields(scenes)]
@@ -105,10 +105,10 @@ def view_of(scenes: Scenes, start: int, frames: int, size: tuple[int, int], fps:
     rails = (scenes.thing == TRAIN) | ((scenes.thing2 == TRAIN) & scenes.second)
     ids = torch.stack((scenes.setting, scenes.time, scenes.weather, rails.long()), dim=1).tolist()  # the one wait
     tags = tuple(tag for s, t, w, r in ids for tag in (Tag(s, t, w, bool(r)),) * frames)
-    return View(values=torch.cat((values, moments), 1), columns=columns, height=size[0], width=size[1], tags=tags), time_T
+    return FieldView(values=torch.cat((values, moments), 1), columns=columns, height=size[0], width=size[1], tags=tags), time_T
 
 
-def _pieces(view: View, key: Callable[[Tag], tuple[int, ...]]) -> Iterator[tuple[Tensor, tuple[Tag, ...]]]:
+def _pieces(view: FieldView, key: Callable[[Tag], tuple[int, ...]]) -> Iterator[tuple[Tensor, tuple[Tag, ...]]]:
     """Frames whose key starts alike, neighbours by the rest of it, as many at a time as a piece holds."""
     count = max(1, PIECE_PIXELS.get(view.values.device.type, 1 << 20) // (view.height * view.width))
     groups: dict[int, list[int]] = {}

@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from millstream.trainer.data.fields import View, line, smooth, specks, waves
+from millstream.trainer.data.fields import FieldView, line, smooth, specks, waves
 from millstream.trainer.data.light import AURORA, DAWN, DUSK, NIGHT, Light, colour
 
 
-def sky(view: View, light: Light, horizon: Tensor) -> Tensor:
+def sky(view: FieldView, light: Light, horizon: Tensor) -> Tensor:
     image = gradient(view, light, horizon).expand(-1, -1, -1, view.width).contiguous()
     for part in view.spans(lambda tag: tag.time >= DUSK):
         image[part] += stars(view[part], light[part], horizon[part])
@@ -20,14 +20,14 @@ def sky(view: View, light: Light, horizon: Tensor) -> Tensor:
     return clouds(view, light, horizon, image)
 
 
-def gradient(view: View, light: Light, horizon: Tensor) -> Tensor:
+def gradient(view: FieldView, light: Light, horizon: Tensor) -> Tensor:
     """[N, 3, H, 1]"""
     height = view.y / horizon
     upper = torch.lerp(light.top, light.middle, smooth(-0.1, 0.72, height))
     return torch.lerp(upper, light.low, smooth(0.45, 1.0, height))
 
 
-def sun_place(view: View, horizon: Tensor) -> tuple[Tensor, Tensor]:
+def sun_place(view: FieldView, horizon: Tensor) -> tuple[Tensor, Tensor]:
     """Dawn's sun stands low on the left, dusk's low on the right; day's and the moon high. Each [N, 1, 1, 1]."""
     time, lot = view.get("time"), view.get("sun")
     low = (time == DAWN) | (time == DUSK)
@@ -35,7 +35,7 @@ def sun_place(view: View, horizon: Tensor) -> tuple[Tensor, Tensor]:
     return left * view.aspect, torch.where(low, horizon - 0.06 - 0.05 * lot, 0.13 + 0.08 * lot)
 
 
-def shine(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
+def shine(view: FieldView, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     """Sun or moon: a disc, a near halo, a wide glow."""
     x, y = sun_place(view, horizon)
     far = ((view.x - x).square() + (view.y - y).square()).sqrt()
@@ -50,7 +50,7 @@ def shine(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     return torch.lerp(image, face, disc)
 
 
-def stars(view: View, light: Light, horizon: Tensor) -> Tensor:
+def stars(view: FieldView, light: Light, horizon: Tensor) -> Tensor:
     """[N, 1, H, W]: light to add. They thin out towards the horizon, and dusk has few."""
     time = view.get("t")
     amount = torch.where(view.get("time") == NIGHT, 1.0, 0.25) * (1 - light.dull)
@@ -61,7 +61,7 @@ def stars(view: View, light: Light, horizon: Tensor) -> Tensor:
     return (near * twinkle + 0.5 * far) * (amount * (1.1 - y / horizon).clamp(0, 1))
 
 
-def clouds(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
+def clouds(view: FieldView, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     """A field of waves cut at a threshold, lit from above: what is thinner upwards is bright."""
     x, time = view.scrolled(0.10) + 0.008 * view.get("t"), view.get("t") * 0.12
     y = view.y * (1.25 - 0.35 * view.y)
@@ -73,7 +73,7 @@ def clouds(view: View, light: Light, horizon: Tensor, image: Tensor) -> Tensor:
     return torch.lerp(image, torch.lerp(light.shade, light.cloud, lit), body * 0.86)
 
 
-def aurora(view: View, image: Tensor, floor: Tensor) -> Tensor:
+def aurora(view: FieldView, image: Tensor, floor: Tensor) -> Tensor:
     """Three curtains of rays hanging along wandering lines above `floor`, green below and violet above."""
     time = view.get("t")
     green, violet = colour(0.25, 1.0, 0.62, like=image), colour(0.62, 0.30, 0.98, like=image)

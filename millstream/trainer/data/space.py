@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from millstream.trainer.data.fields import View, smooth, specks, waves
+from millstream.trainer.data.fields import FieldView, smooth, specks, waves
 from millstream.trainer.data.light import Light, colour
 
 
-def space(view: View, light: Light) -> Tensor:
+def space(view: FieldView, light: Light) -> Tensor:
     image = nebula(view, light)
     time = view.get("t")
     for layer, (depth, density, radius, share) in enumerate(
@@ -21,7 +21,7 @@ def space(view: View, light: Light) -> Tensor:
     return planet(view, light, image)
 
 
-def nebula(view: View, light: Light) -> Tensor:
+def nebula(view: FieldView, light: Light) -> Tensor:
     x, y = view.scrolled(0.05), view.y
     body = waves(x, y, scale=3.0, octaves=5, time=0.05 * view.get("t"))
     veil = waves(x + 9.1, y + 3.0, scale=4.1, octaves=4, time=0.07 * view.get("t"))
@@ -32,7 +32,7 @@ def nebula(view: View, light: Light) -> Tensor:
     return image * (1 - 0.42 * smooth(0.2, 1.7, veil - 0.4 * body))
 
 
-def planet(view: View, light: Light, image: Tensor) -> Tensor:
+def planet(view: FieldView, light: Light, image: Tensor) -> Tensor:
     """A banded ball with a ring, lit from the upper left. It leaves, and comes back as the camera goes on."""
     radius = 0.09 + 0.09 * view.get("cover")
     lap = view.aspect + 0.9

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from millstream.trainer.data.brush import Brush
-from millstream.trainer.data.fields import View, turn
+from millstream.trainer.data.fields import FieldView, turn
 from millstream.trainer.data.light import constant, light_of
-from millstream.trainer.data.motion import Places, places
+from millstream.trainer.data.motion import ThingPositions, places
 from millstream.trainer.data.scene import Scenes
 from millstream.trainer.data.things import DRAW, PAINTS
 from millstream.trainer.data.vocabulary import COLOURS, THINGS
@@ -24,7 +24,7 @@ PIECE_PIXELS = {"cpu": 1 << 18, "cuda": 1 << 25}
 """Pixels of patches painted at once, by kind of device."""
 
 
-def draw_things(canvas: Tensor, scenes: Scenes, view: View, time_T: Tensor, *, opacity_only: bool = False) -> None:
+def draw_things(canvas: Tensor, scenes: Scenes, view: FieldView, time_T: Tensor, *, opacity_only: bool = False) -> None:
     """Draws all things into `canvas` [N, 3, H, W]; or white where they are, for `opacity_only`."""
     slots = places(scenes, time_T, view.aspect)
     shown = torch.stack([slot.there[:, 0] for slot in slots])
@@ -57,7 +57,7 @@ def _side(canvas: Tensor) -> int:
     return min(canvas.shape[2], canvas.shape[3], round(canvas.shape[2] * PATCH))
 
 
-def _columns(slots: tuple[Places, ...], scenes: Scenes, view: View) -> Tensor:
+def _columns(slots: tuple[ThingPositions, ...], scenes: Scenes, view: FieldView) -> Tensor:
     """For every slot and frame: x, y, half, tilt; paint; direction, time, light. [S, N, 12]"""
     where = torch.stack([torch.stack((p.x, p.y, p.half, p.tilt), dim=-1).flatten(0, 1) for p in slots])
     palette = constant(tuple(part for name in COLOURS for part in PAINTS[name]), view.values.device).view(-1, 3)

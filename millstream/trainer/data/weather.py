@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from millstream.trainer.data.fields import View, chance, smooth, specks, waves
+from millstream.trainer.data.fields import FieldView, chance, smooth, specks, waves
 from millstream.trainer.data.light import Light, colour
 
 
-def rain(view: View, light: Light, image: Tensor) -> Tensor:
+def rain(view: FieldView, light: Light, image: Tensor) -> Tensor:
     """Two depths of slanted streaks over a slight grey."""
     image = torch.lerp(image, light.grey, 0.12)
     drop = (light.grey * 0.5 + 0.5).clamp(max=1)
@@ -27,7 +27,7 @@ def rain(view: View, light: Light, image: Tensor) -> Tensor:
     return image
 
 
-def snow(view: View, light: Light, image: Tensor) -> Tensor:
+def snow(view: FieldView, light: Light, image: Tensor) -> Tensor:
     """Three depths of flakes, the near ones larger and faster."""
     time = view.get("t")
     flake = torch.lerp(light.ambient, colour(1, 1, 1, like=image), 0.75)
@@ -39,12 +39,12 @@ def snow(view: View, light: Light, image: Tensor) -> Tensor:
     return image
 
 
-def white_ground(view: View, light: Light, line: Tensor, image: Tensor) -> Tensor:
+def white_ground(view: FieldView, light: Light, line: Tensor, image: Tensor) -> Tensor:
     """Snow that has settled: below `line` the land turns white."""
     return torch.lerp(image, light.ambient, 0.8 * smooth(0.0, 0.1, view.y - line))
 
 
-def fog(view: View, light: Light, image: Tensor, *, low: float, high: float) -> Tensor:
+def fog(view: FieldView, light: Light, image: Tensor, *, low: float, high: float) -> Tensor:
     """Banks that drift past, thick near the ground (`low`), thin in the sky (`high`)."""
     veil = torch.lerp(light.haze, light.grey * 1.1, 0.75).clamp(max=1)
     x = view.scrolled(0.4) + 0.03 * view.get("t")
@@ -53,7 +53,7 @@ def fog(view: View, light: Light, image: Tensor, *, low: float, high: float) -> 
     return torch.lerp(image, veil, (thick * (1 + 0.22 * banks)).clamp_(0, 0.95))
 
 
-def near_fog(view: View, light: Light, image: Tensor) -> Tensor:
+def near_fog(view: FieldView, light: Light, image: Tensor) -> Tensor:
     return fog(view, light, image, low=0.22, high=0.14)
 
 

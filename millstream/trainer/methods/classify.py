@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from millstream.ops.precision import mixed_precision
 from millstream.trainer.evaluate.classifier import GLIMPSE, GLIMPSED, ClipClassifier, slowed
-from millstream.trainer.loop import Turn
+from millstream.trainer.loop import LossTurn
 from millstream.trainer.pool import PixelPool
 
 GLIMPSES = 0.3
@@ -20,7 +20,7 @@ GLIMPSES = 0.3
 
 class ClassifyMethod:
     def __init__(self, classifier: ClipClassifier, pool: PixelPool, *, batch: int) -> None:
-        self.turns = (Turn("classifier", classifier, self._losses),)
+        self.turns = (LossTurn("classifier", classifier, self._losses),)
         self._classifier, self._pool, self._batch = classifier, pool, batch
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:

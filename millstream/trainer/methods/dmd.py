@@ -15,7 +15,7 @@ from millstream.models import sampler
 from millstream.models.dit import CausalDiT
 from millstream.ops.precision import mixed_precision
 from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.methods.matching import Matching, Painted, View
+from millstream.trainer.methods.matching import Matching, Painted, StreamView
 from millstream.trainer.noising import noised
 from millstream.trainer.options import DMDOptions
 from millstream.trainer.pool import LatentPool
@@ -41,7 +41,7 @@ class DMDMethod:
         self._matching = Matching(student, teacher, critic, options=options, tokens=pool.ids_KWS.shape[-1])
         self.turns = self._matching.turns(self._paint)
         layout = teacher_forced(range(window // frames), frames, window)
-        self._view = View(ChunkedSequence(layout, student.dit.config, (rows, columns), device), frames)
+        self._view = StreamView(ChunkedSequence(layout, student.dit.config, (rows, columns), device), frames)
 
     @torch.no_grad()
     def _paint(self, generator: torch.Generator) -> Painted:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from millstream.models.brook.text import PAD, BrookText
 from millstream.models.dit import CausalDiT
 from millstream.ops.precision import mixed_precision
-from millstream.trainer.loop import Turn
+from millstream.trainer.loop import LossTurn
 from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.options import FlowOptions
 from millstream.trainer.pool import LatentPool
@@ -44,7 +44,7 @@ class TextAndDiT(nn.Module):
 
 class FlowMethod:
     def __init__(self, pair: TextAndDiT, pool: LatentPool, *, batch: int, options: FlowOptions, compiled: bool = False) -> None:
-        self.turns = (Turn("student", pair, self._losses),)
+        self.turns = (LossTurn("student", pair, self._losses),)
         self._pair, self._pool, self._batch = pair, pool, batch
         self._options, frames_per_chunk, window = options, options.frames_per_chunk, options.window
         self._flow = torch.compile(pair.dit) if compiled else pair.dit

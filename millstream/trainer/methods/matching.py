@@ -18,7 +18,7 @@ from millstream.core.schedule import FULL
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.ops.precision import mixed_precision
-from millstream.trainer.loop import Turn
+from millstream.trainer.loop import LossTurn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import Noised, noised, per_pixel
 from millstream.trainer.options import MatchingOptions
@@ -26,7 +26,7 @@ from millstream.trainer.sequence import ChunkedSequence, forced_flow
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class StreamView:
     """How a network is shown the last frames of a stream."""
 
     sequence: ChunkedSequence
@@ -52,11 +52,11 @@ class Painted:
     """What one step of each chunk started from."""
     level_BF: Tensor
     """The noise level of that step."""
-    made: View
+    made: StreamView
     """How the student saw it."""
     pictures: Tensor
     """What came out."""
-    judged: View
+    judged: StreamView
     """How teacher and critic see it, given the past as it is."""
     guidance: float
     shown: tuple[Tensor, Tensor] | None = None
@@ -73,7 +73,7 @@ class Matching:
 
     def turns(
         self, paint: Callable[[torch.Generator], Painted], carries: Mapping[str, Tensor] = MappingProxyType({})
-    ) -> tuple[Turn, Turn]:
+    ) -> tuple[LossTurn, LossTurn]:
         """The student's and the critic's, each on what is painted for it; the student `carries` what painting keeps."""
 
         def student(generator: torch.Generator) -> dict[str, Tensor]:
@@ -84,8 +84,8 @@ class Matching:
 
         every, after = self._options.student_every, self._options.critic_first
         return (
-            Turn("student", self._student.dit, student, every=every, after=after, carries=carries),
-            Turn("critic", self._critic, critic),
+            LossTurn("student", self._student.dit, student, every=every, after=after, carries=carries),
+            LossTurn("critic", self._critic, critic),
         )
 
     def student_losses(self, painted: Painted, generator: torch.Generator) -> dict[str, Tensor]:
@@ -123,6 +123,6 @@ class Matching:
         pull[:, : view.unjudged] = 0.0
         return mine - pull
 
-    def noised(self, clean: Tensor, view: View, generator: torch.Generator) -> Noised:
+    def noised(self, clean: Tensor, view: StreamView, generator: torch.Generator) -> Noised:
         """At the levels a view is judged at."""
         return noised(clean, view.alike, self._options.shift, generator, margin=0.02)

@@ -16,7 +16,7 @@ from millstream.models import sampler
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CrossKV
 from millstream.ops.precision import mixed_precision
-from millstream.trainer.loop import Turn
+from millstream.trainer.loop import LossTurn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import noised
 from millstream.trainer.options import ODEOptions
@@ -36,7 +36,7 @@ class ODEMethod:
         levels: tuple[float, ...],
         options: ODEOptions,
     ) -> None:
-        self.turns = (Turn("student", student.dit, self._losses),)
+        self.turns = (LossTurn("student", student.dit, self._losses),)
         self._student, self._teacher, self._pool, self._batch = student, teacher, pool, batch
         self._levels, self._options, self._frames = levels, options, options.frames_per_chunk
         _, frames, _, rows, columns = pool.latents_KFCYX.shape

@@ -28,7 +28,7 @@ from millstream.models.kv import Memory
 from millstream.models.sampler import FlowModel
 from millstream.ops.precision import working_dtype
 from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.methods.matching import Matching, Painted, View
+from millstream.trainer.methods.matching import Matching, Painted, StreamView
 from millstream.trainer.options import SelfForcingOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.reservoir import Reservoir
@@ -116,7 +116,7 @@ class SelfForcingMethod:
             return "begin"
         return "switch" if lot < self._options.begun + self._options.switched else "go on"
 
-    def _judge(self, kind: Kind, lot: float) -> View:
+    def _judge(self, kind: Kind, lot: float) -> StreamView:
         as_whole = kind == "go on" or (kind == "begin" and lot < self._options.whole)
         return (self._wholes if as_whole else self._made)[kind]
 
@@ -146,19 +146,19 @@ class SelfForcingMethod:
 
 def _views(
     config: DiTConfig, size: tuple[int, int], device: torch.device, frames_per_chunk: int, window: int
-) -> tuple[dict[Kind, View], dict[Kind, View]]:
+) -> tuple[dict[Kind, StreamView], dict[Kind, StreamView]]:
     """How the student makes the last window of each kind, which is how it is judged chunk by chunk; and windows as a whole.
 
     A stream's first latent frame stands for a single picture, which none does in the windows the teacher has learnt as a whole.
     """
 
-    def view(layout: Layout, alike: int, unjudged: int = 0) -> View:
-        return View(ChunkedSequence(layout, config, size, device), alike, unjudged)
+    def view(layout: Layout, alike: int, unjudged: int = 0) -> StreamView:
+        return StreamView(ChunkedSequence(layout, config, size, device), alike, unjudged)
 
     chunks = window // frames_per_chunk
     fresh = view(teacher_forced(range(chunks), frames_per_chunk, window), frames_per_chunk)
     later = view(teacher_forced(range(chunks - 1, 2 * chunks - 1), frames_per_chunk, window), frames_per_chunk)
-    made: dict[Kind, View] = {"begin": fresh, "go on": later, "switch": later}
+    made: dict[Kind, StreamView] = {"begin": fresh, "go on": later, "switch": later}
     return made, {"begin": view(together(window), window, unjudged=1), "go on": view(together(window), window)}
 
 

@@ -13,14 +13,14 @@ from torch.nn import functional as F
 
 from millstream.models.brook.vae import BrookVAE
 from millstream.ops.precision import mixed_precision
-from millstream.trainer.loop import Turn
+from millstream.trainer.loop import LossTurn
 from millstream.trainer.options import VAEOptions
 from millstream.trainer.pool import PixelPool
 
 
 class VAEMethod:
     def __init__(self, vae: BrookVAE, pool: PixelPool, *, batch: int, options: VAEOptions) -> None:
-        self.turns = (Turn("vae", vae, self._losses),)
+        self.turns = (LossTurn("vae", vae, self._losses),)
         self._vae, self._pool = vae, pool
         self._batch, self._options = batch, options
 

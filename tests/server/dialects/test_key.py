@@ -8,9 +8,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from millstream.server.access.auth import Access
+from millstream.server.access.keys import Keyring
 from millstream.server.app import AppConfig
-from millstream.server.auth import Access
-from millstream.server.keys import Keyring
 from tests.server.serving import serving
 
 KEY = "a-key-for-tests"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from millstream.server.access.limits import ClientLimits
 from millstream.server.app import AppConfig
-from millstream.server.limits import ClientLimits
 from tests.server.serving import Serving, serving
 
 
@@ -21,6 +21,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left(server: Serving) -> Iterator[None]:
     yield
-    for session_id in list(server.hub.stations):
+    for session_id in list(server.hub.live_sessions):
         server.hub.service.end(session_id)
-    server.until(lambda: not server.hub.stations, "all stations are gone")
+    server.until(lambda: not server.hub.live_sessions, "all stations are gone")

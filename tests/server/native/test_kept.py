@@ -8,7 +8,7 @@ import socket
 import av
 import httpx2
 
-from millstream.runtime.journal import read_journal
+from millstream.session.journal import read_journal
 from tests.server.serving import Serving, wait_until
 
 
@@ -40,8 +40,8 @@ def test_a_recording_is_whole_when_it_is_stopped_and_when_its_owner_vanishes(ser
         url = client.hear("recording", on=True)["url"]
         client.hear("chunk")
         client.connection.socket.shutdown(socket.SHUT_RDWR)
-    station = server.hub.stations[session]
-    server.until(lambda: len(station.recordings) == 2, "the recording is closed")
+    live_session = server.hub.live_sessions[session]
+    server.until(lambda: len(live_session.recordings) == 2, "the recording is closed")
     assert frames_of(download(server, url)) >= 12
 
 
@@ -77,5 +77,5 @@ def test_every_session_leaves_a_journal_that_can_be_read(server: Serving) -> Non
         client.hear("chunk", index=2)
         client.say({"type": "stop"})
         client.hear("ended")
-    kept = server.hub.archive.shelf._kept["journals"]
+    kept = server.hub.archive.store._kept["journals"]
     wait_until(lambda: any(read_journal(each.path).header.session_id == session for each in list(kept.values())), "kept")

@@ -23,7 +23,7 @@ def talk_rubbish(server: Serving, spared: str) -> None:
     for _ in range(8):
         with server.client(close_timeout=0.1) as rude:
             for _ in range(40):
-                names = ["nobody", *(set(server.hub.stations) - {spared})]
+                names = ["nobody", *(set(server.hub.live_sessions) - {spared})]
                 try:
                     rude.say(rubbish(dice, names) if dice.random() < 0.9 else json.dumps(START))
                 except ConnectionClosed:  # it may have said stop, or too much that was wrong
@@ -43,7 +43,9 @@ def test_rubbish_over_real_sockets_disturbs_nobody_and_leaves_nothing(server: Se
         assert [calm.hear("chunk", index=index)["parts"] for index in range(5)] == alone
         while crowd.is_alive():
             calm.next()
-    server.until(lambda: all(not station.viewers for station in server.hub.stations.values()), "everybody has left")
+    server.until(
+        lambda: all(not live_session.viewers for live_session in server.hub.live_sessions.values()), "everybody has left"
+    )
     server.until(lambda: loose_threads() <= threads, "all threads are gone")
 
 
@@ -82,10 +84,12 @@ def test_connecting_and_leaving_a_hundred_times_leaves_nothing(server: Serving) 
                 client.hear("chunk")
             if number % 2:
                 client.connection.socket.close()
-    server.until(lambda: all(not station.viewers for station in server.hub.stations.values()), "everybody has left")
-    for session_id in list(server.hub.stations):
+    server.until(
+        lambda: all(not live_session.viewers for live_session in server.hub.live_sessions.values()), "everybody has left"
+    )
+    for session_id in list(server.hub.live_sessions):
         server.hub.service.end(session_id)
-    server.until(lambda: not server.hub.stations and not server.hub._tasks, "all tasks are done")
+    server.until(lambda: not server.hub.live_sessions and not server.hub._tasks, "all tasks are done")
     server.until(lambda: loose_threads() <= threads, "all threads are gone")
     assert server.hub.service.engine.generator.caches == {}
 
@@ -100,7 +104,7 @@ def test_a_slow_reader_loses_pictures_oldest_first_and_no_receipt(server: Servin
             quick.say({"type": "control", "control": {"type": "seed", "seed": number, "id": f"s{number}"}})
             quick.hear("receipt", control_id=f"s{number}", state="applied")
         last = quick.hear("chunk")["index"]
-        (viewer,) = [v for v in server.hub.stations[live["session"]].viewers if v.format == "raw"]
+        (viewer,) = [v for v in server.hub.live_sessions[live["session"]].viewers if v.format == "raw"]
         server.until(lambda: viewer.outbox.dropped > 0, "pictures are dropped")
         chunks = [slow.hear("chunk")]
         while chunks[-1]["index"] <= last or not chunks[-1]["parts"]:

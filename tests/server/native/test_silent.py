@@ -11,9 +11,10 @@ import httpx2
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from millstream.server import bodies, rest, sockets
+from millstream.server.access.limits import ClientLimits
 from millstream.server.app import AppConfig
-from millstream.server.limits import ClientLimits
+from millstream.server.protocol import bodies, rest
+from millstream.server.transport import sockets
 from tests.server.serving import START, Serving, serving
 
 
@@ -41,8 +42,10 @@ def test_a_peer_that_went_silent_is_let_go(monkeypatch: pytest.MonkeyPatch, ping
     monkeypatch.setattr(sockets, "LINGER_S", 0.1)
     limits = ClientLimits(patience_s=patience_s)
     with serving(config=AppConfig(limits=limits), ping_s=ping_s) as quiet, mute(quiet) as peer:
-        quiet.until(lambda: any(station.viewers for station in quiet.hub.stations.values()), "it has come")
-        quiet.until(lambda: not any(station.viewers for station in quiet.hub.stations.values()), "it is given up")
+        quiet.until(lambda: any(live_session.viewers for live_session in quiet.hub.live_sessions.values()), "it has come")
+        quiet.until(
+            lambda: not any(live_session.viewers for live_session in quiet.hub.live_sessions.values()), "it is given up"
+        )
         peer.settimeout(30)
         with suppress(ConnectionResetError):
             while peer.recv(65536):
@@ -93,9 +96,9 @@ def test_a_body_that_comes_a_byte_at_a_time_is_given_up_in_the_end(monkeypatch: 
 def test_who_does_not_take_an_answer_is_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sockets, "TAKE_S", 0.3)
     with serving(tmp_path) as server:
-        name, path = server.hub.archive.shelf.new("recordings")
+        name, path = server.hub.archive.store.new("recordings")
         path.write_bytes(bytes(16 * 2**20))
-        server.hub.archive.shelf.keep("recordings", name)
+        server.hub.archive.store.keep("recordings", name)
         host, port = server.address.split(":")
         with socket.socket() as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -126,7 +129,7 @@ def test_a_body_that_stops_coming_is_given_up(monkeypatch: pytest.MonkeyPatch, t
 
 def test_an_upload_that_is_too_large_or_breaks_off_is_not_kept(monkeypatch: pytest.MonkeyPatch, server: Serving) -> None:
     monkeypatch.setattr(rest, "MAX_UPLOAD_BYTES", 1000)
-    folder = server.hub.archive.shelf._folder / "snapshots"
+    folder = server.hub.archive.store._folder / "snapshots"
     before = sorted(folder.iterdir())
     answer = httpx2.post(server.url("/v1/snapshots"), content=b"x" * 2000)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")

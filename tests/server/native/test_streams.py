@@ -66,8 +66,8 @@ def test_a_lost_connection_stands_still_and_goes_on_where_it_was(server: Serving
         session = client.start(formats=["raw"])["session"]
         client.hear("chunk", index=1)
         client.connection.socket.shutdown(socket.SHUT_RDWR)  # as when a cable is pulled
-    station = server.hub.stations[session]
-    server.until(lambda: not station.viewers, "the loss is noticed")
+    live_session = server.hub.live_sessions[session]
+    server.until(lambda: not live_session.viewers, "the loss is noticed")
     with server.client() as again:
         again.say({"type": "attach", "version": 1, "session": session, "formats": ["raw"]})
         assert again.hear("live")["session"] == session

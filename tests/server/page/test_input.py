@@ -14,8 +14,8 @@ from playwright.sync_api import Page, expect
 
 from millstream.core.controls import SetNoiseScale, SetSeed, SetSteps, SetWindow
 from millstream.core.messages import Start
-from millstream.server.picture import png
-from millstream.server.video_writer import VideoWriter
+from millstream.video.picture import png
+from millstream.video.writer import VideoWriter
 from tests.server import browser as screen
 from tests.server.fake_stream import FakeStream
 from tests.server.page.heard import controls

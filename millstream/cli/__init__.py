@@ -1,0 +1,1 @@
+"""How options are spelled: a command line for every command, and nothing of what it does."""

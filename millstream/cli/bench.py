@@ -1,0 +1,163 @@
+"""`millstream bench`: how the options of its commands are spelled. Loads no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from millstream.cli.options import Fast, ModelOptions, Precision, ShapeOptions, grouped
+from millstream.cli.parts import TopologyName, Weights, parse_fps, parse_numbers, plain_errors
+from millstream.core.errors import ConfigError
+
+bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode="rich", help="Measure streams, and servers.")
+
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures as JSON too.", show_default=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainOptions(ModelOptions):
+    """What is measured is plain unless something else is asked for."""
+
+    precision: Precision = "bf16"
+    fast: Fast = "off"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastOptions(ModelOptions):
+    """What is compared with the plain path is all that is faster."""
+
+    precision: Precision = "bf16"
+    fast: Fast = "on"
+
+
+@bench.command()
+@grouped
+def stream(
+    *,
+    on: PlainOptions,
+    shape: ShapeOptions,
+    chunks: Annotated[int, typer.Option(help="Chunks that count, after the window is full.")] = 30,
+    floor: Annotated[bool, typer.Option(help="Measure the hot floor too.")] = True,
+    sessions: Annotated[int, typer.Option(help="Streams on the device at once; each makes that many chunks.")] = 1,
+    together: Annotated[bool, typer.Option("--together", help="Sessions share their model calls, chunk by chunk.")] = False,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Time one stream on this device, window full: every phase, frames a second, memory, and how near the floor it is.
+
+    The floor is the same chunk's products, attention calls and convolutions back to back and nothing else. With --sessions,
+    several streams: what they make in all, each one's share, and what a further one holds.
+    [bold]Try[/]: millstream bench stream --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9 --fast on
+    """
+    from millstream.commands.bench.stream import StreamRequest, run_bench_stream
+    from millstream.commands.engine_from_options import ModelRequest
+
+    with plain_errors():
+        how: dict[str, Any] = dict(chunks=chunks, floor=floor, sessions=sessions, together=together)
+        request = StreamRequest(**ModelRequest(**on.request()).resolved(), changes=shape.changes(), **how)
+        run_bench_stream(request, as_json=as_json, out=out)
+
+
+@bench.command()
+@grouped
+def quality(
+    *,
+    on: FastOptions,
+    shape: ShapeOptions,
+    chunks: Annotated[int, typer.Option(help="Chunks that are compared, from the first.")] = 6,
+    exact: Annotated[bool, typer.Option(help="Compare with float32 too.")] = True,
+    prompts: Annotated[int, typer.Option(help="For Brook: prompts judged, plain and fast; 256 tell a point.")] = 0,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Say what a speed-up costs: errors of latents and PSNR of frames against the plain path in bfloat16 and float32."""
+    from millstream.commands.bench.quality import QualityRequest, run_bench_quality
+    from millstream.commands.engine_from_options import ModelRequest
+
+    with plain_errors():
+        how: dict[str, Any] = dict(chunks=chunks, exact=exact, prompts=prompts)
+        request = QualityRequest(**ModelRequest(**on.request()).resolved(), changes=shape.changes(), **how)
+        run_bench_quality(request, as_json=as_json, out=out)
+
+
+@bench.command()
+def overlap(
+    stages: Annotated[str, typer.Option(help="Milliseconds of front and mesh for a chunk: FRONT,MESH.")] = "185,805",
+    scale: Annotated[float, typer.Option(help="Of those times.")] = 0.1,
+    chunks: Annotated[int, typer.Option(help="For each line of the table; the first 10 do not count.")] = 40,
+    topology: TopologyName = "front+1",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw timelines to this file, PNG or SVG.", show_default=False)] = None,
+) -> None:
+    """Show how front and mesh overlap, over queue depths and anchors, with stages that sleep to a set length.
+
+    [bold]Try[/]: millstream bench overlap --plot overlap.png
+    """
+    with plain_errors():
+        from millstream.commands.bench.overlap import OverlapRequest, run_bench_overlap
+        from millstream.core.topology import Topology
+
+        times = parse_numbers(stages)
+        if len(times) != 2:
+            raise ConfigError(f"--stages takes two times, FRONT,MESH, got {stages!r}")
+        request = OverlapRequest(
+            stage0_ms=times[0], stage1_ms=times[1], scale=scale, chunks=chunks, topology=Topology.parse(topology)
+        )
+        run_bench_overlap(request, as_json=as_json, out=out, plot=plot)
+
+
+@bench.command()
+def load(
+    sessions: Annotated[int, typer.Option(help="People at once, each with a session: 1 to 64.")] = 4,
+    seconds: Annotated[float, typer.Option(help="How long they stay, at most 3600.")] = 60.0,
+    url: Annotated[
+        str | None,
+        typer.Option(help="A server on this machine, ws://127.0.0.1:8000; without it one is started.", show_default=False),
+    ] = None,
+    fps: Annotated[
+        str, typer.Option(help="Frames a second that each asks for, and no less; auto: what the server chooses.")
+    ] = "auto",
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="For the server that is started.", show_default=False)
+    ] = None,
+    weights: Weights = None,
+    script: Annotated[str, typer.Option(help="What kind of people: calm, busy or rude.")] = "calm",
+    connects: Annotated[int, typer.Option(help="Short visits afterwards, at most 1000.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed acts the same.")] = 0,
+    as_json: Json = False,
+    out: Out = None,
+    gate: Annotated[bool, typer.Option("--gate", help="Exit 1 if a limit is missed, continuity 0.99 among them.")] = False,
+) -> None:
+    """Put scripted people on a server over real sockets: they switch prompts, cut, pause, leave and come back.
+
+    Tells for each of them how continuous the picture was, how soon the first frame came and how soon a control showed;
+    and what the server's memory did. Only for servers on this machine.
+    """
+    with plain_errors():
+        if url is not None and (model is not None or weights):
+            raise ConfigError("--model and --weights are for a server that is started here; leave them out with --url")
+        from millstream.commands.bench.load import run_bench_load
+        from millstream.load.run import LoadRequest
+
+        started_with = (
+            *(("--model", model) if model else ()),
+            *(word for path in weights or [] for word in ("--weights", path)),
+        )
+        request = LoadRequest(
+            sessions=sessions,
+            seconds=seconds,
+            fps=None if fps == "auto" else parse_fps(fps),
+            script=script,
+            connects=connects,
+            seed=seed,
+            url=url,
+            server_options=started_with,
+        )
+        missed = run_bench_load(request, as_json=as_json, out=out, gate=gate)
+    if missed:
+        raise typer.Exit(1)

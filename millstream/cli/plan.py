@@ -1,0 +1,273 @@
+"""`millstream plan`: how its options are spelled. Loads no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from millstream.cli.options import ShapeOptions, grouped
+from millstream.cli.parts import parse_size, plain_errors
+
+plan = typer.Typer(
+    name="plan",
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND]",
+    help="Calculate what fits, how fast it is and which topology to choose, before anything is rented or loaded.",
+    rich_markup_mode="rich",
+)
+
+Model = Annotated[
+    str,
+    typer.Option("--model", "-m", help="A registered model, a checkpoint's folder, or layers=30,width=1536,heads=12,ffn=8960."),
+]
+Gpus = Annotated[str, typer.Option(help="How many of what: 4xH200, RTX4090, 1024xH100, laptop-cpu; or here, once calibrated.")]
+Sessions = Annotated[int, typer.Option(help="Streams at the same time.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedOptions:
+    """Which model, at which rate, by whose kernels, on which devices."""
+
+    model: Model = "wan2.1-t2v-1.3b"
+    gpus: Gpus = "1xH200"
+    fps: Annotated[float | None, typer.Option(help="Frames a second promised to each session.", show_default=False)] = None
+    software: Annotated[
+        str | None,
+        typer.Option(help="Whose kernels: fast, eager, reference, compiled or processor; fast on GPUs.", show_default=False),
+    ] = None
+    topology: Annotated[
+        str | None,
+        typer.Option(help="Only this one, not the best: local, front+1, tp2, front+pp2xtp2.", show_default=False),
+    ] = None
+
+    def request(self, shape: ShapeOptions) -> dict[str, Any]:
+        """Fields of a PlanRequest, for streams of that shape."""
+        changes = shape.changes() | ({} if self.fps is None else {"fps": self.fps})
+        return dict(model=self.model, gpus=self.gpus, changes=changes, software=self.software, topology=self.topology)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromisedOptions(PlannedOptions):
+    """The same, for how many, under which promise and at what price."""
+
+    sessions: Sessions = 1
+    first_frame: Annotated[float | None, typer.Option(help="Most seconds until the first frame.", show_default=False)] = None
+    schedule: Annotated[
+        str | None, typer.Option(help="self-forcing, krea, streamdiffusion-v2 or longlive.", show_default=False)
+    ] = None
+    precision: Annotated[str, typer.Option(help="Of products: native (bf16) or fp8.")] = "native"
+    batch: Annotated[int, typer.Option(help="Sessions that share their model calls.")] = 1
+    video_in: Annotated[bool, typer.Option("--video-in", help="Video to video: pictures are encoded too.")] = False
+    price: Annotated[
+        float | None, typer.Option(help="Dollars per device and hour, instead of an assumed price.", show_default=False)
+    ] = None
+    profile: Annotated[
+        Path | None, typer.Option(help="Another calibration than this machine's.", show_default=False, dir_okay=False)
+    ] = None
+
+    def request(self, shape: ShapeOptions) -> dict[str, Any]:
+        return super().request(shape) | dict(
+            sessions=self.sessions,
+            first_frame_s=self.first_frame,
+            schedule=self.schedule,
+            precision=self.precision,
+            batch=self.batch,
+            video_in=self.video_in,
+            price=self.price,
+            profile=self.profile,
+        )
+
+
+@plan.callback()
+@grouped
+def search(
+    *,
+    context: typer.Context,
+    on: PromisedOptions,
+    shape: ShapeOptions,
+    most: Annotated[
+        str | None, typer.Option("--max", help="The largest that holds: size, window, sessions or batch.", show_default=False)
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report with plots, one file.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """Calculate what fits, how fast it is and which topology to choose, before anything is rented or loaded.
+
+    [bold]Try[/]: millstream plan --model wan2.1-t2v-14b --gpus 4xH200 --size 320x576 --fps 24
+
+    Exit code 1 means that no plan holds the promise; the nearest are shown, with what is in the way.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from millstream.commands.plan.run import PlanRequest, run_plan
+
+    with plain_errors():
+        holds = run_plan(PlanRequest(**on.request(shape)), most=most, html=html, as_json=as_json)
+    if not holds:
+        raise typer.Exit(1)
+
+
+@plan.command()
+def calibrate(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Another file than this machine's profile.", show_default=False)
+    ] = None,
+) -> None:
+    """Measure this machine: products, attention, convolutions, copies, launches, and collectives between its ranks.
+
+    Plans use it from then on: for [bold]--gpus here[/], and for a device of the same name. Takes under a minute.
+    """
+    with plain_errors():
+        from millstream.commands.plan.calibrate import calibrate as run
+        from millstream.commands.plan.run import profile_path, show_device
+
+        path = out or profile_path()
+        show_device(run(device_name=device, out=path))
+        typer.echo(path)
+
+
+@plan.command()
+def train(
+    student: Annotated[str, typer.Option(help="Who learns: a name, a folder or shapes.")] = "wan2.1-t2v-1.3b",
+    teacher: Annotated[str, typer.Option(help="Who is learnt from, frozen.")] = "wan2.1-t2v-14b",
+    critic: Annotated[str, typer.Option(help="Who learns to score the student's own streams.")] = "wan2.1-t2v-1.3b",
+    gpus: Gpus = "8xH200",
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH, multiples of 16.")] = "480x832",
+    frames: Annotated[int, typer.Option(help="Latent frames of a rollout.")] = 21,
+    batch: Annotated[int, typer.Option(help="Rollouts per device and step.")] = 1,
+    zero: Annotated[int, typer.Option(help="0 repeats everything, 1 shards the optimizer, 2 gradients, 3 weights too.")] = 3,
+    hybrid: Annotated[int, typer.Option(help="Devices that share one copy, repeated over the others; 0 for all.")] = 0,
+    offload: Annotated[bool, typer.Option("--offload", help="Optimizer and averages in host memory.")] = False,
+    recompute: Annotated[str, typer.Option(help="Activations made again: none, selective or full.")] = "full",
+    ema: Annotated[bool, typer.Option(help="Keep averaged weights of the student.")] = True,
+    lora: Annotated[int, typer.Option(help="Rank of the student's adapters; 0 trains all of it.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Can this student be distilled with that teacher and critic on these GPUs, which roles go where, and what syncing costs.
+
+    Exit code 1 means that no placement fits.
+    """
+    from millstream.commands.plan.train import TrainRequest, run_plan_train
+
+    with plain_errors():
+        request = TrainRequest(
+            student=student,
+            teacher=teacher,
+            critic=critic,
+            gpus=gpus,
+            size=parse_size(size),
+            frames=frames,
+            batch=batch,
+            zero=zero,
+            hybrid=hybrid,
+            offload=offload,
+            recompute=recompute,
+            ema=ema,
+            lora=lora,
+        )
+        fits = run_plan_train(request.ask(), as_json=as_json)
+    if not fits:
+        raise typer.Exit(1)
+
+
+@plan.command()
+@grouped
+def explain(
+    *,
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="weights, window, memory, call, period, fps, first-frame, all-reduce, sessions, cost, vae, bubble or adam."
+        ),
+    ],
+    on: PlannedOptions,
+    shape: ShapeOptions,
+    sessions: Sessions = 1,
+    pipeline: Annotated[
+        str, typer.Option(help="For bubble: gpipe, 1f1b, interleaved, zero-bubble-h1 or zero-bubble-h2.")
+    ] = "1f1b",
+    stages: Annotated[int, typer.Option(help="For bubble: stages of the pipeline.")] = 4,
+    micro_batches: Annotated[int, typer.Option(help="For bubble: micro-batches of a step.")] = 8,
+    chunks: Annotated[int, typer.Option(help="For bubble: model chunks per stage, when interleaved.")] = 1,
+    parameters: Annotated[float, typer.Option(help="For adam: parameters that are trained.")] = 30e9,
+    zero: Annotated[int, typer.Option(help="For adam: 0, 1, 2 or 3.")] = 3,
+    shards: Annotated[int, typer.Option(help="For adam: devices that share one copy.")] = 64,
+    frames: Annotated[
+        int | None, typer.Option(help="For vae: latent frames decoded at once; a chunk's.", min=1, show_default=False)
+    ] = None,
+    tile: Annotated[int | None, typer.Option(help="For vae: side of a tile in pixels; whole.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """A single number with its formula filled in, for checking by hand.
+
+    [bold]Try[/]: millstream plan explain window --model wan2.1-t2v-14b --size 480x832 --window 21
+    """
+    from millstream.commands.plan.explain import Assumptions, run_plan_explain
+    from millstream.commands.plan.run import PlanRequest
+
+    with plain_errors():
+        request = PlanRequest(**on.request(shape), sessions=sessions)
+        assumptions = Assumptions(
+            pipeline=pipeline,
+            stages=stages,
+            micro_batches=micro_batches,
+            chunks=chunks,
+            parameters=parameters,
+            zero=zero,
+            shards=shards,
+            frames=frames,
+            tile=tile,
+        )
+        run_plan_explain(what, request, assumptions, as_json=as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrowdedOptions(PlannedOptions):
+    """The same, on enough devices that several replicas share the people."""
+
+    gpus: Gpus = "8xH200"
+
+
+@plan.command()
+@grouped
+def simulate(
+    *,
+    on: CrowdedOptions,
+    shape: ShapeOptions,
+    arrivals: Annotated[float, typer.Option(help="People a minute.")] = 6.0,
+    stay: Annotated[float, typer.Option(help="Seconds they stay, on average.")] = 120.0,
+    minutes: Annotated[float, typer.Option(help="How long it goes on.")] = 10.0,
+    failures: Annotated[
+        float | None, typer.Option(help="Hours between failures of a replica; never if nothing is said.", show_default=False)
+    ] = None,
+    recovery: Annotated[float, typer.Option(help="Seconds until a failed replica is back.")] = 30.0,
+    max_waiting: Annotated[int, typer.Option(help="Places in line; 0 turns away at once.")] = 16,
+    spread: Annotated[float, typer.Option(help="How much chunk times vary: deviation over mean.")] = 0.03,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """A plan with people on it: they arrive, are admitted or wait, watch and leave; replicas queue, jitter and fail.
+
+    [bold]Try[/]: millstream plan simulate --gpus 400xH100 --arrivals 300 --failures 24 --minutes 5
+    """
+    from millstream.commands.plan.run import PlanRequest
+    from millstream.commands.plan.simulate import run_plan_simulate
+    from millstream.planner.simulate import Scenario
+
+    with plain_errors():
+        scenario = Scenario(
+            arrivals_per_minute=arrivals,
+            stay_s=stay,
+            seconds=60 * minutes,
+            hours_between_failures=failures,
+            recovery_s=recovery,
+            max_waiting=max_waiting,
+            spread=spread,
+            seed=seed,
+        )
+        run_plan_simulate(PlanRequest(**on.request(shape)), scenario, as_json=as_json)

@@ -1,0 +1,106 @@
+"""`millstream train`: how its options are spelled. Loads no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.cli.parts import Device, Overwrite, parse_numbers, parse_size, plain_errors
+
+train = typer.Typer(
+    name="train", no_args_is_help=True, rich_markup_mode="rich", help="Train the small model that comes with Millstream."
+)
+
+
+@train.command()
+def data(
+    preview: Annotated[bool, typer.Option("--preview", help="Write a contact sheet, a clip and captions.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the preview.")] = Path("out/data"),
+    seed: Annotated[int, typer.Option(help="Which scenes.")] = 0,
+    count: Annotated[int, typer.Option(help="How many scenes.")] = 8,
+    seconds: Annotated[float, typer.Option(help="Length of the clip.")] = 4.0,
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene, multiples of 16.")] = "256x256",
+    held_out: Annotated[bool, typer.Option("--held-out", help="Only combinations that training never sees.")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """The painted world that the small model learns: what is in it, or with --preview what it looks like."""
+    from millstream.commands.train.data import PreviewRequest, print_summary
+    from millstream.commands.train.data import preview as run
+
+    with plain_errors():
+        if not preview:
+            print_summary()
+            return
+        request = PreviewRequest(
+            out=out,
+            seed=seed,
+            count=count,
+            seconds=seconds,
+            size=parse_size(size),
+            held_out=held_out,
+            overwrite=overwrite,
+        )
+        for path in run(request):
+            typer.echo(path)
+
+
+@train.command()
+def brook(
+    recipe: Annotated[Path | None, typer.Option(help="Another run than the one that ships, TOML.", show_default=False)] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Every stage in miniature, under two minutes on a CPU.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; one that was begun goes on.")] = Path(
+        "out/brook"
+    ),
+    until: Annotated[str | None, typer.Option(help="Stop after this stage.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the stages and what they hold in memory.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Train Brook from nothing: VAE, teacher, few-step student, self-forcing, and the classifier that judges it.
+
+    Leaves brook.safetensors and classifier.safetensors in the run's folder. Interrupt it when you like: the same command
+    goes on from the last checkpoint, to the same bits.
+    """
+    from millstream.commands.train.brook import run_train_brook
+
+    with plain_errors():
+        run_train_brook(recipe=recipe, smoke=smoke, out=out, device=device, until=until, dry_run=dry_run)
+
+
+@train.command(name="eval")
+def evaluate(
+    weights: Annotated[str, typer.Option("--weights", "-w", help="The model to judge: bundled, or a file.")] = "bundled",
+    classifier: Annotated[
+        Path | None, typer.Option(help="The judge, if not the one that comes with the package.", show_default=False)
+    ] = None,
+    count: Annotated[int, typer.Option(help="Prompts of each kind, seen and held out.")] = 16,
+    seconds: Annotated[str, typer.Option(help="Moments at which streams are judged: 2,10,30,120 shows drift.")] = "2",
+    response_pairs: Annotated[int, typer.Option(help="Prompt switches in each of the four modes; 0 for none.")] = 8,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps a chunk instead of the model's own.", min=1, max=16, show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures as JSON too.", show_default=False)] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for pictures of the figures.", show_default=False)] = None,
+    device: Device = "auto",
+) -> None:
+    """Judge a trained Brook: adherence per attribute, distance to renders, drift, crispness, flicker, and how soon a switched
+    prompt shows.
+
+    A few minutes on two CPU cores as it stands. [bold]The whole[/]: --count 256 --seconds 2,10,30,120 --response-pairs 64
+    """
+    from millstream.commands.train.evaluate import EvalRequest, run_train_eval
+
+    with plain_errors():
+        request = EvalRequest(
+            weights=weights,
+            classifier=classifier,
+            count=count,
+            seconds=parse_numbers(seconds),
+            response_pairs=response_pairs,
+            steps=steps,
+            device=device,
+            out=out,
+            plots=plots,
+        )
+        run_train_eval(request)

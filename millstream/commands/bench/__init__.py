@@ -1,0 +1,1 @@
+"""What `millstream bench` measures."""

@@ -1,0 +1,186 @@
+"""`millstream bench overlap`: front and mesh as real processes whose stages take set times, over queue depths and anchors.
+
+The stages sleep to their length, so what shows is what the order of work, the queues and the wire make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from millstream.commands.report import describe, make_folder, tell
+from millstream.core.config import Anchor
+from millstream.core.controls import WeightedPrompt
+from millstream.core.errors import ConfigError
+from millstream.core.overlap import LEFT_OUT, Overlap, overlap_of
+from millstream.core.topology import Topology
+from millstream.engine.depths import Depths
+from millstream.engine.engine import Engine
+from millstream.engine.stream import Stretch
+from millstream.mesh.launch import launcher
+from millstream.mesh.paced import PacedVAE, run_paced_rank
+from millstream.session.session import Session
+
+ANCHOR_SHARE = 0.1
+"""Of the front's time for a chunk: what encoding one picture is taken to cost."""
+STREAM: dict[str, Any] = dict(height=32, width=48, window=6)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverlapRequest:
+    stage0_ms: float = 185.0
+    stage1_ms: float = 805.0
+    scale: float = 0.1
+    chunks: int = 40
+    topology: Topology = Topology(front_apart=True)  # noqa: RUF009 - frozen
+
+    def __post_init__(self) -> None:
+        if self.topology.is_local:
+            raise ConfigError("overlap needs a front and a mesh; give --topology front+1 or a larger one")
+        if min(self.stage0_ms, self.stage1_ms, self.scale) <= 0:
+            raise ConfigError("--stages and --scale must be above 0")
+        if not LEFT_OUT + 2 <= self.chunks <= 10_000:
+            raise ConfigError(f"--chunks must be {LEFT_OUT + 2} to 10000, since {LEFT_OUT} do not count; got {self.chunks}")
+
+    @property
+    def front_ms(self) -> float:
+        return self.scale * self.stage0_ms
+
+    @property
+    def mesh_ms(self) -> float:
+        return self.scale * self.stage1_ms
+
+    @property
+    def anchor_ms(self) -> float:
+        """Decoding the first of a chunk's latents, and encoding its picture."""
+        return self.front_ms / 3 + self.encode_ms
+
+    @property
+    def encode_ms(self) -> float:
+        return ANCHOR_SHARE * self.front_ms
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverlapSetting:
+    """One line of the table."""
+
+    anchor: Anchor = "off"
+    depths: Depths = Depths()  # noqa: RUF009 - frozen
+
+    @property
+    def name(self) -> str:
+        order = "send first" if self.depths.send_first else "decode first"
+        return f"anchor {self.anchor}, {order}, d_in {self.depths.d_in}, d_out {self.depths.d_out}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    setting: OverlapSetting
+    overlap: Overlap
+    queued_bytes: int
+    """Latents on their way at most, both directions."""
+    stretches: tuple[Stretch, ...]
+
+
+def settings(depths: Sequence[int] = (1, 2, 3, 4)) -> Iterator[OverlapSetting]:
+    """The sweep: queues one by one, then what a chunk that depends on the last one makes of it."""
+    for d_in in depths:
+        for d_out in depths:
+            yield OverlapSetting(depths=Depths(d_in=d_in, d_out=d_out))
+    yield OverlapSetting(depths=Depths(d_in=1, d_out=1, send_first=False))
+    yield OverlapSetting(anchor="latent")
+    yield OverlapSetting(anchor="decoded", depths=Depths(send_first=False))
+    yield OverlapSetting(anchor="decoded", depths=Depths(send_first=True))
+
+
+def run_bench_overlap(request: OverlapRequest, *, as_json: bool, out: Path | None, plot: Path | None) -> None:
+    make_folder(out)
+    make_folder(plot)
+    measured = [*measure(request, settings())]
+    report = describe("overlap", _spelled(request), {"runs": [_figures(each) for each in measured]})
+    if plot is not None:
+        _draw(plot, measured)
+    tell(report, as_json=as_json, out=out, show=lambda: Console().print(_table(request, measured)))
+
+
+def measure(request: OverlapRequest, chosen: Iterator[OverlapSetting] | Sequence[OverlapSetting]) -> Iterator[Measured]:
+    """Each setting on the same mesh, with a session of its own."""
+    torch.set_num_threads(1)
+    engine = Engine(
+        "wan-tiny",
+        weights="random",
+        device="cpu",
+        dtype="float32",
+        topology=request.topology,
+        launch=partial(launcher, run=partial(run_paced_rank, stage1_ms=request.mesh_ms)),
+    )
+    with engine:
+        for setting in chosen:
+            yield _measure(engine, request, setting)
+
+
+def _measure(engine: Engine, request: OverlapRequest, setting: OverlapSetting) -> Measured:
+    config = engine.stream_config(**STREAM, anchor=setting.anchor)
+    vae = PacedVAE(engine.spec.dit.channels, config.frames_per_chunk, request.front_ms, request.encode_ms)
+    name = setting.name.replace(" ", "-")
+    with Session(name, config, (WeightedPrompt("sea"),), replace(engine.parts, vae=vae)) as session:
+        stream = engine.stream(session, depths=setting.depths)
+        for _ in stream.stream(request.chunks):
+            pass
+    rows, columns = config.latent_size
+    chunk_bytes = config.frames_per_chunk * engine.spec.dit.channels * rows * columns * engine.dtype.itemsize
+    return Measured(
+        setting=setting,
+        overlap=overlap_of(list(stream.paces)),
+        queued_bytes=2 * stream.most_flying * chunk_bytes,
+        stretches=tuple(stream.stretches),
+    )
+
+
+def _figures(measured: Measured) -> dict[str, Any]:
+    figures = {name: round(value, 3) for name, value in asdict(measured.overlap).items()}
+    signature = measured.overlap.signature
+    return {"setting": measured.setting.name, **figures, "signature": signature, "queued_bytes": measured.queued_bytes}
+
+
+def _spelled(request: OverlapRequest) -> dict[str, Any]:
+    return asdict(request) | {"topology": str(request.topology), "left_out": LEFT_OUT}
+
+
+def _table(request: OverlapRequest, measured: Sequence[Measured]) -> Table:
+    stages = f"front {request.front_ms:g} ms, mesh {request.mesh_ms:g} ms, anchor {request.anchor_ms:.1f} ms"
+    columns = ("anchor", "first", "in", "out", "score", "period", "idle", "latency", "KiB", "signature")
+    table = Table(*columns, title=f"{request.topology}: {stages}; times in ms", title_justify="left")
+    for each in measured:
+        overlap, setting = each.overlap, each.setting
+        table.add_row(
+            setting.anchor,
+            "send" if setting.depths.send_first else "decode",
+            str(setting.depths.d_in),
+            str(setting.depths.d_out),
+            f"{overlap.score:.2f}",
+            f"{overlap.period_ms:.1f}",
+            f"{overlap.idle_ms:.1f}",
+            f"{overlap.latency_ms:.0f}",
+            f"{each.queued_bytes / 1024:.0f}",
+            overlap.signature,
+        )
+    return table
+
+
+def _draw(path: Path, measured: Sequence[Measured]) -> None:
+    try:
+        from millstream.commands.bench.overlap_plot import draw_timelines
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ConfigError("--plot needs matplotlib; install it: pip install 'millstream[plots]'") from None
+    shown = [each for each in measured if (each.setting.depths.d_in, each.setting.depths.d_out) in ((1, 1), (2, 2))]
+    draw_timelines(path, {each.setting.name: each.stretches for each in shown})

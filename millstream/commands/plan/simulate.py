@@ -1,0 +1,74 @@
+"""`millstream plan simulate`: a plan with people on it, beside what the closed formulas say. Loads no torch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from millstream.commands.plan.run import PlanRequest
+from millstream.core.errors import ConfigError
+from millstream.core.topology import Topology
+from millstream.planner.judge import Plan
+from millstream.planner.search import largest, search
+from millstream.planner.simulate import Outcome, Scenario, Simulation, quantile
+
+
+def run_plan_simulate(request: PlanRequest, scenario: Scenario, *, as_json: bool) -> None:
+    plan = whole_fleet(request)
+    if not plan.sessions_per_replica:
+        raise ConfigError(f"no stream runs on {plan.layout}: {plan.shortfalls[0].said}")
+    outcome = Simulation(plan, scenario).run()
+    if as_json:
+        print(json.dumps(_record(plan, scenario, outcome), indent=2))
+    else:
+        show(plan, scenario, outcome, Console())
+
+
+def whole_fleet(request: PlanRequest) -> Plan:
+    """The cheapest way to carry as many as these devices can."""
+    ask = request.ask()
+    only = Topology.parse(request.topology) if request.topology else None
+    found = largest(ask, "sessions", only=only)
+    return found[1].best if found else search(ask, only=only).best
+
+
+def show(plan: Plan, scenario: Scenario, outcome: Outcome, console: Console) -> None:
+    console.print(
+        f"{plan.ask.work.spec.name} on {plan.replicas} x {plan.layout} of {plan.ask.fleet.name}: "
+        f"{scenario.arrivals_per_minute:g} people a minute for {scenario.seconds / 60:g} minutes, each staying "
+        f"{scenario.stay_s:g} s; simulated, not measured",
+        highlight=False,
+    )
+    record = _record(plan, scenario, outcome)
+    table = Table("", "simulated", "by formula", box=None)
+    for name, (simulated, formula) in record["compared"].items():
+        table.add_row(name, f"{simulated:.4g}", "" if formula is None else f"{formula:.4g}")
+    console.print(table)
+    if not outcome.complete:
+        console.print("ended early: more chunks than a simulation takes; ask for fewer minutes or people", highlight=False)
+
+
+def _record(plan: Plan, scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
+    """Formulas: Little's law for the people there, a chunk's media time for the interval, chunk times for the load."""
+    capacity = plan.sessions_per_replica * plan.replicas
+    offered = scenario.arrivals_per_minute / 60 * scenario.stay_s
+    work = plan.ask.work
+    load = min(offered, capacity) * plan.time.busy_ms / work.deadline_ms / plan.replicas
+    compared: dict[str, tuple[float, float | None]] = {
+        "people who came": (outcome.arrived, scenario.arrivals_per_minute * scenario.seconds / 60),
+        "admitted": (outcome.admitted, None),
+        "turned away": (outcome.turned_away, None),
+        "most at a time": (outcome.most_sessions, min(offered, capacity)),
+        "chunks": (outcome.chunks, None),
+        "in time, %": (100 * outcome.continuity, None),
+        "interval, median ms": (quantile(outcome.intervals_ms, 0.5), work.deadline_ms),
+        "interval, 99% ms": (quantile(outcome.intervals_ms, 0.99), None),
+        "first frame, median ms": (quantile(outcome.first_frame_ms, 0.5), plan.time.first_frame_ms),
+        "first frame, 99% ms": (quantile(outcome.first_frame_ms, 0.99), None),
+        "busiest stage, %": (100 * outcome.busy_share, 100 * load),
+        "failures": (outcome.failures, None),
+    }
+    return {"topology": str(plan.layout), "replicas": plan.replicas, "complete": outcome.complete, "compared": compared}

@@ -1,0 +1,93 @@
+"""`millstream plan train`: can this student be distilled with that teacher and critic on these devices? Loads no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+from rich.console import Console
+from rich.table import Table
+
+from millstream.commands.plan.run import profile_path
+from millstream.planner.checkpoints import resolve_model
+from millstream.planner.hardware import GIB, parse_fleet
+from millstream.planner.profile import read_profile
+from millstream.planner.roles import RolePlacement, TrainAsk, placements
+from millstream.planner.training import Recompute, Sharding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRequest:
+    """What a person asks, as they spell it."""
+
+    student: str
+    teacher: str
+    critic: str
+    gpus: str
+    size: tuple[int, int]
+    frames: int
+    batch: int
+    zero: int
+    hybrid: int
+    offload: bool
+    recompute: str
+    ema: bool
+    lora: int
+
+    def ask(self) -> TrainAsk:
+        student = resolve_model(self.student)
+        return TrainAsk(
+            student=student,
+            teacher=resolve_model(self.teacher),
+            critic=resolve_model(self.critic),
+            fleet=parse_fleet(self.gpus, here=read_profile(profile_path())),
+            stream=replace(student.stream, height=self.size[0], width=self.size[1]),
+            frames=self.frames,
+            batch=self.batch,
+            sharding=Sharding(zero=self.zero, offload=self.offload),
+            hybrid=self.hybrid,
+            recompute=cast(Recompute, self.recompute),
+            ema=self.ema,
+            lora_rank=self.lora,
+        )
+
+
+def run_plan_train(ask: TrainAsk, *, as_json: bool) -> bool:
+    """Print the placements, best first; whether one fits."""
+    found = placements(ask)
+    if as_json:
+        print(json.dumps([_record(placement) for placement in found], indent=2))
+    else:
+        show(ask, found, Console())
+    return not found[0].missing
+
+
+def show(ask: TrainAsk, found: tuple[RolePlacement, ...], console: Console) -> None:
+    adapters = f", LoRA rank {ask.lora_rank}" if ask.lora_rank else ""
+    console.print(
+        f"{ask.student.name}{adapters} with teacher {ask.teacher.name} and critic {ask.critic.name} on {ask.fleet.name}: "
+        f"{ask.frames} frames at {ask.stream.height}x{ask.stream.width}, ZeRO-{ask.sharding.zero}, {ask.recompute} recompute",
+        highlight=False,
+    )
+    table = Table("placement", "step s", "sync ms", "devices", "GiB a device", "host GiB", "what does not fit", box=None)
+    for placement in found:
+        for index, group in enumerate(placement.groups):
+            first = index == 0
+            table.add_row(
+                placement.name if first else "",
+                f"{placement.step_ms / 1e3:.1f}" if first else "",
+                f"{placement.sync_ms:.1f}" if first else "",
+                f"{group.devices} {group.name}",
+                f"{group.total / GIB:.1f}",
+                f"{group.devices * group.host_bytes / GIB:.0f}",
+                placement.missing if first else "",
+            )
+    console.print(table)
+    for group in found[0].groups:
+        parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in group.parts.items())
+        console.print(f"{found[0].name}, {group.name} (GiB): {parts}", highlight=False)
+
+
+def _record(placement: RolePlacement) -> dict[str, Any]:
+    return {**asdict(placement), "fits": not placement.missing}

@@ -1,0 +1,1 @@
+"""What `millstream profile` captures and reads."""

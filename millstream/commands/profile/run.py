@@ -1,0 +1,202 @@
+"""`millstream profile run`: stream some chunks, the last of them under torch.profiler, and write what it saw.
+
+Bounded: so many chunks and no more. The chunks before are timed by spans alone, so the trace says how much slower the
+profiler made it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._logging._internal import set_logs
+
+from millstream.commands.engine_from_options import Wanted
+from millstream.commands.memory import plain_out_of_memory
+from millstream.commands.profile.capture import ProfiledGenerator, RankCapture, TraceRecorder, rank_path, write_whole
+from millstream.core.config import StreamConfig
+from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
+from millstream.core.topology import FRONT, Topology
+from millstream.core.trace import chrome_trace
+from millstream.engine.engine import Engine, stream_config
+from millstream.mesh.launch import launcher
+from millstream.mesh.rank import run_rank
+from millstream.models.fast.recorded import chunks_before
+from millstream.profiler.compilation import CompilerLog
+from millstream.session.chunk import Chunk
+from millstream.session.session import Session
+
+if TYPE_CHECKING:
+    from millstream.video.writer import VideoWriter
+
+MAX_CHUNKS = 64
+"""Under the profiler: a chunk of a large model is some twenty thousand events."""
+SESSION = "profile"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileRequest(Wanted):
+    prompt: str
+    out: Path
+    schedule: str | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of StreamConfig that were given."""
+    chunks: int = 4
+    ranks: tuple[int, ...] | None = None
+    """Whose traces; None: all."""
+    clip: Path | None = None
+    """Write the video too, as part of what is profiled."""
+    spans_only: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chunks <= MAX_CHUNKS:
+            raise ConfigError(f"--chunks must be 1 to {MAX_CHUNKS}: a trace is large and few chunks tell, got {self.chunks}")
+        if not self.out.name.endswith((".json", ".json.gz")):
+            raise ConfigError(f"--out must end in .json or .json.gz, got {self.out.name!r}")
+        if self.out.is_dir():
+            raise ConfigError(f"{self.out} is a folder; choose another --out")
+        unknown = set(self.chosen) - set(range(self.topology.world_size))
+        if unknown or not self.chosen:
+            raise ConfigError(f"--ranks must be of 0 to {self.topology.world_size - 1} on {self.topology}, got {self.ranks}")
+        if self.spans_only and not self.topology.is_local:
+            raise ConfigError("--spans are of one process; leave --topology out")
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        return tuple(range(self.topology.world_size)) if self.ranks is None else self.ranks
+
+    def path(self, rank: int) -> Path:
+        return self.out if self.topology.is_local else rank_path(self.out, rank)
+
+
+def run_profile(request: ProfileRequest) -> list[Path]:
+    """Where the traces lie, one a rank."""
+    spec = find_model(request.model)
+    config = stream_config(spec.stream, request.schedule, **request.changes)
+    request.topology.check(spec.dit)
+    warm_up = 1 + config.chunks_to_fill  # until the window is full, and one more
+    warm_up += chunks_before(len(config.steps)) if request.speed.graphs else 0
+    capture = RankCapture(
+        out=request.out,
+        ranks=request.chosen,
+        session_id=SESSION,
+        first_chunk=warm_up + request.chunks,
+        chunks=request.chunks,
+        about={"model": spec.name, "topology": str(request.topology)},
+    )
+    run = partial(run_rank, make_generator=partial(ProfiledGenerator, capture=capture))
+    with ExitStack() as stack, plain_out_of_memory():
+        engine = stack.enter_context(
+            Engine(
+                request.model,
+                weights=request.weights,
+                device=request.device,
+                dtype=request.dtype,
+                speed=request.speed,
+                topology=request.topology,
+                offload_text=request.offload_text,
+                launch=partial(launcher, run=run),
+            )
+        )
+        session = stack.enter_context(engine.session(request.prompt, config=config, session_id=SESSION))
+        writer = stack.enter_context(_writer(request.clip, config.fps)) if request.clip else None
+        compiler = stack.enter_context(hear_the_compiler())
+        streamed = _Streamed(engine, session, writer)
+        streamed.chunks(warm_up)
+        about = {**_about(engine, config, request.topology), "chunk_ms": median(streamed.chunks(request.chunks))}
+        if request.spans_only:
+            text = json.dumps(chrome_trace(engine.parts.stopwatch.spans, metadata=about))
+            write_whole(request.out, lambda _: text.encode())
+        else:
+            _capture_front(request, streamed, about, compiler)
+    return [request.path(rank) for rank in request.chosen]
+
+
+def _writer(path: Path, fps: float) -> VideoWriter:
+    from millstream.video.writer import VideoWriter  # a trace alone needs no video library
+
+    return VideoWriter(path, fps=fps, overwrite=True)
+
+
+def _capture_front(request: ProfileRequest, streamed: _Streamed, about: dict[str, Any], compiler: CompilerLog) -> None:
+    """The chunks that all chosen ranks record, the front's own trace among them if it is chosen."""
+    if FRONT not in request.chosen:
+        streamed.chunks(request.chunks)
+        return
+    recorder = TraceRecorder(streamed.engine.parts.stopwatch, streamed.engine.device)
+    recorder.begin()
+    slower = median(streamed.chunks(request.chunks)) / about["chunk_ms"]
+    heard = [asdict(place) for place in compiler.places()]
+    recorder.end(request.path(FRONT), {**about, "slower_than_unprofiled": slower, "compiler": heard})
+
+
+@dataclass(frozen=True, slots=True)
+class _Streamed:
+    engine: Engine
+    session: Session
+    writer: VideoWriter | None
+
+    def chunks(self, count: int) -> list[float]:
+        """Milliseconds of each."""
+        return [chunk.timing.total_ms + self._write(chunk) for chunk in self.session.stream(count)]
+
+    def _write(self, chunk: Chunk) -> float:
+        if self.writer is None:
+            return 0.0
+        stopwatch = self.engine.parts.stopwatch
+        with stopwatch.span("write"):
+            self.writer.write(chunk.frames)
+        return sum(stopwatch.lap().values())
+
+
+def _about(engine: Engine, config: StreamConfig, topology: Topology) -> dict[str, Any]:
+    return {
+        "rank": FRONT,
+        "model": engine.spec.name,
+        "topology": str(topology),
+        "size": f"{config.height}x{config.width}",
+        "window": config.window,
+        "frames_per_chunk": config.frames_per_chunk,
+        "steps": list(config.steps),
+        "dtype": str(engine.dtype).removeprefix("torch."),
+        "fast": str(engine.speed),
+        "device": engine.device.type,
+        "threads": torch.get_num_threads(),
+    }
+
+
+@contextmanager
+def hear_the_compiler() -> Iterator[CompilerLog]:
+    """Hears of graph breaks and recompilations, and gives the compiler's log back as it was."""
+    heard, handler = CompilerLog(), _Ear()
+    handler.heard = heard
+    logger = logging.getLogger("torch._dynamo")
+    set_logs(graph_breaks=True, recompiles=True)
+    silenced = [(each, each.level) for each in logger.handlers]
+    for each, _ in silenced:
+        each.setLevel(logging.CRITICAL)
+    logger.addHandler(handler)
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(handler)
+        for each, level in silenced:
+            each.setLevel(level)
+        set_logs()
+
+
+class _Ear(logging.Handler):
+    heard: CompilerLog
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for line in record.getMessage().splitlines():
+            self.heard.feed(line)

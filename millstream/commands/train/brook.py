@@ -1,0 +1,95 @@
+"""`millstream train brook`: all stages in order, going on from whatever the run's folder already holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from millstream.commands.train.gallery import Gallery
+from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
+from millstream.engine.engine import choose_device
+from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters
+from millstream.trainer.brook import BrookRun
+from millstream.trainer.evaluate.classifier import ClipClassifier
+from millstream.trainer.loop import StepReport
+from millstream.trainer.plan import RECIPES, RunPlan, read_plan
+
+MIB = 2**20
+
+
+def run_train_brook(*, recipe: Path | None, smoke: bool, out: Path, device: str, until: str | None, dry_run: bool) -> None:
+    if smoke and recipe is not None:
+        raise ConfigError("give either --smoke or --recipe, not both")
+    plan = read_plan(recipe or RECIPES / ("brook-smoke.toml" if smoke else "brook.toml"))
+    if until is not None:
+        plan.stage(until)
+    console = Console(stderr=True)
+    if dry_run:
+        console.print(_table(plan))
+        return
+    run = BrookRun(plan, out, device=choose_device(device))
+    with _StageProgress(console) as progress, Gallery(out) as gallery:
+
+        def report(stage: str, said: StepReport) -> None:
+            progress.add(stage, said)
+            gallery.add_losses(stage, said)
+
+        run.train(report, gallery.add_sheet, until=until)
+    if until is None or until == plan.stages[-1].name:
+        run.export(out / "brook.safetensors", {"seed": plan.seed, "torch": str(torch.__version__), "stages": _stages(plan)})
+
+
+def _stages(plan: RunPlan) -> list[dict[str, object]]:
+    return [{"name": s.name, "method": s.method, "steps": s.steps, "batch": s.batch, "lr": s.lr} for s in plan.stages]
+
+
+def _table(plan: RunPlan) -> Table:
+    """What would be trained, and what it must hold: weights, gradients, two moments and an average in float32."""
+    spec = find_model(plan.model)
+    dit, vae, text = dit_parameters(spec.dit), vae_parameters(spec.vae), text_parameters(spec.text)
+    judge = sum(parameter.numel() for parameter in ClipClassifier().parameters())
+    trained = {"vae": vae, "flow": dit + text, "ode": dit, "dmd": 2 * dit, "self_forcing": 2 * dit, "classify": judge}
+    beside = dit + vae + 2 * text
+    held = {"vae": 0, "flow": vae, "ode": beside, "dmd": beside, "self_forcing": beside, "classify": 0}
+    table = Table("stage", "method", "steps", "batch", "trained", "state MiB", title=f"{plan.model}, seed {plan.seed}")
+    for stage in plan.stages:
+        count = trained[stage.method]
+        state = (20 * count + 4 * held[stage.method]) / MIB
+        table.add_row(stage.name, stage.method, str(stage.steps), str(stage.batch), f"{count / 1e6:.2f}M", f"{state:.0f}")
+    latents = plan.pool.clips * plan.pool.latent_frames * spec.dit.channels * (plan.pool.size // 8) ** 2 * 2
+    table.add_row("(pool)", f"{plan.pool.clips} clips", "", "", "", f"{latents / MIB:.0f}")
+    return table
+
+
+class _StageProgress:
+    """One bar a stage, with its losses."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[said]}"),
+            TimeRemainingColumn(),
+            console=console,
+            expand=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> _StageProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def add(self, stage: str, report: StepReport) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=report.total, said="")
+        said = " ".join(f"{name} {value:.4f}" for name, value in report.losses.items() if "norm" not in name)
+        self._progress.update(self._tasks[stage], completed=report.step + 1, said=said)

@@ -1,0 +1,93 @@
+"""`millstream train data`: what the world to learn holds, and pictures of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from millstream.core.errors import ConfigError, VideoError
+from millstream.core.files import Staging
+from millstream.trainer.data import vocabulary
+from millstream.trainer.data.captions import WORDS, captions
+from millstream.trainer.data.preview import as_bytes, contact_sheet, tile
+from millstream.trainer.data.render import FPS, render
+from millstream.trainer.data.scene import Scenes, sample_scenes
+from millstream.video.picture import png
+from millstream.video.writer import VideoWriter, check_may_replace, check_parent_writable, system_errors_named
+
+MAX_COUNT = 64
+MAX_SECONDS = 600.0
+SHEET, CLIP, CAPTIONS = "sheet.png", "clip.mp4", "captions.txt"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreviewRequest:
+    """The command line, parsed and checked."""
+
+    out: Path
+    seed: int = 0
+    count: int = 8
+    seconds: float = 4.0
+    size: tuple[int, int] = (256, 256)
+    held_out: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MAX_COUNT:
+            raise ConfigError(f"--count must be from 1 to {MAX_COUNT}, got {self.count}")
+        if not 1 / FPS <= self.seconds <= MAX_SECONDS:
+            raise ConfigError(f"--seconds must be from {1 / FPS:g} to {MAX_SECONDS:g}, got {self.seconds:g}")
+        if self.seed < 0:
+            raise ConfigError(f"--seed must be 0 or more, got {self.seed}")
+        if any(side % 16 or not 16 <= side <= 2048 for side in self.size):
+            raise ConfigError(f"--size must be multiples of 16 up to 2048, got {self.size[0]}x{self.size[1]}")
+
+
+def preview(request: PreviewRequest) -> list[Path]:
+    """Writes a contact sheet, a clip of all scenes side by side and their captions; nothing if one cannot be written."""
+    targets = [request.out / name for name in (SHEET, CLIP, CAPTIONS)]
+    if request.out.exists() and not request.out.is_dir():
+        raise VideoError(f"{request.out} is not a folder; choose another --out")
+    for target in targets:
+        check_may_replace(target, target.suffix, request.overwrite)
+        check_parent_writable(target)
+    scenes = sample_scenes(request.count, seed=request.seed, held_out=request.held_out)
+    _write_clip(targets[1], scenes, request)
+    sheet, lines = contact_sheet(scenes, seconds=request.seconds, size=request.size), captions(scenes, seed=request.seed)
+    with system_errors_named(request.out), Staging(request.out) as staging:
+        staging.path(SHEET).write_bytes(png(sheet))
+        staging.path(CAPTIONS).write_text("".join(f"{line}\n" for line in lines))
+    return targets
+
+
+def _write_clip(path: Path, scenes: Scenes, request: PreviewRequest) -> None:
+    """Second by second, so that memory does not grow with the length. Scenes stand in a grid about as wide as high."""
+    columns = math.ceil(math.sqrt(len(scenes)))
+    blank = -len(scenes) % columns
+    total, step = max(1, round(request.seconds * FPS)), round(FPS)
+    with VideoWriter(path, fps=FPS, overwrite=request.overwrite) as writer:
+        for start in range(0, total, step):
+            pictures = as_bytes(render(scenes, start=start, frames=min(step, total - start), size=request.size))
+            pictures = torch.cat((pictures, pictures.new_full((blank, *pictures.shape[1:]), 255)))
+            grid = pictures.unflatten(0, (-1, columns)).movedim(2, 0)
+            writer.write(np.stack([tile(moment).numpy() for moment in grid]))
+
+
+def print_summary() -> None:
+    """What there is, as a table."""
+    rows = vocabulary.combinations()
+    held_out = sum(map(vocabulary.is_held_out, rows))
+    table = Table("what", "number", "which")
+    for name in ("SETTINGS", "TIMES", "WEATHERS", "THINGS", "COLOURS", "SIZES", "MOTIONS", "SPEEDS"):
+        names = getattr(vocabulary, name)
+        table.add_row(name.lower(), str(len(names)), ", ".join(names))
+    table.add_row("combinations", str(len(rows)), "of setting, time, weather, thing and colour that go together")
+    table.add_row("held out", str(held_out), f"of them, {held_out / len(rows):.1%}: never trained on, for --held-out")
+    table.add_row("words", str(len(WORDS)), "in captions")
+    Console().print(table)

@@ -1,0 +1,165 @@
+"""`millstream train eval`: streams of a trained Brook, judged by the classifier that learnt from renders alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from millstream.commands.report import write_whole
+from millstream.core.config import StreamConfig
+from millstream.core.errors import ConfigError
+from millstream.core.schedule import even_steps
+from millstream.engine.engine import Engine
+from millstream.trainer.data.vocabulary import CLASSES
+from millstream.trainer.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
+from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, ClipClassifier, load_classifier
+from millstream.trainer.evaluate.metrics import mean
+from millstream.trainer.evaluate.response import MODES, PROMPT, Response, draw_pairs, measure_response, response_ticks
+from millstream.trainer.evaluate.streams import Tick
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalRequest:
+    weights: str
+    classifier: Path | None
+    """None for the one that comes with the package."""
+    count: int
+    """Prompts of each kind."""
+    seconds: tuple[float, ...]
+    response_pairs: int
+    """Prompt switches in each mode; 0 measures none."""
+    steps: int | None
+    """Steps a chunk, evenly spaced; None for the model's own."""
+    device: str
+    out: Path | None
+    plots: Path | None
+
+    def __post_init__(self) -> None:
+        if self.count < 2 or self.response_pairs < 0:
+            raise ConfigError(f"give at least 2 prompts and 0 switches, got {self.count} and {self.response_pairs}")
+        least = (FRAMES - 1) / 16
+        if self.seconds[0] < least or any(later <= earlier for earlier, later in itertools.pairwise(self.seconds)):
+            raise ConfigError(f"--seconds must rise from {least:g} or more, for example 2,10,30,120")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """All that was measured, and what of."""
+
+    weights: str
+    fingerprint: str
+    device: str
+    dtype: str
+    steps: tuple[float, ...]
+    adherence: tuple[Adherence, ...]
+    response: tuple[Response, ...]
+    """Empty where none was asked for, or where the judge recognises no scene at a glimpse."""
+
+
+def run_train_eval(request: EvalRequest) -> Figures:
+    write_plots = _plotter() if request.plots is not None else None  # what is missing is said now, not after minutes
+    engine = Engine("brook", weights=request.weights, device=request.device)
+    judge = load_classifier(request.classifier or JUDGE, engine.device)
+    config = engine.stream_config() if request.steps is None else engine.stream_config(steps=even_steps(request.steps))
+    figures = Figures(
+        weights=request.weights,
+        fingerprint=engine.model.fingerprint(),
+        device=engine.device.type,
+        dtype=str(engine.dtype).removeprefix("torch."),
+        steps=config.steps,
+        adherence=tuple(_adherence(engine, judge, config, request)),
+        response=tuple(_responses(engine, judge, config, request.response_pairs)),
+    )
+    Console().print(_adherence_table(figures.adherence))
+    if figures.response:
+        Console().print(_response_table(figures.response))
+    elif request.response_pairs:
+        Console().print("no response: at a glimpse the judge recognises none of the scenes that prompts switch to")
+    if request.out is not None:
+        write_whole(request.out, json.dumps(asdict(figures), indent=2) + "\n")
+    if write_plots is not None and request.plots is not None:
+        write_plots(request.plots, figures.adherence, figures.response)
+    return figures
+
+
+def _adherence(engine: Engine, judge: ClipClassifier, config: StreamConfig, request: EvalRequest) -> Iterator[Adherence]:
+    chunks = adherence_ticks(request.count, request.seconds[-1], config, engine.device)
+    for name, held_out in (("seen", False), ("held out", True)):
+        with _bar(name, chunks) as tick:
+            yield judge_prompts(
+                engine.model, judge, config=config, held_out=held_out, count=request.count, seconds=request.seconds, tick=tick
+            )
+
+
+def _responses(engine: Engine, judge: ClipClassifier, config: StreamConfig, count: int) -> Iterator[Response]:
+    if not count:
+        return
+    pairs = draw_pairs(judge, count, config=config, device=engine.device)
+    for mode in MODES if len(pairs) else ():
+        with _bar(mode, response_ticks(len(pairs), engine.device)) as tick:
+            yield measure_response(engine.model, judge, pairs, mode, config=config, tick=tick)
+
+
+@contextmanager
+def _bar(name: str, chunks: int) -> Iterator[Tick]:
+    """A progress bar that each tick moves by one chunk of a batch."""
+    columns = TextColumn("{task.description:>9}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=chunks)
+        yield lambda: progress.advance(task)
+
+
+def _plotter() -> Callable[[Path, Sequence[Adherence], Sequence[Response]], list[Path]]:
+    try:
+        from millstream.trainer.evaluate.plots import write_plots
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ConfigError("--plots needs matplotlib; install it: pip install 'millstream[plots]'") from None
+    return write_plots
+
+
+def _adherence_table(adherence: Sequence[Adherence]) -> Table:
+    """A column for each set of prompts at each moment; before them what the judge makes of renders: a poor judge shows."""
+    columns: dict[str, dict[str, str]] = {}
+    for each in adherence:
+        shares = {"mean": mean(each.real), **each.real}
+        columns[f"{each.prompts}, renders"] = {name: f"{share:.3f}" for name, share in shares.items()}
+        columns |= {f"{each.prompts}, {moment.second:g} s": _spelled(moment) for moment in each.moments}
+    table = Table("", *columns, title="adherence, relative to renders")
+    for name in ("mean", "95%", *CLASSES, "most lost", "distance", "edges", "flicker"):
+        table.add_row(name, *(cells.get(name, "") for cells in columns.values()), end_section=name in ("95%", "most lost"))
+    starts = ", ".join(f"{each.prompts} {each.first_edges:.2f}" for each in adherence)
+    table.caption = f"edges and flicker relative to the VAE's reconstructions; edges of the first chunk: {starts}"
+    return table
+
+
+def _spelled(moment: Judgement) -> dict[str, str]:
+    low, high = moment.interval
+    return {
+        "mean": f"{moment.mean:.3f}",
+        "95%": f"{low:.2f}-{high:.2f}",
+        **{name: f"{share:.3f}" for name, share in moment.adherence.items()},
+        "most lost": f"{moment.lost:.3f}",
+        "distance": f"{moment.distance:.1f}",
+        "edges": f"{moment.edges:.2f}",
+        "flicker": f"{moment.flicker:.2f}",
+    }
+
+
+def _response_table(responses: Sequence[Response]) -> Table:
+    table = Table(
+        "mode", "switches", "median", "mean", f"within {PROMPT}", "never", title="chunks until a switched prompt is recognised"
+    )
+    for each in responses:
+        shares = f"{each.median:g}", f"{each.mean:.2f}", f"{each.prompt:.0%}", str(each.never)
+        table.add_row(each.mode, str(len(each.chunks)), *shares)
+    return table

@@ -1,0 +1,1 @@
+"""From weights to a running engine: the one chunk pipeline, streams, snapshots, replay."""

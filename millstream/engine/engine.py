@@ -1,0 +1,403 @@
+"""The engine: one model, on this process's device or on a mesh of ranks, and any number of sessions on it.
+
+engine = Engine("brook", weights="bundled")
+for chunk in engine.session("a lantern over the sea").stream(chunks=4):
+    ...
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from millstream import __version__
+from millstream.core.config import ModelSpec, StreamConfig
+from millstream.core.controls import Cut, WeightedPrompt
+from millstream.core.errors import ConfigError, DeviceError, MeshError
+from millstream.core.presets import apply_schedule, find_model
+from millstream.core.speed import Speed
+from millstream.core.topology import LOCAL, Topology
+from millstream.engine.depths import ONE_AT_A_TIME, Depths, depths_for
+from millstream.engine.speed_choice import fitting_speed
+from millstream.engine.stream import Stream
+from millstream.engine.vae_place import place_vae, refuse_strips
+from millstream.generation.brake import Brake
+from millstream.generation.generator import Generator
+from millstream.generation.stopwatch import Stopwatch
+from millstream.mesh.config import MeshLimits, mesh_config
+from millstream.mesh.first_split import pictures_s
+from millstream.mesh.launch import Launch, launcher
+from millstream.mesh.recovery import MeshTransport
+from millstream.models.fast.apply import accelerate
+from millstream.models.fast.recorded import RecordedStack, chunks_before
+from millstream.models.offloaded_text import OffloadedTextEncoder
+from millstream.models.registry import LoadedModel, load_model
+from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
+from millstream.models.weights.fingerprint import fingerprint_of
+from millstream.ops.precision import working_dtype
+from millstream.parallel.compiled import check_backend, compile_blocks
+from millstream.parallel.spatial import check_rows
+from millstream.session.feed import FrameFeed, Frames
+from millstream.session.journal import Header, InputVideo
+from millstream.session.live_feed import LiveFeed
+from millstream.session.ports import ChunkLog, Transport
+from millstream.session.session import Session, SharedParts
+from millstream.wire.local import LocalTransport
+
+WARM_UP_EPOCH = -1
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Engine:
+    def __init__(
+        self,
+        model: str,
+        *,
+        weights: str | Sequence[str],
+        loras: Sequence[tuple[str, float]] = (),
+        device: str = "auto",
+        dtype: str = "auto",
+        speed: Speed | None = None,
+        topology: Topology = LOCAL,
+        limits: MeshLimits | None = None,
+        compile_backend: str = "",
+        head_groups: int = 1,
+        vae_devices: Sequence[str] = (),
+        offload_text: bool = False,
+        preview_decoder: str = "",
+        launch: Launch = launcher,
+    ) -> None:
+        """`launch` is how the mesh of a topology that has one is started: by default, on this machine. `head_groups` are those
+        that a mesh with `sp` exchanges its heads in. `vae_devices` are the VAE's: one of its own, or several that share each
+        picture; without them it is where the engine is. `offload_text` keeps the text encoder in host memory between prompts.
+        `preview_decoder` is the file of a small decoder that shows the pictures instead. `compile_backend` compiles the blocks,
+        on every rank alike. What this model cannot use of `speed` is left plain."""
+        self.spec = find_model(model)
+        self.topology = topology
+        self.device = choose_device(device)
+        self.dtype = choose_dtype(dtype, self.device)
+        self.weights = (weights,) if isinstance(weights, str) else tuple(weights)
+        self.loras = tuple(loras)
+        self.speed = fitting_speed(speed or Speed(), self.spec, self.device, self.dtype)
+        self.head_groups = head_groups
+        self.compile_backend = check_backend(compile_backend, self.speed)
+        self.vae_devices = choose_vae_devices(vae_devices, self.spec, self.speed)
+        topology.check(self.spec.dit, head_groups=head_groups)
+        place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
+        self.preview = load_tiny_decoder(Path(preview_decoder), self.spec, **place) if preview_decoder else None
+        self.model = accelerate(self._loaded(offload_text=offload_text), self.speed)
+        stopwatch = Stopwatch(self.device)
+        self._generator = self._generator_here(stopwatch) if topology.is_local else None
+        self.mesh = None if topology.is_local else self._launched(launch, limits)
+        """Where the generator is spread over ranks."""
+        transport = self.mesh or LocalTransport(self.generator)
+        self._parts = SharedParts(
+            transport=transport,
+            vae=place_vae(self.model.vae, self.vae_devices, self.device),
+            read_prompts=self.model.text,
+            latent_channels=self.spec.dit.channels,
+            device=self.device,
+            dtype=self.dtype,
+            stopwatch=stopwatch,
+            next_call_id=itertools.count(1).__next__,
+            stream=lambda session, chunks: Stream(session, transport.post, ONE_AT_A_TIME, stopwatch).stream(chunks),
+            default_prompt=self.spec.default_prompt,
+            decode_stream=torch.cuda.Stream(self.device) if self.speed.decode_stream else None,
+        )
+        if self.mesh is not None:
+            self._warm_up(self.mesh)
+
+    @property
+    def generator(self) -> Generator:
+        """Of this process."""
+        if self._generator is None:
+            raise MeshError(f"what sessions hold on {self.topology} stays there; use --topology local for this")
+        return self._generator
+
+    @property
+    def brake(self) -> Brake:
+        """What cuts chunks off. Those of a mesh end with their ranks."""
+        return Brake() if self._generator is None else self._generator.brake
+
+    @property
+    def parts(self) -> SharedParts:
+        """What its sessions use."""
+        return self._parts
+
+    @property
+    def depths(self) -> Depths:
+        return depths_for(self.topology, self.device)
+
+    @property
+    def transport(self) -> Transport:
+        return self._parts.transport
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the mesh go, where there is one; no process is left."""
+        if self.mesh is not None:
+            self.mesh.close()
+
+    def fingerprint(self) -> str:
+        """Of all the model's weights, wherever they are."""
+        if self.mesh is None:
+            return self.model.fingerprint()
+        here = {part: self.model.records(part) for part in ("vae", "text")}
+        return fingerprint_of(here | {"dit": self.mesh.weights()})
+
+    @property
+    def one_offs(self) -> int:
+        """Meshes brought back so far, windows rebuilt on them, calls recorded: what a chunk took during one says nothing of the
+        next."""
+        if self.mesh is not None:
+            return self.mesh.recoveries + self.mesh.rebuilt
+        blocks = self.model.dit.blocks
+        return blocks.one_offs if isinstance(blocks, RecordedStack) else 0
+
+    def held_bytes(self) -> int:
+        """Keys, values and prompts of all sessions on one device of the generator."""
+        if self.mesh is not None:
+            return self.mesh.held_bytes
+        return sum(cache.num_bytes for cache in list(self.generator.caches.values()))
+
+    @property
+    def visiting_bytes(self) -> int:
+        """Device memory that is free and must stay so, because the text encoder comes back for each new prompt."""
+        embedder = self.model.text.embedder
+        return embedder.num_bytes if isinstance(embedder, OffloadedTextEncoder) else 0
+
+    def chunks_until_warm(self, config: StreamConfig) -> int:
+        """After so many chunks a session costs what it will always cost: where calls are recorded or blocks compiled, when
+        all of them are."""
+        if self.compile_backend:
+            return config.chunks_to_fill + 1
+        return config.chunks_to_fill + self._chunks_before(config) if self.speed.graphs else 1
+
+    def warm_up(self, session: Session) -> None:
+        """Have a session pay for everything that only first chunks pay for: kernels that are built, and calls that are
+        recorded, of a full window and of one that fills. Those come once an epoch, so there are several."""
+        config = session.config
+        for _ in session.stream(self.chunks_until_warm(config)):
+            pass
+        for _ in range(self._chunks_before(config) - 1 if self.speed.graphs else 0):
+            session.control(Cut())
+            for _ in session.stream(config.chunks_to_fill):
+                pass
+
+    def _chunks_before(self, config: StreamConfig) -> int:
+        """Of chunks that make the same calls, how many until those are recorded."""
+        return chunks_before(1 if self.speed.paired_commits else len(config.steps))  # the one with the last commit comes once
+
+    def settle(self) -> None:
+        """Make the commits that sessions owe, now that their pictures are out. Waits for them."""
+        if self._generator is not None and self._generator.commits == "later":
+            self._generator.settle_commits()
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()
+
+    def stream_config(self, schedule: str | None = None, **changes: Any) -> StreamConfig:
+        """The model's own stream, with a published schedule and single settings laid over it."""
+        return stream_config(self.spec.stream, schedule, **changes)
+
+    def session(
+        self,
+        prompt: str | Sequence[WeightedPrompt],
+        *,
+        config: StreamConfig | None = None,
+        frames: Iterable[Frames] | LiveFeed | None = None,
+        journal: ChunkLog | None = None,
+        session_id: str | None = None,
+        **changes: Any,
+    ) -> Session:
+        """A new stream. `changes` are fields of StreamConfig; `frames` are an input video's, [H, W, 3] uint8 RGB each."""
+        prompts = (WeightedPrompt(prompt),) if isinstance(prompt, str) else tuple(prompt)
+        config = config or self.stream_config(**changes)
+        check_rows(config.latent_size[0], len(self.vae_devices))
+        preview = self.preview_for(config)
+        session = Session(
+            session_id or secrets.token_hex(8),
+            config,
+            prompts,
+            self._parts if preview is None else replace(self._parts, vae=PreviewVAE(self._parts.vae, preview)),
+            feed=frames if frames is None or isinstance(frames, LiveFeed) else FrameFeed(frames),
+            journal=journal,
+        )
+        if self.mesh is not None:
+            self.mesh.watch(session)
+        return session
+
+    def stream(
+        self, session: Session, *, depths: Depths | None = None, before_plan: Callable[[], None] = lambda: None
+    ) -> Stream:
+        """A session's chunks, as many under way as suits the place where the generator is."""
+        return Stream(session, self.transport.post, depths or self.depths, self._parts.stopwatch, before_plan=before_plan)
+
+    def preview_for(self, config: StreamConfig) -> TinyDecoder | None:
+        """What shows the pictures of such a session; none where they are encoded again: latents do not depend on it."""
+        return None if config.anchor == "decoded" else self.preview
+
+    def offload(self, session: Session) -> None:
+        """Keep a session that stands still in host memory."""
+        host = torch.device("cpu")
+        if self.mesh is not None:
+            self.mesh.tell("OFFLOAD", session.id)
+        else:
+            self.generator.move(session.id, host)
+        session.move(host)
+
+    def bring_back(self, session: Session) -> None:
+        """The opposite: it goes on to the same bits."""
+        if self.mesh is not None:
+            self.mesh.tell("RESTORE", session.id)
+        else:
+            self.generator.move(session.id, self.device)
+        session.move(self.device)
+
+    def journal_header(
+        self,
+        config: StreamConfig,
+        session_id: str,
+        *,
+        video: InputVideo | None = None,
+        num_frames: int | None = None,
+        stream_batch: int = 1,
+    ) -> Header:
+        """All that a replay needs to know of this engine and one of its sessions."""
+        return Header(
+            model=self.spec.name,
+            weights=self.weights,
+            loras=self.loras,
+            fingerprint=self.fingerprint(),
+            config=config,
+            session_id=session_id,
+            **self.surroundings(),  # type: ignore[arg-type]
+            input=video,
+            num_frames=num_frames,
+            stream_batch=stream_batch,
+        )
+
+    def surroundings(self) -> dict[str, str | int | Speed]:
+        """What bits depend on besides weights and envelopes."""
+        return {
+            "device": self.device.type,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
+            "torch": str(torch.__version__),
+            "millstream": __version__,
+            "topology": str(self.topology),
+            "head_groups": self.head_groups,
+            "vae_strips": max(1, len(self.vae_devices)),
+            "speed": self.speed,
+            "compile": self.compile_backend or "off",
+        }
+
+    def _generator_here(self, stopwatch: Stopwatch) -> Generator:
+        if self.compile_backend:
+            compile_blocks(self.model.dit, backend=self.compile_backend)
+        return Generator(self.model.dit, stopwatch, commits="paired" if self.speed.paired_commits else "later")
+
+    def _launched(self, launch: Launch, limits: MeshLimits | None) -> MeshTransport:
+        """To a mesh that is started for it."""
+        refuse_fast_blocks(self.speed)
+        what = (self.topology, self.spec.name, self.weights, self.loras, self.device, self.dtype)
+        how = (self.compile_backend, self.head_groups, self.speed, self._front_s())
+        return MeshTransport(launch(mesh_config(*what, limits, *how), self.device))
+
+    def _front_s(self) -> float:
+        """What pictures take of the leader's device for every model call, where a pipeline shares it with the front."""
+        if self.topology.pp == 1 or self.topology.front_apart or self.vae_devices:
+            return 0.0
+        return pictures_s(self.model.vae, self.spec, device=self.device, dtype=self.dtype)
+
+    def _loaded(self, *, offload_text: bool) -> LoadedModel:
+        """The plain model; its fingerprint is known before the fast path rearranges weights."""
+        local = self.topology.is_local
+        model = load_model(
+            self.spec,
+            self.weights,
+            device=self.device,
+            dtype=self.dtype,
+            loras=self.loras,
+            with_dit=local,
+            offload_text=offload_text,
+        )
+        if self.vae_devices:
+            model.vae.to(self.vae_devices[0])
+        if not self.speed.any:
+            return model
+        return model.remembering("dit", "vae") if local else model.remembering("vae")
+
+    def _warm_up(self, mesh: MeshTransport) -> None:
+        """A few chunks through the ordinary way, during which ranks compare every collective; then each compares itself.
+
+        Where blocks are compiled, the window is filled, so that every shape that comes has been there.
+        """
+        stream = self.spec.stream
+        chunks = 2 + (stream.window // stream.frames_per_chunk if self.compile_backend else 0)
+        try:
+            with self.session("warm up", session_id="warm-up") as session:
+                session.timeline.epoch = WARM_UP_EPOCH
+                for _ in session.stream(chunks):
+                    pass
+            mesh.check()
+        except BaseException:
+            mesh.close()
+            raise
+
+
+def refuse_fast_blocks(speed: Speed) -> None:
+    if speed.blocks:
+        raise ConfigError("fast blocks, and fp8 in them, run on one device; leave them off with a --topology of several ranks")
+
+
+def stream_config(base: StreamConfig, schedule: str | None = None, **changes: Any) -> StreamConfig:
+    config = base if schedule is None else apply_schedule(base, schedule)
+    try:
+        return replace(config, **changes)
+    except TypeError:
+        unknown = sorted(set(changes) - set(StreamConfig.__dataclass_fields__))
+        raise ConfigError(f"a stream has no setting {', '.join(unknown)}") from None
+
+
+def choose_device(name: str, option: str = "--device") -> torch.device:
+    """`auto` is the first GPU where there is one. `option` is where a person can name another."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(f"device {name!r} is not known; use auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(f"device {name!r} is not here: {torch.cuda.device_count()} GPUs found; use {option} cpu")
+    return device
+
+
+def choose_vae_devices(names: Sequence[str], spec: ModelSpec, speed: Speed | None = None) -> tuple[torch.device, ...]:
+    """Those that are named, if this VAE can use them."""
+    devices = tuple(choose_device(name, "--vae-devices") for name in names)
+    if len(devices) > 1:
+        refuse_strips(spec, speed or Speed())
+    return devices
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is what the device multiplies in hardware."""
+    if name == "auto":
+        return working_dtype(device)
+    if name not in DTYPES:
+        raise ConfigError(f"dtype must be auto, {' or '.join(DTYPES)}, got {name!r}")
+    return DTYPES[name]

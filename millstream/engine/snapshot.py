@@ -1,0 +1,269 @@
+"""A session as one file: taken between two chunks, read back here or elsewhere, and it goes on to the same bits.
+
+The file is safetensors, so reading one runs no code; what is not a tensor is JSON in its metadata. A file is only taken up by
+the very weights it was made with, in the same dtype, and only if what it holds has the names, shapes and types that this model
+gives (`engine/snapshot_parts.py`): that is known from its table of contents, before any of it is read.
+
+What a mesh holds of a session stays there. One that is saved from a mesh, or goes on on one, has its window rebuilt from its
+clean latents, as after a rank was lost (`mesh/recovery.py`): to the same bits while the window holds all of the epoch under
+one prompt, later as a recompute would leave it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from millstream.core.config import StreamConfig
+from millstream.core.errors import MillstreamError, NotKept, SnapshotError
+from millstream.core.files import Staging
+from millstream.engine.engine import Engine
+from millstream.engine.snapshot_parts import Look, check_parts
+from millstream.generation.generator import SessionCache
+from millstream.models.carry import VAEState
+from millstream.models.dit import CrossKV
+from millstream.models.kv import KVRing, RingShape
+from millstream.session.kept import KeptAs
+from millstream.session.live_feed import LiveFeed
+from millstream.session.ports import ChunkLog
+from millstream.session.session import Session, SessionState
+from millstream.session.timeline import TimelineState
+
+VERSION = 1
+KEY = "millstream"
+"""Of our header in the file's metadata."""
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
+"""As the file spells them."""
+GONE = "this snapshot cannot be read; the oldest are removed when there are too many"
+MAX_HEADER_BYTES = 16 * 2**20
+"""Of a file's table of contents; thousands of times what a session needs."""
+
+
+class RingState(msgspec.Struct, frozen=True, kw_only=True):
+    """Which frame each slot of the window holds, and how many were ever written."""
+
+    frames: tuple[int, ...]
+    written: int
+
+
+class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is not a tensor."""
+
+    version: int = VERSION
+    model: str
+    fingerprint: str
+    dtype: str
+    config: StreamConfig
+    timeline: TimelineState
+    ring: RingState | None
+    """None where nothing was generated yet, and where a mesh holds it."""
+    motion: float | None
+    kept: KeptAs | None = None
+    """Whose state it is, where a server keeps it to bring the session back."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    header: SnapshotHeader
+    tensors: Mapping[str, Tensor]
+    """On the host: `ring.k`, `cross.v.3`, `history.latents.12`, `decoder.0`, …"""
+
+
+def take(engine: Engine, session: Session, fingerprint: str, kept: KeptAs | None = None) -> Snapshot:
+    """A copy of all that a session is. On the thread that owns it; `fingerprint` is the engine's model's."""
+    state, cache = session.state(), _cache_of(engine, session)
+    timeline = _timeline_for(engine, state.timeline)
+    header = SnapshotHeader(
+        model=engine.spec.name,
+        fingerprint=fingerprint,
+        dtype=str(engine.dtype),
+        config=replace(session.config, steps=timeline.steps, window=timeline.window, sink=timeline.sink),
+        timeline=timeline,
+        ring=None if cache is None else RingState(frames=tuple(cache.ring.frames), written=cache.ring.written),
+        motion=state.motion,
+        kept=kept,
+    )
+    held = dict(_session_tensors(state)) | dict(_cache_tensors(cache))
+    return Snapshot(header=header, tensors={name: tensor.to("cpu", copy=True) for name, tensor in held.items()})
+
+
+def write(snapshot: Snapshot, path: Path) -> None:
+    """The file appears whole or not at all."""
+    text = msgspec.json.encode(snapshot.header).decode()
+    tensors = {name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}
+    try:
+        with Staging(path.parent) as staging:
+            save_file(tensors, staging.path(path.name), metadata={KEY: text})
+    except (OSError, SafetensorError) as error:
+        raise NotKept(f"cannot write {path}: {error}; free some space") from None
+
+
+def read(path: Path, engine: Engine, fingerprint: str) -> Snapshot:
+    """A file's session, if this engine can go on with it."""
+    header = check(path, engine, fingerprint)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except SafetensorError as error:
+        raise SnapshotError(f"this is not a whole snapshot: {error}") from None
+    except OSError:
+        raise SnapshotError(GONE) from None
+    return Snapshot(header=header, tensors=tensors)
+
+
+def check(path: Path, engine: Engine, fingerprint: str) -> SnapshotHeader:
+    """Whether this engine can go on with a file's session, without loading a tensor of it."""
+    header = read_header(path)
+    _check_model(header, engine, fingerprint)
+    try:
+        header.timeline.check(header.config.frames_per_chunk)
+        if header.ring is not None:
+            _check_ring(header.ring, header.config)
+        check_parts(_looks(path), header.config, header.timeline, engine, has_ring=header.ring is not None)
+    except (SafetensorError, MillstreamError) as error:
+        raise SnapshotError(f"this is not a whole snapshot: {error}") from None
+    except OSError:
+        raise SnapshotError(GONE) from None
+    return header
+
+
+def read_header(path: Path) -> SnapshotHeader:
+    """What a file says of itself, without loading a tensor."""
+    try:
+        with path.open("rb") as file:
+            metadata = _metadata(file)
+        header = msgspec.json.decode(metadata, type=SnapshotHeader)
+    except (
+        OSError,
+        struct.error,
+        msgspec.MsgspecError,
+        MillstreamError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise SnapshotError(f"this is not a snapshot: {str(error)[:200]}") from None
+    if header.version != VERSION:
+        raise SnapshotError(f"this is a snapshot of version {header.version}; this program reads version {VERSION}")
+    return header
+
+
+def revive(
+    snapshot: Snapshot,
+    engine: Engine,
+    session_id: str,
+    *,
+    feed: LiveFeed | None = None,
+    journal: ChunkLog | None = None,
+) -> Session:
+    """A new session that goes on where the saved one was."""
+    header, tensors = snapshot.header, snapshot.tensors
+    session = engine.session(header.timeline.prompts, config=header.config, frames=feed, journal=journal, session_id=session_id)
+    host = {name: tensor.to(engine.device, copy=True) for name, tensor in tensors.items()}
+    last = tensors.get("motion.last")
+    state = SessionState(
+        timeline=_timeline_for(engine, header.timeline),
+        history=_under("history.", host),
+        decoder=_numbered("decoder.", host),
+        encoder=_numbered("encoder.", host),
+        last_input=None if last is None else last.clone().numpy(),
+        motion=header.motion,
+    )
+    session.resume(state)
+    if header.ring is not None and engine.mesh is None:
+        ring = KVRing(RingShape.of(engine.spec.dit, header.config), device=engine.device, dtype=engine.dtype)
+        ring.resume(_under("ring.", host), header.ring.frames, header.ring.written)
+        cross = CrossKV(_numbered("cross.k.", host), _numbered("cross.v.", host))
+        engine.generator.caches[session_id] = SessionCache(ring, cross)
+    return session
+
+
+def _cache_of(engine: Engine, session: Session) -> SessionCache | None:
+    if engine.mesh is not None:
+        return None
+    engine.generator.settle_commits()  # one that is owed is not in the ring yet
+    return engine.generator.caches.get(session.id)
+
+
+def _timeline_for(engine: Engine, timeline: TimelineState) -> TimelineState:
+    """Without the window, the next chunk rebuilds it."""
+    return timeline if engine.mesh is None else timeline.rebuilding()
+
+
+def _session_tensors(state: SessionState) -> Iterator[tuple[str, Tensor]]:
+    yield from ((f"history.{name}", tensor) for name, tensor in state.history.items())
+    yield from ((f"decoder.{number}", tensor) for number, tensor in enumerate(state.decoder))
+    yield from ((f"encoder.{number}", tensor) for number, tensor in enumerate(state.encoder))
+    if state.last_input is not None:
+        yield "motion.last", torch.from_numpy(state.last_input)
+
+
+def _cache_tensors(cache: SessionCache | None) -> Iterator[tuple[str, Tensor]]:
+    if cache is None:
+        return
+    assert cache.cross is not None, "a session that has run has read a prompt"
+    yield from ((f"ring.{name}", tensor) for name, tensor in cache.ring.state().items())
+    yield from ((f"cross.k.{number}", tensor) for number, tensor in enumerate(cache.cross.k))
+    yield from ((f"cross.v.{number}", tensor) for number, tensor in enumerate(cache.cross.v))
+
+
+def _check_model(header: SnapshotHeader, engine: Engine, fingerprint: str) -> None:
+    if header.model != engine.spec.name:
+        raise SnapshotError(f"this session was saved with {header.model}; serve that model to go on with it")
+    if header.dtype != str(engine.dtype):
+        raise SnapshotError(f"this session was saved in {header.dtype}, not {engine.dtype}; serve with that --dtype")
+    if header.fingerprint != fingerprint:
+        raise SnapshotError(f"this session was saved with other weights of {header.model}; serve those to go on with it")
+
+
+def _check_ring(ring: RingState, config: StreamConfig) -> None:
+    if len(ring.frames) != config.window or ring.written < 0 or min(ring.frames) < -1:
+        raise SnapshotError(f"its window has {len(ring.frames)} slots, not {config.window} with a frame or none in each")
+
+
+def _looks(path: Path) -> dict[str, Look]:
+    """What the table of contents says of each tensor."""
+    with safe_open(str(path), framework="pt") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        return {name: Look(tuple(each.get_shape()), _dtype(name, each.get_dtype())) for name, each in slices.items()}
+
+
+def _dtype(name: str, spelled: str) -> torch.dtype:
+    if spelled not in DTYPES:
+        raise SnapshotError(f"{name[:60]} is of type {spelled}; sessions hold {', '.join(DTYPES)}")
+    return DTYPES[spelled]
+
+
+def _metadata(file: IO[bytes]) -> str:
+    """Our header, out of the table of contents that opens a safetensors file."""
+    (size,) = struct.unpack("<Q", file.read(8))
+    if size > MAX_HEADER_BYTES:
+        raise SnapshotError(f"its table of contents would have {size} bytes")
+    text = json.loads(file.read(size))["__metadata__"][KEY]
+    if not isinstance(text, str):
+        raise SnapshotError("its header is not text")
+    return text
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _numbered(prefix: str, tensors: Mapping[str, Tensor]) -> VAEState:
+    """In the order of their numbers."""
+    held = _under(prefix, tensors)
+    try:
+        return tuple(held[str(number)] for number in range(len(held)))
+    except KeyError:
+        raise SnapshotError(f"{prefix}* is not numbered from 0") from None

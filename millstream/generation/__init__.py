@@ -1,0 +1,1 @@
+"""From an envelope to clean latents."""

@@ -1,0 +1,280 @@
+"""Turns an envelope into clean latents, and does nothing that is not written in it.
+
+On one device, or on every rank of a mesh alike, each with its share of the model. Holds the weights, and per session a
+key/value ring and a prompt's keys and values; a session's clean latents, decoder and timeline are elsewhere. Never sees a
+socket.
+Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from millstream.core.config import StreamConfig
+from millstream.core.envelope import Envelope
+from millstream.core.errors import EnvelopeRefused
+from millstream.generation.answers import Begun, Brought, Made
+from millstream.generation.brake import Brake
+from millstream.generation.calls import Answering, CallWork, Tally
+from millstream.generation.stopwatch import Stopwatch
+from millstream.models import sampler
+from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.joint import JointMemory, join_prompts
+from millstream.models.kv import KVRing, Memory, RingShape
+from millstream.models.paired import OwedCommit, carrying
+from millstream.models.sampler import Asking
+from millstream.models.staggered import StaggeredMemory
+from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
+from millstream.parallel.layers import StagedDiT
+from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.rebalance import HeldCache, better_bounds, move_layers
+from millstream.wire.parcel import Delivery, Parcel
+
+Commits = Literal["at once", "later", "paired"]
+"""When a finished chunk leaves its keys and values: right away, when something is next done with its session, so that its
+pictures come first, or in one call with the next chunk's first step."""
+REBALANCE_EVERY = 32
+"""Runs between two looks at how long the stages of a pipeline are busy."""
+
+
+@dataclass(slots=True)
+class SessionCache:
+    """What one session holds on the generator's side."""
+
+    ring: KVRing
+    cross: CrossKV | None = None
+    owed: OwedCommit | None = None
+    """The commit of its last chunk, if that is yet to come."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.ring.num_bytes + (self.cross.num_bytes if self.cross else 0)
+
+
+class Generator:
+    def __init__(self, dit: CausalDiT | MeshDiT, stopwatch: Stopwatch, *, commits: Commits = "at once") -> None:
+        self.dit = dit
+        self.commits: Commits = commits
+        """Where that gives the same; chunks that share their calls or take turns commit at once."""
+        self.stopwatch = stopwatch
+        self.brake = Brake()
+        self.caches: dict[str, SessionCache] = {}
+        self.num_staggered = 0
+        """Chunks under way that calls of others may come between: meanwhile blocks stay where they are."""
+        weight = dit.patch_in.weight
+        self.device, self.dtype = weight.device, weight.dtype
+        self._idle_since = time.perf_counter()
+        self._runs = 0
+
+    def run(self, parcel: Parcel) -> Delivery:
+        """Exactly one delivery per parcel; an envelope that is refused gives one that says why."""
+        return self.run_together([parcel])[0]
+
+    def run_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
+        """Chunks of different sessions, all of one `kinship` where they share their calls. One refused holds up nobody."""
+        return self.begin(parcels).result()
+
+    def begin(self, parcels: Sequence[Parcel]) -> Begun:
+        """The same, without waiting for a device that works by itself: its latents are on their way before the commit is."""
+        self.brake.begin()
+        self._runs += 1
+        if self._runs % REBALANCE_EVERY == 0:
+            self.rebalance()
+        begun = time.perf_counter()
+        errors = [self.refusal(parcel) for parcel in parcels]
+        sound = [parcel for parcel, error in zip(parcels, errors, strict=True) if not error]
+        made = iter(self._infer(sound) if sound else ())
+        answers = [(parcel.envelope, error or next(made)) for parcel, error in zip(parcels, errors, strict=True)]
+        return Begun(answers, begun, idle_s=begun - self._idle_since, rest=self.rest)
+
+    def rest(self) -> None:
+        """Nothing is under way: idle from now on."""
+        self._idle_since = time.perf_counter()
+
+    @torch.inference_mode()
+    def settle_commits(self) -> None:
+        """Make the commits that sessions owe, so that their caches are all there is of them. On every rank of a mesh alike."""
+        for cache in self.caches.values():
+            owed, cache.owed = cache.owed, None
+            if owed is not None:
+                assert cache.cross is not None, "a chunk was made without a prompt"
+                with self.stopwatch.span("commit"):
+                    owed.alone(cache.cross).answered_by(self.dit)
+        if isinstance(self.dit, StagedDiT):
+            self.dit.drain()
+
+    def rebalance(self) -> bool:
+        """Whether blocks changed stages, because the stages of a pipeline had drifted apart.
+
+        Between chunks, on every rank of the mesh at the same time.
+        """
+        dit = self.dit
+        if not isinstance(dit, StagedDiT) or self.num_staggered or (bounds := better_bounds(dit)) is None:
+            return False
+        self.settle_commits()
+        moved = move_layers(dit, bounds, [HeldCache(cache.ring, cache.cross) for cache in self.caches.values()])
+        self.caches = {name: SessionCache(*each) for name, each in zip(self.caches, moved, strict=True)}
+        return True
+
+    def move(self, session_id: str, device: torch.device) -> None:
+        """Hold what a session has elsewhere: host memory while it stands still, and back before it runs."""
+        self.settle_commits()
+        cache = self.caches.get(session_id)
+        if cache is not None:
+            self.caches[session_id] = SessionCache(cache.ring.to(device), cache.cross and cache.cross.to(device))
+
+    def release(self, session_id: str) -> None:
+        """Forget a session and free what it held."""
+        self.caches.pop(session_id, None)
+
+    @torch.inference_mode()
+    def _infer(self, parcels: Sequence[Parcel]) -> list[Made]:
+        answering = Answering(self.dit, self.stopwatch, self.brake)
+        groups = [[parcel] for parcel in parcels] if answering.takes_turns else [parcels]
+        made = answering.answer([CallWork(group[0].envelope, self._chunk(group)) for group in groups])
+        return [each for group in made for each in group]
+
+    def staggered(self, parcel: Parcel) -> CallWork[list[Made]]:
+        """A chunk whose calls may be made among those of later chunks of its session."""
+        return CallWork(parcel.envelope, self._chunk([parcel], staggered=True))
+
+    def _chunk(self, parcels: Sequence[Parcel], *, staggered: bool = False) -> Asking[list[Made]]:
+        """One chunk, or several that share their calls."""
+        envelopes = [parcel.envelope for parcel in parcels]
+        assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
+        by_itself = len(parcels) == 1 and not staggered
+        carries, caches, before = by_itself and self.commits == "paired", list[SessionCache](), list[int]()
+        for parcel in parcels:
+            cache, calls = yield from self._ready(parcel, carries=carries)
+            caches.append(cache)
+            before.append(calls)
+        (memory, cross), kind, tally = _joined(caches), envelopes[0], Tally()
+        memory = StaggeredMemory(caches[0].ring) if staggered else memory
+        self.stopwatch.attend_to(kind)
+        latents = torch.cat([parcel.latents_in for parcel in parcels]).to(self.device, self.dtype)
+
+        def noise(step: int) -> Tensor:
+            return torch.cat([self._noise(envelope, latents[:1].shape, step) for envelope in envelopes])
+
+        denoising = sampler.denoising(latents, kind.steps, memory, cross, noise)
+        owed, caches[0].owed = caches[0].owed, None
+        clean = yield from tally.count(denoising if owed is None else carrying(owed, denoising))
+        brought = [Brought.of(latents) for latents in clean.split(1)]  # read while the device goes on
+        if kind.commit:
+            settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
+            if by_itself and self.commits != "at once":
+                owe = OwedCommit.to_carry if self.commits == "paired" else OwedCommit
+                caches[0].owed = owe(settled, kind.context_noise, caches[0].ring)
+                tally.calls += 1  # counted here, whenever it is made
+            else:
+                yield from tally.count(sampler.committing("commit", settled, kind.context_noise, memory, cross))
+        total = [calls + tally.calls for calls in before]
+        for envelope, calls in zip(envelopes, total, strict=True):
+            assert calls == envelope.expected_calls, f"{calls} model calls, {envelope.expected_calls} expected"
+        return [Made(*each) for each in zip(clean.split(1), total, brought, strict=True)]
+
+    def _ready(self, parcel: Parcel, *, carries: bool) -> Asking[tuple[SessionCache, int]]:
+        """A session's cache with its chunk placed, its window rebuilt if so asked, and the calls that took."""
+        envelope, tally = parcel.envelope, Tally()
+        self.stopwatch.attend_to(envelope)
+        yield from self._settle_up(envelope, carries)
+        cache = self._prepare(envelope, parcel.conditioning)
+        if parcel.context_frames is not None:
+            yield from tally.count(self._recompute(cache, envelope, parcel.context_frames))
+        cache.ring.place(list(range(envelope.start_frame, envelope.end_frame)), kv_bias=envelope.kv_bias)
+        return cache, tally.calls
+
+    def _settle_up(self, envelope: Envelope, carries: bool) -> Asking[None]:
+        """Make the commit that a session owes, unless this chunk's first call can carry it or nobody will ever see it."""
+        cache = self.caches.get(envelope.session_id)
+        if cache is None or cache.owed is None:
+            return
+        forgotten = envelope.init_cache or envelope.reset_kv
+        changes = envelope.reset_cross or envelope.recompute
+        if carries and cache.owed.can_be_carried and not (forgotten or changes):
+            return
+        owed, cache.owed = cache.owed, None
+        if not forgotten:
+            assert cache.cross is not None, "a chunk was made without a prompt"
+            yield owed.alone(cache.cross)
+
+    def refusal(self, parcel: Parcel) -> str:
+        """Why a parcel cannot run here; empty if it can."""
+        try:
+            parcel.validate()
+            self._check(parcel.envelope)
+        except EnvelopeRefused as refusal:
+            return str(refusal)
+        return ""
+
+    def _check(self, envelope: Envelope) -> None:
+        """Refuse what does not fit the state here, before anything changes."""
+        cache, who = self.caches.get(envelope.session_id), f"chunk {envelope.chunk_index} of {envelope.session_id}"
+        if cache is None and not envelope.init_cache:
+            raise EnvelopeRefused(f"{who} finds no cache here; the first envelope of a session must set init_cache")
+        if not envelope.reset_cross and (cache is None or cache.cross is None or envelope.init_cache):
+            raise EnvelopeRefused(f"{who} comes without a prompt; set reset_cross")
+        if cache is None or envelope.init_cache:
+            return
+        if cache.ring.shape != self.ring_shape(envelope):
+            raise EnvelopeRefused(f"{who} is for another window than its cache; set init_cache")
+        if not envelope.reset_kv and cache.ring.newest + 1 != envelope.start_frame:
+            raise EnvelopeRefused(f"{who} starts at frame {envelope.start_frame}, its cache ends at {cache.ring.newest}")
+
+    def _prepare(self, envelope: Envelope, conditioning: Tensor | None) -> SessionCache:
+        """Allocate, reset and read the prompt, as the envelope says."""
+        if envelope.init_cache:
+            self.release(envelope.session_id)  # before the new one is allocated: both need not fit
+            ring = KVRing(self.ring_shape(envelope), device=self.device, dtype=self.dtype)
+            self.caches[envelope.session_id] = SessionCache(ring)
+        cache = self.caches[envelope.session_id]
+        if envelope.reset_kv:
+            cache.ring.reset()
+        if envelope.reset_cross:
+            assert conditioning is not None
+            with self.stopwatch.span("prompt"):
+                cache.cross = self.dit.read_prompt(conditioning.to(self.device, self.dtype))
+        return cache
+
+    def _recompute(self, cache: SessionCache, envelope: Envelope, context_BFCYX: Tensor) -> Asking[None]:
+        """Rebuild the window from clean latents, oldest first, each group seeing those before it."""
+        assert cache.cross is not None
+        level, context = envelope.context_noise, context_BFCYX.to(self.device, self.dtype)
+        settled = sampler.settle(context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP))
+        for start in range(0, len(envelope.context_indices), envelope.frames):
+            group = slice(start, start + envelope.frames)
+            cache.ring.place(list(envelope.context_indices[group]), end_frame=envelope.end_frame)
+            yield from sampler.committing("recompute", settled[:, group], level, cache.ring, cache.cross)
+
+    def _noise(self, envelope: Envelope, shape: torch.Size, step: int) -> Tensor:
+        with self.stopwatch.span("noise"):
+            return chunk_noise(envelope, shape, step, self.device)
+
+    def ring_shape(self, stream: Envelope | StreamConfig) -> RingShape:
+        """Of the cache that a chunk or a whole stream needs here: a mesh's rank holds some of the layers or heads."""
+        return RingShape.of(self.dit.config, stream, layers=self.dit.cached_layers, heads=self.dit.cached_heads)
+
+
+def kinship(envelope: Envelope) -> Hashable:
+    """Chunks of equal kinship can share their model calls."""
+    size = envelope.height, envelope.width, envelope.frames
+    return size, envelope.steps, envelope.commit, envelope.context_noise
+
+
+def _joined(caches: Sequence[SessionCache]) -> tuple[Memory, CrossKV]:
+    prompts = [cache.cross for cache in caches if cache.cross is not None]
+    assert len(prompts) == len(caches), "a chunk without a prompt was not refused"
+    if len(caches) == 1:
+        return caches[0].ring, prompts[0]
+    return JointMemory([cache.ring for cache in caches]), join_prompts(prompts)
+
+
+def chunk_noise(envelope: Envelope, shape: torch.Size, step: int, device: torch.device) -> Tensor:
+    """The noise of one step of one chunk, the same wherever it is computed."""
+    return gaussian(shape, seed=envelope.seed, epoch=envelope.cache_epoch, chunk=envelope.chunk_index, step=step, device=device)

@@ -1,0 +1,1 @@
+"""Ranks that hold the generator: launch, link, recovery, watchdog."""

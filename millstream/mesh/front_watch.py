@@ -1,0 +1,140 @@
+"""The front's eye on its mesh: says that the front lives, and sees who does not.
+
+A rank whose process is gone, that has been silent for the window, or that works on one chunk for too long, is the end of the
+whole mesh: the others wait for it. Of a mesh that hangs, every rank is asked what it is doing. Then the mesh is said to be
+lost, wherever it was: at work, at rest or about to begin.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from millstream.core.errors import MeshLost
+from millstream.core.topology import FRONT
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.hang_report import describe_rank, write_report
+from millstream.mesh.processes import FROM_OUTSIDE, RankProcesses, spelled
+from millstream.mesh.rank import PEER_GONE
+from millstream.mesh.rendezvous import Rendezvous
+from millstream.mesh.watchdog import GAVE_UP
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+GATHER_S = 0.3
+"""For the others' words, once one has gone: the one who knows why may be a moment later."""
+
+
+class FrontWatch:
+    def __init__(
+        self,
+        config: MeshConfig,
+        rendezvous: Rendezvous,
+        rank_processes: RankProcesses | None,
+        *,
+        lost: Callable[[MeshLost], None],
+    ) -> None:
+        """`rank_processes` are those on this machine, None where somebody else starts them. `lost` is called once; then there
+        is nothing left to watch."""
+        self.waiting_since: Callable[[], float | None] = lambda: None
+        """Since when, by `time.monotonic`, the mesh owes an answer."""
+        self._config, self._board, self._crew, self._lost = config, rendezvous, rank_processes, lost
+        self._problem: MeshLost | None = None
+        self._stopped = threading.Event()
+        self._beats: dict[int, tuple[object, float]] = {}
+        self._ranks = config.topology.mesh_ranks
+        self._thread = threading.Thread(target=self._run, name="millstream-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def why(self, symptom: str) -> MeshLost:
+        """The best reason there is for what the link has noticed."""
+        deadline = time.monotonic() + 2 * GATHER_S
+        while self._problem is None and not self._stopped.is_set() and time.monotonic() < deadline:
+            time.sleep(TICK_S)
+        return self._problem or MeshLost(symptom)
+
+    def _run(self) -> None:
+        with suppress(MeshLost):  # somebody else has lost the mesh, and closed the board
+            count = 0
+            while self._problem is None and not self._stopped.wait(TICK_S):
+                if count * TICK_S % self._config.limits.heartbeat_s < TICK_S:
+                    self._board.post(f"beat/{FRONT}", count)
+                count += 1
+                self._problem = self._hang() or self._gone()
+        if self._problem is not None:
+            self._lost(self._problem)
+
+    def _gone(self) -> MeshLost | None:
+        """Who is not there any more, and why, as soon as that is known."""
+        if self._crew is None or not self._crew.codes():
+            return None
+        deadline = time.monotonic() + GATHER_S
+        while len(codes := self._crew.codes()) < len(self._ranks) and not self._told() and time.monotonic() < deadline:
+            time.sleep(TICK_S / 10)
+        told = self._told()
+        if told:
+            return MeshLost(told)
+        first = {rank: code for rank, code in codes.items() if code != GAVE_UP} or codes
+        said = "; ".join(f"rank {rank} {spelled(code)}" for rank, code in first.items())
+        return MeshLost(said, from_outside=FROM_OUTSIDE.issuperset(first.values()))
+
+    def _told(self) -> str:
+        """What a rank that knows why said on the board; those that only lost a peer do not know."""
+        for rank, reason in self._board.failures(self._ranks).items():
+            if reason != PEER_GONE:
+                return f"rank {rank}: {reason}"
+        return ""
+
+    def _hang(self) -> MeshLost | None:
+        """Who is silent, or what takes too long; written down."""
+        silent, since = self._silent(), self.waiting_since()
+        limits = self._config.limits
+        if silent is not None:
+            reason = f"rank {silent} has been silent for {limits.window_s:g} s"
+        elif since is not None and time.monotonic() - since > limits.hang_s:
+            reason = f"the mesh has not answered for {limits.hang_s:g} s"
+        else:
+            return None
+        self._report(reason)
+        return MeshLost(reason, from_outside=silent is not None)
+
+    def _silent(self) -> int | None:
+        """The first rank that has said nothing for the window. Those of one machine begin together: once one has spoken, the
+        others are waited for no longer than that."""
+        now = time.monotonic()
+        beats = {rank: self._board.read(f"beat/{rank}") for rank in self._ranks}
+        if self._crew is None or not any(beats.values()):
+            beats = {rank: beat for rank, beat in beats.items() if beat is not None}
+        for rank, beat in beats.items():
+            if rank not in self._beats or beat != self._beats[rank][0]:
+                self._beats[rank] = beat, now
+            elif now - self._beats[rank][1] > self._config.limits.window_s:
+                return rank
+        return None
+
+    def _report(self, reason: str) -> None:
+        """Ask every rank what it is doing and write it down; who does not answer is known by its last sign of life."""
+        self._board.post("report", reason)
+        time.sleep(min(2.0, 2 * self._config.limits.heartbeat_s))
+        found = {rank: self._board.read(f"report/{rank}") for rank in self._ranks}
+        told: Mapping[int, str] = {rank: text or self._last_sign(rank) for rank, text in found.items()}
+        try:
+            path = write_report(self._config.reports, reason, {**told, FRONT: describe_rank(FRONT, None, "watching")})
+        except OSError as error:  # a full disk does not keep a mesh that hangs
+            log.error("%s; what each rank was doing cannot be written: %s", reason, error)
+        else:
+            log.error("%s; what each rank was doing is in %s", reason, path)
+
+    def _last_sign(self, rank: int) -> str:
+        beat, _ = self._beats.get(rank, (None, 0.0))
+        return f"rank {rank}, when last heard: {beat or 'never'}"

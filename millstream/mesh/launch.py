@@ -1,0 +1,170 @@
+"""One start of a mesh, from the front: its processes, the eye on them, and the link to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+
+from millstream.core.errors import ConfigError, MeshGivenUp, MeshLost
+from millstream.core.topology import FRONT, Topology
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.first_split import FRONT_WORK
+from millstream.mesh.front_watch import FrontWatch
+from millstream.mesh.link import MeshLink
+from millstream.mesh.processes import RankProcesses, Run
+from millstream.mesh.rank import DOOR, WEIGHTS, compare_with_all, rank_device, run_rank
+from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
+from millstream.mesh.startup import facts_of
+from millstream.wire.line import Line
+from millstream.wire.pairing import Door
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Where torchrun has put this process."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    meeting: MeetingPoint
+    agent_hosts: bool
+    """Whether torchrun has set up the meeting already; otherwise rank 0 does."""
+
+    def check(self, topology: Topology) -> None:
+        if topology.is_local:
+            raise ConfigError(
+                f"{self.world_size} ranks were started for local; give --topology front+tp2 or another of its size"
+            )
+        if self.world_size != topology.world_size:
+            raise ConfigError(
+                f"{topology} needs {topology.world_size} ranks, the front among them; {self.world_size} were started"
+            )
+
+
+def placement() -> Placement | None:
+    """None where this process was not started as one of several."""
+    environment = os.environ
+    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+        return None
+    try:
+        return Placement(
+            rank=int(environment["RANK"]),
+            world_size=int(environment["WORLD_SIZE"]),
+            local_rank=int(environment.get("LOCAL_RANK", environment["RANK"])),
+            meeting=MeetingPoint(
+                host=environment["MASTER_ADDR"],
+                port=int(environment["MASTER_PORT"]),
+                incarnation=int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
+            ),
+            agent_hosts=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"RANK is set but the rest of what torchrun sets is not: {error}; start with torchrun") from None
+
+
+class LaunchedMesh:
+    """A mesh that is being started. It may be lost or closed at any moment, before it is ready too."""
+
+    def __init__(
+        self,
+        config: MeshConfig,
+        rendezvous: Rendezvous,
+        *,
+        device: torch.device,
+        run: Run | None = run_rank,
+        local_rank: int | None = None,
+    ) -> None:
+        """`run` is what a process of the mesh does; None where somebody else starts them."""
+        self._config, self._board = config, rendezvous
+        self._local_rank = local_rank
+        rendezvous.claim(FRONT)
+        rendezvous.post(f"{FRONT_WORK}/{FRONT}", config.front_s)
+        self._door = Door(rendezvous.meeting.host)
+        rendezvous.post(f"{DOOR}/{FRONT}", asdict(self._door.way))
+        self.rank_processes = RankProcesses(run, config, rendezvous.meeting) if run is not None else None
+        self._watch = FrontWatch(config, rendezvous, self.rank_processes, lost=self.lose)
+        self.link = MeshLink(self._join, device=device, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
+        self._watch.waiting_since = lambda: self.link.waiting_since
+        self._watch.start()
+
+    def wait(self) -> None:
+        """Until it is ready. Raises `MeshLost` if it will never be."""
+        limits = self._config.limits
+        if not self.link.ready.wait(limits.start_s + limits.hang_s):
+            raise MeshLost(f"the mesh was not ready within {limits.start_s + limits.hang_s:g} s")
+        if self.link.lost:
+            raise self.link.lost
+
+    def lose(self, lost: MeshLost) -> None:
+        """It is over, and whoever waits for it is told, wherever that is."""
+        self.link.lose(lost)
+        if self.rank_processes is not None:
+            self.rank_processes.kill()
+        self._board.close()
+        self._door.shut()
+
+    def weights(self) -> bytes:
+        """What the DiT adds to the model's fingerprint."""
+        return bytes.fromhex(self._board.read(WEIGHTS))
+
+    def close(self) -> None:
+        """Nobody is left afterwards, and nothing is held open: those who do not leave when asked to are killed."""
+        self._watch.stop()
+        stop_s = self._config.limits.stop_s
+        works = self.link.ready.is_set() and self.link.lost is None
+        if not works or not self.link.leave(stop_s):
+            stop_s = 0.0
+        if self.rank_processes is not None:
+            self.rank_processes.wait(stop_s)
+            self.rank_processes.close()
+        self._board.close()
+        self._door.shut()
+        self.link.close()
+        self._door.close()
+
+    def _join(self) -> Line:
+        """On the link's thread."""
+        config = self._config
+        _, backend = rank_device(config, FRONT, self._local_rank)
+        facts = facts_of(config, backend, None)
+        for stage in ("start", "weights"):
+            compare_with_all(self._board, FRONT, config, facts, stage)
+        return self._door.admit(config.limits.start_s)
+
+
+Launch = Callable[[MeshConfig, torch.device], Callable[[], LaunchedMesh]]
+"""How meshes of a configuration are started, for a front that works on a device."""
+
+
+def launcher(config: MeshConfig, device: torch.device, *, run: Run = run_rank) -> Callable[[], LaunchedMesh]:
+    """On this machine, and every time it is called again another one, with a board of its own: what an earlier one said goes
+    with it."""
+    return lambda: LaunchedMesh(config, Rendezvous.host(), device=device, run=run)
+
+
+def joiner(place: Placement) -> Launch:
+    """With the ranks that torchrun has started. Once: only torchrun can start them again."""
+
+    def join(config: MeshConfig, device: torch.device) -> Callable[[], LaunchedMesh]:
+        joined: list[LaunchedMesh] = []
+
+        def launch() -> LaunchedMesh:
+            if joined:
+                raise MeshGivenUp(f"{joined[0].link.lost}; only torchrun can start these ranks again")
+            rendezvous = meet(place, config.limits.start_s)
+            joined.append(LaunchedMesh(config, rendezvous, device=device, run=None, local_rank=place.local_rank))
+            return joined[0]
+
+        return launch
+
+    return join
+
+
+def meet(place: Placement, timeout_s: float) -> Rendezvous:
+    """The board of ranks that torchrun has started."""
+    if place.rank == FRONT and not place.agent_hosts:
+        return Rendezvous.host(place.meeting.host, place.meeting.port)
+    return Rendezvous.join(place.meeting, timeout_s=timeout_s)

@@ -1,0 +1,89 @@
+"""The processes of a mesh on this machine: started, looked after, ended. Knows nothing of what they do.
+
+They are forked from a server that has imported torch, so a mesh that was lost is back soon. Several threads may ask: a process
+says only once how it ended, so they ask one after the other.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+
+from millstream.core.errors import MeshLost
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.rendezvous import MeetingPoint
+
+PRELOADED = ["millstream.mesh.rank", "torch._dynamo"]
+"""The second because the first empty tensor of a model pulls it in, and that takes longer than all the rest of a start."""
+FROM_OUTSIDE = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP})
+"""Exit codes of processes that somebody else has ended."""
+
+Run = Callable[[MeshConfig, int, MeetingPoint], None]
+
+
+def quick_start() -> ForkServerContext:
+    """Processes that begin with everything imported, from the second one on."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+class RankProcesses:
+    def __init__(self, run: Run, config: MeshConfig, meeting: MeetingPoint) -> None:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what goes wrong is said once, in our words
+        context = quick_start()
+        self._asking = threading.RLock()
+        self._codes: dict[int, int] = {}
+        """Of those who have ended."""
+        self._processes: dict[int, ForkServerProcess] = {}
+        try:
+            for rank in config.topology.mesh_ranks:
+                name = f"millstream-rank-{rank}"
+                process = context.Process(target=run, args=(config, rank, meeting), name=name, daemon=True)
+                process.start()
+                self._processes[rank] = process
+        except (OSError, EOFError) as error:
+            self.close()
+            raise MeshLost(f"rank {rank} could not be started: {error or 'its server is gone'}", from_outside=True) from None
+        self.pids = {rank: process.pid or 0 for rank, process in self._processes.items()}
+
+    def codes(self) -> dict[int, int]:
+        """Who is not there any more, and with which exit code they went."""
+        with self._asking:
+            for rank, process in self._processes.items():
+                if process.exitcode is not None:
+                    self._codes[rank] = process.exitcode
+            return dict(self._codes)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until all have left, or so long."""
+        deadline = time.monotonic() + timeout_s
+        with self._asking:
+            for process in self._processes.values():
+                process.join(max(0.0, deadline - time.monotonic()))
+
+    def kill(self) -> None:
+        """Nobody is there afterwards."""
+        with self._asking:
+            for process in self._processes.values():
+                process.kill()
+            for process in self._processes.values():
+                process.join()
+
+    def close(self) -> None:
+        """Nobody is there afterwards, and nothing of them is held open."""
+        with self._asking:
+            self.kill()
+            self.codes()
+            for process in self._processes.values():
+                process.close()
+            self._processes.clear()
+
+
+def spelled(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,196 @@
+"""A process of the mesh, from its start to its end. The front starts it, or torchrun does.
+
+In this order, so that nobody waits for somebody who cannot come: join the board, begin to say that one lives, compare what one
+was told, split the layers, load a share of the weights, compare those, make the groups, and only then the first collective.
+Whatever fails ends the process, with one line that says why; the others learn it from the board, or from a connection that
+is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+
+from millstream.core.config import ModelSpec
+from millstream.core.errors import DeviceError, MillstreamError
+from millstream.core.presets import find_model
+from millstream.core.topology import FRONT, LEADER, Topology
+from millstream.generation.generator import Generator
+from millstream.generation.stopwatch import Stopwatch
+from millstream.mesh.config import MeshConfig, MeshLimits
+from millstream.mesh.first_split import first_split
+from millstream.mesh.parity import ComparedRecord, compared
+from millstream.mesh.rank_check import RankCheck
+from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
+from millstream.mesh.startup import Facts, agree, facts_of
+from millstream.mesh.watchdog import GAVE_UP, Watchdog
+from millstream.mesh.worker import Leader, MeshRank
+from millstream.models.dit import CausalDiT
+from millstream.models.registry import load_dit
+from millstream.models.weights.fingerprint import FingerprintRecorder, fingerprint_of
+from millstream.parallel.apply import connect
+from millstream.parallel.compiled import compile_blocks
+from millstream.parallel.groups import Groups, create_groups
+from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.shares import ParameterShare, share_of
+from millstream.wire.pairing import HERE, Way, call
+
+log = logging.getLogger(__name__)
+
+MakeGenerator = Callable[[CausalDiT | MeshDiT, Stopwatch], Generator]
+
+WEIGHTS = "weights"
+"""What the leader's weights add to the model's fingerprint: the front, which has the rest, asks for it."""
+DOOR = "door"
+"""Where the front waits for the leader."""
+PEER_GONE = "a peer is gone"
+LOST_SIGNS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Timed out waiting", "Application timeout")
+GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def run_rank(
+    config: MeshConfig,
+    rank: int,
+    meeting: MeetingPoint,
+    *,
+    local_rank: int | None = None,
+    make_generator: MakeGenerator = Generator,
+) -> None:
+    """Never returns: a rank that has left takes nothing with it that could wait for a peer. `local_rank` counts the ranks
+    of this machine, where there are several machines."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front is told to stop, and tells the mesh
+    rendezvous: Rendezvous | None = None
+    code = 0
+    try:
+        rendezvous = Rendezvous.join(meeting, timeout_s=config.limits.window_s)
+        rendezvous.claim(rank)
+        _live(config, rank, rendezvous, local_rank, make_generator)
+    except BaseException as error:
+        code, reason = GAVE_UP, plain_reason(error)
+        _say(rendezvous, rank, reason, error)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def join_groups(rendezvous: Rendezvous, topology: Topology, rank: int, limits: MeshLimits, *, backend: str) -> Groups:
+    """Every rank of the mesh calls this, after all have been found to agree."""
+    if rendezvous.meeting.host == HERE:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = PrefixStore("groups", rendezvous.another(limits.window_s).store)
+    timeout_s = limits.hang_s + limits.window_s  # the watches act first: they know more
+    dist.init_process_group(
+        backend, store=store, rank=rank - LEADER, world_size=topology.mesh_size, timeout=timedelta(seconds=timeout_s)
+    )
+    return create_groups(topology, rank, timeout_s=timeout_s)
+
+
+def compare_with_all(rendezvous: Rendezvous, rank: int, config: MeshConfig, facts: Facts, stage: str) -> None:
+    """Raise, on every rank of the world, if one says something else."""
+    agree(rendezvous, rank, range(config.topology.world_size), facts, stage=stage, timeout_s=config.limits.start_s)
+
+
+def rank_device(config: MeshConfig, rank: int, local_rank: int | None = None) -> tuple[torch.device, str]:
+    """Which device a rank works on, and what ranks speak through. Where each has a GPU of its own, NCCL between devices; where
+    there are fewer than a topology asks for, ranks share them and speak through host memory."""
+    if config.device == "cpu":
+        return torch.device("cpu"), GLOO
+    here, wanted = torch.cuda.device_count(), config.topology.device_of(rank) if local_rank is None else local_rank
+    if here == 0:
+        raise DeviceError("no GPU is here; use --device cpu")
+    own = config.topology.num_devices <= here if local_rank is None else local_rank < here
+    return torch.device("cuda", wanted % here), NCCL if own else GLOO
+
+
+def plain_reason(error: BaseException) -> str:
+    if isinstance(error, MillstreamError):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the device ran out of memory; choose a smaller size or window, or more ranks"
+    first = (str(error) or type(error).__name__).splitlines()[0]
+    if isinstance(error, ConnectionError) or (isinstance(error, RuntimeError) and any(sign in first for sign in LOST_SIGNS)):
+        return PEER_GONE
+    return f"{type(error).__name__}: {first}"
+
+
+def _live(config: MeshConfig, rank: int, rendezvous: Rendezvous, local_rank: int | None, make_generator: MakeGenerator) -> None:
+    torch.set_num_threads(config.threads)
+    watchdog = Watchdog(rendezvous, rank, config.limits)
+    watchdog.start()
+    device, backend = rank_device(config, rank, local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    share, groups, record = _assembled(config, rank, rendezvous, device, backend)
+    watchdog.record = record
+    generator = make_generator(share, Stopwatch(device, rank=rank))
+    generator.commits = "paired" if config.speed.paired_commits else "at once"
+    standing = RankCheck(share, rendezvous, config, groups, record)
+    member = MeshRank(generator, groups, watchdog, check=standing.check)
+    if rank == LEADER:
+        (way,) = rendezvous.collect(DOOR, [FRONT], timeout_s=config.limits.window_s).values()
+        Leader(member, groups, call(Way(**way), config.limits.window_s), watchdog).lead()
+    else:
+        member.follow()
+    watchdog.stop()
+
+
+def _assembled(
+    config: MeshConfig, rank: int, rendezvous: Rendezvous, device: torch.device, backend: str
+) -> tuple[CausalDiT | MeshDiT, Groups, ComparedRecord]:
+    """This rank's share of the model, connected to the others', the groups it speaks on and the record of what it says."""
+    topology, spec = config.topology, find_model(config.model)
+    topology.check(spec.dit, head_groups=config.head_groups)
+    compare_with_all(rendezvous, rank, config, facts_of(config, backend, None), "start")
+    bounds = first_split(config, spec, rank, rendezvous, device=device, dtype=DTYPES[config.dtype])
+    dit, weights = _load_share(config, spec, share_of(topology, rank, bounds), device)
+    if rank == LEADER:
+        rendezvous.post(WEIGHTS, weights.hex())
+    facts = facts_of(config, backend, fingerprint_of({"dit": weights})) | {"layers": str(bounds)}
+    compare_with_all(rendezvous, rank, config, facts, "weights")
+    groups = join_groups(rendezvous, topology, rank, config.limits, backend=backend)
+    groups, record = compared(groups, rendezvous, config.limits.window_s)
+    share = connect(dit, topology, groups, bounds=bounds, head_groups=config.head_groups)
+    if config.compile_backend:
+        compile_blocks(share, backend=config.compile_backend)
+    return share, groups, record
+
+
+def _load_share(config: MeshConfig, spec: ModelSpec, share: ParameterShare, device: torch.device) -> tuple[CausalDiT, bytes]:
+    """This rank's share of the DiT, and what the whole adds to the model's fingerprint: every parameter passes through once, so
+    that ranks notice if they read different files."""
+    recorder = FingerprintRecorder("dit")
+
+    def keep(name: str, whole: Tensor) -> Tensor | None:
+        recorder.add(name, whole)
+        return share(name, whole)
+
+    dit = load_dit(spec, config.weights, device=device, dtype=DTYPES[config.dtype], loras=config.loras, keep=keep)
+    return dit, recorder.records()
+
+
+def _say(rendezvous: Rendezvous | None, rank: int, reason: str, error: BaseException) -> None:
+    """On the board for the others, and as one line for a person; a traceback where the mistake is ours."""
+    print(f"millstream: rank {rank}: {reason}", file=sys.stderr, flush=True)
+    if not isinstance(error, (MillstreamError, dist.DistError, torch.OutOfMemoryError)) and log.isEnabledFor(logging.DEBUG):
+        traceback.print_exc()
+    if rendezvous is not None:
+        telling = threading.Thread(target=_tell, args=(rendezvous, rank, reason), daemon=True)
+        telling.start()
+        telling.join(1.0)  # a board that does not answer must not hold anybody
+
+
+def _tell(rendezvous: Rendezvous, rank: int, reason: str) -> None:
+    with suppress(dist.DistError):  # gone with the front: then there is nobody to tell
+        rendezvous.fail(rank, reason)

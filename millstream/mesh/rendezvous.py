@@ -1,0 +1,122 @@
+"""The board: what ranks tell each other outside of collectives, so that it arrives when collectives do not.
+
+A key-value store that lives in the front's process: when the front dies, the board is gone and everybody notices. Under
+torchrun it lives with the agent of the first machine. Nothing here waits inside the store: whoever wants a key asks for it
+again and again, so that a missing rank is a message and not a hang; and when the front closes it, everybody who waits in it
+is told at once.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed import DistError
+from torch.distributed.distributed_c10d import PrefixStore
+
+from millstream.core.errors import MeshError, MeshLost
+
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeetingPoint:
+    """Where ranks meet. Where one store serves several starts, each has a number, so that nothing of an earlier one is read."""
+
+    host: str
+    port: int
+    incarnation: int = 0
+
+
+class Rendezvous:
+    def __init__(self, store: TCPStore, meeting: MeetingPoint) -> None:
+        self.meeting = meeting
+        self._stores: tuple[PrefixStore, TCPStore] | None = (PrefixStore(f"mesh{meeting.incarnation}", store), store)
+        """The second is what the first looks into, and does not keep alive by itself."""
+
+    @classmethod
+    def host(cls, address: str = "127.0.0.1", port: int = 0) -> Rendezvous:
+        """Reachable at this address only: left to itself the store would listen on all of them."""
+        try:
+            listener = socket.create_server((address, port))
+        except OSError as error:
+            raise MeshError(f"cannot listen on {address}:{port}: {error.strerror}") from None
+        port = listener.getsockname()[1]
+        store = TCPStore(
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=10),
+            master_listen_fd=listener.detach(),
+        )
+        return cls(store, MeetingPoint(host=address, port=port))
+
+    @classmethod
+    def join(cls, meeting: MeetingPoint, *, timeout_s: float) -> Rendezvous:
+        try:
+            timeout = timedelta(seconds=timeout_s)
+            store = TCPStore(meeting.host, meeting.port, is_master=False, wait_for_workers=False, timeout=timeout)
+        except DistError:
+            raise MeshError(
+                f"nobody answers at {meeting.host}:{meeting.port} within {timeout_s:g} s; is the front running and reachable?"
+            ) from None
+        return cls(store, meeting)
+
+    @property
+    def store(self) -> PrefixStore:
+        stores = self._stores
+        if stores is None:
+            raise MeshLost("the board of this mesh is closed")
+        return stores[0]
+
+    def close(self) -> None:
+        """Nothing more is said here. Where this process hosts the store, that ends with it: whoever waits inside, on a
+        connection of its own, fails at once."""
+        self._stores = None
+
+    def another(self, timeout_s: float) -> Rendezvous:
+        """A connection of its own to the same board, for whoever may wait inside the store."""
+        return Rendezvous.join(self.meeting, timeout_s=timeout_s)
+
+    def claim(self, rank: int) -> None:
+        if self.store.add(f"claim/{rank}", 1) > 1:
+            raise MeshError(f"rank {rank} is taken: it was started twice; start each rank once")
+
+    def post(self, key: str, value: Any) -> None:
+        """Anything that JSON can say."""
+        self.store.set(key, json.dumps(value))
+
+    def read(self, key: str) -> Any:
+        """None if nobody has posted it."""
+        return json.loads(self.store.get(key)) if self.store.check([key]) else None
+
+    def fail(self, rank: int, reason: str) -> None:
+        """The first word of a rank on why it leaves is kept."""
+        if not self.store.check([f"failed/{rank}"]):
+            self.post(f"failed/{rank}", reason)
+
+    def failures(self, ranks: Iterable[int]) -> dict[int, str]:
+        found = {rank: self.read(f"failed/{rank}") for rank in ranks}
+        return {rank: reason for rank, reason in found.items() if reason is not None}
+
+    def collect(self, key: str, ranks: Sequence[int], *, timeout_s: float) -> dict[int, Any]:
+        """What these ranks posted under `key/RANK`. Ends when one has failed or does not come in time."""
+        deadline, pause_s = time.monotonic() + timeout_s, POLL_S / 64
+        while True:
+            found = {rank: self.read(f"{key}/{rank}") for rank in ranks}
+            missing = [rank for rank, value in found.items() if value is None]
+            if not missing:
+                return found
+            for rank, reason in self.failures(ranks).items():
+                raise MeshError(f"rank {rank}: {reason}")
+            if time.monotonic() > deadline:
+                raise MeshError(f"rank {', '.join(map(str, missing))} did not come within {timeout_s:g} s ({key})")
+            time.sleep(pause_s)
+            pause_s = min(POLL_S, 2 * pause_s)

@@ -1,0 +1,304 @@
+"""One rank of the mesh: takes envelopes, runs them as the generator does anywhere, and answers if it is the leader.
+
+The leader receives whole, validates again, and only then tells the others; a worker believes what it is told. An envelope that
+is refused ends its session: the front gets an error result, every rank forgets the session, nothing else happens. A message
+that cannot be believed ends the mesh: what follows it could not be believed either.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from millstream.core.envelope import Action, Envelope, Result, instruction
+from millstream.core.errors import MeshError, WireError
+from millstream.core.topology import FRONT, LEADER
+from millstream.generation.generator import Generator
+from millstream.generation.stream_batch import StreamBatch
+from millstream.mesh.watchdog import Watchdog
+from millstream.parallel.collectives import RankGroup
+from millstream.parallel.groups import Groups
+from millstream.wire.conditioning import HeldConditionings
+from millstream.wire.framing import Answers, Orders, checksum_of, pack
+from millstream.wire.packing import PARTS, pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
+from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.process import Channel, Received, Wire
+
+log = logging.getLogger(__name__)
+
+HOST = torch.device("cpu")
+HEARD: tuple[Action, ...] = ("CHECK",)
+"""Instructions that the front waits to be done."""
+
+
+class Spoken:
+    """A broadcast is over when it returns."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+
+    def wait(self) -> Tensor:
+        return self._x
+
+
+class Broadcast:
+    """The leader's broadcasts as a channel: what it sends, everybody else receives."""
+
+    def __init__(self, mesh: RankGroup) -> None:
+        self._mesh = mesh
+
+    def send(self, x: Tensor, *, to: int, what: str) -> Spoken:
+        return Spoken(self._mesh.broadcast(x, source=LEADER, what=what))
+
+    def receive(self, x: Tensor, *, source: int, what: str) -> Spoken:
+        return Spoken(self._mesh.broadcast(x, source=source, what=what))
+
+
+class MeshRank:
+    def __init__(self, generator: Generator, groups: Groups, watchdog: Watchdog, *, check: Callable[[], None]) -> None:
+        """`check` compares this rank with the others and raises where they differ."""
+        self.generator = generator
+        self.mesh = groups.mesh
+        self._watchdog, self._check = watchdog, check
+        self._everybody = Wire(Broadcast(groups.mesh), LEADER)
+        self._batches: dict[str, StreamBatch] = {}
+        """Of sessions whose chunks are staggered and under way."""
+
+    def follow(self) -> None:
+        """As a worker: do what the leader says until it says to leave."""
+        while True:
+            received = self._everybody.receive()
+            orders = received.message
+            assert isinstance(orders, Orders), f"the leader broadcast {type(orders).__name__}"
+            with self._watchdog.busy(_spelled(orders)):
+                first = orders.envelopes[0]
+                if first.action == "INFER":
+                    self.run(unpack_parcels(orders, received.tensors))
+                elif not self.obey(first):
+                    return
+
+    def run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
+        """Chunks that every rank has been given; where they are staggered, those of their session that are done."""
+        self._compare(parcels)
+        if parcels[0].envelope.under_way == 1:
+            return self.generator.run_together(parcels)
+        return [delivery for parcel in parcels for delivery in self._batch(parcel.envelope).push(_kept(parcel))]
+
+    def flush(self, session_id: str) -> list[Delivery]:
+        """End what is under way of a session whose chunks are staggered."""
+        batch = self._batches.pop(session_id, None)
+        return [] if batch is None else batch.flush()
+
+    def refusal(self, parcel: Parcel) -> str:
+        """Why a parcel cannot run here; empty if it can."""
+        envelope, batch = parcel.envelope, self._batches.get(parcel.envelope.session_id)
+        if batch is not None and batch.depth != envelope.under_way:
+            return f"chunk {envelope.chunk_index} is one of {envelope.under_way}, {batch.depth} of its session are under way"
+        return self.generator.refusal(parcel) or misfit(parcel, self.generator)
+
+    def obey(self, envelope: Envelope) -> bool:
+        """An instruction. Whether to go on."""
+        match envelope.action:
+            case "FLUSH":
+                self.flush(envelope.session_id)
+            case "RELEASE":
+                self.flush(envelope.session_id)  # in a pipeline, other stages have begun the same calls
+                self.generator.release(envelope.session_id)
+            case "OFFLOAD":
+                self.generator.move(envelope.session_id, HOST)
+            case "RESTORE":
+                self.generator.move(envelope.session_id, self.generator.device)
+            case "CHECK":
+                self._check()
+        return envelope.action != "SHUTDOWN"
+
+    def _batch(self, envelope: Envelope) -> StreamBatch:
+        name = envelope.session_id
+        if name not in self._batches:
+            self._batches[name] = StreamBatch(self.generator, depth=envelope.under_way)
+        return self._batches[name]
+
+    def _compare(self, parcels: Sequence[Parcel]) -> None:
+        """Nobody computes on other inputs than the rest."""
+        if self.mesh.size == 1:
+            return
+        log.debug("call %s: first collective", parcels[0].envelope.call_id)
+        mine = torch.tensor([inputs_digest(parcels)])
+        found = self.mesh.collect(mine, "digests of inputs").flatten().tolist()
+        if len(set(found)) > 1:
+            said = "; ".join(f"rank {rank} has {value:08x}" for rank, value in zip(self.mesh.ranks, found, strict=True))
+            raise MeshError(f"inputs of call {parcels[0].envelope.call_id} differ: {said}")
+
+
+class Leader:
+    def __init__(self, rank: MeshRank, groups: Groups, front: Channel, watchdog: Watchdog) -> None:
+        self._rank, self._watchdog = rank, watchdog
+        self._front = Wire(front, FRONT)
+        self._everybody = Wire(Broadcast(groups.mesh), LEADER) if groups.mesh.size > 1 else None
+        self._conditionings = HeldConditionings()
+        self._sequence = 0
+        self._answered: dict[str, Delivery] = {}
+        """The last of each session, for an envelope that comes twice."""
+        self._pushed: dict[str, int] = {}
+        """The newest call of each session whose chunks are staggered."""
+
+    def lead(self) -> None:
+        """Until told to leave."""
+        try:
+            while self._take(self._front.receive()):
+                pass
+        except WireError as error:
+            self._tell_all(instruction("SHUTDOWN", 0))
+            self._front.send(pack(Answers(sequence=self._sequence, results=(), fatal=str(error)), {}))
+            raise
+
+    def _take(self, received: Received) -> bool:
+        orders = received.message
+        if not isinstance(orders, Orders) or not orders.envelopes:
+            raise WireError(f"the front sent {type(orders).__name__} without envelopes")
+        if orders.sequence != self._sequence + 1:
+            raise WireError(f"message {orders.sequence} came after message {self._sequence}")
+        self._sequence = orders.sequence
+        first = orders.envelopes[0]
+        with self._watchdog.busy(_spelled(orders)):
+            if first.action == "INFER":
+                take = self._infer if first.under_way == 1 else self._push
+                take(self._conditionings.restore(unpack_parcels(orders, received.tensors)))
+                return True
+            self._tell_all(first)
+            if first.action == "FLUSH":
+                self._answer(self._rank.flush(first.session_id))
+                return True
+            if first.action == "RELEASE":
+                self._forget(first.session_id)
+            stays = self._rank.obey(first)
+            if first.action in HEARD:
+                self._answer([])
+            return stays
+
+    def _infer(self, parcels: Sequence[Parcel]) -> None:
+        settled = [self._again(parcel) or self._refused(parcel) for parcel in parcels]
+        sound = [parcel for parcel, delivery in zip(parcels, settled, strict=True) if delivery is None]
+        made = self._run(sound) if sound else []
+        self._answered |= {delivery.result.session_id: delivery for delivery in made}
+        fresh = iter(made)
+        self._answer([delivery or next(fresh) for delivery in settled])
+
+    def _push(self, parcels: Sequence[Parcel]) -> None:
+        """Staggered chunks of one session, answered with those that are done by now. One that comes twice is under way already,
+        or was answered: it is not begun again."""
+        done: list[Delivery] = []
+        for parcel in parcels:
+            name, call_id = parcel.envelope.session_id, parcel.envelope.call_id
+            if call_id <= self._pushed.get(name, 0):
+                continue
+            if reason := self._rank.refusal(parcel):
+                self._tell_all(instruction("FLUSH", call_id, name))
+                done += self._rank.flush(name)  # those before it were sound
+                done.append(self._given_up(parcel.envelope, reason))
+            else:
+                self._pushed[name] = call_id
+                done += self._run([parcel])
+        self._answer(done)
+
+    def _run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
+        """On every rank."""
+        if self._everybody is not None:
+            log.debug("call %s: mesh broadcast begins", parcels[0].envelope.call_id)
+            self._everybody.send(pack_parcels(parcels, sequence=self._sequence))
+        return self._rank.run(parcels)
+
+    def _forget(self, session_id: str) -> None:
+        self._answered.pop(session_id, None)
+        self._pushed.pop(session_id, None)
+
+    def _again(self, parcel: Parcel) -> Delivery | None:
+        """The answer to an envelope that has come before: as it was, if it was the session's last, else that it is past."""
+        envelope = parcel.envelope
+        last = self._answered.get(envelope.session_id)
+        if last is None or envelope.call_id > last.result.call_id:
+            return None
+        if envelope.call_id == last.result.call_id:
+            return last
+        return refused(envelope, f"call {envelope.call_id} is past; call {last.result.call_id} was answered")
+
+    def _refused(self, parcel: Parcel) -> Delivery | None:
+        reason = self._rank.refusal(parcel)
+        return self._given_up(parcel.envelope, reason) if reason else None
+
+    def _given_up(self, envelope: Envelope, reason: str) -> Delivery:
+        """The end of a session whose envelope cannot be run, on every rank."""
+        self._forget(envelope.session_id)
+        release = instruction("RELEASE", envelope.call_id, envelope.session_id)
+        self._tell_all(release)
+        self._rank.obey(release)
+        return refused(envelope, reason)
+
+    def _tell_all(self, envelope: Envelope) -> None:
+        if self._everybody is not None:
+            self._everybody.send(pack_instruction(envelope, sequence=self._sequence))
+
+    def _answer(self, deliveries: Sequence[Delivery]) -> None:
+        generator = self._rank.generator
+        held = sum(cache.num_bytes for cache in generator.caches.values())
+        frame = pack_deliveries(
+            [_on_host(delivery) for delivery in deliveries],
+            sequence=self._sequence,
+            held_bytes=held,
+            phases_ms=generator.stopwatch.lap(),
+        )
+        generator.rest()
+        self._front.send(frame)
+
+
+def refused(envelope: Envelope, reason: str) -> Delivery:
+    result = Result(
+        call_id=envelope.call_id,
+        session_id=envelope.session_id,
+        chunk_index=envelope.chunk_index,
+        cache_epoch=envelope.cache_epoch,
+        ok=False,
+        error=reason,
+    )
+    return Delivery(result=result)
+
+
+def inputs_digest(parcels: Sequence[Parcel]) -> int:
+    """Of every tensor, as it is about to be used."""
+    found = 0
+    for parcel in parcels:
+        for tensor in (parcel.latents_in, parcel.conditioning, parcel.context_frames):
+            found = zlib.crc32(b"" if tensor is None else checksum_of(tensor.contiguous()).to_bytes(4, "little"), found)
+    return found
+
+
+def misfit(parcel: Parcel, generator: Generator) -> str:
+    """What of a parcel's tensors is not of the model's kind; empty if all is."""
+    config, envelope = generator.dit.config, parcel.envelope
+    text = (1, config.text_tokens, config.text_width)
+    if parcel.latents_in.shape[2] != config.channels:
+        return f"chunk {envelope.chunk_index} has {parcel.latents_in.shape[2]} channels, the model {config.channels}"
+    if parcel.conditioning is not None and tuple(parcel.conditioning.shape) != text:
+        return f"chunk {envelope.chunk_index} has a conditioning of {tuple(parcel.conditioning.shape)}, the model reads {text}"
+    return ""
+
+
+def _kept(parcel: Parcel) -> Parcel:
+    """The same in memory of its own: what it arrived in is used again before a staggered chunk is done."""
+    parts = {part: tensor.clone() for part in PARTS if (tensor := getattr(parcel, part)) is not None}
+    return replace(parcel, **parts)
+
+
+def _on_host(delivery: Delivery) -> Delivery:
+    latents = delivery.latents_out
+    return delivery if latents is None else Delivery(result=delivery.result, latents_out=latents.cpu())
+
+
+def _spelled(orders: Orders) -> str:
+    """What is under way, for the report of a hang."""
+    return "; ".join(f"{e.action} call {e.call_id} session {e.session_id} chunk {e.chunk_index}" for e in orders.envelopes)

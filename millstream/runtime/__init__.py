@@ -1,1 +1,0 @@
-"""How a stream lives: timeline, session, generator, journal, engine."""

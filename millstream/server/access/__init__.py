@@ -1,0 +1,1 @@
+"""Who may come in, and how much each may ask for."""

@@ -1,0 +1,187 @@
+"""Who may come in: the key, the page that sends a browser here, and the name it was reached by. Before anything is read.
+
+The page itself and the health checks are open; all else needs the key where there is one, WebSockets included. A browser says
+which page sent it (`Origin`) and by which name it reached us (`Host`): a foreign page is turned away, and without a key so is a
+foreign name, or any page could have its name point here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millstream.core.errors import ConfigError, Overloaded
+from millstream.server.access.budgets import ClientAccount, Clients
+from millstream.server.access.keys import NAMELESS, Key, Keyring
+from millstream.server.access.shares import Holdings, Quota
+
+ORIGIN = re.compile(r"https?://[^/?#]+")
+KEY_SUBPROTOCOL = "millstream.key."
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+HOLDER = "millstream.key"
+"""In a scope: the `Key` that was brought."""
+CLOSE_POLICY = 1008
+TOO_MANY = 429
+FLOOD_COST = 25.0
+"""In requests, of a connection that had to be ended for its frames: or a new one each time would be a new budget."""
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    keyring: Keyring | None = None
+    """None: anybody may come."""
+    origins: frozenset[str] = frozenset()
+    """Pages of other servers that may use this one, such as https://example.org."""
+    names: frozenset[str] | None = LOCAL_NAMES
+    """By which this server may be reached; None: any."""
+    max_connections: int = 256
+    """WebSockets of one client at once; all clients together may have an eighth more."""
+
+
+def access_for(
+    host: str, *, api_key: str | None, insecure: bool, origins: Collection[str], keyring: Keyring | None = None
+) -> Access:
+    """Refuses to be open to others without a key, unless that is what was said. On the ring are those with names."""
+    if api_key is not None:
+        if keyring is not None:
+            raise ConfigError("--api-key is one for everybody, and there are keys with names: give it one too, or leave it out")
+        keyring = Keyring.of_one(api_key)
+    for origin in origins:
+        if not ORIGIN.fullmatch(origin) or not _netloc(origin):
+            raise ConfigError(f"--allow-origin takes a page's scheme and host, such as https://example.org, got {origin!r}")
+    local = is_local(host)
+    if not (local or keyring or insecure):
+        raise ConfigError(f"others can reach --host {host}: give --api-key KEY, keys in --config, or --insecure for anybody")
+    names = LOCAL_NAMES | {host} | {urlsplit(origin).hostname or "" for origin in origins} if local and not keyring else None
+    return Access(keyring=keyring, origins=frozenset(origins), names=names)
+
+
+def check_proxies(proxies: Collection[str]) -> None:
+    for proxy in proxies:
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError:
+            raise ConfigError(f"--trusted-proxy takes an address, such as 127.0.0.1 or 10.0.0.0/8, got {proxy!r}") from None
+
+
+def is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Gate:
+    """Everything passes here first."""
+
+    def __init__(self, app: ASGIApp, *, access: Access, open_paths: Collection[str], clients: Clients) -> None:
+        self._app = app
+        self._access = access
+        self._open_paths = frozenset(open_paths)
+        self._clients = clients
+        self._sockets = Holdings(Quota(access.max_connections), "connections")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        client = self._clients.at(scope.get("client"))
+        refusal = self._refusal(scope, client)
+        if refusal is not None:
+            status, message = refusal
+            ends = {"Connection": "close"} if status == TOO_MANY else None  # and whatever else was sent ahead is not read
+            answer = JSONResponse({"error": {"code": "refused", "message": message}}, status, ends)
+            await answer(scope, receive, send)  # a WebSocket is denied in the same words, before it is accepted
+            return
+        if scope["type"] == "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def receive_or_charge() -> Message:
+            message = await receive()
+            if message["type"] == "websocket.disconnect" and message.get("code") == CLOSE_POLICY:
+                client.requests.charge(FLOOD_COST)
+            return message
+
+        with self._sockets.one_by(client.name):
+            await self._app(scope, receive_or_charge, send)
+
+    def _refusal(self, scope: Scope, client: ClientAccount) -> tuple[int, str] | None:
+        """A status and one line; None where the client may pass."""
+        headers, access = Headers(scope=scope), self._access
+        if access.names is not None and _name(headers.get("host", "")) not in access.names:
+            return 403, "this server is reached by another name; use the address it printed"
+        if scope["path"] in self._open_paths and scope["type"] == "http":
+            return None
+        if not self._origin_allowed(scope, headers):
+            return 403, "this page may not use this server; its owner can say --allow-origin"
+        return self._without_key(scope, headers, client) or self._too_much(scope, client)
+
+    def _without_key(self, scope: Scope, headers: Headers, client: ClientAccount) -> tuple[int, str] | None:
+        """Notes in the scope whose key it was."""
+        if self._access.keyring is None:
+            return None
+        keys = _keys(scope, headers)
+        if client.wrong_keys.left < 1:  # even a right one: or guessing on would be worth it
+            return TOO_MANY, "too many wrong keys came from this address; wait a minute"
+        key = self._access.keyring.find(keys)
+        if key is not None:
+            scope[HOLDER] = key
+            return None
+        client.wrong_keys.take(min(1, len(keys)))
+        return 401, "a key is needed: Authorization: Bearer KEY, or the subprotocol millstream.key.KEY"
+
+    def _too_much(self, scope: Scope, client: ClientAccount) -> tuple[int, str] | None:
+        if not client.requests.take():
+            return TOO_MANY, "too many requests; wait a moment"
+        if scope["type"] == "websocket":
+            try:
+                self._sockets.check(client.name)
+            except Overloaded as error:
+                return 503, str(error)
+        return None
+
+    def _origin_allowed(self, scope: Scope, headers: Headers) -> bool:
+        origin = headers.get("origin")
+        if origin is None or (scope["type"] == "http" and scope["method"] in SAFE_METHODS):
+            return True
+        secure = scope["scheme"] in ("https", "wss")  # then a page that came unencrypted is somebody else's
+        own = _netloc(origin) == headers.get("host", "") and (origin.startswith("https:") or not secure)
+        return own or origin in self._access.origins
+
+
+def key_of(scope: Scope) -> Key:
+    """Whose request it is; everybody's are one's where there are no keys."""
+    key: Key = scope.get(HOLDER, NAMELESS)
+    return key
+
+
+def _keys(scope: Scope, headers: Headers) -> list[str]:
+    """Those a client brings, few of them."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    offered = [name.removeprefix(KEY_SUBPROTOCOL) for name in scope.get("subprotocols", ()) if name.startswith(KEY_SUBPROTOCOL)]
+    return ([given.strip()] if scheme.lower() == "bearer" else []) + offered[:4]
+
+
+def _netloc(origin: str) -> str | None:
+    """Host and port of a page; None where that makes no sense."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def _name(host: str) -> str:
+    """A Host header without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

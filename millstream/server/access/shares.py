@@ -1,0 +1,74 @@
+"""What one client may hold at once, by the address it comes from. Knows no protocol and no sessions.
+
+Whoever is alone may take all that there is for one. Beside that there is a reserve for others, so that no client alone fills a
+server. An IPv6 client has a whole /64 of addresses and counts as one. Many addresses together can still fill a server.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from millstream.core.errors import Overloaded
+
+IPV6_PREFIX = 64
+MAX_NAME = 64
+"""Letters of an address that is none; a proxy may send anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """`most` for one client; for all together an eighth more, or one."""
+
+    most: int
+
+    @property
+    def total(self) -> int:
+        return self.most + max(1, self.most // 8)
+
+    def check(self, what: str, *, own: int, all: int) -> None:
+        """Whether somebody who holds `own` of `all` may have one more."""
+        if own >= self.most:
+            raise Overloaded(f"{own} {what} of yours are open already; close one first")
+        if all >= self.total:
+            raise Overloaded(f"{all} {what} are open already; try again later")
+
+
+class Holdings:
+    """Who holds how many of something now."""
+
+    def __init__(self, quota: Quota, what: str) -> None:
+        self._quota, self._what = quota, what
+        self._counts: Counter[str] = Counter()
+
+    def check(self, client: str) -> None:
+        self._quota.check(self._what, own=self._counts[client], all=self._counts.total())
+
+    @contextmanager
+    def one_by(self, client: str) -> Iterator[None]:
+        """Raises `Overloaded` where it would be one too many."""
+        self.check(client)
+        self._counts[client] += 1
+        try:
+            yield
+        finally:
+            self._counts[client] -= 1
+            if not self._counts[client]:
+                del self._counts[client]
+
+
+def client_at(peer: tuple[str, int] | None) -> str:
+    """Who is counted for a connection's other end."""
+    host = "" if peer is None else peer[0]
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host[:MAX_NAME]
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, IPV6_PREFIX), strict=False))

@@ -1,0 +1,1 @@
+"""The native protocol: WebSocket, WebRTC, REST."""

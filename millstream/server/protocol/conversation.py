@@ -1,0 +1,274 @@
+"""What one client of the native protocol may say next, and what happens then. Knows no sockets: messages in, an outbox out.
+
+    new ── start, restore, attach ──► owner ──┐
+     └──── view ────────────────────► viewer ─┴──► ended
+
+Whatever a client says wrong is answered with one `error`; its session and everybody else's go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any, Literal
+
+from millstream.core.controls import Receipt
+from millstream.core.errors import MillstreamError, NotAllowed, NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.core.messages import (
+    AnyClientMessage,
+    Attach,
+    Code,
+    End,
+    EndedMessage,
+    ErrorMessage,
+    Format,
+    Hello,
+    LiveMessage,
+    NoteMessage,
+    OpeningHeader,
+    Ping,
+    Pong,
+    ProtocolError,
+    RateMessage,
+    ReceiptMessage,
+    Record,
+    RecordingMessage,
+    Restore,
+    Save,
+    Saved,
+    ServerMessage,
+    Start,
+    Stats,
+    Steer,
+    View,
+    WaitingMessage,
+)
+from millstream.server.access.budgets import ClientAccount
+from millstream.server.access.limits import ClientLimits, TokenBucket
+from millstream.server.protocol.camera import read_frame
+from millstream.server.protocol.messages import choose_format, decode, defaults_of, encode, picture_bytes, with_header
+from millstream.server.protocol.session_request import open_asked
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import LiveSession, OpeningBytes, SessionStats, TapeLost, Viewer
+from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.serving.notices import Applied, Ended, Live, Noted, Rated, Waiting
+
+State = Literal["new", "owner", "viewer"]
+
+
+class Conversation:
+    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
+        self.state: State = "new"
+        self.refusals = 0
+        """Of messages in a row."""
+        self._hub = hub
+        self._outbox = outbox
+        self._limits = limits
+        self._client = client or ClientAccount()
+        self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
+        self._controls = TokenBucket(limits.controls_per_s, limits.controls_per_s * limits.burst_s)
+        self._frames = TokenBucket(limits.frames_per_s, limits.frames_per_s * limits.burst_s)
+        self._station: LiveSession | None = None
+        self._viewer: Viewer | None = None
+        outbox.put(self._hello())
+
+    async def hear(self, data: str | bytes) -> None:
+        """One message; an error is an answer too."""
+        control_id = ""
+        try:
+            if isinstance(data, bytes):
+                await self._take_frame(data)
+            else:
+                message = self._read(data)
+                control_id = message.control.id[: self._limits.max_id_length] if isinstance(message, Steer) else ""
+                await self._answer(message)
+            self.refusals = 0
+        except MillstreamError as error:
+            self.refusals += 1
+            code, offer = _code(error, self.state), _offer(error, self.state)
+            self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id, offer=offer))
+
+    @property
+    def live_session(self) -> LiveSession | None:
+        """What it steers or watches; None before it does."""
+        return self._station
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long it waits for the next message: for ever, once it knows what the client wants."""
+        return self._limits.hello_s if self.state == "new" else None
+
+    def waited(self) -> bool:
+        self._outbox.put(ErrorMessage(code="bad_state", message=f"nothing was asked for within {self._limits.hello_s:g} s"))
+        return False
+
+    def leave(self) -> None:
+        """The connection is over; the session goes on without it."""
+        if self._station is None or self._viewer is None:
+            return
+        self._station.leave(self._viewer)
+        if self.state == "owner" and self._station.tape is not None:
+            self._hub.spawn(self._hub.stop_recording(self._station))
+
+    def say(self, item: Any) -> str | bytes | list[str]:
+        """An item of the outbox as messages."""
+        match item:
+            case EncodedChunk():
+                return picture_bytes(item)
+            case OpeningBytes(data=data):
+                return with_header(OpeningHeader(), data)
+            case Applied(receipts=receipts):
+                return [encode(_receipt(receipt)) for receipt in receipts]
+            case Receipt():
+                return encode(_receipt(item))
+            case Live(note=note):
+                return encode(self._live(note))
+            case Rated(note=note, fps=fps):
+                assert self._station is not None, "a rate without a session"
+                return encode(RateMessage(fps=fps, lead_s=self._station.request.lead_at(fps), note=note))
+            case Waiting(position=position, expected_wait_s=wait, reason=reason):
+                return encode(WaitingMessage(position=position, expected_wait_s=wait, reason=reason))
+            case SessionStats():
+                return encode(Stats(**asdict(item)))
+            case Noted(words=words):
+                return encode(NoteMessage(message=words))
+            case TapeLost(name=name):
+                return [encode(_recording(False, name))] if self.state == "owner" else []
+            case Ended(cause=cause, reason=reason):
+                return encode(EndedMessage(cause=cause, reason=reason))
+            case _:
+                assert isinstance(item, ServerMessage), f"an outbox held {item!r}"
+                return encode(item)
+
+    def _read(self, text: str) -> AnyClientMessage:
+        self._messages.spend("messages")
+        num_bytes = len(text.encode("utf-8", "surrogatepass"))
+        if num_bytes > self._limits.max_text_bytes:
+            raise ProtocolError("too_large", f"a message may have {self._limits.max_text_bytes} bytes, got {num_bytes}")
+        return decode(text)
+
+    async def _answer(self, message: AnyClientMessage) -> None:
+        match message:
+            case Ping(t=t):
+                self._outbox.put(Pong(t=t))
+            case Start():
+                self._start(message)
+            case Attach(session=session, formats=formats):
+                self._refuse_twice()
+                format = choose_format(formats)
+                self._watch(await self._hub.attach(session, self._client.key, client=self._client.name), format, "owner")
+            case View(view=view, formats=formats):
+                self._refuse_twice()
+                self._watch(self._hub.find_view(view), choose_format(formats), "viewer")
+            case Steer(control=control, at_chunk=at_chunk):
+                self._controls.spend("controls")
+                live_session = self._own()
+                self._limits.check_id(control.id)
+                self._outbox.put(live_session.control(control, at_chunk=at_chunk))
+            case End():
+                self._hub.service.end(self._own().session_id)
+            case Record(on=on):
+                await self._record(self._own(), on)
+            case Save():
+                live_session = self._own()
+                self._client.saves.spend("saves")
+                kept = await self._hub.save(live_session)
+                self._outbox.put(Saved(snapshot=kept.name, bytes=kept.num_bytes))
+            case Restore(snapshot=name, formats=formats):
+                self._refuse_twice()
+                format = choose_format(formats)
+                live_session = await self._hub.restore(name, client=self._client.name, key=self._client.key)
+                self._watch(live_session, format, "owner")
+
+    def _start(self, ask: Start) -> None:
+        self._refuse_twice()
+        format = choose_format(ask.formats)
+        live_session = open_asked(self._hub, ask, client=self._client.name, key=self._client.key)
+        self._watch(live_session, format, "owner")
+
+    async def _record(self, live_session: LiveSession, on: bool) -> None:
+        name = self._hub.start_recording(live_session) if on else await self._hub.stop_recording(live_session)
+        if not name:
+            raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
+        self._outbox.put(_recording(on, name))
+
+    def _watch(self, live_session: LiveSession, format: Format, state: State) -> None:
+        self._viewer = live_session.join(format, self._outbox, owner=state == "owner")
+        self._station, self.state = live_session, state
+
+    def _refuse_twice(self) -> None:
+        if self.state != "new":
+            raise ProtocolError("bad_state", "this connection has its session already; open another one")
+
+    def _own(self) -> LiveSession:
+        if self.state == "new" or self._station is None:
+            raise ProtocolError("bad_state", "say start, attach, view or restore first")
+        if self.state == "viewer":
+            raise ProtocolError("read_only", "a view link only shows the session; its owner steers it")
+        return self._station
+
+    async def _take_frame(self, data: bytes) -> None:
+        self._frames.spend("frames")
+        live_session = self._own()
+        if live_session.request.feed is None:
+            raise ProtocolError("bad_state", 'this session takes no frames; start one with "input": true')
+        if len(data) > self._limits.max_frame_bytes:
+            raise ProtocolError("too_large", f"a frame may have {self._limits.max_frame_bytes} bytes, got {len(data)}")
+        loop, limit = asyncio.get_running_loop(), self._limits.max_frame_pixels
+        size = live_session.request.feed.size
+        frame = await loop.run_in_executor(self._hub.pool, lambda: read_frame(data, size, max_pixels=limit))
+        live_session.push(frame)
+
+    def _live(self, note: str) -> LiveMessage:
+        live_session, viewer = self._station, self._viewer
+        assert live_session is not None
+        assert viewer is not None
+        is_owner = self.state == "owner"
+        return LiveMessage(
+            session=live_session.session_id if is_owner else "",
+            view=live_session.view_id,
+            format=viewer.format,
+            config=asdict(live_session.request.config)
+            | {
+                "fps": live_session.fps,
+                "lead_s": live_session.request.lead_at(live_session.fps),
+                "rate": live_session.request.rate,
+            },
+            paused=live_session.paused,
+            note=note,
+            journal=live_session.journal_name if is_owner else "",
+        )
+
+    def _hello(self) -> Hello:
+        limits = {name: float(value) for name, value in asdict(self._limits).items()}
+        card = self._hub.card
+        return Hello(model=card.name, defaults=defaults_of(card), limits=limits, examples=card.examples)
+
+
+def _recording(on: bool, name: str) -> RecordingMessage:
+    return RecordingMessage(on=on, url=f"/v1/recordings/{name}" if name else "")
+
+
+def _receipt(receipt: Receipt) -> ReceiptMessage:
+    return ReceiptMessage(control_id=receipt.control_id, state=receipt.state, chunk_index=receipt.chunk_index)
+
+
+def _offer(error: MillstreamError, state: State) -> dict[str, Any] | None:
+    """What to ask for instead."""
+    if not isinstance(error, Overloaded) or state != "new":
+        return None
+    return {"fps": error.fps} if error.fps is not None else {"wait": True} if error.can_wait else None
+
+
+def _code(error: MillstreamError, state: State) -> Code:
+    if isinstance(error, ProtocolError):
+        return error.code
+    if isinstance(error, Overloaded):
+        return "refused"
+    if isinstance(error, NotKept):
+        return "not_kept"
+    if isinstance(error, NotAllowed):
+        return "read_only"
+    if isinstance(error, (UnknownSession, UnknownFile)):
+        return "not_found"
+    return "bad_message" if state == "new" else "bad_control"

@@ -1,0 +1,124 @@
+"""What every address answered over HTTP is made of: one line in a table, from which its route and its description are made.
+
+A handler gets the server, the words of its path and a checked body, and answers with a struct, a response or nothing. Knows no
+route of its own: `rest.py` and `webrtc.py` beside it, `server/health.py` and Scope's dialect have the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millstream.core.errors import MillstreamError, NotAllowed, NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.core.messages import ErrorAnswer, ErrorBody, ProtocolError
+from millstream.server.access.auth import key_of
+from millstream.server.access.budgets import ClientAccount, Clients
+from millstream.server.access.limits import ClientLimits
+from millstream.server.access.shares import Holdings, Quota
+from millstream.server.protocol.bodies import json_response, read_json
+from millstream.server.sessions.archive import Archive
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import LiveSession
+from millstream.server.transport.peers import Peers
+
+JSON = "application/json"
+STATUS = {
+    "bad_state": 409, "not_found": 404, "read_only": 403, "too_large": 413, "too_fast": 429, "refused": 503, "not_kept": 507,
+    "failed": 500,
+}  # fmt: skip
+
+MAX_UPLOADS = 3
+"""Of one client at once: what is under way is not counted among files yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerState:
+    """What handlers work with, for as long as the server runs."""
+
+    hub: SessionHub
+    peers: Peers
+    limits: ClientLimits
+    clients: Clients
+    client: ClientAccount = field(default_factory=ClientAccount)
+    """Who asks."""
+    uploads: Holdings = field(default_factory=lambda: Holdings(Quota(MAX_UPLOADS), "uploads"))
+
+    def asked_by(self, connection: HTTPConnection) -> ServerState:
+        """The same, for one request or socket."""
+        return replace(self, client=self.clients.at(connection.client).with_key(key_of(connection.scope)))
+
+    def session(self, words: Mapping[str, str]) -> LiveSession:
+        """The one that a path names, if it is theirs."""
+        return self.hub.find(words["session"], self.client.key)
+
+    @property
+    def archive(self) -> Archive:
+        """What is kept of theirs."""
+        return self.hub.archive_of(self.client.key)
+
+
+Handler = Callable[[ServerState, Mapping[str, str], Any], Awaitable[Any]]
+
+
+def status_of(error: MillstreamError) -> tuple[str, int]:
+    """The code and the HTTP status that fit it."""
+    if isinstance(error, ProtocolError):
+        code: str = error.code
+    elif isinstance(error, Overloaded):
+        code = "refused"
+    elif isinstance(error, NotKept):
+        code = "not_kept"
+    elif isinstance(error, NotAllowed):
+        code = "read_only"
+    else:
+        code = "not_found" if isinstance(error, (UnknownSession, UnknownFile)) else "bad_message"
+    return code, STATUS.get(code, 400)
+
+
+def error_answer(error: MillstreamError) -> msgspec.Struct:
+    return ErrorAnswer(error=ErrorBody(code=status_of(error)[0], message=str(error)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint:
+    method: str
+    path: str
+    does: Handler
+    says: str
+    """One line for the reader of the schema."""
+    body: type | None = None
+    """A struct, or bytes."""
+    reads_itself: bool = False
+    """Whether the handler is given the request instead of its body."""
+    answer: type | None = None
+    """A struct; None: nothing, or a file of `media_type`."""
+    media_type: str = JSON
+    """Of the answer."""
+    status: int = 200
+    error: type = ErrorAnswer
+    explain: Callable[[MillstreamError], msgspec.Struct] = error_answer
+    """What went wrong, as an `error`."""
+
+    def route(self) -> Route:
+        return Route(self.path, self.handle, methods=[self.method])
+
+    async def handle(self, request: Request) -> Response:
+        server: ServerState = request.app.state.server.asked_by(request)
+        try:
+            answer = await self.does(server, request.path_params, await self._read(request, server.limits))
+        except MillstreamError as error:
+            return json_response(self.explain(error), status_of(error)[1])
+        if isinstance(answer, Response):
+            return answer
+        return Response(status_code=self.status) if answer is None else json_response(answer, self.status)
+
+    async def _read(self, request: Request, limits: ClientLimits) -> Any:
+        if self.reads_itself:
+            return request
+        return None if self.body is None else await read_json(request, self.body, limits.max_text_bytes)

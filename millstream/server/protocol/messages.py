@@ -1,0 +1,109 @@
+"""The native protocol's messages (`core/messages.py`) as the server reads and writes them. Knows no sockets and no sessions.
+
+Decoding is strict: an unknown field, type or version is refused in one line that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.core.config import pixel_frames
+from millstream.core.messages import (
+    FORMATS,
+    VERSION,
+    AnyClientMessage,
+    ChunkHeader,
+    Defaults,
+    Format,
+    ProtocolError,
+    ServerMessage,
+)
+from millstream.server.sessions.hub import ModelCard
+from millstream.server.sessions.outbox import EncodedChunk
+from millstream.session.pacing import Pace
+
+MAX_FORMATS = 16
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    """As much of a message as its version needs."""
+
+    type: str = ""
+    version: Any = None
+
+
+_ENVELOPES = msgspec.json.Decoder(_Envelope)
+_MESSAGES: msgspec.json.Decoder[AnyClientMessage] = msgspec.json.Decoder(AnyClientMessage)
+_OPENINGS = ("start", "attach", "view", "restore")
+
+
+def decode(text: str | bytes) -> AnyClientMessage:
+    """One message. Raises `ProtocolError` with what is wrong, the version first."""
+    try:
+        envelope = _ENVELOPES.decode(text)
+        if envelope.type in _OPENINGS and envelope.version != VERSION:
+            raise ProtocolError(
+                "bad_version", f'say "version": {VERSION}; this server speaks no other, got {envelope.version!r:.40}'
+            )
+        return _MESSAGES.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
+
+
+def choose_format(wanted: Sequence[str]) -> Format:
+    """The first that is known: a client may name formats of later versions."""
+    chosen = next((format for name in wanted[:MAX_FORMATS] for format in FORMATS if format == name), None)
+    if chosen is None:
+        raise ProtocolError("bad_message", f"formats must name one of {', '.join(FORMATS)}")
+    return chosen
+
+
+def defaults_of(card: ModelCard) -> Defaults:
+    """What a session is where nothing else is said."""
+    stream = card.stream
+    pace = Pace(fps=stream.fps, chunk_frames=pixel_frames(1, stream.frames_per_chunk), lead_s=card.lead_s)
+    return Defaults(
+        size=f"{stream.height}x{stream.width}",
+        fps=stream.fps,
+        steps=stream.steps,
+        window=stream.window,
+        sink=stream.sink,
+        lead_s=pace.max_ahead_s,
+        noise_scale=stream.noise_scale,
+        seed=stream.seed,
+    )
+
+
+def encode(message: ServerMessage) -> str:
+    return msgspec.json.encode(message).decode()
+
+
+def with_header(header: ServerMessage, *parts: bytes) -> bytes:
+    """A binary message: the header's length, the header, the payload."""
+    head = msgspec.json.encode(header)
+    return b"".join((struct.pack("<I", len(head)), head, *parts))
+
+
+def picture_bytes(picture: EncodedChunk) -> bytes:
+    info = picture.info
+    header = ChunkHeader(
+        index=info.index,
+        epoch=info.epoch,
+        media_s=info.media_s,
+        fps=info.fps,
+        frames=info.num_frames,
+        format=picture.format,
+        sizes=tuple(len(part) for part in picture.parts),
+        prompts=info.prompts,
+        unknown=info.unknown,
+        receipts=info.receipts,
+        total_ms=info.total_ms,
+        phases_ms=info.phases_ms,
+        late_s=info.late_s,
+        dropped=picture.dropped,
+    )
+    return with_header(header, *picture.parts)

@@ -1,0 +1,289 @@
+"""REST: sessions, controls and what is kept of them, for programs that do not hold a socket.
+
+`ENDPOINTS` is the whole of it. Session ids are not listed: whoever knows one owns it, if they bring the key that opened it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.messages import MAX_CHUNK, Ask, Defaults, ProtocolError
+from millstream.server.protocol.bodies import first_bytes, limited
+from millstream.server.protocol.endpoints import Endpoint, ServerState
+from millstream.server.protocol.messages import defaults_of
+from millstream.server.protocol.session_request import open_asked
+from millstream.server.sessions.archive import Archive
+from millstream.server.sessions.file_store import Kind
+from millstream.server.sessions.live_session import LiveSession
+from millstream.server.sessions.quotas import within_quota
+from millstream.serving.notices import Waiting
+
+MAX_UPLOAD_BYTES = 2 * 2**30
+PIECE_BYTES = 1 << 16
+MEDIA_TYPES: dict[Kind, str] = {
+    "recordings": "video/mp4", "journals": "application/jsonl", "snapshots": "application/octet-stream",
+}  # fmt: skip
+
+
+class ControlAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change, at the next chunk that is not planned yet or at a later one."""
+
+    control: AnyControl
+    at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
+
+
+class ReceiptList(msgspec.Struct, frozen=True, kw_only=True):
+    receipts: tuple[Receipt, ...]
+
+
+class RecordingAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    on: bool
+
+
+class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was kept."""
+
+    name: str
+    url: str
+    bytes: int
+
+
+class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    files: tuple[FileInfo, ...]
+
+
+class RecordingState(msgspec.Struct, frozen=True, kw_only=True):
+    on: bool
+    url: str
+
+
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as anybody may know it."""
+
+    state: str
+    """starting, waiting, live or ended"""
+    position: int
+    """In line; 0 when not."""
+    viewers: int
+    chunk_index: int | None
+    """The last chunk that came."""
+    recording: bool
+
+
+class SessionInfo(SessionSummary, frozen=True, kw_only=True):
+    """A session as its owner knows it."""
+
+    session: str
+    view: str
+    prompts: tuple[WeightedPrompt, ...]
+    config: dict[str, Any]
+    journal: str
+    """The name of its journal once it has ended, at /v1/journals; empty where it has none."""
+    notes: tuple[str, ...]
+    """What its people were told besides, the newest last."""
+
+
+class SessionList(msgspec.Struct, frozen=True, kw_only=True):
+    sessions: tuple[SessionSummary, ...]
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    defaults: Defaults
+    examples: tuple[str, ...]
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    models: tuple[ModelInfo, ...]
+
+
+async def list_models(server: ServerState, words: Mapping[str, str], body: None) -> ModelList:
+    card = server.hub.card
+    return ModelList(models=(ModelInfo(name=card.name, defaults=defaults_of(card), examples=card.examples),))
+
+
+async def list_sessions(server: ServerState, words: Mapping[str, str], body: None) -> SessionList:
+    return SessionList(sessions=tuple(SessionSummary(**_summary(each)) for each in server.hub.stations_of(server.client.key)))
+
+
+async def open_session(server: ServerState, words: Mapping[str, str], body: Ask) -> SessionInfo:
+    return _info(open_asked(server.hub, body, client=server.client.name, key=server.client.key))
+
+
+async def show_session(server: ServerState, words: Mapping[str, str], body: None) -> SessionInfo:
+    return _info(server.session(words))
+
+
+async def end_session(server: ServerState, words: Mapping[str, str], body: None) -> None:
+    server.hub.service.end(server.session(words).session_id)
+
+
+async def control_session(server: ServerState, words: Mapping[str, str], body: ControlAsk) -> Receipt:
+    server.limits.check_id(body.control.id)
+    return server.session(words).control(body.control, at_chunk=body.at_chunk)
+
+
+async def list_receipts(server: ServerState, words: Mapping[str, str], body: None) -> ReceiptList:
+    return ReceiptList(receipts=server.session(words).receipts)
+
+
+async def record_session(server: ServerState, words: Mapping[str, str], body: RecordingAsk) -> RecordingState:
+    live_session = server.session(words)
+    name = server.hub.start_recording(live_session) if body.on else await server.hub.stop_recording(live_session)
+    if not name:
+        raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
+    return RecordingState(on=body.on, url=f"/v1/recordings/{name}")
+
+
+async def save_session(server: ServerState, words: Mapping[str, str], body: None) -> FileInfo:
+    server.client.saves.spend("saves")
+    kept = await server.hub.save(server.session(words))
+    return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
+
+
+async def restore_session(server: ServerState, words: Mapping[str, str], body: None) -> SessionInfo:
+    return _info(await server.hub.restore(words["name"], client=server.client.name, key=server.client.key))
+
+
+async def list_recordings(server: ServerState, words: Mapping[str, str], body: None) -> FileList:
+    return _listed(server.archive, "recordings", server.session(words).recordings)
+
+
+async def list_snapshots(server: ServerState, words: Mapping[str, str], body: None) -> FileList:
+    return _listed(server.archive, "snapshots", server.session(words).snapshots)
+
+
+async def download_live_journal(server: ServerState, words: Mapping[str, str], body: None) -> Response:
+    file = server.archive.journal_path(server.session(words).request.journal).open("rb")
+    num_bytes = os.fstat(file.fileno()).st_size  # it goes on growing, and what was promised is sent
+    headers = {"content-length": str(num_bytes), "content-disposition": 'attachment; filename="session.jsonl"'}
+    return StreamingResponse(first_bytes(file, num_bytes), headers=headers, media_type=MEDIA_TYPES["journals"])
+
+
+async def download_recording(server: ServerState, words: Mapping[str, str], body: None) -> Response:
+    return _download(server.archive, "recordings", words["name"])
+
+
+async def download_journal(server: ServerState, words: Mapping[str, str], body: None) -> Response:
+    return _download(server.archive, "journals", words["name"])
+
+
+async def download_snapshot(server: ServerState, words: Mapping[str, str], body: None) -> Response:
+    return _download(server.archive, "snapshots", words["name"])
+
+
+async def upload_snapshot(server: ServerState, words: Mapping[str, str], body: Request) -> FileInfo:
+    archive, key = server.archive, server.client.key
+    key.check_steering()
+    server.client.uploads.spend("uploads")
+    with server.uploads.one_by(server.client.name):
+        pieces = limited(body, MAX_UPLOAD_BYTES)
+        kept = await within_quota(key, archive.store, lambda: archive.take_in(pieces, owner=server.client.name))
+    return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
+
+
+async def remove_snapshot(server: ServerState, words: Mapping[str, str], body: None) -> None:
+    server.archive.store.remove("snapshots", server.archive.store.find("snapshots", words["name"]).name)
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path="/v1/models", does=list_models, answer=ModelList, says="The model that is served."),
+    Endpoint(method="GET", path="/v1/sessions", does=list_sessions, answer=SessionList, says="Sessions without their ids."),
+    Endpoint(
+        method="POST", path="/v1/sessions", does=open_session, body=Ask, answer=SessionInfo, status=201,
+        says="A new session; attach to it at /v1/stream to see it.",
+    ),
+    Endpoint(method="GET", path="/v1/sessions/{session}", does=show_session, answer=SessionInfo, says="One session."),
+    Endpoint(method="DELETE", path="/v1/sessions/{session}", does=end_session, status=204, says="End it."),
+    Endpoint(
+        method="POST", path="/v1/sessions/{session}/controls", does=control_session, body=ControlAsk, answer=Receipt,
+        status=202, says="Steer it; the receipt says at which chunk that can show.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}/controls", does=list_receipts, answer=ReceiptList,
+        says="The last receipt of each control, whoever asked for it: queued, or applied at a chunk. The newest come last.",
+    ),
+    Endpoint(
+        method="POST", path="/v1/sessions/{session}/recording", does=record_session, body=RecordingAsk, answer=RecordingState,
+        says="Start or stop a recording.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}/recordings", does=list_recordings, answer=FileList,
+        says="Its recordings that are whole.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}/journal", does=download_live_journal, media_type=MEDIA_TYPES["journals"],
+        says="Its journal so far, JSON lines; millstream replay runs it again.",
+    ),
+    Endpoint(
+        method="POST", path="/v1/sessions/{session}/snapshots", does=save_session, answer=FileInfo, status=201,
+        says="Save it as it is between two chunks.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}/snapshots", does=list_snapshots, answer=FileList,
+        says="What was saved of it.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/recordings/{name}", does=download_recording, media_type=MEDIA_TYPES["recordings"],
+        says="A recording, mp4.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/journals/{name}", does=download_journal, media_type=MEDIA_TYPES["journals"],
+        says="The journal of a session that has ended.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/snapshots/{name}", does=download_snapshot, media_type=MEDIA_TYPES["snapshots"],
+        says="A snapshot, safetensors.",
+    ),
+    Endpoint(method="DELETE", path="/v1/snapshots/{name}", does=remove_snapshot, status=204, says="Remove it."),
+    Endpoint(
+        method="POST", path="/v1/snapshots", does=upload_snapshot, body=bytes, reads_itself=True, answer=FileInfo,
+        status=201, says="Bring a snapshot from elsewhere.",
+    ),
+    Endpoint(
+        method="POST", path="/v1/snapshots/{name}/sessions", does=restore_session, answer=SessionInfo, status=201,
+        says="Go on with a snapshot, as a new session.",
+    ),
+)  # fmt: skip
+
+
+def _summary(live_session: LiveSession) -> dict[str, Any]:
+    waiting = live_session.state if isinstance(live_session.state, Waiting) else None
+    return dict(
+        state="starting" if live_session.state is None else type(live_session.state).__name__.lower(),
+        position=0 if waiting is None else waiting.position,
+        viewers=len(live_session.viewers),
+        chunk_index=None if live_session.last_info is None else live_session.last_info.index,
+        recording=live_session.tape is not None,
+    )
+
+
+def _info(live_session: LiveSession) -> SessionInfo:
+    return SessionInfo(
+        **_summary(live_session),
+        session=live_session.session_id,
+        view=live_session.view_id,
+        prompts=live_session.request.prompts if live_session.last_info is None else live_session.last_info.prompts,
+        config=asdict(live_session.request.config) | {"fps": live_session.fps, "rate": live_session.request.rate},
+        journal=live_session.journal_name,
+        notes=tuple(note.words for note in live_session.notes),
+    )
+
+
+def _listed(archive: Archive, kind: Kind, names: Iterable[str]) -> FileList:
+    kept = [archive.store.get(kind, name) for name in names]
+    files = tuple(FileInfo(name=k.name, url=f"/v1/{kind}/{k.name}", bytes=k.num_bytes) for k in kept if k is not None)
+    return FileList(files=files)
+
+
+def _download(archive: Archive, kind: Kind, name: str) -> Response:
+    kept = archive.store.find(kind, name)
+    return FileResponse(kept.path, media_type=MEDIA_TYPES[kind], filename=kept.path.name)

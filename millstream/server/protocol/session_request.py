@@ -1,0 +1,61 @@
+"""What a session may be asked to be, in a client's words, and the session that comes of it. Any protocol's business."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from millstream.core.controls import as_mix
+from millstream.core.errors import ConfigError, PromptError
+from millstream.core.messages import Ask
+from millstream.engine.engine import stream_config
+from millstream.server.access.keys import NAMELESS, Key
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import LiveSession
+from millstream.session.pacing import RateKind
+
+
+def open_asked(hub: SessionHub, ask: Ask, *, client: str = "", key: Key = NAMELESS) -> LiveSession:
+    if bool(ask.prompt) == bool(ask.prompts):
+        raise PromptError("a session needs either prompt or prompts, not both and not neither")
+    fps = ask.fps
+    if fps is None:
+        fps = "auto" if hub.card.fps == "auto" else key.capped(hub.card.fps)
+    rate: RateKind = "auto" if fps == "auto" else "strict" if ask.strict else "asked"
+    if rate == "auto" and ask.strict:
+        raise ConfigError("strict needs a frame rate to be strict about: name fps, or leave strict out")
+    return hub.open(
+        as_mix(ask.prompts, ask.prompt),
+        stream_config(hub.card.stream, **_changes(ask, fps)),
+        rate=rate,
+        lead_s=ask.lead_s,
+        may_wait=ask.wait,
+        unattended=ask.unattended,
+        weight=ask.weight,
+        takes_input=ask.input,
+        client=client,
+        key=key,
+    )
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """HEIGHTxWIDTH"""
+    height, cross, width = text.lower().partition("x")
+    if not (cross and height.isdecimal() and width.isdecimal() and len(text) <= 16):
+        raise ConfigError(f"size must be HEIGHTxWIDTH, for example 256x256, got {text[:40]!r}")
+    return int(height), int(width)
+
+
+def _changes(ask: Ask, fps: float | Literal["auto"]) -> dict[str, Any]:
+    """The settings of a stream that were named."""
+    height, width = parse_size(ask.size) if ask.size is not None else (None, None)
+    named = dict(
+        height=height,
+        width=width,
+        fps=None if fps == "auto" else fps,
+        seed=ask.seed,
+        steps=ask.steps,
+        window=ask.window,
+        sink=ask.sink,
+        noise_scale=ask.noise_scale,
+    )
+    return {name: value for name, value in named.items() if value is not None}

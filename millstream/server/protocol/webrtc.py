@@ -1,0 +1,82 @@
+"""The native protocol over WebRTC: an offer at `/v1/webrtc/offer` carries the first message, the data channel all others.
+
+The picture is the first video track (VP8 or H.264, whichever the offer names first); a camera that the client sends is the
+input of a session started with `input`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from millstream.core.errors import MillstreamError
+from millstream.core.messages import ErrorMessage, ProtocolError
+from millstream.server.protocol.conversation import Conversation
+from millstream.server.protocol.endpoints import Endpoint, ServerState
+from millstream.server.sessions.outbox import Outbox
+from millstream.server.transport.peers import Party
+
+OPENINGS = ("start", "attach", "view", "restore")
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    sdp: str
+    type: str
+    start: dict[str, Any]
+    """A native `start`, `attach` or `view`; without a type it is a `start`."""
+
+
+class SdpAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    sdp: str
+    type: str = "answer"
+    session: str
+    """Empty for those who only watch."""
+    view: str
+
+
+async def offer_stream(server: ServerState, words: Mapping[str, str], asked: Offer) -> SdpAnswer:
+    """Open or join a session, and answer with how to connect to it."""
+    if asked.type != "offer":
+        raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
+    server.client.offers.spend("offers")
+    party = await _join(asked.start, server)
+    owner, session = party.may_feed, party.live_session.session_id
+    try:
+        _, sdp = await server.peers.connect(asked.sdp, party, server.hub, server.limits)
+    except MillstreamError:
+        if owner and asked.start.get("type", "start") == "start":
+            server.hub.service.end(session, "its connection was never made")
+        raise
+    return SdpAnswer(sdp=sdp, session=session if owner else "", view=party.live_session.view_id)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST", path="/v1/webrtc/offer", does=offer_stream, body=Offer, answer=SdpAnswer,
+        says="Open or join a session over WebRTC: pictures on a track, the native protocol on the channel `parameters`.",
+    ),
+)  # fmt: skip
+
+
+async def _join(start: dict[str, Any], server: ServerState) -> Party:
+    opening = {"type": "start", **start, "formats": ["raw"]}
+    if opening["type"] not in OPENINGS:
+        raise ProtocolError("bad_state", f"an offer begins with one of {', '.join(OPENINGS)}")
+    outbox = Outbox()
+    conversation = Conversation(server.hub, outbox, server.limits, server.client)
+    await conversation.hear(msgspec.json.encode(opening).decode())
+    if conversation.live_session is None:
+        raise await refusal_in(outbox)
+    owner = conversation.state == "owner"
+    return Party(
+        talker=conversation, live_session=conversation.live_session, outbox=outbox, may_feed=owner, client=server.client
+    )
+
+
+async def refusal_in(outbox: Outbox) -> ProtocolError:
+    """What a conversation answered instead of a session."""
+    while not isinstance(said := await outbox.take(), ErrorMessage):
+        pass
+    return ProtocolError(said.code, said.message)

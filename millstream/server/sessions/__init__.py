@@ -1,0 +1,1 @@
+"""Sessions on the event loop's side: found, watched, recorded, kept."""

@@ -1,0 +1,249 @@
+"""What outlives a session: its journal, its recordings, its snapshots. Knows sessions and files, no sockets.
+
+Slow work (disks, mp4) happens on one thread of its own. A disk that fails ends a journal or a recording, never a session: its
+people are told in one line, and what the disk said is in the log, for it names this machine's folders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import os
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from millstream.core.config import StreamConfig
+from millstream.core.controls import Receipt
+from millstream.core.envelope import Envelope
+from millstream.core.errors import JournalError, NotKept, Overloaded, UnknownFile
+from millstream.core.files import Draft, Staging, file_digest
+from millstream.engine import snapshot
+from millstream.engine.engine import Engine
+from millstream.server.sessions.file_store import FileStore, Kept
+from millstream.server.sessions.threads import start_threads
+from millstream.serving.notices import Noted, Tell
+from millstream.serving.service import Service
+from millstream.serving.session_entry import label
+from millstream.session.journal import Header, InputLatents, JournalWriter, SavedStart
+from millstream.session.kept import KeptAs
+from millstream.session.ports import ChunkLog
+from millstream.session.session import Session
+from millstream.video.recording import Recording
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+MAX_JOURNAL_BYTES = 2**29
+"""Days of a stream from text, a kilobyte a chunk; most of an hour of Brook's with a camera."""
+ENGINE_S = 60.0
+"""How long the engine's thread may take to come to a job between two chunks."""
+DISK_FAILS = "this server's disk is full or fails; the stream goes on"
+"""As people are told."""
+
+
+class Archive:
+    def __init__(self, engine: Engine, store: FileStore) -> None:
+        self.store = store
+        self._engine = engine
+        self._header = engine.journal_header(engine.spec.stream, "")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="millstream-archive")
+
+    def on(self, store: FileStore) -> Archive:
+        """The same with another folder: one engine and one thread for all of them."""
+        archive = copy.copy(self)
+        archive.store = store
+        return archive
+
+    def start(self) -> None:
+        start_threads(self._pool, 1)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def journal(self, session_id: str, config: StreamConfig) -> SessionJournal:
+        name, path = self.store.new("journals")
+        return SessionJournal(name, path, msgspec.structs.replace(self._header, config=config, session_id=session_id))
+
+    async def keep_journal(self, journal: SessionJournal, *, owner: str) -> None:
+        """Its session has ended."""
+        if await self._do(journal.finish):
+            self.store.keep("journals", journal.name, owner=owner)
+
+    def journal_path(self, journal: ChunkLog | None) -> Path:
+        """Of a session that is live."""
+        if not isinstance(journal, SessionJournal) or not journal.path.is_file():
+            raise UnknownFile("this session has no journal: it has not begun")
+        return journal.path
+
+    def record(self, fps: float, failed: Callable[[str], object]) -> tuple[str, Recording]:
+        """`failed` is told its name when it can go on no longer."""
+        name, path = self.store.new("recordings")
+        return name, Recording(path, fps=fps, pool=self._pool, failed=lambda: failed(name))
+
+    def copy(self, session: Session, kept: KeptAs | None = None) -> snapshot.Snapshot:
+        """On the engine's thread."""
+        return snapshot.take(self._engine, session, self._header.fingerprint, kept)
+
+    async def save(self, service: Service, session_id: str, *, owner: str) -> Kept:
+        """A snapshot of a live session, taken between two of its chunks."""
+        job = service.on_engine(session_id, self.copy)
+        try:
+            taken = await asyncio.wait_for(asyncio.wrap_future(job), ENGINE_S)
+        except asyncio.TimeoutError:
+            raise Overloaded(f"its chunk has not come within {ENGINE_S:g} s; try to save it again later") from None
+        name, path = self.store.new("snapshots")
+        with _told_plainly("the session could not be saved"):
+            await self._do(lambda: snapshot.write(taken, path))
+            return self.store.keep("snapshots", name, owner=owner)
+
+    async def find_saved(self, name: str, kind: Literal["snapshots", "sessions"] = "snapshots") -> SavedSession:
+        """A snapshot that this engine can go on with. Raises what is wrong with it."""
+        file = self.store.find(kind, name).path
+        header = await self._do(partial(snapshot.check, file, self._engine, self._header.fingerprint))
+        return SavedSession(header, file, self._read)
+
+    async def pin(self, saved: SavedSession, *, owner: str) -> SavedSession:
+        """The same under a name of its own, for a journal to begin with: what it was kept as will be replaced."""
+        name, path = self.store.new("snapshots")
+        with _told_plainly("the session could not be brought back"):
+            await self._do(partial(_link_or_copy, saved.path, path))
+            self.store.keep("snapshots", name, owner=owner)
+        return replace(saved, path=path)
+
+    def _read(self, path: Path) -> snapshot.Snapshot:
+        return snapshot.read(path, self._engine, self._header.fingerprint)
+
+    async def take_in(self, pieces: AsyncIterator[bytes], *, owner: str) -> Kept:
+        """A snapshot from elsewhere: kept if this engine can go on with it."""
+        name, path = self.store.new("snapshots")
+        with _told_plainly("the snapshot could not be taken in"):
+            draft = Draft(path.parent)
+            try:
+                place = draft.path / path.name
+                with place.open("xb") as file:
+                    async for piece in pieces:
+                        await self._do(partial(file.write, piece))
+                await self._do(lambda: snapshot.check(place, self._engine, self._header.fingerprint))
+                await self._do(lambda: draft.publish(path.name, path))
+            finally:
+                draft.remove()
+            return self.store.keep("snapshots", name, owner=owner)
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a disk that knows no links
+        with Staging(target.parent) as staging:
+            shutil.copyfile(source, staging.path(target.name))
+
+
+@contextmanager
+def _told_plainly(what: str) -> Iterator[None]:
+    """Whoever asked hears that it was not kept; what the disk said is for the log."""
+    try:
+        yield
+    except (OSError, NotKept) as error:
+        log.error("%s: %s", what, error)
+        raise NotKept(f"{what}: {DISK_FAILS}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """A snapshot as it lies on the disk; nothing of it is in memory yet."""
+
+    header: snapshot.SnapshotHeader
+    path: Path
+    _read: Callable[[Path], snapshot.Snapshot]
+
+    def read(self, journal: SessionJournal | None) -> snapshot.Snapshot:
+        """All of it, which the journal then begins with. Slow: for a thread of its own."""
+        if journal is not None:
+            journal.begin_with(self.path)
+        return self._read(self.path)
+
+
+class SessionJournal:
+    """A journal that never fails its session: it stops at the first error, and at `MAX_JOURNAL_BYTES`.
+
+    It grows in a draft from the first chunk on and gets its name when the session has ended. Written on the engine's thread.
+    """
+
+    def __init__(self, name: str, path: Path, header: Header) -> None:
+        self.name = name
+        self.tell: Tell = lambda notice: None
+        """Whom to tell that it cannot go on."""
+        self._path = path
+        self._header = header
+        self._draft: Draft | None = None
+        self._writer: JournalWriter | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """Where it is now."""
+        return self._path if self._draft is None else self._draft.path / self._path.name
+
+    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                writer = self._begun()
+                if writer.num_bytes >= MAX_JOURNAL_BYTES:
+                    self._end_before(envelope, f"it has {MAX_JOURNAL_BYTES / 2**20:.0f} MiB; the stream goes on")
+                else:
+                    writer.write(envelope, digest, receipts, given)
+            except (OSError, JournalError) as error:
+                about = {"session": label(self._header.session_id), "chunk": envelope.chunk_index}
+                log.warning("its journal ends early: %s", error, extra=about)
+                self._end_before(envelope, DISK_FAILS)
+
+    def begin_with(self, saved: Path) -> None:
+        """Its session goes on from a snapshot that lies in the same store. Before the first chunk."""
+        assert self._writer is None, "what it begins with is in its first line"
+        place = os.path.relpath(saved, self._path.parent)
+        self._header = msgspec.structs.replace(self._header, start=SavedStart(path=place, digest=file_digest(saved)))
+
+    def finish(self) -> bool:
+        """The session has ended: what was written gets its name. Whether there is anything."""
+        with self._lock:
+            self._close()
+            if self._draft is None:
+                return False
+            draft, self._draft = self._draft, None
+            try:
+                draft.publish(self._path.name, self._path)
+            except OSError as error:
+                log.warning("its journal is lost: %s", error, extra={"session": label(self._header.session_id)})
+            draft.remove()
+            return self._path.is_file()
+
+    def _begun(self) -> JournalWriter:
+        if self._writer is None:
+            self._draft = Draft(self._path.parent)
+            self._writer = JournalWriter(self.path, self._header)
+        return self._writer
+
+    def _end_before(self, envelope: Envelope, why: str) -> None:
+        self._close()
+        self.tell(Noted(words=f"its journal ends before chunk {envelope.chunk_index}: {why}"))
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._writer is not None:
+            self._writer.close()

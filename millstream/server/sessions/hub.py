@@ -1,0 +1,385 @@
+"""All sessions on the event loop's side: opens them, finds them, tells viewers once a second how they do, ends abandoned ones.
+
+A session has two names, both unguessable: its `session_id` steers it, its `view_id` only shows it. Everything that touches the
+model is the service's business, on a thread of its own; everything here runs on the event loop and never waits for a chunk.
+Bounded: `max_sessions` stations of one client, and an eighth more of all together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from millstream.core.config import StreamConfig
+from millstream.core.controls import WeightedPrompt, check_prompts
+from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession, VideoError
+from millstream.engine import snapshot
+from millstream.server.access.keys import NAMELESS, Key
+from millstream.server.access.shares import Quota
+from millstream.server.sessions.archive import DISK_FAILS, Archive, SavedSession, SessionJournal
+from millstream.server.sessions.file_store import FileStore, Kept
+from millstream.server.sessions.keeper import Keeper, Returned
+from millstream.server.sessions.live_session import LiveSession, SessionStats, StationParts, Tape, TapeLost
+from millstream.server.sessions.metrics import Metrics
+from millstream.server.sessions.quotas import within_quota
+from millstream.server.sessions.threads import start_threads
+from millstream.serving.notices import Noted, Waiting
+from millstream.serving.service import Service
+from millstream.serving.session_entry import OpenRequest, label
+from millstream.session.live_feed import LiveFeed
+from millstream.session.pacing import RateKind
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+ID_BYTES = 16
+"""Of the random numbers that name sessions and views."""
+TICK_S = 1.0
+STOP_S = 30.0
+FAREWELL_S = 5.0
+"""For viewers to take what is left for them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubLimits:
+    max_sessions: int = 64
+    """Of one client, whether they run, wait or stand still; all clients together may have an eighth more."""
+    abandon_s: float = 120.0
+    """A session that nobody watches for so long, and whose recording takes nothing, is ended."""
+    leave_line_s: float = 10.0
+    """One that waits in line and has nobody at it loses its place after so long."""
+    threads: int = 2
+    """That encode pictures."""
+    idle_s: float = 60.0
+    """A session that stands still for so long is moved to host memory."""
+    max_life_s: float | None = None
+    """How long any session may live; None: for ever."""
+    max_chunks: int | None = None
+    """How much it may make."""
+    keep_chunks: int | None = None
+    """After so many chunks a session's state is kept again for a server that starts anew; None: never."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelCard:
+    """What clients are told of the model."""
+
+    name: str
+    stream: StreamConfig
+    unknown_words: Callable[[str], list[str]]
+    examples: tuple[str, ...]
+    fps: float | Literal["auto"] = "auto"
+    """Where a client says none."""
+    lead_s: float | None = None
+    """The same; None: two chunks."""
+
+
+class SessionHub:
+    """Make it on the event loop, `start` it there, and `close` it before the loop ends."""
+
+    def __init__(
+        self,
+        service: Service,
+        card: ModelCard,
+        *,
+        archive: Archive | None = None,
+        stores: Mapping[str, FileStore] | None = None,
+        metrics: Metrics | None = None,
+        limits: HubLimits | None = None,
+    ) -> None:
+        """`stores` are those of keys with names; everybody else's files are on the archive's own."""
+        self.service = service
+        self.card = card
+        self.limits = limits or HubLimits()
+        self.metrics = metrics or Metrics()
+        self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
+        self.live_sessions: dict[str, LiveSession] = {}
+        self._views: dict[str, LiveSession] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
+        self._archive = archive
+        self._shelves = stores or {}
+        self._keeper = self._made_keeper()
+        self._ticker: asyncio.Task[None] | None = None
+        self._over = False
+
+    @property
+    def archive(self) -> Archive:
+        """Where things are kept. Raises where this server keeps nothing."""
+        if self._archive is None:
+            raise UnknownFile("this server keeps no recordings, journals or snapshots")
+        return self._archive
+
+    def archive_of(self, key: Key) -> Archive:
+        """Where things are kept that belong to a key, and nobody else's."""
+        return self.archive.on(self._shelves[key.name]) if key.name else self.archive
+
+    def start(self) -> None:
+        start_threads(self.pool, self.limits.threads)
+        if self._archive is not None:
+            self._archive.start()
+        if self._keeper is not None:
+            self._keeper.start()
+        self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
+
+    async def farewell(self) -> None:
+        """End every session, and give those who watch the time to hear of it."""
+        watched = list(self.live_sessions.values())
+        await self._end()
+        give_up = time.monotonic() + FAREWELL_S
+        while any(live_session.viewers for live_session in watched) and time.monotonic() < give_up:
+            await asyncio.sleep(FAREWELL_S / 500)
+
+    async def close(self) -> None:
+        """End every session and all threads; a chunk under way is finished first."""
+        await self._end()
+        self.pool.shutdown(cancel_futures=True)
+        if self._keeper is not None:
+            self._keeper.close()
+        if self._archive is not None:
+            self._archive.close()
+
+    def open(
+        self,
+        prompts: tuple[WeightedPrompt, ...],
+        config: StreamConfig,
+        *,
+        rate: RateKind = "asked",
+        lead_s: float | None = None,
+        may_wait: bool = False,
+        unattended: Literal["pause", "run"] = "pause",
+        takes_input: bool = False,
+        weight: float = 1.0,
+        client: str = "",
+        key: Key = NAMELESS,
+    ) -> LiveSession:
+        """A new session. Raises `Overloaded` when it cannot be, and what is wrong with what was asked."""
+        check_prompts(prompts)
+        config = key.paced(config, rate)
+        session_id = secrets.token_urlsafe(ID_BYTES)
+        request = OpenRequest(
+            session_id=session_id,
+            prompts=prompts,
+            config=config,
+            rate=rate,
+            lead_s=self.card.lead_s if lead_s is None else lead_s,
+            may_wait=may_wait,
+            unattended=unattended,
+            weight=weight * key.weight,
+            **self._bounds,
+            feed=LiveFeed((config.height, config.width)) if takes_input else None,
+            journal=self._journal(session_id, config, key),
+        )
+        return self._opened(request, client, key)
+
+    async def restore(self, snapshot_name: str, *, client: str = "", key: Key = NAMELESS) -> LiveSession:
+        """A saved session, as a new one."""
+        saved, session_id = await self.archive_of(key).find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
+        return self._opened(self._going_on(saved, session_id, key, rate="auto", weight=key.weight), client, key)
+
+    async def attach(self, session_id: str, key: Key = NAMELESS, *, client: str = "") -> LiveSession:
+        """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names."""
+        if session_id not in self.live_sessions and self._keeper is not None:
+            back = await self._keeper.find(session_id, key)
+            pinned = await self.archive_of(key).pin(back.saved, owner=client)
+            if session_id not in self.live_sessions:  # somebody else may have come meanwhile
+                return self._brought_back(replace(back, saved=pinned), client, key)
+        return self.find(session_id, key)
+
+    def _brought_back(self, back: Returned, client: str, key: Key) -> LiveSession:
+        kept = back.kept
+        terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended)
+        try:
+            return self._opened(self._going_on(back.saved, kept.session_id, key, **terms), client, key, back)
+        except MillstreamError:
+            self.archive_of(key).store.remove("snapshots", back.saved.path.stem)
+            raise
+
+    async def save(self, live_session: LiveSession) -> Kept:
+        archive, session_id = self.archive_of(live_session.key), live_session.session_id
+        save = partial(archive.save, self.service, session_id, owner=live_session.client)
+        kept = await within_quota(live_session.key, archive.store, save)
+        live_session.snapshots.append(kept.name)
+        return kept
+
+    def start_recording(self, live_session: LiveSession) -> str:
+        """The name it will have; one that runs already goes on."""
+        if live_session.tape is None:
+            lost = partial(self._lose_tape, live_session)
+            live_session.tape = Tape(
+                *self.archive_of(live_session.key).record(live_session.fps, lambda name: self.spawn(lost(name)))
+            )
+        return live_session.tape.name
+
+    async def stop_recording(self, live_session: LiveSession) -> str:
+        """The name of the whole file; empty where nothing was recorded."""
+        tape, live_session.tape = live_session.tape, None
+        if tape is None:
+            return ""
+        try:
+            recorded = await tape.recording.finish()
+        except VideoError as error:
+            log.warning("nothing was recorded: %s", error, extra={"session": label(live_session.session_id)})
+            if tape.recording.broken:
+                live_session.tell(Noted(words=f"nothing of the recording could be kept: {DISK_FAILS}"))
+            return ""
+        if recorded.cut_short:
+            live_session.tell(Noted(words=f"the recording ended early and is kept as far as it came: {DISK_FAILS}"))
+        log.info("recorded %s", recorded, extra={"session": label(live_session.session_id)})
+        self.archive_of(live_session.key).store.keep("recordings", tape.name, owner=live_session.client)
+        live_session.recordings.append(tape.name)
+        return tape.name
+
+    async def _lose_tape(self, live_session: LiveSession, name: str) -> None:
+        """The disk has failed a recording. It ends with what is whole, unless somebody is ending it already."""
+        if live_session.tape is not None and live_session.tape.name == name:
+            live_session.put(TapeLost(await self.stop_recording(live_session)))
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Something to be done whether or not whoever asked for it is still there."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def find(self, session_id: str, key: Key = NAMELESS) -> LiveSession:
+        """By the name that steers it, for the key that opened it; to others it is not there."""
+        live_session = self.live_sessions.get(session_id)
+        return _found(live_session if live_session is not None and live_session.key == key else None)
+
+    def stations_of(self, key: Key) -> list[LiveSession]:
+        return [live_session for live_session in self.live_sessions.values() if live_session.key == key]
+
+    def find_view(self, view_id: str) -> LiveSession:
+        """By the name that only shows it."""
+        return _found(self._views.get(view_id))
+
+    def _going_on(self, saved: SavedSession, session_id: str, key: Key, **terms: Any) -> OpenRequest:
+        """What was saved, as it is asked for; it is read when it has its place."""
+        config, timeline = key.paced(saved.header.config, terms["rate"]), saved.header.timeline
+        feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
+        journal = self._journal(session_id, config, key)
+        return OpenRequest(
+            session_id=session_id,
+            prompts=timeline.prompts,
+            config=config,
+            may_wait=True,
+            **terms,
+            **self._bounds,
+            feed=feed,
+            journal=journal,
+            start=lambda: partial(snapshot.revive, saved.read(journal), session_id=session_id, feed=feed, journal=journal),
+        )
+
+    def _journal(self, session_id: str, config: StreamConfig, key: Key) -> SessionJournal | None:
+        """None where nothing is kept."""
+        return None if self._archive is None else self.archive_of(key).journal(session_id, config)
+
+    def _made_keeper(self) -> Keeper | None:
+        every = self.limits.keep_chunks
+        return None if every is None else Keeper(self.archive_of, self.service, self.spawn, every=every)
+
+    @property
+    def _bounds(self) -> dict[str, Any]:
+        """Of every session of this server."""
+        limits = self.limits
+        return dict(idle_s=limits.idle_s, max_life_s=limits.max_life_s, max_chunks=limits.max_chunks)
+
+    async def _end(self) -> None:
+        """Once: a model call that outlasts everybody's patience is not waited for again."""
+        if self._over:
+            return
+        self._over = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._keeper is not None:
+            await self._keeper.keep_all(STOP_S)
+        await asyncio.to_thread(self.service.close, STOP_S)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_S)
+
+    def _opened(self, request: OpenRequest, client: str, key: Key, back: Returned | None = None) -> LiveSession:
+        key.check_sessions(len(self.stations_of(key)))
+        own = sum(live_session.client == client for live_session in self.live_sessions.values())
+        Quota(self.limits.max_sessions).check("sessions", own=own, all=len(self.live_sessions))
+        view_id = secrets.token_urlsafe(ID_BYTES) if back is None else back.kept.view_id
+        live_session = LiveSession(request, view_id, self._parts, client=client, key=key)
+        if isinstance(request.journal, SessionJournal):
+            request.journal.tell = live_session.tell
+            live_session.journal_name = request.journal.name
+        try:
+            self.service.open(request, live_session.tell if self._keeper is None else self._keeper.follow(live_session, back))
+        except MillstreamError:
+            self._let_be(live_session)
+            raise
+        self.live_sessions[live_session.session_id] = self._views[live_session.view_id] = live_session
+        self.spawn(self._attend(live_session))
+        return live_session
+
+    def _let_be(self, live_session: LiveSession) -> None:
+        """One that has not come to its place: what was kept of it stays."""
+        if self._keeper is not None:
+            self._keeper.let_be(live_session.session_id)
+
+    async def _attend(self, live_session: LiveSession) -> None:
+        try:
+            await live_session.run()
+        finally:
+            del self.live_sessions[live_session.session_id], self._views[live_session.view_id]
+            if self._keeper is not None:
+                self._keeper.ended(live_session)
+            await self.stop_recording(live_session)
+            journal = live_session.request.journal
+            if isinstance(journal, SessionJournal):
+                await self.archive_of(live_session.key).keep_journal(journal, owner=live_session.client)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._report()
+            self._end_abandoned(time.monotonic())
+
+    def _report(self) -> None:
+        """How each session does, to those who watch it."""
+        metrics = self.service.metrics().scheduler
+        for each in metrics.sessions:
+            live_session = self.live_sessions.get(each.session_id)
+            if live_session is None:
+                continue
+            standing = SessionStats(
+                continuity=each.continuity,
+                ahead_s=each.ahead_s,
+                stalled_s=each.stalled_s,
+                misses=each.misses,
+                viewers=len(live_session.viewers),
+                utilisation=metrics.utilisation,
+            )
+            for viewer in live_session.viewers:
+                viewer.outbox.put_newest(standing)
+
+    def _end_abandoned(self, now: float) -> None:
+        for live_session in list(self.live_sessions.values()):
+            never_began = isinstance(live_session.state, Waiting) and live_session.last_info is None
+            patience = self.limits.leave_line_s if never_began else self.limits.abandon_s
+            of_use_at = (
+                live_session.left_at
+                if live_session.tape is None
+                else max(live_session.left_at, live_session.tape.recording.fed_at)
+            )
+            if not live_session.viewers and now - of_use_at > patience:
+                if never_began:
+                    self._let_be(live_session)
+                self.service.end(live_session.session_id, f"nobody watched it for {patience:g} s")
+
+
+def _found(live_session: LiveSession | None) -> LiveSession:
+    if live_session is None or live_session.ended:
+        raise UnknownSession("there is no such session; it may have ended")
+    return live_session

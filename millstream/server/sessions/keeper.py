@@ -1,0 +1,231 @@
+"""Sessions that outlive the server: the state of each in one file, replaced whole every few chunks and when the server stops.
+
+The state is copied on the engine's thread between two chunks and written on a thread of its own, so that a slow disk holds
+nobody up: a session whose last copy is still being written is copied at a later chunk, so there is never more than one of each.
+The file's name is a digest of the session's id, which therefore cannot be learnt from a listing. A session that ends because
+somebody wanted it to leaves nothing; what a killed server left is found by the next one, for a day (`file_store.py` beside it).
+A disk that is full ends no stream: the session's people are told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from millstream.core.controls import Receipt
+from millstream.core.errors import NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.engine import snapshot
+from millstream.server.access.keys import Key
+from millstream.server.sessions.archive import DISK_FAILS, Archive, SavedSession
+from millstream.server.sessions.file_store import FileStore
+from millstream.server.sessions.live_session import MAX_RECEIPTS, LiveSession
+from millstream.server.sessions.threads import start_threads
+from millstream.serving.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Notice, Pictured, Tell
+from millstream.serving.service import Service
+from millstream.serving.session_entry import label
+from millstream.session.kept import KeptAs, welcome
+from millstream.session.session import Session
+from millstream.session.timeline import TimelineState
+
+log = logging.getLogger(__name__)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A session that somebody has come back to."""
+
+    saved: SavedSession
+    kept: KeptAs
+
+    @property
+    def timeline(self) -> TimelineState:
+        return self.saved.header.timeline
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A session that is being kept."""
+
+    live_session: LiveSession
+    applied: deque[Receipt]
+    """Of its last controls."""
+    due: int
+    """At this chunk it is copied again."""
+    is_copied: bool = False
+    """Whether a copy is being made or written."""
+    num_copies: int = 0
+    """That were ever made."""
+    has_file: bool = False
+    is_over: bool = False
+    """Whether it has ended for good: what is still written of it goes."""
+    was_told: bool = False
+
+    @property
+    def session_id(self) -> str:
+        return self.live_session.session_id
+
+    @property
+    def file(self) -> str:
+        return file_name(self.session_id)
+
+
+class _Copy(NamedTuple):
+    number: int
+    """Of its session's."""
+    snapshot: snapshot.Snapshot
+
+
+class Keeper:
+    def __init__(self, archive_of: Callable[[Key], Archive], service: Service, spawn: Spawn, *, every: int) -> None:
+        """Make it on the event loop. `spawn` runs something there to its end; `every` is in chunks. What is kept of a session
+        lies with the other files of its key, so that no other key comes back to it."""
+        self._archive_of, self._service, self._spawn, self._every = archive_of, service, spawn, every
+        self._loop = asyncio.get_running_loop()
+        self._held: dict[str, _Held] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="millstream-keep")
+
+    def start(self) -> None:
+        start_threads(self._pool, 1)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    async def find(self, session_id: str, key: Key) -> Returned:
+        """One that was kept and is not live. Raises what is wrong with it."""
+        try:
+            saved = await self._archive_of(key).find_saved(file_name(session_id), "sessions")
+        except UnknownFile:
+            raise UnknownSession("there is no such session; it may have ended") from None
+        kept = saved.header.kept
+        if kept is None or kept.session_id != session_id:
+            raise UnknownSession("there is no such session; what lies in its place is another's")
+        return Returned(saved, kept)
+
+    def follow(self, live_session: LiveSession, back: Returned | None = None) -> Tell:
+        """Keep a session from now on, `back` from what was kept or new; what its people are to be told goes through here."""
+        held = _Held(live_session, deque(maxlen=MAX_RECEIPTS), due=1)
+        news = list[Notice]()
+        if back is not None:
+            held.applied.extend(back.kept.applied)
+            held.due = back.timeline.chunk_index + self._every
+            held.has_file = True
+            news = [Noted(words=welcome(back.timeline)), Applied(receipts=back.kept.receipts(back.timeline))]
+        self._held[live_session.session_id] = held
+
+        def tell(notice: Notice) -> None:
+            """On the engine's thread."""
+            live_session.tell(notice)
+            match notice:
+                case Pictured(chunk=chunk):
+                    held.applied.extend(chunk.receipts)
+                    if chunk.index + 1 >= held.due and not held.is_copied:
+                        self._copy_soon(held, chunk.index + 1)
+                case Applied(receipts=receipts):
+                    held.applied.extend(receipts)
+                case Live():
+                    while news:
+                        live_session.tell(news.pop(0))
+
+        return tell
+
+    def let_be(self, session_id: str) -> None:
+        """Its session may end without its file."""
+        self._held.pop(session_id, None)
+
+    def ended(self, live_session: LiveSession) -> None:
+        """What is kept of a session goes with it, unless it may be brought back."""
+        held = self._held.pop(live_session.session_id, None)
+        if held is None or not isinstance(live_session.state, Ended):
+            return
+        if live_session.state.cause not in ("failed", "refused") and live_session.state != SHUTTING_DOWN:
+            held.is_over = True
+            self._shelf(held).remove("sessions", held.file)
+
+    async def keep_all(self, timeout_s: float) -> None:
+        """The server stops: every session ends here, in the state that is kept."""
+        with suppress(Overloaded):  # the engine has failed: what was kept before is all there is
+            jobs = [(held, self._copied(held, last=True)) for held in self._held.values()]
+            writing = [asyncio.ensure_future(self._put_away(held, job)) for held, job in jobs]
+            if writing:
+                await asyncio.wait(writing, timeout=timeout_s)
+
+    def _copy_soon(self, held: _Held, chunk: int) -> None:
+        """On the engine's thread, which does it before anything else."""
+        held.due, held.is_copied = chunk + self._every, True
+        with suppress(Overloaded):  # it is all over: whoever stops the server keeps everybody
+            job = self._copied(held)
+            self._loop.call_soon_threadsafe(lambda: self._spawn(self._put_away(held, job)))
+
+    def _copied(self, held: _Held, *, last: bool = False) -> Future[_Copy]:
+        request, view_id = held.live_session.request, held.live_session.view_id
+
+        def copy(session: Session) -> _Copy:
+            held.num_copies += 1
+            if last:
+                self._service.end(held.session_id, SHUTTING_DOWN.reason)  # first: from now on nobody can steer it
+            kept = KeptAs(
+                session_id=held.session_id,
+                view_id=view_id,
+                rate=request.rate,
+                weight=request.weight,
+                lead_s=request.lead_s,
+                unattended=request.unattended,
+                applied=tuple(held.applied),
+            )
+            return _Copy(held.num_copies, self._archive_of(held.live_session.key).copy(session, kept))
+
+        return self._service.on_engine(held.session_id, copy)
+
+    async def _put_away(self, held: _Held, job: Future[_Copy]) -> None:
+        path = self._shelf(held).place("sessions", held.file)
+        try:
+            copied = await asyncio.wrap_future(job)
+            if copied.number < held.num_copies:  # the last one was made meanwhile, and may come to the disk before this
+                return
+            await self._loop.run_in_executor(self._pool, partial(snapshot.write, copied.snapshot, path))
+        except UnknownSession:  # it ended first, or is still in line
+            return
+        except NotKept as error:
+            log.error("its state is not kept: %s", error, extra={"session": label(held.session_id)})
+            self._tell_once(held, DISK_FAILS)
+            return
+        finally:
+            held.is_copied = False
+        if held.is_over:
+            self._shelf(held).remove("sessions", held.file)
+            return
+        self._shelf(held).keep("sessions", held.file, owner=held.live_session.client)
+        held.has_file = True
+        self._tell_those_without()
+
+    def _tell_those_without(self) -> None:
+        """Files of others may have gone for the newest."""
+        for held in self._held.values():
+            if held.has_file and self._shelf(held).get("sessions", held.file) is None:
+                held.has_file = False
+                self._tell_once(held, "there is no room for it beside others'; the stream goes on")
+
+    def _shelf(self, held: _Held) -> FileStore:
+        return self._archive_of(held.live_session.key).store
+
+    def _tell_once(self, held: _Held, why: str) -> None:
+        if not held.was_told:
+            held.was_told = True
+            held.live_session.tell(Noted(words=f"the session's state is not kept for a restart: {why}"))
+
+
+def file_name(session_id: str) -> str:
+    """As the store names its files."""
+    digest = hashlib.blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")

@@ -1,0 +1,400 @@
+"""One session on the event loop's side: what the engine tells it goes to everybody who watches, in order.
+
+The engine's thread hands notices over with `tell` and goes on. Here they wait in line for a task of its own, which
+has each chunk encoded once for every format somebody watches in, in a pool of threads, and puts it into the viewers' outboxes.
+When encoding falls behind, the oldest frames that wait are let go; everything else about their chunk still comes.
+Knows no protocol: `server/protocol/native.py` and others turn what is in an outbox into messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.errors import Overloaded, UnknownSession
+from millstream.core.messages import Format
+from millstream.server.access.keys import NAMELESS, Key
+from millstream.server.sessions.metrics import Metrics
+from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk, Outbox
+from millstream.serving.notices import Applied, Ended, Live, Noted, Notice, Pictured, Rated, Waiting
+from millstream.serving.service import Service
+from millstream.serving.session_entry import OpenRequest, label
+from millstream.video.encoding import Encoder, Frames, encoder_for
+from millstream.video.recording import Recording
+
+log = logging.getLogger(__name__)
+
+MAX_BACKLOG = 4
+"""Chunks that may wait to be encoded with their frames."""
+MAX_VIEWERS = 64
+MAX_LISTED = 64
+MAX_NOTES = 16
+MAX_RECEIPTS = 512
+"""Twice what can wait."""
+LOGGED = 40
+"""Letters of a control's id."""
+
+
+@dataclass(eq=False, slots=True)
+class Viewer:
+    """One client that watches."""
+
+    format: Format
+    outbox: Outbox
+    owner: bool
+    came: float
+    opened: bool = False
+    """Whether it has what its decoder needs first."""
+    seen: int = -1
+    """The last chunk it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningBytes:
+    """What a viewer's decoder needs before the first fragment."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionStats:
+    """How a session does; once a second, to everybody who watches."""
+
+    continuity: float
+    ahead_s: float
+    stalled_s: float
+    misses: int
+    viewers: int
+    utilisation: float
+
+
+@dataclass(slots=True)
+class _Fresh:
+    info: ChunkInfo
+    frames: Frames | None
+    """None once they were let go."""
+
+
+@dataclass(slots=True)
+class _Greeting:
+    """A new viewer that wants to see something now."""
+
+    viewer: Viewer
+
+
+@dataclass(slots=True)
+class _Encoding:
+    """One format's encoder, and the last chunk that went through it."""
+
+    encoder: Encoder
+    picture: EncodedChunk | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """A recording under way, and the name it will have."""
+
+    name: str
+    recording: Recording
+
+
+@dataclass(frozen=True, slots=True)
+class TapeLost:
+    """A recording that ended early; without a name where nothing of it was kept."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class StationParts:
+    """What all stations use and none owns."""
+
+    service: Service
+    pool: Executor
+    unknown_words: Callable[[str], list[str]]
+    metrics: Metrics
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+
+class LiveSession:
+    def __init__(
+        self, request: OpenRequest, view_id: str, parts: StationParts, *, client: str = "", key: Key = NAMELESS
+    ) -> None:
+        self.request = request
+        self.session_id = request.session_id
+        self.view_id = view_id
+        self.client = client
+        """Whose address opened it."""
+        self.key = key
+        """Whose session it is."""
+        self.state: Waiting | Live | Ended | None = None
+        self.begun = self.left_at = parts.clock()
+        """`left_at`: since when nobody watches."""
+        self.last_info: ChunkInfo | None = None
+        self.viewers: set[Viewer] = set()
+        self.tape: Tape | None = None
+        self.recordings: deque[str] = deque(maxlen=MAX_LISTED)
+        self.snapshots: deque[str] = deque(maxlen=MAX_LISTED)
+        """Names of what was kept of it, the newest last; the oldest are forgotten here first."""
+        self.journal_name = ""
+        """Of what is written of it; empty where nothing is."""
+        self.notes: deque[Noted] = deque(maxlen=MAX_NOTES)
+        """What its people should know, also those who come later."""
+        self._parts = parts
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Notice | _Fresh | _Greeting] = deque()
+        self._more = asyncio.Event()
+        self._last: _Fresh | None = None
+        self._encodings: dict[Format, _Encoding] = {}
+        self._asked: dict[str, float] = {}
+        """When each waiting control was that is to show at once; no more of them wait than a timeline takes."""
+        self._receipts: OrderedDict[str, Receipt] = OrderedDict()
+        """The last of each control, by its id; the oldest are forgotten first."""
+        self._words: tuple[tuple[WeightedPrompt, ...], tuple[str, ...]] = ((), ())
+
+    def tell(self, notice: Notice) -> None:
+        """Called on the engine's thread: hands over and returns."""
+        self._loop.call_soon_threadsafe(self._hear, notice)
+
+    @property
+    def ended(self) -> bool:
+        return isinstance(self.state, Ended)
+
+    @property
+    def fps(self) -> float:
+        """What it plays at for now."""
+        return self.state.fps if isinstance(self.state, Live) else self.request.config.fps
+
+    @property
+    def paused(self) -> bool:
+        return self._parts.service.is_paused(self.session_id)
+
+    def join(self, format: Format, outbox: Outbox, *, owner: bool = False) -> Viewer:
+        """Watch: how things stand comes at once, then the last chunk, then all that follow. An owner is always let in."""
+        self._refuse_when_ended()
+        if len(self.viewers) >= MAX_VIEWERS and not owner:
+            raise Overloaded(f"{MAX_VIEWERS} watch this session already; try again later")
+        self._parts.service.watch(self.session_id)
+        while len(self.viewers) >= MAX_VIEWERS:
+            self._send_one_away()
+        viewer = Viewer(format, outbox, owner, self._parts.clock())
+        self.viewers.add(viewer)
+        if self.state is not None:
+            outbox.put(self.state)
+        for note in self.notes:
+            outbox.put(note)
+        self._enqueue(_Greeting(viewer))
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """Watch no longer; once is enough."""
+        if viewer not in self.viewers:
+            return
+        self.viewers.remove(viewer)
+        self._parts.service.unwatch(self.session_id)
+        self.left_at = self._parts.clock()
+        for unused in set(self._encodings) - {other.format for other in self.viewers}:
+            del self._encodings[unused]
+
+    def _send_one_away(self) -> None:
+        """Whoever came last of those who only watch; where there are none, the owner's oldest connection."""
+        guests = [viewer for viewer in self.viewers if not viewer.owner]
+        goes = max(guests, key=lambda viewer: viewer.came) if guests else min(self.viewers, key=lambda viewer: viewer.came)
+        goes.outbox.put(Ended(cause="refused", reason="its owner came back and needed the place; try again later"))
+        goes.outbox.finish()
+        self.leave(goes)
+
+    def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        self._refuse_when_ended()
+        receipt = self._parts.service.control(self.session_id, control, at_chunk=at_chunk)
+        if at_chunk is None:
+            self._asked[receipt.control_id] = self._parts.clock()
+        self._keep(receipt)
+        return receipt
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """The last of each control, for those who ask instead of listening."""
+        return tuple(self._receipts.values())
+
+    @property
+    def backlog(self) -> int:
+        """What waits to be encoded and passed on."""
+        return len(self._inbox)
+
+    def push(self, frame_HW3: Frames) -> None:
+        """The next frame of its input."""
+        feed = self.request.feed
+        assert feed is not None, f"{self.session_id} was opened without input"
+        feed.push(frame_HW3)
+        self._parts.service.fed(self.session_id)
+
+    async def run(self) -> None:
+        """Pass on what is told until the session has ended."""
+        try:
+            while not self.ended:
+                await self._pass_on(await self._next())
+        except Exception as error:  # an encoder that fails ends this session and no other
+            log.exception("its pictures could not be encoded", extra={"session": label(self.session_id)})
+            self._parts.service.end(self.session_id, f"its pictures could not be encoded: {error}")
+            self._finish(Ended(cause="failed", reason=f"its pictures could not be encoded: {error}"))
+
+    def _hear(self, notice: Notice) -> None:
+        if not isinstance(notice, Pictured):
+            self._enqueue(notice)
+            return
+        fresh = self._fresh(notice)
+        first_s = None if self.last_info is not None else self._parts.clock() - self.begun
+        self.last_info = fresh.info
+        self._parts.metrics.chunk(fresh.info, first_s=first_s)
+        for asked in self._note_applied(fresh.info.receipts):
+            self._parts.metrics.control_seconds.observe(self._parts.clock() - asked)
+        self._enqueue(fresh)
+
+    def _note_applied(self, receipts: tuple[Receipt, ...]) -> list[float]:
+        """When those that were to show at once were asked for."""
+        asked = [self._asked.pop(receipt.control_id, None) for receipt in receipts]
+        for receipt in receipts:
+            self._keep(receipt)
+            self._log(f"{receipt.state} {receipt.control_id[:LOGGED]!r}", chunk=receipt.chunk_index)
+        return [moment for moment in asked if moment is not None]
+
+    def _keep(self, receipt: Receipt) -> None:
+        self._receipts[receipt.control_id] = receipt
+        self._receipts.move_to_end(receipt.control_id)
+        if len(self._receipts) > MAX_RECEIPTS:
+            self._receipts.popitem(last=False)
+
+    def _enqueue(self, item: Notice | _Fresh | _Greeting) -> None:
+        self._inbox.append(item)
+        waiting = [each for each in self._inbox if isinstance(each, _Fresh) and each.frames is not None]
+        if len(waiting) > MAX_BACKLOG:
+            waiting[0].frames = None
+        self._more.set()
+
+    async def _next(self) -> Notice | _Fresh | _Greeting:
+        while not self._inbox:
+            self._more.clear()
+            await self._more.wait()
+        return self._inbox.popleft()
+
+    async def _pass_on(self, item: Notice | _Fresh | _Greeting) -> None:
+        match item:
+            case _Fresh():
+                await self._show(item)
+            case _Greeting(viewer=viewer):
+                await self._greet(viewer)
+            case Ended():
+                self._finish(item)
+            case Waiting() | Live():
+                self.state = item
+                self._log(type(item).__name__.lower())
+                self.put(item)
+            case Rated(note=note, fps=fps):
+                self.state = Live(note=note, fps=fps)
+                self._log(note)
+                self.put(item)
+            case Applied(receipts=receipts):
+                self._note_applied(receipts)
+                self.put(item)
+            case Noted(words=words):
+                self.notes.append(item)
+                self._log(words)
+                self.put(item)
+
+    def put(self, item: object) -> None:
+        """To everybody who watches."""
+        for viewer in self.viewers:
+            viewer.outbox.put(item)
+
+    async def _show(self, fresh: _Fresh) -> None:
+        """Encode a chunk once for each format in use and give it to everybody."""
+        if fresh.info.receipts:
+            self.put(Applied(receipts=fresh.info.receipts))
+        if self.tape is not None and fresh.frames is not None:
+            self.tape.recording.add(fresh.frames, fresh.info.fps)
+        self._last = fresh
+        late_s = fresh.info.late_s
+        words = f"chunk in {fresh.info.total_ms:.0f} ms" + (f", {late_s:.2f} s late" if late_s > 0 else "")
+        self._log(words, logging.INFO if late_s > 0 else logging.DEBUG, chunk=fresh.info.index)
+        formats = {viewer.format for viewer in self.viewers}
+        pictures = await asyncio.gather(*(self._encode(format, fresh) for format in formats))
+        for picture in pictures:
+            for viewer in [each for each in self.viewers if each.format == picture.format]:
+                self._give(viewer, picture)
+
+    async def _greet(self, viewer: Viewer) -> None:
+        """The last chunk again, so that somebody who comes while nothing moves sees where things are."""
+        last = self._last
+        if last is None or last.frames is None or viewer not in self.viewers or viewer.seen >= last.info.index:
+            return
+        encoding = self._encodings.get(viewer.format)
+        picture = encoding.picture if encoding is not None else None
+        if picture is None or picture.info.index != last.info.index:
+            picture = await self._encode(viewer.format, last)
+        self._give(viewer, replace(picture, info=replace(picture.info, receipts=())))
+
+    async def _encode(self, format: Format, fresh: _Fresh) -> EncodedChunk:
+        if fresh.frames is None:
+            return EncodedChunk(info=fresh.info, format=format, parts=())
+        encoding = self._encodings.setdefault(format, _Encoding(encoder_for(format)))
+        encode = partial(encoding.encoder.encode, fresh.frames, fps=fresh.info.fps)
+        parts = await self._loop.run_in_executor(self._parts.pool, encode)
+        encoding.picture = EncodedChunk(info=fresh.info, format=format, parts=parts)
+        return encoding.picture
+
+    def _give(self, viewer: Viewer, picture: EncodedChunk) -> None:
+        encoding = self._encodings.get(viewer.format)
+        if encoding is not None and encoding.encoder.opening is not None and not viewer.opened:
+            viewer.outbox.put(OpeningBytes(encoding.encoder.opening))
+            viewer.opened = True
+        viewer.seen = picture.info.index
+        viewer.outbox.put(picture)
+
+    def _log(self, words: str, level: int = logging.INFO, **about: object) -> None:
+        whose = {"key": self.key.name} if self.key.name else {}
+        log.log(level, words, extra={"session": label(self.session_id), **about, **whose})
+
+    def _finish(self, ended: Ended) -> None:
+        self.state = ended
+        self._log(f"ended: {ended.cause}, {ended.reason}")
+        self.put(ended)
+        for viewer in self.viewers:
+            viewer.outbox.finish()
+        self._last = None
+        self._encodings.clear()
+
+    def _fresh(self, pictured: Pictured) -> _Fresh:
+        chunk = pictured.chunk
+        info = ChunkInfo(
+            index=chunk.index,
+            epoch=chunk.epoch,
+            media_s=pictured.media_s,
+            fps=pictured.fps,
+            num_frames=len(chunk.frames),
+            prompts=chunk.prompts,
+            unknown=self._unknown(chunk.prompts),
+            receipts=chunk.receipts,
+            total_ms=chunk.timing.total_ms,
+            phases_ms=dict(chunk.timing.phases_ms),
+            late_s=pictured.lateness_s,
+        )
+        return _Fresh(info, chunk.frames)
+
+    def _unknown(self, prompts: tuple[WeightedPrompt, ...]) -> tuple[str, ...]:
+        """Words that mean nothing to the model; looked up once for each mix."""
+        if self._words[0] != prompts:
+            words = (word for prompt in prompts for word in self._parts.unknown_words(prompt.text))
+            self._words = (prompts, tuple(dict.fromkeys(words)))
+        return self._words[1]
+
+    def _refuse_when_ended(self) -> None:
+        if self.ended:
+            raise UnknownSession("the session has ended; start a new one")

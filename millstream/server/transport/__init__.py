@@ -1,0 +1,1 @@
+"""Sockets and peer connections. Knows no protocol."""

@@ -1,0 +1,175 @@
+"""Listening, and letting go of connections that do not let go of us.
+
+A peer that stopped reading keeps a closing connection open for as long as something waits to be sent to it. Here such a
+connection is cut a moment after it should have closed. One that connects and says nothing, never comes to the end of a
+request's head or does not take its answer is cut too: connections are counted, and it would take somebody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import Any
+
+import uvicorn
+from h11 import IDLE, SEND_RESPONSE, Request
+from uvicorn._types import ASGISendEvent
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import service_unavailable
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.frames import CloseCode
+
+from millstream.core.errors import ConfigError
+from millstream.server.access.shares import Quota, client_at
+from millstream.server.transport.frames import MeteredConnection
+
+LINGER_S = 5.0
+REQUEST_S = 30.0
+"""For the head of the next request on a connection."""
+TAKE_S = 30.0
+"""For a client to take what was written to it, some of it at least."""
+CONNECTIONS = Quota(512)
+"""Of any kind. One too many is answered with 503."""
+BACKLOG = 128
+
+
+class ImpatientHTTP(H11Protocol):
+    """uvicorn's own, with an end to waiting for a request or for an answer to be taken, and to one client's connections."""
+
+    _stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_request()
+        if self._num_own() > CONNECTIONS.most and not self.config.proxy_headers:  # a proxy's are everybody's
+            self.app = service_unavailable
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall = self.loop.call_later(TAKE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_stall()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._patience.cancel()
+        self._expect_request()
+
+    def send_400_response(self, msg: str) -> None:
+        """Once: the request under way, if there is one, is not answered too, and an answer that has begun is cut off."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (IDLE, SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def handle_websocket_upgrade(self, event: Request) -> None:
+        self._patience.cancel()
+        super().handle_websocket_upgrade(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._patience.cancel()
+        self._end_stall()
+        super().connection_lost(exc)
+
+    def _expect_request(self) -> None:
+        self._patience = self.loop.call_later(REQUEST_S, self._hang_up_after, self.cycle)
+
+    def _num_own(self) -> int:
+        """Connections of this one's client."""
+        peers = (each.client for each in self.connections if isinstance(each, (H11Protocol, WebSocketsSansIOProtocol)))
+        return sum(client_at(peer) == client_at(self.client) for peer in peers)
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+
+    def _hang_up_after(self, last: RequestResponseCycle | None) -> None:
+        """Unless another request has begun."""
+        if self.cycle is last:
+            self.transport.abort()
+
+
+class ImpatientWebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's own, with an end to waiting and budgets for what it parses (`server/transport/frames.py`)."""
+
+    conn: MeteredConnection
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state)
+        self.conn = MeteredConnection(max_size=config.ws_max_size, logger=self.logger)
+
+    def send_receive_event_to_app(self) -> None:
+        """Text that is none ends the connection, without a traceback in the log."""
+        if self.curr_msg_data_type == "text" and not self.close_sent and not _is_text(b"".join(self.frames)):
+            self.conn.fail(CloseCode.INVALID_DATA, "a text message must be UTF-8")
+            self.handle_parser_exception()
+            return
+        super().send_receive_event_to_app()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await self.writable.wait()  # before the question, as much can happen meanwhile
+        if self.close_sent:  # the client was sent away below the application, which may not have heard of it yet
+            raise ClientDisconnected
+        await super().send(message)
+        self.handshake_complete |= self.close_sent  # a refusal answers the handshake too; without this it is logged as an error
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.transport.abort()
+
+    async def run_asgi(self) -> None:
+        try:
+            await super().run_asgi()
+        finally:
+            self.loop.call_later(LINGER_S, self.transport.abort)
+
+
+class PoliteServer(uvicorn.Server):
+    """uvicorn's own, which has everybody told that it stops before it closes their connections."""
+
+    def __init__(self, config: Config, farewell: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._farewell = farewell
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:  # nobody new comes in meanwhile
+            server.close()
+        try:
+            await self._farewell()
+        finally:
+            await super().shutdown(sockets)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, or one line about why there is none."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with ExitStack() as on_failure:
+            listener = on_failure.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+            on_failure.pop_all()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host"
+        ) from None
+    return listener

@@ -1,0 +1,102 @@
+/** What people are told, in one place: the states of a stream, its troubles and its changes. Plain functions to text. */
+
+const CHIPS = {
+  idle: "ready",
+  connecting: "connecting",
+  waiting: "in line",
+  live: "live",
+  paused: "paused",
+  lost: "reconnecting",
+  refused: "no room",
+  ended: "ended",
+};
+
+export function chip(phase, { watching, strained }) {
+  if (phase !== "live") return CHIPS[phase];
+  return strained ? "overloaded" : watching ? "watching" : "live";
+}
+
+export function waiting({ position, expected_wait_s, reason }) {
+  const place = position === 1 ? "You are next in line" : `You are number ${position} in line`;
+  const wait = expected_wait_s ? `, about ${duration(expected_wait_s)}` : "";
+  return `${place}${wait}. ${sentence(reason)}`;
+}
+
+export const lost = (hasPicture, retry_s) =>
+  hasPicture
+    ? `The connection is lost. Your stream waits for you; trying again in ${Math.ceil(retry_s)} s.`
+    : `The server does not answer; trying again in ${Math.ceil(retry_s)} s.`;
+
+export const turnedAway = ({ status, message }) =>
+  status === 401 ? "This server asks for an access key: enter it under New stream." : sentence(message);
+
+export function denied({ code, message }) {
+  if (code === "refused") return `The server cannot take this stream now. ${sentence(message)}`;
+  if (code === "not_found") return `That stream is not there any more. ${sentence(message)}`;
+  return sentence(message);
+}
+
+/** What a server that says no would say yes to. */
+export const offer = ({ fps }) => (fps ? `Start at ${fps} frames a second` : "Wait in line");
+
+/** A frame rate as it is typed. */
+export const rate = (text) => (/^\s*[\d.]+\s*$/.test(text) ? Number(text) : "auto");
+
+export const ended = ({ reason }) => `The stream has ended. ${sentence(reason)}`;
+export const slowReader = (chunks) =>
+  `Your connection is slower than the stream: the pictures of ${count(chunks, "chunk")} were left out. ` +
+  "A smaller size or the video format helps.";
+export const overloaded = () =>
+  "The server is overloaded: it plays slower than it should. Fewer steps or a smaller window help.";
+export const noCamera = (error) =>
+  error.name === "NotAllowedError"
+    ? "The camera is blocked. Allow it for this page, then choose Camera again."
+    : `The camera cannot be used: ${error.message || error.name}`;
+export const noFile = (file) => `${file.name} is not a video or picture that this browser can play.`;
+
+/** A control in a few strings. */
+export function control(control) {
+  switch (control.type) {
+    case "seed":
+      return `seed ${control.seed}`;
+    case "steps":
+      return count(control.steps.length, "step");
+    case "noise_scale":
+      return `noise ${Math.round(100 * control.noise_scale)}%`;
+    case "window":
+      return `window ${control.window}`;
+    default:
+      return control.type;
+  }
+}
+
+export const notSent = () => "Not sent: there is no connection just now.";
+export const inLine = () => "Still in line: say it again once the stream runs.";
+export const queued = (name, chunk) => `${capital(name)} queued for chunk ${chunk}`;
+export const applied = (name, chunk) => `${capital(name)} applied at chunk ${chunk}`;
+export const seen = (name, chunk, seconds) => `${applied(name, chunk)}, on screen after ${seconds.toFixed(1)} s`;
+export const unknown = (words) => `Not understood: ${words.map((word) => `“${word}”`).join(", ")}`;
+
+/** A mix of prompts; a blend under way reads as a movement. */
+export const mix = (prompts) => prompts.map((prompt) => prompt.text).join(" → ");
+
+export function duration(seconds) {
+  if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
+  return count(Math.round(seconds / 60), "minute");
+}
+
+export const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
+
+export function bytes(size) {
+  const steps = ["bytes", "kB", "MB", "GB"];
+  const step = Math.min(steps.length - 1, Math.floor(Math.log10(Math.max(1, size)) / 3));
+  return `${(size / 1000 ** step).toFixed(step ? 1 : 0)} ${steps[step]}`;
+}
+
+const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+export function sentence(text) {
+  if (!text) return "";
+  return /[.!?]$/.test(text) ? capital(text) : `${capital(text)}.`;
+}

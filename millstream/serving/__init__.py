@@ -1,0 +1,1 @@
+"""Many sessions on one engine: service, scheduler, admission, session table."""

@@ -1,0 +1,359 @@
+"""Who may join: answered from what a session declares and what was measured, before any memory is taken.
+
+A session is admitted when the device can keep everybody's least frame rate with it (`serving/promise.py`, at the conservative
+chunk times of `serving/chunk_times.py`) and its declared bytes fit the budget. A device without sessions refuses nobody for
+being slow, unless they are strict: it plays at what it can. One that never could run is refused, with what could. One that
+cannot now waits in line: those coming back from host memory first, then by weight, then by arrival. Nobody overtakes: a small
+session does not slip past a large one that waits, or the large one might wait for ever.
+
+The line is bounded: when it is full a newcomer is refused, whatever its weight, because everybody in it was told a position.
+Admission moves each session's `Life` and nobody else does. No tensors, no threads, no clock but that of the chunk times.
+Promises are only given here; `serving/scheduler.py` keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from millstream.core.errors import ConfigError
+from millstream.serving.admission_types import (
+    AdmissionConfig,
+    AdmissionMetrics,
+    Admitted,
+    Answer,
+    Obstacle,
+    Queued,
+    Refused,
+    Request,
+)
+from millstream.serving.chunk_times import ChunkTimes, Estimate, Geometry
+from millstream.serving.life import Life
+from millstream.serving.promise import Claim, keep_time, longest_blocker, pressure, utilisation
+from millstream.serving.rates import Bid, kept_rates
+
+LIFE_SMOOTHING = 0.8
+"""Share of the past in the mean time that a session keeps its place."""
+GUESS = 2.0
+"""How far an estimate may be off that was scaled from another geometry: nobody is refused for less."""
+GIB = 2**30
+
+
+@dataclass(slots=True)
+class _Entry:
+    request: Request
+    life: Life
+    since: float
+    """When it asked, or got its place."""
+    fps: float
+    """What it plays at."""
+
+
+class Admission:
+    def __init__(self, config: AdmissionConfig) -> None:
+        self.config = config
+        self.times = ChunkTimes()
+        self.longest_chunk_s = config.longest_chunk_s
+        """Raised where the server's own stream takes that long."""
+        self._entries: dict[str, _Entry] = {}
+        """All that have not ended, but those who were refused at once."""
+        self._line: list[_Entry] = []
+        self._stay_s: float | None = None
+        self._refused = 0
+
+    def ask(self, request: Request, now: float) -> Answer:
+        """Admit, queue or refuse a new session. Answers at once and takes nothing but a reservation."""
+        assert request.session_id not in self._entries, "a session asks once"
+        entry = _Entry(request, Life(), now, request.pace.fps)
+        answer = self._answer(entry, now)
+        if not isinstance(answer, Refused):
+            self._entries[request.session_id] = entry
+        return answer
+
+    def come_back(self, session_id: str, now: float) -> Answer:
+        """A parked session wants a place again. Refused, it is still parked."""
+        return self._answer(self._entries[session_id], now)
+
+    def step_out(self, session_id: str) -> None:
+        """One that stood in line to come back need not for now."""
+        entry = self._entries[session_id]
+        entry.life.become("parked")
+        self._line.remove(entry)
+
+    def park(self, session_id: str, now: float) -> None:
+        """A session has moved to host memory: its place is free. Ask `next_in` who may come now."""
+        entry = self._entries[session_id]
+        entry.life.become("parked")
+        self._note_stay(entry, now)
+
+    def leave(self, session_id: str, now: float) -> None:
+        """A session has ended, in whatever state. Ask `next_in` who may come now."""
+        entry = self._entries.pop(session_id)
+        if entry.life.placed:
+            self._note_stay(entry, now)
+        if entry.life.in_line:
+            self._line.remove(entry)
+        entry.life.become("ended")
+
+    def life(self, session_id: str) -> Life:
+        """The one that everybody reads."""
+        return self._entries[session_id].life
+
+    def allow_chunks_of(self, geometry: Geometry) -> None:
+        """What the server itself streams is never too long."""
+        estimate = self.times.estimate(geometry)
+        if estimate is not None:
+            self.longest_chunk_s = max(self.longest_chunk_s, GUESS * estimate.seconds)
+
+    def revise(self, request: Request) -> str | None:
+        """A session asks for other terms: why it cannot have them, or None and they are its own.
+
+        One without a place is only told whether it could ever have one: it asks again when it comes back.
+        """
+        entry = self._entries[request.session_id]
+        others = [each for each in self._present if each.session_id != request.session_id] if entry.life.placed else []
+        obstacle = self._obstacle(request, others)
+        if obstacle is not None:
+            return obstacle.reason
+        entry.request = request
+        return None
+
+    def next_in(self, now: float) -> Admitted | Refused | None:
+        """The first in line, if it may come in or never can. One that is refused stands there until it is told to `leave`."""
+        if not self._line:
+            return None
+        head = self._line[0]
+        never = self._obstacle(head.request, ())
+        if never is not None:
+            return self._refuse(head.request, never)
+        if not self._fits(head.request, self._present):
+            return None
+        del self._line[0]
+        return self._admit(head, now)
+
+    @property
+    def has_room_for_next(self) -> bool:
+        """Whether somebody waits and could come in now."""
+        return bool(self._line) and self._fits(self._line[0].request, self._present)
+
+    def waiting(self, now: float) -> tuple[Queued, ...]:
+        """Everybody in line, with the position and the wait as they are now."""
+        waits = self._expected_waits_s(now)
+        return tuple(
+            Queued(
+                session_id=entry.request.session_id,
+                position=before + 1,
+                expected_wait_s=waits[before],
+                reason=_behind(before) if before else self._why_it_waits(entry.request),
+            )
+            for before, entry in enumerate(self._line)
+        )
+
+    def kept_rates(self) -> dict[str, float]:
+        """What those who have a place could play at; nobody who has one that was not measured."""
+        bids = self._bids(self._present)
+        if bids is None:
+            return {}
+        rates = kept_rates(bids, self._promises)
+        return {request.session_id: fps for request, fps in zip(self._present, rates, strict=True)}
+
+    def grant(self, session_id: str, fps: float) -> str:
+        """From now on it plays at that; why."""
+        entry = self._entries[session_id]
+        entry.fps = fps
+        return self._note(entry)
+
+    def chunk_s(self, session_id: str) -> float | None:
+        """What a chunk of it is counted on to take of a device that is its own as far as was promised; None if not known."""
+        entry = self._entries[session_id]
+        estimate = self.times.estimate(entry.request.geometry)
+        return None if estimate is None else estimate.seconds / self.config.share
+
+    def slack_s(self, session_id: str) -> float:
+        """By how much a chunk of it has lately taken longer than is counted on."""
+        estimate = self.times.estimate(self._entries[session_id].request.geometry)
+        return 0.0 if estimate is None else estimate.slowest_s - estimate.seconds
+
+    def metrics(self) -> AdmissionMetrics:
+        placed, bids = self._placed, self._bids(self._present)
+        claims = None if bids is None else [bid.at(entry.fps) for bid, entry in zip(bids, placed, strict=True)]
+        return AdmissionMetrics(
+            admitted=len(placed),
+            waiting=len(self._line),
+            promised=None if claims is None else utilisation(claims),
+            memory_bytes=_bytes(self._present),
+            refused=self._refused,
+        )
+
+    @property
+    def _placed(self) -> list[_Entry]:
+        return [entry for entry in self._entries.values() if entry.life.placed]
+
+    @property
+    def _present(self) -> tuple[Request, ...]:
+        return tuple(entry.request for entry in self._placed)
+
+    def _answer(self, entry: _Entry, now: float) -> Answer:
+        request, comes_back = entry.request, entry.life.state == "parked"
+        never = self._obstacle(request, ())
+        if never is not None:
+            return self._refuse(request, never)
+        position = sum(_rank(other) <= _rank(entry) for other in self._line)
+        obstacle = self._obstacle(request, self._present) if position == 0 else Obstacle(_behind(position))
+        if obstacle is None:
+            return self._admit(entry, now)
+        if not (request.may_wait or comes_back):
+            return self._refuse(request, obstacle, can_wait=len(self._line) < self.config.max_waiting)
+        if len(self._line) >= self.config.max_waiting and not comes_back:
+            full = f"{obstacle.reason}; all {self.config.max_waiting} places in line are taken: try again later"
+            return self._refuse(request, Obstacle(full, obstacle.fps))
+        entry.life.become("returning" if comes_back else "waiting")
+        self._line.insert(position, entry)
+        return self.waiting(now)[position]
+
+    def _admit(self, entry: _Entry, now: float) -> Admitted:
+        entry.life.become("placed")
+        entry.since = now
+        request, session_id = entry.request, entry.request.session_id
+        self._entries[session_id] = entry
+        entry.fps = self.kept_rates().get(session_id, request.pace.fps)
+        bids = self._bids([request])
+        share = None if bids is None else bids[0].at(entry.fps).share
+        return Admitted(session_id=session_id, share=share, fps=entry.fps, note=self._note(entry))
+
+    def _note(self, entry: _Entry) -> str:
+        """Which rate it has and why."""
+        request, fps = entry.request, entry.fps
+        estimate = self.times.estimate(request.geometry)
+        if estimate is None:
+            return f"nothing is measured for {request.geometry.model} yet: it runs alone until something is"
+        took = f"a chunk takes {estimate.seconds:.2f} s{_basis(estimate)}"
+        if fps < request.pace.fps:
+            rather = "" if request.rate == "auto" else f" instead of {request.pace.fps:g}"
+            beside = " beside other sessions" if len(self._present) > 1 else ""
+            return f"plays {fps:g} frames a second{rather}, which this device keeps{beside}: {took}"
+        share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish).at(fps).share
+        made_for = f", the rate {request.geometry.model} was made for" if request.rate == "auto" else ""
+        return f"plays {fps:g} frames a second{made_for}: takes {share:.2f} of the device, {took}"
+
+    def _refuse(self, request: Request, obstacle: Obstacle, *, can_wait: bool = False) -> Refused:
+        self._refused += 1
+        return Refused(session_id=request.session_id, reason=obstacle.reason, fps=obstacle.fps, can_wait=can_wait)
+
+    def _fits(self, request: Request, others: Sequence[Request]) -> bool:
+        """Whether everybody's least frame rate and bytes can be promised with this session beside the others."""
+        if request.memory_bytes > self.config.memory_bytes - _bytes(others) or self._takes_too_long(request):
+            return False
+        bids = self._bids([*others, request])
+        if not others and (bids is None or not request.wish.strict):
+            return True
+        return bids is not None and self._promises([bid.at_least() for bid in bids])
+
+    def _takes_too_long(self, request: Request) -> bool:
+        estimate = self.times.estimate(request.geometry)
+        return estimate is not None and estimate.seconds > self.longest_chunk_s * (1 if estimate.scaled_from is None else GUESS)
+
+    def _promises(self, claims: Sequence[Claim]) -> bool:
+        return utilisation(claims) <= self.config.share and keep_time(claims)
+
+    def _why_it_waits(self, request: Request) -> str:
+        obstacle = self._obstacle(request, self._present)
+        return "there is room: it is next" if obstacle is None else obstacle.reason
+
+    def _obstacle(self, request: Request, others: Sequence[Request]) -> Obstacle | None:
+        """Why this session cannot run beside the others; None if it can."""
+        if self._fits(request, others):
+            return None
+        free = self.config.memory_bytes - _bytes(others)
+        if request.memory_bytes > free:
+            return Obstacle(
+                f"needs {request.memory_bytes / GIB:.2f} GiB and {max(0, free) / GIB:.2f} of "
+                f"{self.config.memory_bytes / GIB:.2f} is free: choose a smaller window or size" + " or wait" * bool(others)
+            )
+        estimate, bids = self.times.estimate(request.geometry), self._bids(others)
+        if estimate is None or bids is None:
+            return Obstacle("chunk times are still being measured: wait for the first chunks of the session that runs")
+        if self._takes_too_long(request):
+            return Obstacle(
+                f"a chunk of it would take {estimate.seconds:.0f} s, and {self.longest_chunk_s:.0f} s is the longest here: "
+                f"choose a smaller size or fewer steps{_basis(estimate)}"
+            )
+        bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish)
+        obstacle = self._time_obstacle(bid, [each.at_least() for each in bids])
+        return Obstacle(obstacle.reason + _basis(estimate), obstacle.fps)
+
+    def _time_obstacle(self, bid: Bid, claims: Sequence[Claim]) -> Obstacle:
+        claim = bid.at_least()
+        fps, free = self._fitting_fps(bid, claims), self.config.share - utilisation(claims)
+        way = f"lower the frame rate to {fps:g}" if fps else "choose a smaller size or fewer steps"
+        if claim.share > free:
+            need = f"needs {claim.share:.2f} of the device and {max(0.0, free):.2f} is free"
+        else:
+            together = [*claims, claim]
+            blocked = max(together, key=lambda each: pressure(each, together))
+            longest = longest_blocker(blocked, together)
+            need = f"a chunk due within {blocked.pace.window_s:.2f} s could wait {longest:.2f} s for another session's"
+        return Obstacle(f"{need}: {way}" + " or wait" * bool(claims), fps)
+
+    def _fitting_fps(self, bid: Bid, claims: Sequence[Claim]) -> float | None:
+        """The highest whole frame rate below its least that would be admitted."""
+        for fps in range(math.ceil(bid.wish.least) - 1, 0, -1):
+            try:
+                slower = Claim(seconds=bid.seconds, pace=replace(bid.pace, fps=fps))
+            except ConfigError:  # a chunk at this rate plays longer than the lead that was asked for
+                return None
+            if self._promises([*claims, slower]):
+                return float(fps)
+        return None
+
+    def _bids(self, requests: Iterable[Request]) -> list[Bid] | None:
+        """None when one of them is not measured: it then counts as the whole device."""
+        bids, seconds = list[Bid](), dict[Geometry, float]()
+        for request in requests:
+            if request.geometry not in seconds:
+                estimate = self.times.estimate(request.geometry)
+                if estimate is None:
+                    return None
+                seconds[request.geometry] = estimate.seconds
+            bids.append(Bid(seconds=seconds[request.geometry], pace=request.pace, wish=request.wish))
+        return bids
+
+    def _note_stay(self, entry: _Entry, now: float) -> None:
+        stay, past = now - entry.since, self._stay_s
+        self._stay_s = stay if past is None else LIFE_SMOOTHING * past + (1 - LIFE_SMOOTHING) * stay
+
+    def _expected_waits_s(self, now: float) -> list[float | None]:
+        """For everybody in line: let sessions leave as expected of them until those before and this one have room."""
+        present = [(self._expected_stay_s(entry.request, now - entry.since), entry.request) for entry in self._placed]
+        waits, time = list[float | None](), 0.0
+        for entry in self._line:
+            while present and not self._fits(entry.request, [other for _, other in present]):
+                first = min(present, key=lambda pair: pair[0])
+                present.remove(first)
+                time = max(time, first[0])
+            waits.append(time if time < math.inf else None)
+            present.append((time + self._expected_stay_s(entry.request, 0.0), entry.request))
+        return waits
+
+    def _expected_stay_s(self, request: Request, age_s: float) -> float:
+        """How much longer: people who have stayed are as likely to go as people who just came, unless a limit ends it."""
+        limit = math.inf if request.max_life_s is None else max(0.0, request.max_life_s - age_s)
+        return min(limit, math.inf if self._stay_s is None else self._stay_s)
+
+
+def _rank(entry: _Entry) -> tuple[bool, float]:
+    """Smaller goes first; of equals, who came first."""
+    return (entry.life.state not in ("parked", "returning"), -entry.request.weight)
+
+
+def _behind(others: int) -> str:
+    return f"{others} waiting before it: wait or try again later"
+
+
+def _bytes(requests: Sequence[Request]) -> int:
+    return sum(request.memory_bytes for request in requests)
+
+
+def _basis(estimate: Estimate) -> str:
+    return "" if estimate.scaled_from is None else f" (scaled from {estimate.scaled_from})"

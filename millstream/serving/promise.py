@@ -1,0 +1,55 @@
+"""Whether sessions can all keep their frame rate on one device: the arithmetic of the promise, without state.
+
+A session is a stream of chunks. Each takes `seconds` of the device, may start `window_s` before its viewer runs dry,
+and the next comes a chunk's playing time later. The scheduler runs earliest deadline first and does not interrupt a
+chunk. Such a set keeps every deadline if, at the window W of each session,
+
+    sum over sessions whose window is at most W of  seconds / min(media, window)
+    + the longest chunk among the others / W        (it may just have begun)                  <=  1
+
+With leads of two chunks or more the sum is plain utilisation, seconds / media. The second term is why a slow chunk
+of one session can break another's promise on a device that is half idle. It is the demand-bound test for
+non-preemptive earliest deadline first (Jeffay, Stanat and Martel 1991), with each session's demand bounded by its density.
+It speaks of full chunks: an epoch's short first one leaves its viewer less time, who may then wait once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millstream.session.pacing import Pace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """One session's chunks: how long each takes and at what pace they are needed."""
+
+    seconds: float
+    pace: Pace
+
+    @property
+    def share(self) -> float:
+        """Of the device."""
+        return self.seconds / min(self.pace.media_s, self.pace.window_s)
+
+
+def utilisation(claims: Sequence[Claim]) -> float:
+    return sum(claim.share for claim in claims)
+
+
+def keep_time(claims: Sequence[Claim]) -> bool:
+    """Whether no chunk can be late while chunks take no longer than claimed."""
+    return all(pressure(claim, claims) <= 1 for claim in claims)
+
+
+def pressure(claim: Claim, claims: Sequence[Claim]) -> float:
+    """The left side above at one claim's window."""
+    window = claim.pace.window_s
+    urgent = utilisation([other for other in claims if other.pace.window_s <= window])
+    return urgent + longest_blocker(claim, claims) / window
+
+
+def longest_blocker(claim: Claim, claims: Sequence[Claim]) -> float:
+    """The longest chunk that may be under way when a chunk of this claim becomes more urgent."""
+    return max((other.seconds for other in claims if other.pace.window_s > claim.pace.window_s), default=0.0)

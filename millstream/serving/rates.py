@@ -1,0 +1,102 @@
+"""Which frame rates sessions take, and which they get: as much as the device keeps for all of them, shared evenly.
+
+A session names the most it wants and the least down to which it makes room for others. Everybody has at least that, or was not
+let in. When a device turns out slower than it was when they were, those who are not strict are slowed alike below it.
+
+Arithmetic without state: `serving/admission.py` says what can be promised, `serving/session_table.py` asks after every chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from millstream.core.config import MIN_FPS
+from millstream.serving.promise import Claim
+from millstream.session.pacing import Pace, RateKind
+
+AUTO_LEAST_FPS = 4.0
+"""A rate that is chosen here goes no lower to make room for somebody else."""
+HALVINGS = 12
+"""Of the interval in which a rate is looked for: to a four-thousandth of it."""
+WORTHWHILE = 0.04
+"""A rate is changed for no less than that share of it."""
+RISE_AFTER_S = 8.0
+"""A rate that was changed goes up again after so long; down it goes at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateWish:
+    most: float
+    least: float
+    strict: bool = False
+    """Whether it would rather be late than slower than its least."""
+
+    @staticmethod
+    def of(kind: RateKind, fps: float) -> RateWish:
+        least = min(AUTO_LEAST_FPS, fps) if kind == "auto" else fps
+        return RateWish(most=fps, least=least, strict=kind == "strict")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bid:
+    """What a session wants, and what a chunk of it costs."""
+
+    seconds: float
+    pace: Pace
+    """At the most it wants."""
+    wish: RateWish
+
+    def at(self, fps: float) -> Claim:
+        return Claim(seconds=self.seconds, pace=self.pace.at(fps))
+
+    def at_least(self) -> Claim:
+        return self.at(self.wish.least)
+
+
+def kept_rates(bids: Sequence[Bid], promises: Callable[[Sequence[Claim]], bool]) -> list[float]:
+    """A rate for each, the highest that can be promised to all. Strict ones have theirs, whether it can be or not."""
+
+    def within(room: float) -> list[float]:
+        return [bid.wish.least + room * (bid.wish.most - bid.wish.least) for bid in bids]
+
+    def below(share: float) -> list[float]:
+        return [bid.wish.least if bid.wish.strict else max(MIN_FPS, share * bid.wish.least) for bid in bids]
+
+    def held(rates: Sequence[float]) -> bool:
+        return promises([bid.at(fps) for bid, fps in zip(bids, rates, strict=True)])
+
+    for choose in (within, below):
+        share = _largest(lambda share, choose=choose: held(choose(share)))  # type: ignore[misc]
+        if share is not None:
+            return [readable(fps, bid.wish) for bid, fps in zip(bids, choose(share), strict=True)]
+    return below(0.0)
+
+
+def next_rate(now_fps: float, kept_fps: float, held_s: float) -> float:
+    """What a session that has played at one rate for so long plays at next, where another can be kept."""
+    if kept_fps < now_fps * (1 - WORTHWHILE) or (kept_fps > now_fps * (1 + WORTHWHILE) and held_s >= RISE_AFTER_S):
+        return kept_fps
+    return now_fps
+
+
+def readable(fps: float, wish: RateWish) -> float:
+    """A rate that people can read: halves, or tenths where a half would be more than a twentieth; never more than was kept."""
+    if fps >= wish.most:
+        return wish.most
+    steps = 2 if fps >= 10 else 10
+    return max(MIN_FPS, math.floor(fps * steps) / steps)
+
+
+def _largest(holds: Callable[[float], bool]) -> float | None:
+    """Of 0 to 1, the largest share for which it holds; None if it does not hold for the smallest."""
+    if holds(1.0):
+        return 1.0
+    if not holds(0.0):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

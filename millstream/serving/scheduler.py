@@ -1,0 +1,372 @@
+"""Which session runs now. Pure policy: no tensors, no threads, no clock; time comes in as seconds.
+
+The engine's loop asks `next` for a turn, does what it says, and reports `finished`:
+
+    turn = scheduler.next(now)      # Run | Restore | Offload | End | Sleep
+    ...                             # plan, submit and accept a chunk of each session of a Run
+    scheduler.finished(session_id, now, frames=12, seconds=0.21)
+
+Where pictures are made apart from the chunk, it says when that `arrived`, and the next may leave, and when they are `shown`:
+lateness is what a viewer sees, so it counts from there.
+
+The rules, each in its own file:
+- A chunk's deadline is the moment its viewer runs dry, and it may start once the session would not get further ahead
+  than its lead (`session/pacing.py`). Earliest deadline first; if any session may run, one does.
+- When sessions ask for more than the device has, their clocks are slowed by weight until they fit
+  (`serving/overload.py`), and the deadlines are those of the slowed clocks.
+- Chunks that can share a batch do, when that was measured to be faster (`serving/batching.py`) and makes nobody late.
+
+A session has at most one turn under way, so its chunks keep their order. The caller may hold several turns at once.
+A turn that brings no frames (a denoising step, or a chunk dropped after a cut) costs time and moves no deadline,
+so the same rules hold at either granularity. Who may join at all is `serving/admission.py`'s business.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from millstream.serving.batching import BatchPolicy, BatchTimes
+from millstream.serving.life import Life
+from millstream.serving.overload import Demand, playing_rates
+from millstream.serving.turns import (
+    EndTurn,
+    Granularity,
+    Halt,
+    Offload,
+    RestoreTurn,
+    Run,
+    SchedulerMetrics,
+    SessionMetrics,
+    Sleep,
+    Terms,
+    Turn,
+)
+from millstream.session.pacing import Pace, Playout
+
+COST_SMOOTHING = 0.8
+"""Share of the past in a session's measured load: settled within about ten chunks."""
+
+
+GIVE_WAY_S = 5.0
+"""Time to come back for one that nobody watches, while somebody waits for its place."""
+
+
+@dataclass(slots=True)
+class _Cost:
+    """Device seconds per second of media, smoothed over chunks."""
+
+    load: float = 0.0
+    """0 until the first chunk is out."""
+    spent_s: float = 0.0
+    """Since frames last came out."""
+
+    def settle(self, media_s: float) -> None:
+        latest, self.spent_s = self.spent_s / media_s, 0.0
+        self.load = COST_SMOOTHING * self.load + (1 - COST_SMOOTHING) * latest if self.load else latest
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One session, as the scheduler sees it."""
+
+    session_id: str
+    terms: Terms
+    joined_at: float
+    playout: Playout
+    batch_key: Hashable
+    life: Life
+    halts: set[Halt] = field(default_factory=set)
+    turn: Run | None = None
+    resident: bool = True
+    ended: bool = False
+    chunks: int = 0
+    first_chunk_s: float | None = None
+    cost: _Cost = field(default_factory=_Cost)
+    """As it ran: of a batch, its share."""
+    cost_alone: _Cost = field(default_factory=_Cost)
+    """As if it had run by itself."""
+    coming: Playout | None = None
+    """The viewer's clock as if the pictures of the chunk that arrived last were out; None when they are."""
+
+    @property
+    def clock(self) -> Playout:
+        """What the next chunk is planned by."""
+        return self.coming or self.playout
+
+    @property
+    def clocks(self) -> tuple[Playout, ...]:
+        """They stand still together."""
+        return (self.playout,) if self.coming is None else (self.playout, self.coming)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has its place, and no reason to stand still."""
+        return self.life.placed and not self.halts
+
+    def set_clocks(self, now: float) -> None:
+        for clock in self.clocks:
+            if self.runs and clock.halted_at is not None:
+                clock.proceed(now)
+            elif not self.runs and clock.halted_at is None:
+                clock.halt(now)
+
+    def offload_at(self, crowded: bool) -> float:
+        halted_at = self.playout.halted_at
+        idle_s = min(GIVE_WAY_S, self.terms.idle_s) if crowded and "unwatched" in self.halts else self.terms.idle_s
+        return math.inf if halted_at is None or not self.resident else halted_at + idle_s
+
+    @property
+    def end_at(self) -> float:
+        return math.inf if self.terms.max_life_s is None else self.joined_at + self.terms.max_life_s
+
+    def expect(self, now: float, frames: int, rate: float, fps: float | None) -> None:
+        assert self.coming is None, f"two chunks of {self.session_id} have arrived and neither is shown"
+        self.coming = copy.copy(self.playout)
+        self.coming.land(now, frames, rate=rate, fps=fps)
+
+    def land(self, now: float, frames: int, rate: float, fps: float | None) -> None:
+        self.coming = None
+        self.playout.land(now, frames, rate=rate, fps=fps)
+        media_s = frames / (fps or self.terms.pace.fps)
+        self.cost.settle(media_s)
+        self.cost_alone.settle(media_s)
+        self.chunks += 1
+        if self.first_chunk_s is None:
+            self.first_chunk_s = now - self.joined_at
+
+    def over(self, now: float) -> str | None:
+        made = self.chunks + (self.coming is not None)
+        if self.terms.max_chunks is not None and made >= self.terms.max_chunks:
+            return f"it has made its {self.terms.max_chunks} chunks; start a new session to go on"
+        if now >= self.end_at:
+            return f"it has lived its {self.terms.max_life_s:g} s; start a new session to go on"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    entry: _Seat
+    deadline: float
+
+
+class Scheduler:
+    def __init__(self, *, granularity: Granularity = "chunk", batching: BatchPolicy | None = None) -> None:
+        self.granularity: Granularity = granularity
+        self.batch_times = BatchTimes(batching or BatchPolicy())
+        self._seats: dict[str, _Seat] = {}
+        self.crowded = False
+        """Whether somebody waits for a place: one that nobody watches then makes room soon."""
+        self._busy_s = 0.0
+
+    def add(self, session_id: str, terms: Terms, now: float, *, batch_key: Hashable = None, life: Life | None = None) -> None:
+        """A session that admission let in. Sessions of equal `batch_key` may share a batch; None never does.
+
+        It runs while its `life` has a place; say `place_changed` when that begins again. None: it always has.
+        """
+        assert session_id not in self._seats, f"session {session_id} is scheduled already"
+        playout = Playout(pace=terms.pace, landed_at=now)
+        self._seats[session_id] = _Seat(session_id, terms, now, playout, batch_key, life or Life("placed"))
+
+    def remove(self, session_id: str, now: float) -> SessionMetrics:
+        """Forget a session, under way or not; a turn of it that is under way is not reported any more."""
+        metrics = _measure(self._seats[session_id], now)
+        del self._seats[session_id]
+        return metrics
+
+    def set_batch_key(self, session_id: str, batch_key: Hashable) -> None:
+        """The session's next unit has another phase or shape."""
+        self._seats[session_id].batch_key = batch_key
+
+    def set_pace(self, session_id: str, pace: Pace) -> None:
+        """Chunks that are shown from now on play at this rate; what the viewer has already keeps its own."""
+        entry = self._seats[session_id]
+        entry.terms = replace(entry.terms, pace=pace)
+        for clock in entry.clocks:
+            clock.pace = pace
+
+    def halt(self, session_id: str, why: Halt, now: float) -> None:
+        """Stand still from now on. A turn under way still lands; no miss is counted meanwhile."""
+        entry = self._seats[session_id]
+        if why in ("unwatched", "slow") and entry.terms.unattended == "run":
+            return
+        entry.halts.add(why)
+        entry.set_clocks(now)
+
+    def proceed(self, session_id: str, why: Halt, now: float) -> None:
+        """This reason is gone; the session goes on when all are, and it has its place."""
+        entry = self._seats[session_id]
+        entry.halts.discard(why)
+        entry.set_clocks(now)
+
+    def place_changed(self, session_id: str, now: float) -> None:
+        """It has its place again, or has it no more."""
+        self._seats[session_id].set_clocks(now)
+
+    def halts(self, session_id: str) -> frozenset[Halt]:
+        """Why a session stands still; empty while it runs."""
+        return frozenset(self._seats[session_id].halts)
+
+    def next(self, now: float) -> Turn:
+        """What to do now. Whatever it says is taken as done or under way."""
+        chore = self._chore(now)
+        if chore is not None:
+            return chore
+        ready = self._ready(now)
+        if not ready:
+            return Sleep(until=self._wake())
+        first = ready[0].entry
+        if not first.resident:
+            first.resident = True
+            return RestoreTurn(session_id=first.session_id)
+        batch = self._batch(ready, now)
+        names = tuple(entry.session_id for entry in batch)
+        run = Run(session_ids=names, granularity=self.granularity, batch_key=first.batch_key)
+        for entry in batch:
+            entry.turn = run
+        return run
+
+    def finished(self, session_id: str, now: float, *, frames: int, seconds: float) -> None:
+        """A session's unit is done: `frames` went out (0 for none) and the whole turn took `seconds` of the device.
+
+        Where there was nothing to do, say 0 and 0 and `halt` or `remove` the session: otherwise it is asked again at once.
+        """
+        self.arrived(session_id, now, frames=frames, seconds=seconds)
+        if frames:
+            self.shown(session_id, now, frames=frames)
+
+    def arrived(self, session_id: str, now: float, *, frames: int, seconds: float, fps: float | None = None) -> None:
+        """The same, with its frames yet to be `shown`. The next turn is given as if they were out, to this session too.
+
+        `fps` is what these frames play at, if not at the session's pace.
+        """
+        entry = self._seats[session_id]
+        run, entry.turn = entry.turn, None
+        assert run is not None, f"session {session_id} has no turn under way"
+        size = len(run.session_ids)
+        if session_id == run.session_ids[0] and seconds > 0 and run.batch_key is not None:
+            self.batch_times.add(run.batch_key, size, seconds)
+        self._busy_s += seconds / size
+        entry.cost.spent_s += seconds / size
+        entry.cost_alone.spent_s += self.batch_times.seconds(run.batch_key, 1) or seconds if size > 1 else seconds
+        if frames:
+            entry.expect(now, frames, self._rate(session_id), fps)
+
+    def shown(self, session_id: str, now: float, *, frames: int, fps: float | None = None) -> None:
+        """The frames of the chunk that arrived last are out: only now has its viewer got them."""
+        entry = self._seats[session_id]
+        assert entry.coming is not None, f"no chunk of {session_id} has arrived"
+        entry.land(now, frames, self._rate(session_id), fps)
+
+    def dry_s(self, session_id: str, now: float) -> float:
+        """For how long the viewer has had nothing to play."""
+        playout = self._seats[session_id].playout
+        return playout.waited_s(now) - playout.stalled_s
+
+    def metrics(self, now: float) -> SchedulerMetrics:
+        return SchedulerMetrics(
+            sessions=tuple(_measure(entry, now) for entry in self._seats.values()),
+            utilisation=sum(entry.cost.load for entry in self._active()),
+            busy_s=self._busy_s,
+            ready=len(self._ready(now)),
+        )
+
+    def _rate(self, session_id: str) -> float:
+        return self._rates().get(session_id, 1.0)  # one that is halted has none
+
+    def _rates(self) -> dict[str, float]:
+        """At what share of real time each active session can be served."""
+        return playing_rates(
+            {entry.session_id: Demand(load=entry.cost.load, weight=entry.terms.weight) for entry in self._active()}
+        )
+
+    def _active(self) -> Iterator[_Seat]:
+        return (entry for entry in self._seats.values() if entry.runs and not entry.ended)
+
+    def _chore(self, now: float) -> EndTurn | Offload | None:
+        """Limits and idle memory come before work: each happens once, and makes room."""
+        for entry in self._seats.values():
+            if entry.turn is not None or entry.ended:
+                continue
+            reason = entry.over(now)
+            if reason is not None:
+                entry.ended = True
+                return EndTurn(session_id=entry.session_id, reason=reason)
+            if now >= entry.offload_at(self.crowded):
+                entry.resident = False
+                return Offload(session_id=entry.session_id)
+        return None
+
+    def _ready(self, now: float) -> list[_Ready]:
+        """Sessions that may run, earliest deadline first; of equals, who joined first."""
+        rates = self._rates()
+        ready = [
+            _Ready(entry, entry.clock.deadline(rates[entry.session_id]))
+            for entry in self._active()
+            if entry.turn is None and now >= entry.clock.may_start_at
+        ]
+        return sorted(ready, key=lambda item: item.deadline)
+
+    def _batch(self, ready: Sequence[_Ready], now: float) -> list[_Seat]:
+        """The first session, and those that may and should run with it."""
+        key = ready[0].entry.batch_key
+        if key is None:
+            return [ready[0].entry]
+        mates = [item for item in ready if item.entry.resident and item.entry.batch_key == key]
+        served = self._served_alone()
+        single_s = self.batch_times.seconds(key, 1) or 0.0
+        late_alone = _late(ready, mates[:1], single_s, now, served)
+
+        def affordable(size: int, seconds: float) -> bool:
+            return _late(ready, mates[:size], seconds, now, served) <= late_alone
+
+        size = self.batch_times.choose(key, len(mates), affordable)
+        return [item.entry for item in mates[:size]]
+
+    def _served_alone(self) -> set[str]:
+        """Sessions that would keep real time if nothing were batched: a batch must not make them late.
+
+        For the others it is the batches that carry them, and throughput is all that counts.
+        """
+        demands = {entry.session_id: Demand(load=entry.cost_alone.load, weight=entry.terms.weight) for entry in self._active()}
+        return {name for name, rate in playing_rates(demands).items() if rate == 1}
+
+    def _wake(self) -> float | None:
+        """When something can happen by itself."""
+        moments = [entry.clock.may_start_at for entry in self._active() if entry.turn is None]
+        for entry in self._seats.values():
+            if entry.turn is None and not entry.ended:
+                moments += [entry.offload_at(self.crowded), entry.end_at]
+        until = min(moments, default=math.inf)
+        return until if until < math.inf else None
+
+
+def _late(ready: Sequence[_Ready], batch: Sequence[_Ready], seconds: float, now: float, served: set[str]) -> int:
+    """How many of `served` would land late if this batch ran first and then the rest in order, one by one."""
+    finish = now + seconds
+    together = {item.entry.session_id for item in batch}
+    late = sum(finish > item.deadline for item in batch if item.entry.session_id in served)
+    for item in ready:
+        if item.entry.session_id not in together:
+            finish += item.entry.cost_alone.load * item.entry.terms.pace.media_s
+            late += item.entry.session_id in served and finish > item.deadline
+    return late
+
+
+def _measure(entry: _Seat, now: float) -> SessionMetrics:
+    playout = entry.playout
+    return SessionMetrics(
+        session_id=entry.session_id,
+        chunks=entry.chunks,
+        misses=playout.misses,
+        played_s=playout.played_s(now),
+        stalled_s=playout.waited_s(now),
+        continuity=playout.continuity(now),
+        ahead_s=playout.ahead_s(now),
+        first_chunk_s=entry.first_chunk_s,
+        load=entry.cost.load,
+        halted=not entry.runs,
+        resident=entry.resident,
+    )

@@ -1,0 +1,445 @@
+"""One engine at work for many people: a thread that owns the model and gives each session its turns.
+
+Everything that touches the model happens on that thread. Others may open, steer, watch and close sessions from any
+thread; those calls answer at once, because they touch only policy (`serving/session_table.py`, timelines), under one lock
+that is never held while the model works. A session that fails ends alone and gives back what it held.
+
+    open ─► Places ─► turn ─► Session.decide ─► ChunkPipeline ─► notices
+              ▲                                       │
+              └────────── a place is free ◄───────────┘
+
+Over a mesh and on a GPU the next chunk, of whoever's turn it is, leaves before the last one's pictures are here. One
+that a control is due at, or whose input is not there, is planned after them; so is everything that is not a chunk. So each
+session is told what it would be told chunk by chunk, in the same order.
+
+Knows no sockets. What a session's owner hears is in `serving/notices.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from millstream.core.config import StreamConfig
+from millstream.core.controls import AnyControl, Receipt, Resume, Stop
+from millstream.core.errors import ChunkCut, MeshGivenUp, MillstreamError, Overloaded, UnknownSession
+from millstream.engine.engine import Engine
+from millstream.engine.flights import NOTHING_SETTLED, Landing, Planned, Settled, Streaming
+from millstream.engine.pipeline import ChunkPipeline
+from millstream.serving.admission import Admission
+from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer
+from millstream.serving.batching import BatchPolicy
+from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
+from millstream.serving.scheduler import Scheduler
+from millstream.serving.session_entry import OpenRequest, SessionEntry, alike
+from millstream.serving.session_table import SessionTable
+from millstream.serving.trials import Trials
+from millstream.serving.turns import EndTurn, Halt, Offload, RestoreTurn, Run, SchedulerMetrics, Sleep, Turn
+from millstream.session.chunk import Chunk
+from millstream.session.session import Session
+
+log = logging.getLogger(__name__)
+
+SWITCH_S = 1e-4
+"""How long another thread may go on in Python while the engine's wants to. It asks anew after every operation on a tensor: at
+Python's own 5 ms, a server that is busy answering takes three times as long over a chunk."""
+GRACE_S = 5.0
+"""For a chunk under way when everything is to stop; then it is cut off."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceMetrics:
+    scheduler: SchedulerMetrics
+    admission: AdmissionMetrics
+    session_bytes: int
+    """Keys, values and prompts that all sessions hold on the device."""
+    device_bytes: int
+    """All that is allocated there, weights among it; 0 on a CPU."""
+
+
+class Service:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        admission: AdmissionConfig,
+        session_bytes: Callable[[StreamConfig], int],
+        batch: int = 1,
+    ) -> None:
+        """Up to `batch` sessions share their model calls where that was measured to be faster. Their latents then equal those
+        they would have alone to rounding, not to the bit, so it is for those who do not replay."""
+        self.engine = engine
+        self.ready = threading.Event()
+        self.failure: BaseException | None = None
+        """What ended the thread, if anything but `close` did."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called then, when everybody has been told: without its thread a service is of no use to anybody."""
+        self.table = SessionTable(
+            engine,
+            admission=Admission(admission),
+            scheduler=Scheduler(batching=BatchPolicy(max_size=batch)),
+            session_bytes=session_bytes,
+            revive=self._revive_soon,
+        )
+        """Touched under the lock only."""
+        self._trials = Trials(engine, self.table.admission)
+        self._pipeline = ChunkPipeline(
+            engine.transport.post,
+            engine.depths,
+            engine.parts.stopwatch,
+            landed=self._landed,
+            shown=self._shown,
+            failed=self._failed,
+        )
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._over = self._ended = False
+        self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
+        self._warm_up: Sequence[StreamConfig] = ()
+        if engine.mesh is not None:
+            engine.mesh.attend(partial(self._soon, engine.mesh.mend))  # even if nobody streams
+
+    @property
+    def trouble(self) -> str:
+        """Why nobody can be served at the moment; empty if all is well."""
+        if not self.ready.is_set():
+            return "the engine has ended" if self._over else "the model is warming up"
+        return "" if self.engine.mesh is None else self.engine.mesh.trouble
+
+    def start(self, warm_up: Sequence[StreamConfig] = ()) -> None:
+        """Begin, with a few chunks of each of these configurations, so that their times are known; then be `ready`."""
+        self._warm_up = warm_up
+        sys.setswitchinterval(SWITCH_S)
+        self._thread.start()
+
+    def close(self, timeout_s: float = 30.0) -> bool:
+        """End all sessions and the thread. Whether it has ended: a chunk under way is finished, or cut at a model call if it
+        takes long, and only a single call that takes longer than `timeout_s` is not waited for. Everybody is told all the same.
+        """
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        if self.engine.mesh is not None:
+            self.engine.mesh.interrupt()
+        for patience_s in (min(GRACE_S, timeout_s), max(0.0, timeout_s - GRACE_S)):
+            if self._thread.is_alive():
+                self._thread.join(patience_s)
+            if self.has_ended:
+                return True
+            with self._changed:
+                if not self._ended:
+                    self.engine.brake.pull()
+        log.warning("a model call did not end within %g s", timeout_s)
+        with self._changed:
+            for entry in self.table.entries.values():
+                entry.tell(SHUTTING_DOWN)
+        return False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its thread is gone."""
+        return not self._thread.is_alive()
+
+    def open(self, request: OpenRequest, tell: Tell) -> Answer:
+        """Ask for a session; it starts by itself when it is let in. Raises `Overloaded` when it cannot be."""
+        request.terms  # noqa: B018 - raises what is wrong with them
+        with self._changed:
+            self._refuse_when_over()
+            try:
+                answer = self.table.ask(request, tell)
+            except Overloaded:
+                if self._trials.are_due(request.config):
+                    self._soon(partial(self._trials.again, request.config))
+                raise
+            self._changed.notify_all()
+            return answer
+
+    def control(self, session_id: str, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        """Queue a change for the next chunk that has not been planned."""
+        with self._changed:
+            entry = self.table.find(session_id)
+            receipt = self.table.control(entry, control, at_chunk)
+            if isinstance(control, Resume):
+                self._lift(entry, "paused")
+            elif isinstance(control, Stop):
+                self._lift(entry, "paused", "unwatched", "starved")
+            return receipt
+
+    def watch(self, session_id: str) -> None:
+        """One more viewer; the first sets an unattended session going."""
+        with self._changed:
+            entry = self.table.find(session_id)
+            entry.viewers += 1
+            if entry.session is not None:
+                self._lift(entry, "unwatched")
+
+    def unwatch(self, session_id: str) -> None:
+        """One viewer less. Of a session that has ended: nothing."""
+        with self._changed:
+            entry = self.table.entries.get(session_id)
+            if entry is None:
+                return
+            entry.viewers -= 1
+            assert entry.viewers >= 0, f"{session_id} lost a viewer it did not have"
+            if entry.viewers == 0 and entry.session is not None:
+                self.table.stand_still(entry)
+                self._changed.notify_all()
+
+    def is_paused(self, session_id: str) -> bool:
+        """Whether its owner has paused it."""
+        with self._changed:
+            entry = self.table.entries.get(session_id)
+            return entry is not None and entry.session is not None and entry.session.timeline.paused
+
+    def fed(self, session_id: str) -> None:
+        """Its feed has new frames, or has ended."""
+        with self._changed:
+            entry = self.table.entries.get(session_id)
+            if entry is not None and entry.session is not None and self.table.has_input(entry):
+                self._lift(entry, "starved")
+
+    def end(self, session_id: str, reason: str = "closed by its owner") -> None:
+        """End a session once its turn is over. Of one that has ended: nothing."""
+        with self._changed:
+            entry = self.table.entries.get(session_id)
+            if entry is None:
+                return
+            entry.closing = entry.closing or Ended(cause="closed", reason=reason)
+            if entry.session is None:
+                self.table.finish(entry, entry.closing)
+            self._changed.notify_all()
+
+    def on_engine(self, session_id: str, job: Callable[[Session], Any]) -> Future[Any]:
+        """Do something with a session between turns, on the thread that owns it."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # whoever asked does not wait any more
+            entry = self.table.entries.get(session_id)
+            try:
+                if entry is None or entry.session is None:
+                    raise UnknownSession(f"there is no live session {session_id}; it may have ended")
+                future.set_result(job(entry.session))
+            except Exception as error:  # the caller's to know, not the thread's
+                future.set_exception(error)
+
+        with self._changed:
+            self._refuse_when_over()
+            self._jobs.append(run)
+            self._changed.notify_all()
+        return future
+
+    def metrics(self) -> ServiceMetrics:
+        device = self.engine.device
+        with self._changed:
+            return ServiceMetrics(
+                scheduler=self.table.scheduler.metrics(time.monotonic()),
+                admission=self.table.admission.metrics(),
+                session_bytes=self.engine.held_bytes(),
+                device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
+            )
+
+    # Below: the engine's thread, or under the lock.
+
+    def _run(self) -> None:
+        try:
+            self._trials.warm_up(self._warm_up)
+            self.ready.set()
+            while (turn := self._next()) is not None:
+                self._take(turn)
+            self._pipeline.show()
+        except BaseException as error:
+            if not (self._over and isinstance(error, MeshGivenUp)):  # a mesh is not brought back for a server that stops
+                self.failure = error
+                log.exception("the engine's thread has failed")
+        finally:
+            self.ready.clear()
+            with self._changed:
+                self._over = True
+                self.table.close_all(last_word(self.failure))
+                self.engine.brake.release()
+                self._ended = True
+                while self._jobs:
+                    self._jobs.popleft()()  # tells who waits that it is over
+            if self.failure is not None:
+                self.on_failure()
+
+    def _next(self) -> Turn | Callable[[], None] | None:
+        """What to do now; waits until there is something, be it pictures to make. None when it is all over."""
+        with self._changed:
+            while not self._over:
+                if self._jobs:
+                    return self._jobs.popleft()
+                turn = self._finish_closing() or self.table.scheduler.next(time.monotonic())
+                if not isinstance(turn, Sleep) or self._pipeline.any_unshown:
+                    return turn
+                self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))
+            return None
+
+    def _finish_closing(self) -> Sleep | None:
+        """End those who are to end; one with pictures to come has them first, and nothing leaves until then."""
+        closing = [(entry, entry.closing) for entry in self.table.entries.values() if entry.closing is not None]
+        if any(self._pipeline.unshown(entry.session_id) for entry, _ in closing):
+            return Sleep(until=None)
+        for entry, ended in closing:
+            if self.table.holds(entry):  # one in line may have been refused the place of another
+                self.table.finish(entry, ended)
+        return None
+
+    def _take(self, turn: Turn | Callable[[], None]) -> None:
+        if isinstance(turn, Run):
+            self._chunks([self.table.entries[name] for name in turn.session_ids])
+            return
+        self._pipeline.show()  # all else happens between chunks
+        match turn:
+            case EndTurn(session_id=name, reason=reason):
+                with self._changed:
+                    if name in self.table.entries:  # in line, it may have been refused in the meantime
+                        self.table.finish(self.table.entries[name], Ended(cause="limit", reason=reason))
+            case Offload(session_id=name):
+                if self._moved(name, self.engine.offload):
+                    with self._changed:
+                        self.table.vacate(self.table.entries[name])
+            case RestoreTurn(session_id=name):
+                self._moved(name, self.engine.bring_back)
+            case Sleep():
+                pass  # nothing could leave before the pictures were made
+            case _:
+                turn()
+
+    def _chunks(self, entries: Sequence[SessionEntry]) -> None:
+        """One chunk of each session, or a reason why there is none. What can share its model calls does."""
+        planned = self._plan(entries)
+        if planned is None:
+            self._pipeline.show()
+            planned = self._plan(entries)
+            assert planned is not None, "with everything shown, nothing waits for pictures"
+        for kin in alike(planned):
+            self._pipeline.turn(kin)
+
+    def _plan(self, entries: Sequence[SessionEntry]) -> list[Planned] | None:
+        """The next chunk of those that have one. None, and nothing has happened, if one must be shown its last chunk first."""
+        with self._changed:
+            if any(self._pipeline.unshown(entry.session_id) and not self.table.goes_on(entry) for entry in entries):
+                return None
+            planned = list[Planned]()
+            for entry in filter(self.table.holds, entries):  # the last pictures of one may have failed
+                session = entry.session
+                assert session is not None, f"{entry.session_id} had a turn before it was let in"
+                try:
+                    decision = session.decide() if self.table.has_input(entry) else None
+                except Exception as error:
+                    self._fail(entry, error)
+                    continue
+                if decision is None:
+                    self.table.rest(entry, session)
+                else:
+                    planned.append(Planned(session, decision, entry.settled))
+                    entry.settled, entry.one_offs = NOTHING_SETTLED, self.engine.one_offs
+            return planned
+
+    def _landed(self, landing: Landing) -> None:
+        """The next chunk may leave. On one device this one's pictures are made by now; over a mesh they follow meanwhile."""
+        with self._changed:
+            self.table.arrived(landing)
+
+    def _shown(self, landing: Landing, chunk: Chunk) -> None:
+        with self._changed:
+            self.table.shown(landing, chunk)
+        if not self._pipeline.num_sent:
+            self._settle(landing.session, chunk)
+
+    def _settle(self, session: Streaming, chunk: Chunk) -> None:
+        """Make the commit, if that was left for now. What it took is the session's to pay for, in its next turn."""
+        begun = time.monotonic()
+        try:
+            self.engine.settle()
+        except Exception as error:
+            self._failed(session, error, chunk.index)
+            return
+        took = Settled(time.monotonic() - begun, self.engine.parts.stopwatch.lap())
+        self.table.entries[session.id].settled = took
+
+    def _failed(self, session: Streaming, error: Exception, chunk_index: int) -> None:
+        self._fail(self.table.entries[session.id], error, chunk=chunk_index)
+
+    def _fail(self, entry: SessionEntry, error: Exception, **about: object) -> None:
+        if self._over and isinstance(error, ChunkCut):
+            return  # ends with all others
+        log.error("the session has failed", exc_info=error, extra={"session": entry.label, **about})
+        reason = str(error) if isinstance(error, MillstreamError) else f"it failed ({type(error).__name__}); the log has more"
+        if isinstance(error, torch.OutOfMemoryError):
+            reason = "the device ran out of memory; choose a smaller size or window"
+        with self._changed:
+            if self.table.holds(entry):  # it may have been given up while it was revived
+                self.table.finish(entry, Ended(cause="failed", reason=reason))
+        if self.engine.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _moved(self, session_id: str, move: Callable[[Session], None]) -> bool:
+        """Whether its state is where it was to go; if not, it has ended."""
+        entry = self.table.entries.get(session_id)
+        if entry is None:  # its last pictures could not be made
+            return False
+        assert entry.session is not None, f"{entry.label} has no state to move"
+        try:
+            move(entry.session)
+        except Exception as error:
+            self._fail(entry, error)
+            return False
+        return True
+
+    def _soon(self, job: Callable[[], None]) -> None:
+        """On the engine's thread, between turns; never, once it is all over."""
+        with self._changed:
+            self._jobs.append(lambda: None if self._over else job())
+            self._changed.notify_all()
+
+    def _revive_soon(self, entry: SessionEntry, note: str) -> None:
+        threading.Thread(target=self._read_saved, args=(entry, note), name="millstream-read", daemon=True).start()
+
+    def _read_saved(self, entry: SessionEntry, note: str) -> None:
+        """Only now, when it has its place: what waits in line is a file. Not on the engine's thread: disks are slow."""
+        assert entry.request.start is not None, f"{entry.label} was not saved"
+        try:
+            make = entry.request.start()
+        except Exception as error:
+            self._fail(entry, error)
+            return
+        self._soon(partial(self._revive, entry, make, note))
+
+    def _revive(self, entry: SessionEntry, make: Callable[[Engine], Session], note: str) -> None:
+        """A saved session, without the lock: all that it holds is copied."""
+        if not self.table.holds(entry):
+            return  # it was given up while it waited for this
+        session: Session | None = None
+        try:
+            session = make(self.engine)
+            with self._changed:
+                if self.table.holds(entry):
+                    self.table.schedule(entry, session, note)
+                else:
+                    session.close()
+        except Exception as error:
+            if session is not None:
+                session.close()
+            self._fail(entry, error)
+
+    def _lift(self, entry: SessionEntry, *whys: Halt) -> None:
+        self.table.lift(entry, *whys)
+        self._changed.notify_all()
+
+    def _refuse_when_over(self) -> None:
+        if self._over:
+            raise Overloaded("the server is shutting down; try another one")

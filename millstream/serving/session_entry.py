@@ -1,0 +1,141 @@
+"""A session as it is asked for, as it is seated, and its chunks on the way: plain data for `serving/service.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
+from millstream.core.controls import WeightedPrompt
+from millstream.engine.engine import Engine
+from millstream.engine.flights import NOTHING_SETTLED, Planned, Settled
+from millstream.generation.generator import kinship
+from millstream.planner.phase_work import chunk_flops
+from millstream.serving.admission_types import Request
+from millstream.serving.chunk_times import Geometry
+from millstream.serving.life import Life
+from millstream.serving.notices import Ended, Tell
+from millstream.serving.turns import Terms
+from millstream.session.live_feed import LiveFeed
+from millstream.session.pacing import Pace, RateKind
+from millstream.session.ports import ChunkLog
+from millstream.session.session import Session
+from millstream.session.timeline import Timeline
+
+LABEL_LENGTH = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenRequest:
+    """A session as it is asked for."""
+
+    session_id: str
+    prompts: tuple[WeightedPrompt, ...]
+    config: StreamConfig
+    rate: RateKind = "asked"
+    """Whether its frame rate is chosen here, up to that of its config; lowered if need be; or strictly as asked."""
+    weight: float = 1.0
+    lead_s: float | None = None
+    unattended: Literal["run", "pause"] = "pause"
+    idle_s: float = 60.0
+    may_wait: bool = True
+    max_life_s: float | None = None
+    max_chunks: int | None = None
+    feed: LiveFeed | None = None
+    journal: ChunkLog | None = None
+    start: Callable[[], Callable[[Engine], Session]] | None = None
+    """For one that was saved: reads it, on a thread of its own, once it has its place; what it returns then makes the session,
+    on the engine's thread."""
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(fps=self.config.fps, chunk_frames=pixel_frames(1, self.config.frames_per_chunk), lead_s=self.lead_s)
+
+    @property
+    def has_slack(self) -> bool:
+        """Whether it may be further ahead where chunk times vary: nobody has said how far it should be."""
+        return self.lead_s is None and self.rate != "strict"
+
+    def lead_at(self, fps: float) -> float:
+        """How far ahead of its viewer it may get at this rate."""
+        pace = self.pace.at(fps)
+        return pace.max_ahead_s + (pace.media_s if self.has_slack else 0.0)
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            pace=self.pace,
+            weight=self.weight,
+            unattended=self.unattended,
+            idle_s=self.idle_s,
+            max_life_s=self.max_life_s,
+            max_chunks=self.max_chunks,
+        )
+
+
+@dataclass(slots=True)
+class SessionEntry:
+    """One session, from the moment it asked to the moment it ends."""
+
+    request: OpenRequest
+    asked: Request
+    config: StreamConfig
+    """As its controls have made it, and as admission knows it."""
+    tell: Tell
+    life: Life
+    """Moved by admission alone."""
+    fps: float
+    """What it plays at for now."""
+    fps_since: float
+    session: Session | None = None
+    """None until it is let in."""
+    viewers: int = 0
+    closing: Ended | None = None
+    """Set when it is to end as soon as its turn is over."""
+    media_s: float = 0.0
+    settled: Settled = NOTHING_SETTLED
+    one_offs: int = 0
+    """Of the engine, when its last turn began."""
+    told_position: int = 0
+    """In line; 0 when it is in none."""
+
+    @property
+    def session_id(self) -> str:
+        return self.request.session_id
+
+    @property
+    def label(self) -> str:
+        return label(self.session_id)
+
+
+def label(session_id: str) -> str:
+    """A session's name in logs: too short to steer it with."""
+    return session_id[:LABEL_LENGTH]
+
+
+def geometry(spec: ModelSpec, config: StreamConfig, timeline: Timeline | None = None) -> Geometry:
+    """What a chunk costs: as configured, or as a session's controls have made it."""
+    rows, columns = (side // spec.dit.patch for side in config.latent_size)
+    if timeline is not None:
+        config = replace(config, steps=timeline.steps, window=timeline.window, sink=timeline.sink)
+    return Geometry(
+        model=spec.name,
+        tokens=config.frames_per_chunk * rows * columns,
+        calls=len(config.steps) + 1,
+        window=config.window,
+        flops=chunk_flops(spec, config),
+    )
+
+
+def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:
+    """Sessions of equal key will most likely plan chunks of one kind."""
+    return config.latent_size, config.frames_per_chunk, timeline.steps, timeline.window, config.anchor
+
+
+def alike(planned: Sequence[Planned]) -> list[list[Planned]]:
+    """In groups whose chunks can share their model calls."""
+    groups: dict[Hashable, list[Planned]] = {}
+    for chunk in planned:
+        groups.setdefault(kinship(chunk.decision.envelope), []).append(chunk)
+    return list(groups.values())

@@ -1,0 +1,304 @@
+"""Who is here, who waits in line, who lies in host memory: a seat for every session, from the moment it asks to its end.
+
+Brings together what knows nothing of each other: admission (who may have a place), the scheduler (whose turn it is) and the
+sessions themselves. Everything here is quick and takes no device memory; `serving/service.py` calls it under its lock, and does
+on the engine's thread whatever does take time.
+
+A session's state is its `Life` (`serving/life.py`), which admission moves and everybody reads; nothing here keeps another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.controls import AnyControl, Receipt, SetSteps, SetWindow
+from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
+from millstream.engine.engine import Engine
+from millstream.engine.flights import Landing
+from millstream.serving.admission import Admission
+from millstream.serving.admission_types import Admitted, Answer, Queued, Refused, Request
+from millstream.serving.heap import trim_heap
+from millstream.serving.notices import Applied, Ended, Live, Pictured, Rated, Tell, Waiting
+from millstream.serving.rates import next_rate
+from millstream.serving.scheduler import Scheduler
+from millstream.serving.session_entry import OpenRequest, SessionEntry, batch_key, geometry
+from millstream.serving.turns import Halt
+from millstream.session.chunk import Chunk
+from millstream.session.pacing import Pace
+from millstream.session.session import Session
+
+
+class SessionTable:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        admission: Admission,
+        scheduler: Scheduler,
+        session_bytes: Callable[[StreamConfig], int],
+        revive: Callable[[SessionEntry, str], None],
+    ) -> None:
+        """`revive` has the engine's thread make a saved session, and `schedule` it with the note it is given."""
+        self.admission = admission
+        self.scheduler = scheduler
+        self.entries: dict[str, SessionEntry] = {}
+        self._engine = engine
+        self._session_bytes = session_bytes
+        self._revive = revive
+
+    def ask(self, request: OpenRequest, tell: Tell) -> Answer:
+        """A place for a new session; raises `Overloaded` when it cannot even wait for one."""
+        asked = Request(
+            session_id=request.session_id,
+            geometry=geometry(self._engine.spec, request.config),
+            pace=request.pace,
+            memory_bytes=self._session_bytes(request.config),
+            rate=request.rate,
+            weight=request.weight,
+            max_life_s=request.max_life_s,
+            may_wait=request.may_wait,
+        )
+        now = time.monotonic()
+        answer = self.admission.ask(asked, now)
+        if isinstance(answer, Refused):
+            raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)
+        life = self.admission.life(request.session_id)
+        entry = self.entries[request.session_id] = SessionEntry(
+            request, asked, request.config, tell, life, request.pace.fps, now
+        )
+        self._answered(entry, answer)
+        self._admit_waiting()
+        return answer
+
+    def find(self, session_id: str) -> SessionEntry:
+        if session_id not in self.entries:
+            raise UnknownSession(f"there is no session {session_id}; it may have ended")
+        return self.entries[session_id]
+
+    def holds(self, entry: SessionEntry) -> bool:
+        """Whether it has not ended."""
+        return self.entries.get(entry.session_id) is entry
+
+    def has_input(self, entry: SessionEntry) -> bool:
+        """Whether there is enough of it for the next chunk, where it takes one."""
+        feed, session = entry.request.feed, entry.session
+        if feed is None or session is None:
+            return True
+        return feed.can_give(pixel_frames(session.timeline.start_frame, entry.request.config.frames_per_chunk))
+
+    def goes_on(self, entry: SessionEntry) -> bool:
+        """Whether its next chunk can be planned before its last one is shown: no control is due, and its input is there."""
+        return entry.session is not None and entry.session.timeline.undisturbed and self.has_input(entry)
+
+    def control(self, entry: SessionEntry, control: AnyControl, at_chunk: int | None) -> Receipt:
+        """Queue a change, once what it costs is promised."""
+        if entry.session is None:
+            raise ControlError("the session is not live yet; steer it when it is")
+        if entry.closing is not None:  # what is acknowledged applies, or is kept
+            raise ControlError("the session is ending; start a new one")
+        before = entry.asked, entry.config
+        self._promise(entry, control)
+        try:
+            return entry.session.control(control, at_chunk=at_chunk)
+        except MillstreamError:
+            entry.asked, entry.config = before  # what was not taken is not paid for
+            self.admission.revise(entry.asked)
+            raise
+
+    def schedule(self, entry: SessionEntry, session: Session, note: str) -> None:
+        """Its session is there: it has its turns from now on. Raises `Overloaded` if what waits in it breaks a promise."""
+        for waiting in session.timeline.state().waiting:
+            self._promise(entry, waiting.control)
+        now, request, name = time.monotonic(), entry.request, entry.session_id
+        entry.session = session
+        key = batch_key(request.config, session.timeline)
+        terms = replace(request.terms, pace=self._pace(entry))
+        self.scheduler.add(name, terms, now, batch_key=key, life=entry.life)
+        if entry.viewers == 0:
+            self.scheduler.halt(name, "unwatched", now)
+        entry.tell(Live(note=note, fps=entry.fps))
+
+    def lift(self, entry: SessionEntry, *whys: Halt) -> None:
+        """These reasons to stand still are gone; one in host memory asks for its place, once none is left."""
+        for why in whys:
+            self.scheduler.proceed(entry.session_id, why, time.monotonic())
+        if entry.life.state == "parked" and not self.scheduler.halts(entry.session_id):
+            answer = self.admission.come_back(entry.session_id, time.monotonic())
+            if isinstance(answer, Refused):
+                self.finish(entry, Ended(cause="refused", reason=answer.reason))
+            else:
+                self._answered(entry, answer)
+                self._admit_waiting()
+
+    def stand_still(self, entry: SessionEntry) -> None:
+        """Nobody watches: it halts, and if it stands in line to come back from host memory, it need not."""
+        self.scheduler.halt(entry.session_id, "unwatched", time.monotonic())
+        if entry.life.state == "returning" and self.scheduler.halts(entry.session_id):
+            self.admission.step_out(entry.session_id)
+            entry.told_position = 0
+            self._admit_waiting()
+
+    def rest(self, entry: SessionEntry, session: Session) -> None:
+        """A turn in which it planned nothing is over: it waits for its input, is paused, or ends."""
+        now, applied = time.monotonic(), session.timeline.take_receipts()
+        self.scheduler.finished(entry.session_id, now, frames=0, seconds=0.0)
+        if applied:
+            entry.tell(Applied(receipts=applied))
+        if session.timeline.stopped:
+            entry.closing = Ended(cause="stopped", reason="stopped by its owner")
+        elif session.ended:
+            entry.closing = Ended(cause="input over", reason="its input has ended")
+        elif session.timeline.paused:
+            self.scheduler.halt(entry.session_id, "paused", now)
+        else:
+            self.scheduler.halt(entry.session_id, "starved", now)
+
+    def arrived(self, landing: Landing) -> None:
+        """A chunk is back, and the next may leave."""
+        entry, now = self.entries[landing.session.id], time.monotonic()
+        assert entry.session is not None, f"{entry.label} was never let in"
+        assert landing.turn_s is not None, f"{entry.label} had no turn"
+        landing.teaches = self._engine.one_offs == entry.one_offs
+        seconds, fps = landing.turn_s if landing.teaches else 0.0, self._chunk_fps(entry, landing.num_frames)
+        self.scheduler.arrived(entry.session_id, now, frames=landing.num_frames, seconds=seconds, fps=fps)
+        self.scheduler.set_batch_key(entry.session_id, batch_key(entry.request.config, entry.session.timeline))
+
+    def shown(self, landing: Landing, chunk: Chunk) -> None:
+        """Its pictures are made: learn from what it took, then hand it over at the rate that this leaves."""
+        entry, now = self.entries[landing.session.id], time.monotonic()
+        assert entry.session is not None, f"{entry.label} was never let in"
+        lateness_s = self.scheduler.dry_s(entry.session_id, now)
+        if chunk.index > 0 and landing.teaches:
+            shape = geometry(self._engine.spec, entry.request.config, entry.session.timeline)
+            self.admission.times.add(shape, landing.chunk_s)
+            self.tune()
+            if self.admission.has_room_for_next:
+                self._admit_waiting()
+        fps = self._chunk_fps(entry, landing.num_frames)
+        if landing.num_frames:
+            self.scheduler.shown(entry.session_id, now, frames=landing.num_frames, fps=fps)
+        entry.tell(Pictured(chunk=chunk, media_s=entry.media_s, fps=fps, lateness_s=lateness_s))
+        entry.media_s += len(chunk.frames) / fps
+
+    def vacate(self, entry: SessionEntry) -> None:
+        """Its state is in host memory: others may have its place, unless it was set going again meanwhile."""
+        if self.scheduler.halts(entry.session_id):
+            now = time.monotonic()
+            self.admission.park(entry.session_id, now)
+            self.scheduler.place_changed(entry.session_id, now)
+            self._admit_waiting()
+
+    def finish(self, entry: SessionEntry, ended: Ended) -> None:
+        """Give back everything, tell the owner, let in who waits."""
+        self._close(entry, ended)
+        self._admit_waiting()
+
+    def close_all(self, ended: Ended) -> None:
+        """Everything is over for everybody: nobody is let in any more."""
+        for entry in list(self.entries.values()):
+            self._close(entry, ended)
+
+    def tune(self) -> None:
+        """Let each session play at the rate that the device keeps, by what was measured last."""
+        now = time.monotonic()
+        for name, kept_fps in self.admission.kept_rates().items():
+            entry = self.entries[name]
+            fps = next_rate(entry.fps, kept_fps, now - entry.fps_since)
+            if fps != entry.fps:
+                entry.fps, entry.fps_since = fps, now
+                entry.tell(Rated(note=self.admission.grant(name, fps), fps=fps))
+            if entry.session is not None:
+                self.scheduler.set_pace(name, self._pace(entry))
+
+    def _chunk_fps(self, entry: SessionEntry, num_frames: int) -> float:
+        """An epoch's first chunk has fewer frames and leaves less time for the next: it plays slower where that is needed."""
+        pace, chunk_s = entry.request.pace, self.admission.chunk_s(entry.session_id)
+        if entry.request.rate == "strict" or not chunk_s or not num_frames:
+            return entry.fps
+        if entry.fps < pace.fps:  # as much as the device keeps
+            return entry.fps * num_frames / pace.chunk_frames
+        return min(entry.fps, num_frames / chunk_s)
+
+    def _pace(self, entry: SessionEntry) -> Pace:
+        """At the rate it has; further ahead, by a chunk at most, where chunk times vary."""
+        pace = entry.request.pace.at(entry.fps)
+        slack_s = self.admission.slack_s(entry.session_id) if entry.request.has_slack else 0.0
+        return entry.request.pace.at(entry.fps, slack_s=min(slack_s, pace.media_s))
+
+    def _close(self, entry: SessionEntry, ended: Ended) -> None:
+        now, name = time.monotonic(), entry.session_id
+        del self.entries[name]
+        if entry.session is not None:
+            self.scheduler.remove(name, now)
+            entry.session.close()
+            trim_heap()
+        self.admission.leave(name, now)
+        entry.tell(ended)
+
+    def _admit_waiting(self) -> None:
+        """Those who leave the line, in order: let in, or refused because they never could be."""
+        while (answer := self.admission.next_in(time.monotonic())) is not None:
+            entry = self.entries[answer.session_id]
+            if isinstance(answer, Refused):
+                self._close(entry, Ended(cause="refused", reason=answer.reason))
+            else:
+                self._answered(entry, answer)
+        self._tell_line()
+
+    def _tell_line(self) -> None:
+        """Those whose position has changed: somebody came before them, or left."""
+        waiting = self.admission.waiting(time.monotonic())
+        self.scheduler.crowded = bool(waiting)
+        for queued in waiting:
+            self._answered(self.entries[queued.session_id], queued)
+
+    def _answered(self, entry: SessionEntry, answer: Admitted | Queued) -> None:
+        if isinstance(answer, Queued):
+            if answer.position != entry.told_position:
+                entry.told_position = answer.position
+                entry.tell(Waiting(position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason))
+            return
+        now = time.monotonic()
+        entry.told_position, entry.fps, entry.fps_since = 0, answer.fps, now
+        if entry.session is not None:
+            self.scheduler.place_changed(entry.session_id, now)
+            entry.tell(Live(note=answer.note, fps=entry.fps))
+        elif entry.request.start is not None:
+            self._revive(entry, answer.note)
+        else:
+            self._begin(entry, answer.note)
+        self.tune()
+
+    def _begin(self, entry: SessionEntry, note: str) -> None:
+        """A new session, at once: it takes no memory before its first chunk."""
+        request = entry.request
+        try:
+            session = self._engine.session(
+                request.prompts,
+                config=request.config,
+                frames=request.feed,
+                journal=request.journal,
+                session_id=request.session_id,
+            )
+        except MillstreamError as error:
+            self._close(entry, Ended(cause="failed", reason=str(error)))
+        else:
+            self.schedule(entry, session, note)
+
+    def _promise(self, entry: SessionEntry, control: AnyControl) -> None:
+        """More steps or a larger window must fit beside the promises given to others."""
+        if not isinstance(control, (SetSteps, SetWindow)):
+            return
+        control.check()
+        changes = (
+            {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
+        )
+        config = replace(entry.config, **changes)
+        asked = replace(entry.asked, geometry=geometry(self._engine.spec, config), memory_bytes=self._session_bytes(config))
+        refusal = self.admission.revise(asked)
+        if refusal is not None:
+            raise Overloaded(refusal)
+        entry.asked, entry.config = asked, config

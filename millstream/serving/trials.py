@@ -1,0 +1,79 @@
+"""Chunks that nobody sees, made to learn what they take.
+
+Of the server's own stream when it starts, and later of what somebody was refused. On the engine's thread, between turns.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+from millstream.core.config import StreamConfig
+from millstream.engine.engine import Engine
+from millstream.engine.flights import Landing, Planned
+from millstream.engine.pipeline import ChunkPipeline, raise_failure
+from millstream.serving.admission import Admission
+from millstream.serving.session_entry import geometry
+from millstream.session.chunk import Chunk
+
+log = logging.getLogger(__name__)
+
+MEASURED_CHUNKS = 2
+"""Once a session costs what it always will."""
+STALE_S = 20.0
+"""What was measured so long ago is measured again when somebody was refused by it."""
+QUICK_S = 1.0
+"""What is thought to take longer is not tried, unless the server's own stream does: nobody's question holds up the device."""
+CUT_AFTER = 2.0
+"""Times the longest chunk that is let in: one that takes longer is cut off."""
+
+
+class Trials:
+    def __init__(self, engine: Engine, admission: Admission) -> None:
+        self._engine, self._admission = engine, admission
+        self._quick_s = QUICK_S
+
+    def warm_up(self, configs: Sequence[StreamConfig]) -> None:
+        """What is served by default is never too long; what takes much longer is cut off from now on."""
+        for config in configs:
+            self._measure(config)
+            self._admission.allow_chunks_of(geometry(self._engine.spec, config))
+            self._quick_s = max(self._quick_s, self._estimate_s(config))
+        self._engine.brake.limit_s = CUT_AFTER * self._admission.longest_chunk_s
+
+    def are_due(self, config: StreamConfig) -> bool:
+        """Whether a refusal went by what was measured a while ago, on a device that stands idle: it may be quicker now."""
+        is_stale = self._admission.times.age_s(geometry(self._engine.spec, config)) > STALE_S
+        return is_stale and self._estimate_s(config) <= self._quick_s and not self._admission.metrics().admitted
+
+    def again(self, config: StreamConfig) -> None:
+        if not self.are_due(config):  # somebody was let in, or it was asked for twice
+            return
+        try:
+            self._measure(config)
+        except Exception as error:  # nobody's session: whoever asks for this next is told what is wrong with it
+            log.warning("%sx%s could not be measured: %s", config.height, config.width, error)
+
+    def _estimate_s(self, config: StreamConfig) -> float:
+        estimate = self._admission.times.estimate(geometry(self._engine.spec, config))
+        return math.inf if estimate is None else estimate.seconds
+
+    def _measure(self, config: StreamConfig) -> None:
+        """Chunk times of a configuration with its window full, and everything that only first chunks pay for."""
+        engine, one_offs = self._engine, 0
+
+        def shown(landing: Landing, chunk: Chunk) -> None:
+            if engine.one_offs == one_offs:
+                self._admission.times.add(geometry(engine.spec, config), landing.chunk_s)
+
+        pipeline = ChunkPipeline(
+            engine.transport.post, engine.depths, engine.parts.stopwatch, shown=shown, failed=raise_failure
+        )
+        with engine.session("warm up", config=config) as session:
+            engine.warm_up(session)
+            for _ in range(MEASURED_CHUNKS):
+                decision, one_offs = session.decide(), engine.one_offs
+                assert decision is not None, "nothing stops a session that nobody steers"
+                pipeline.turn([Planned(session, decision)])
+                pipeline.show()

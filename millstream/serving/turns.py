@@ -1,0 +1,113 @@
+"""What the scheduler is told about a session, what it tells the engine to do, and what it counts. Plain data.
+
+How a turn is chosen is `serving/scheduler.py`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Literal
+
+from millstream.core.errors import ConfigError
+from millstream.session.pacing import Pace
+
+Granularity = Literal["chunk", "step"]
+Halt = Literal["paused", "starved", "unwatched", "slow"]
+"""Why a session stands still: a person said so, its input has not come, nobody watches, or a viewer cannot take more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What one session asks for and how long it may."""
+
+    pace: Pace
+    weight: float = 1.0
+    """Its priority when there is not enough for all: with twice the weight, twice the share of real time."""
+    unattended: Literal["run", "pause"] = "pause"
+    """Whether it stands still while nobody watches or a viewer is slow; `run` suits a recording."""
+    idle_s: float = 60.0
+    """After standing still for so long, its state moves to host memory."""
+    max_life_s: float | None = None
+    max_chunks: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.01 <= self.weight <= 100:
+            raise ConfigError(f"weight must be between 0.01 and 100, got {self.weight}")
+        if self.unattended not in ("run", "pause"):
+            raise ConfigError(f"unattended must be run or pause, got {self.unattended!r}")
+        limits = (self.idle_s, self.max_life_s, self.max_chunks)
+        if any(limit is not None and not limit > 0 for limit in limits):
+            raise ConfigError(f"idle_s, max_life_s and max_chunks must be above 0, got {limits}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One unit of work for each of these sessions, as one batch where there are several."""
+
+    session_ids: tuple[str, ...]
+    granularity: Granularity
+    """A chunk that went out whole, or one step of it: `finished` then says 0 frames until the last."""
+    batch_key: Hashable
+    """What the caller named this kind of work; None for work that is never shared."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestoreTurn:
+    """Bring this session's state back to the device: its turn has come."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offload:
+    """Move this session's state to host memory."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndTurn:
+    """A session has reached a limit: close it, then `remove` it."""
+
+    session_id: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sleep:
+    """Nothing to do until then, or until the caller changes something; None: only the caller can."""
+
+    until: float | None
+
+
+Turn = Run | RestoreTurn | Offload | EndTurn | Sleep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionMetrics:
+    session_id: str
+    chunks: int
+    misses: int
+    played_s: float
+    stalled_s: float
+    continuity: float
+    """played / (played + stalled)"""
+    ahead_s: float
+    first_chunk_s: float | None
+    """From joining to the first chunk."""
+    load: float
+    """Device seconds per second of media."""
+    halted: bool
+    resident: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerMetrics:
+    sessions: tuple[SessionMetrics, ...]
+    utilisation: float
+    """What the sessions that are not halted ask of the device; above 1 it is overloaded."""
+    busy_s: float
+    """Device seconds of all turns that finished."""
+    ready: int
+    """Sessions that may run and do not yet."""

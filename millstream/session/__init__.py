@@ -1,0 +1,1 @@
+"""One live stream: timeline, history, journal, pacing."""

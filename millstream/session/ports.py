@@ -1,0 +1,53 @@
+"""What a session is connected to: an input, a generator somewhere, a journal. Each is a few methods, whoever has them.
+
+Shapes: H height, W width, 3 is RGB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from millstream.core.controls import Receipt
+from millstream.core.envelope import Envelope
+from millstream.session.journal import InputLatents
+from millstream.wire.parcel import Delivery, Parcel
+
+
+class Feed(Protocol):
+    """Where an input video comes from."""
+
+    def take(self, count: int) -> tuple[NDArray[np.uint8], int] | None:
+        """[count, H, W, 3] and how many of them are real, or None at the end."""
+
+
+class Posted(Protocol):
+    """Chunks on their way."""
+
+    def done(self) -> bool: ...
+
+    def ahead(self) -> list[Tensor]:
+        """Latents that are being made on this process's device, if any are: what is queued there now comes after them."""
+
+    def result(self) -> list[Delivery]:
+        """Waits. Asked for in the order of posts."""
+
+
+class Transport(Protocol):
+    def post(self, parcels: Sequence[Parcel]) -> Posted: ...
+
+    def submit(self, parcel: Parcel) -> Delivery: ...
+
+    def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]: ...
+
+    def release(self, session_id: str) -> None: ...
+
+
+class ChunkLog(Protocol):
+    """Where finished chunks are written down."""
+
+    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None) -> None: ...

@@ -1,0 +1,364 @@
+"""One live stream: its timeline, its clean latents, its decoder state. Sessions share weights and nothing else.
+
+`decide` and `prepare` turn controls into a parcel, `receive` and `finish` turn the delivery into pixels. What happens in
+between is the pipeline's business. Everything a chunk depends on is in its envelope, so `recall` can make the same parcel again
+from a journal.
+Shapes: B batch, F latent frames, T pixel frames, C latent channels, Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt, fill_empty
+from millstream.core.envelope import Envelope, recompute_calls
+from millstream.core.errors import EnvelopeRefused
+from millstream.core.trace import ChunkTiming
+from millstream.generation.generator import chunk_noise
+from millstream.generation.stopwatch import Stopwatch
+from millstream.models.carry import VAE, VAEState
+from millstream.models.sampler import mix
+from millstream.ops.pixels import from_bytes
+from millstream.session.chunk import Chunk, ChunkPlan, PendingChunk, ReceivedChunk
+from millstream.session.decoding import StreamDecoder
+from millstream.session.history import History
+from millstream.session.journal import ChunkLine, InputLatents
+from millstream.session.motion import MotionNoise
+from millstream.session.ports import ChunkLog, Feed, Transport
+from millstream.session.timeline import Timeline, TimelineState
+from millstream.wire.parcel import Delivery, Parcel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedParts:
+    """What all sessions of an engine use and none owns."""
+
+    transport: Transport
+    vae: VAE
+    read_prompts: Callable[[tuple[WeightedPrompt, ...]], Tensor]
+    latent_channels: int
+    device: torch.device
+    dtype: torch.dtype
+    stopwatch: Stopwatch
+    next_call_id: Callable[[], int]
+    stream: Callable[[Session, int | None], Iterator[Chunk]]
+    """So many chunks of a session, one at a time; None: until it ends or is paused."""
+    default_prompt: str
+    """What an empty prompt stands for."""
+    decode_stream: torch.cuda.Stream | None = None
+    """Where pictures are made beside the next chunk's first steps; None: behind the chunk itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionState:
+    """All that a session holds between chunks, besides its cache in the generator."""
+
+    timeline: TimelineState
+    history: Mapping[str, Tensor]
+    decoder: VAEState
+    encoder: VAEState
+    last_input: NDArray[np.float32] | None
+    motion: float | None
+
+
+class Session:
+    def __init__(
+        self,
+        session_id: str,
+        config: StreamConfig,
+        prompts: tuple[WeightedPrompt, ...],
+        parts: SharedParts,
+        *,
+        feed: Feed | None = None,
+        journal: ChunkLog | None = None,
+    ) -> None:
+        self.id = session_id
+        self.config = config
+        self.timeline = Timeline(session_id, config, fill_empty(prompts, parts.default_prompt), has_input=feed is not None)
+        self._parts = parts
+        self._feed = feed
+        self._journal = journal
+        self._history = History()
+        self._motion = MotionNoise(config.motion_gain)
+        anchors = config.anchor == "decoded"
+        self._decoder = StreamDecoder(parts.vae, parts.stopwatch, keeps_anchors=anchors, beside=parts.decode_stream)
+        self._encoder: VAEState = ()
+        self._outstanding: deque[PendingChunk] = deque()
+        self._exhausted = False
+        self._release = weakref.finalize(self, parts.transport.release, session_id)  # also when it is merely dropped
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def ended(self) -> bool:
+        """Stopped, or out of input: no further chunk will come."""
+        return self.timeline.stopped or self._exhausted
+
+    def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
+        """Ask for a change at the next unplanned chunk, or at a later one."""
+        if isinstance(control, SetPrompt) and not control.prompts:
+            control = msgspec.structs.replace(control, prompt=fill_empty(control.mix, self._parts.default_prompt)[0].text)
+        return self.timeline.queue(control, at_chunk=at_chunk)
+
+    def stream(self, chunks: int | None = None) -> Iterator[Chunk]:
+        """Chunks until the session ends or is paused, or `chunks` of them, one at a time. Call again to go on."""
+        return self._parts.stream(self, chunks)
+
+    def plan_chunk(self) -> Parcel | None:
+        """The next chunk of work, or None while paused and after the end."""
+        decision = self.decide()
+        return None if decision is None else self.prepare(decision)
+
+    def decide(self) -> ChunkPlan | None:
+        """Apply the controls that are due and plan the next chunk. Quick: no model is asked."""
+        begun = time.perf_counter()
+        if self._exhausted or not self.timeline.absorb():
+            return None
+        timeline, frames = self.timeline, self.config.frames_per_chunk
+        video, real = self._enter(timeline.start_frame)
+        if self._exhausted:
+            return None
+        context = self._history.context_indices(window=timeline.window, sink=timeline.sink, frames_per_chunk=frames)
+        scale = None if video is None else self._motion.scale(video, timeline.noise_scale)
+        envelope = timeline.plan(call_id=self._parts.next_call_id(), context_indices=context, noise_scale=scale)
+        self._outstanding.append(PendingChunk(envelope, timeline.take_receipts(), real, begun))
+        return ChunkPlan(envelope=envelope, video=video)
+
+    def prepare(self, decision: ChunkPlan) -> Parcel:
+        """Everything a decision names, as tensors."""
+        parts, envelope, conditioning, context = self._parts, decision.envelope, None, None
+        parts.stopwatch.attend_to(envelope)
+        with torch.inference_mode():
+            if envelope.reset_cross:
+                with parts.stopwatch.span("text"):
+                    conditioning = parts.read_prompts(envelope.prompts)
+            if envelope.recompute:
+                context = self._context(envelope.context_indices)
+            latents = self._start(envelope, self._encoded(decision))
+        return Parcel(envelope=envelope, latents_in=latents, conditioning=conditioning, context_frames=context)
+
+    def recall(self, line: ChunkLine) -> ChunkPlan:
+        """A chunk that was planned before, in a run that a journal tells of."""
+        begun, envelope = time.perf_counter(), line.envelope
+        video, real = self._enter(envelope.start_frame)
+        if self._exhausted:
+            raise EnvelopeRefused(f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from")
+        given = None
+        if line.input is not None:
+            given, real = self._checked(line.input.latents(), envelope), line.input.num_frames
+        self._outstanding.append(PendingChunk(envelope, (), real, begun))
+        return ChunkPlan(envelope=envelope, video=video, given_BFCYX=given)
+
+    def mend(self, parcel: Parcel) -> Parcel:
+        """A planned chunk for a generator that has lost all it knew of the session: prompt and window come along."""
+        envelope = parcel.envelope
+        context = envelope.context_indices or (self._context_after(envelope) if envelope.start_frame > 0 else ())
+        whole = msgspec.structs.replace(
+            envelope,
+            init_cache=True,
+            reset_kv=True,
+            reset_cross=True,
+            recompute=bool(context),
+            context_indices=context,
+            expected_calls=recompute_calls(len(context), envelope.frames) + len(envelope.steps) + envelope.commit,
+        )
+        for planned in self._outstanding:
+            if planned.envelope.call_id == envelope.call_id:
+                planned.envelope = whole
+        frames = self._context(context) if context and parcel.context_frames is None else parcel.context_frames
+        conditioning = self._parts.read_prompts(envelope.prompts)
+        return Parcel(envelope=whole, latents_in=parcel.latents_in, conditioning=conditioning, context_frames=frames)
+
+    def accept(self, delivery: Delivery, *, shared_ms: Mapping[str, float] | None = None) -> Chunk | None:
+        """Decode a delivery. None for a duplicate, or a chunk from before a cut: never shown.
+
+        `shared_ms` is its part of phases that several sessions went through together.
+        """
+        arrived = self.receive(delivery)
+        return None if arrived is None else self.finish(arrived, shared_ms=shared_ms)
+
+    def receive(self, delivery: Delivery) -> ReceivedChunk | None:
+        """Check a delivery and keep its latents, which the next chunk may be built on; its pictures are made later."""
+        result = delivery.result
+        if not self._outstanding or result.call_id < self._outstanding[0].envelope.call_id:
+            return None
+        planned = self._outstanding.popleft()
+        envelope = planned.envelope
+        if result.call_id != envelope.call_id:
+            raise EnvelopeRefused(f"call {result.call_id} was answered before call {envelope.call_id}")
+        if not result.ok:
+            raise EnvelopeRefused(result.error)
+        if any(later.envelope.cache_epoch > envelope.cache_epoch for later in self._outstanding):
+            return None
+        latents = self._checked(delivery.latents_out, envelope)
+        self._history.push(envelope.start_frame, latents, window=envelope.window, sink=envelope.sink)
+        return ReceivedChunk(planned, result, latents, delivery.phases_ms)
+
+    def decode_ahead(self, latents: Tensor) -> None:
+        """Have all pictures made of the chunk that was planned last, whose latents a device may still be at work on. Not where
+        later chunks are built on pictures: those wait for their latents."""
+        planned = self._outstanding[-1]
+        if self.config.anchor != "decoded":
+            self._decode(planned, self._checked(latents, planned.envelope), planned.envelope.frames)
+
+    def decode_anchor(self, arrived: ReceivedChunk) -> None:
+        """Only the pictures that the next chunk is built on: none, unless its window begins in this one."""
+        self._decode(arrived.planned, arrived.latents_BFCYX, self._anchor_frames(arrived.envelope))
+
+    def decode_all(self, arrived: ReceivedChunk) -> None:
+        """Have all its pictures made. A GPU is not waited for: `finish` does that."""
+        self.decode_anchor(arrived)
+        self._decode(arrived.planned, arrived.latents_BFCYX, arrived.envelope.frames)
+
+    def finish(self, arrived: ReceivedChunk, *, shared_ms: Mapping[str, float] | None = None, before_s: float = 0.0) -> Chunk:
+        """Make the pictures. Whether the anchor's came earlier changes no bit of them.
+
+        `before_s` is what the commit of the chunk before took, if that was made when its pictures were out.
+        """
+        planned, envelope, digest = arrived.planned, arrived.envelope, arrived.result.digest
+        self.decode_all(arrived)
+        frames = planned.frames[: planned.real_frames]
+        if self._journal is not None:
+            given = planned.given_BFCYX
+            kept = None if given is None else InputLatents.of(given, planned.real_frames)
+            self._journal.write(envelope, digest, planned.receipts, kept)
+        phases = Counter(self._parts.stopwatch.lap(envelope) | dict(shared_ms or {}))
+        phases.update(arrived.phases_ms)
+        return Chunk(
+            index=envelope.chunk_index,
+            epoch=envelope.cache_epoch,
+            frames=frames,
+            prompts=envelope.prompts,
+            receipts=planned.receipts,
+            timing=ChunkTiming(total_ms=1000.0 * (before_s + time.perf_counter() - planned.begun), phases_ms=dict(phases)),
+            digest=digest,
+        )
+
+    def move(self, device: torch.device) -> None:
+        """Hold what it needs between chunks elsewhere."""
+        self._history.move(device)
+        self._decoder.state = tuple(tensor.to(device) for tensor in self._decoder.state)
+        self._encoder = tuple(tensor.to(device) for tensor in self._encoder)
+
+    def state(self) -> SessionState:
+        """What it is between chunks; the tensors are its own and change with the next one."""
+        assert not self._outstanding, f"{len(self._outstanding)} chunks of {self.id} are under way"
+        last, motion = self._motion.state()
+        return SessionState(
+            timeline=self.timeline.state(),
+            history=self._history.state(),
+            decoder=self._decoder.state,
+            encoder=self._encoder,
+            last_input=last,
+            motion=motion,
+        )
+
+    def resume(self, state: SessionState) -> None:
+        """Go on where another session was."""
+        self.timeline = Timeline.from_state(self.id, self.config, state.timeline)
+        self._history = History.from_state(state.history)
+        self._decoder.state, self._encoder = state.decoder, state.encoder
+        self._motion.resume(state.last_input, state.motion)
+
+    def close(self) -> None:
+        """Give back all memory. The session cannot be used afterwards."""
+        self._release()
+        self._forget()
+        self._outstanding.clear()
+        self._exhausted = True
+
+    def _decode(self, planned: PendingChunk, latents_BFCYX: Tensor, until: int) -> None:
+        self._parts.stopwatch.attend_to(planned.envelope)
+        self._decoder.decode(planned, latents_BFCYX, until, self._history)
+
+    def _forget(self) -> None:
+        """A new epoch starts from nothing."""
+        self._history.clear()
+        self._motion.reset()
+        self._decoder.state = self._encoder = ()
+
+    def _enter(self, start_frame: int) -> tuple[NDArray[np.uint8] | None, int]:
+        """Begin a chunk: from nothing where an epoch starts, with its share of the input and how much of that is real."""
+        if start_frame == 0:
+            self._forget()
+        count = pixel_frames(start_frame, self.config.frames_per_chunk)
+        if self._feed is None:
+            return None, count
+        taken = self._feed.take(count)
+        if taken is None:
+            self._exhausted = True
+            return None, 0
+        return taken
+
+    def _encoded(self, decision: ChunkPlan) -> Tensor | None:
+        """Latents of its share of the input, if it has one. The journal gets them, once they are there."""
+        parts, video, given = self._parts, decision.video, decision.given_BFCYX
+        if given is not None:
+            return given.to(parts.device, parts.dtype)
+        if video is None:
+            return None
+        with parts.stopwatch.span("encode"):
+            pixels = from_bytes(torch.from_numpy(video).to(parts.device).permute(0, 3, 1, 2), parts.dtype)
+            latents, self._encoder = parts.vae.encode(pixels[None], self._encoder)
+        if self._journal is not None:
+            planned = self._outstanding[-1]
+            assert planned.envelope is decision.envelope, f"chunk {decision.envelope.chunk_index} was not planned last"
+            planned.given_BFCYX = latents
+        return latents
+
+    def _start(self, envelope: Envelope, given_BFCYX: Tensor | None) -> Tensor:
+        """Noise, or the input's latents with noise mixed in, at the level of the first step."""
+        parts, (rows, columns) = self._parts, self.config.latent_size
+        shape = torch.Size((1, envelope.frames, parts.latent_channels, rows, columns))
+        with parts.stopwatch.span("noise"):
+            noise = chunk_noise(envelope, shape, 0, parts.device)
+        if given_BFCYX is None:
+            return noise.to(parts.dtype)
+        return mix(given_BFCYX, noise, envelope.steps[0]).to(parts.dtype)
+
+    def _context(self, indices: tuple[int, ...]) -> Tensor:
+        """Clean latents of the window; with decoded anchors its first frame is encoded afresh from its last picture.
+
+        Frame 0 of an epoch was a single picture to begin with, so it is its own anchor.
+        """
+        context = self._history.context(indices)
+        if self.config.anchor != "decoded" or indices[0] == 0:
+            return context
+        with self._parts.stopwatch.span("anchor"):
+            anchor, _ = self._parts.vae.encode(self._history.pixels(indices[0])[:, None])
+        return torch.cat([anchor.to(context.dtype), context[:, 1:]], dim=1)
+
+    def _checked(self, latents: Tensor | None, envelope: Envelope) -> Tensor:
+        rows, columns = self.config.latent_size
+        expected = (1, envelope.frames, self._parts.latent_channels, rows, columns)
+        if latents is None or tuple(latents.shape) != expected:
+            found = "nothing" if latents is None else tuple(latents.shape)
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} should bring latents {expected}, brought {found}")
+        return latents
+
+    def _context_after(self, envelope: Envelope) -> tuple[int, ...]:
+        """Of the frames that are held, those that the next chunk of such a window sees."""
+        return self._history.context_indices(window=envelope.window, sink=envelope.sink, frames_per_chunk=envelope.frames)
+
+    def _anchor_frames(self, envelope: Envelope) -> int:
+        """How many of a chunk's latent frames must be decoded before the next chunk's anchor is there."""
+        if self.config.anchor != "decoded":
+            return 0
+        first, *_ = self._context_after(envelope)
+        return max(0, first - envelope.start_frame + 1) if first > 0 else 0

@@ -1,0 +1,146 @@
+"""`serve --config`: what is in the file is as if it had been typed, and what is wrong is one line that says where."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from millstream.cli.main import app
+from millstream.commands.serve import ServeRequest
+
+PAGE = (Path(__file__).parents[3] / "docs" / "serving.md").read_text()
+EXAMPLE, KEYS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+SECRET = "hidden-in-the-file"
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[ServeRequest]:
+    """What a server was asked to be, instead of one."""
+    asked: list[ServeRequest] = []
+    monkeypatch.setattr("millstream.commands.serve.serve", asked.append)
+    return asked
+
+
+def run(folder: Path, text: str, *options: str, **environment: str) -> str:
+    """What is said."""
+    (folder / "serve.toml").write_text(text)
+    done = CliRunner().invoke(app, ["serve", "--config", str(folder / "serve.toml"), *options], env=environment)
+    assert done.exit_code == (2 if done.output else 0), done.output
+    return done.output.replace(f"{folder}/", "").strip()
+
+
+def test_the_example_of_the_page_is_what_holds_without_it(tmp_path: Path, requests: list[ServeRequest]) -> None:
+    assert run(tmp_path, EXAMPLE) == ""
+    CliRunner().invoke(app, ["serve"])
+    assert requests[0] == requests[1]
+
+
+def test_every_option_is_in_the_example_and_each_can_be_uncommented(tmp_path: Path, requests: list[ServeRequest]) -> None:
+    fields = dict(re.findall(r"^(?:# )?([a-z-]+) = (.*)$", EXAMPLE, re.MULTILINE))
+    command: Any = typer.main.get_command(app)
+    options = {each.name.replace("_", "-") for each in command.commands["serve"].params}
+    assert set(fields) == options - {"config"}
+    plan = fields.pop("plan")
+    assert run(tmp_path, "\n".join(f"{name} = {value}" for name, value in fields.items())) == ""
+    assert "plan.json" in run(tmp_path, f"plan = {plan}"), "it is looked for"
+
+
+def test_the_keys_of_the_page_are_keys(tmp_path: Path, requests: list[ServeRequest]) -> None:
+    (tmp_path / "studio").write_text("the-key-of-the-studio\n")
+    text = KEYS.replace("/run/secrets", str(tmp_path))
+    assert run(tmp_path, text, VISITORS_KEY="the-key-of-visitors", WALL_KEY="the-key-of-the-wall") == ""
+    keyring = requests[0].keyring
+    assert keyring is not None
+    assert keyring.names == ["studio", "visitors", "wall"]
+    visitors = keyring.find(["the-key-of-visitors"])
+    assert visitors is not None
+    assert (visitors.max_sessions, visitors.max_fps, visitors.weight, visitors.max_snapshots) == (2, 12, 0.5, 10)
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, requests: list[ServeRequest]
+) -> None:
+    text = f'port = 1111\napi-key = "{SECRET}"\nweights = ["a", "b"]\nmax_waiting = 3\nlog-json = true\nfps = 12\n'
+    assert run(tmp_path, text, "--port", "2222", "--weights", "random", MILLSTREAM_API_KEY="of-the-environment") == ""
+    (request,) = requests
+    assert (request.port, request.weights, request.max_waiting) == (2222, ["random"], 3)
+    assert (request.api_key, request.log_json, request.fps) == ("of-the-environment", True, 12.0)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("prot = 8000", "line 1, prot: no such field; did you mean port?"),
+    ("\n# port\nmax_life = true", "line 3, max_life: expected `float`, got `bool`"),
+    ('port = "8000"', "line 1, port: expected `int`, got `str`"),
+    ("model = 5", "line 1, model: expected `str`, got `int`"),
+    ('weights = "random"', "line 1, weights: expected `array`, got `str`"),
+    ('compile = "fast"', "line 1, compile: 'fast' is not one of 'off', 'inductor', 'aot_eager', 'eager'."),
+    ('steps = """\nport = 5"""\nidle = "long"', "line 3, idle: expected `float`, got `str`"),
+    ('dtype = "fp32"\nprecision = "bf16"', "line 2, precision: dtype says the same; leave one of them out"),
+    ("config = 'other.toml'", "line 1, config: no such field"),
+    ("[doors]\nport = 1", "line 1, doors: no such field"),
+    ("[keys.a]\nkey = 12345678", "line 2, keys.a.key: expected `str`, got `int`"),
+    (f"[keys.a]\nkey = '{SECRET}'\nmax-sesions = 2", "line 3, keys.a.max-sesions: no such field; did you mean max-sessions?"),
+    (f"[keys.a]\nkey = '{SECRET}'\nmax-fps = nan", "line 3, keys.a.max-fps: expected `float` >= 0.1"),
+    (f"[keys.a]\nkey = '{SECRET}'\n[keys.b]\nkey = '{SECRET}'",
+     "line 3, keys.b: this is the key of 'a' too; give each its own"),
+    ("[keys]", "line 1, keys: there are none; add one as [keys.NAME]"),
+    ("[keys]\na = 3", "line 1, keys: expected `table`, got `int`"),
+])  # fmt: skip
+def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, requests: list[ServeRequest], text: str, said: str) -> None:
+    assert run(tmp_path, text) == f"error: serve.toml {said}"
+    assert requests == []
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize(("text", "place"), [
+    ("port = 1\nidle = 2\nport = 3", "line 3: "), ("idle = 2\nweights = [\n1,", "line 2: "), ("host = x", "line 1: "),
+    ("idle = 2\nport = 99999", "line 2, port: "),
+])  # fmt: skip
+def test_what_the_parser_or_typer_refuses_has_its_place_too(tmp_path: Path, text: str, place: str) -> None:
+    said = run(tmp_path, text)
+    assert said.startswith(f"error: serve.toml {place}")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("fps", ["0", "-3", "10000", "nan", "inf", '"fast"'])
+def test_a_rate_that_cannot_be_is_one_line_in_the_file_and_typed(
+    tmp_path: Path, requests: list[ServeRequest], fps: str
+) -> None:
+    wrong = f"--fps must be auto or between 0.1 and 240, got {fps.strip(chr(34))}"
+    assert run(tmp_path, f"port = 0\nfps = {fps}") == f"error: serve.toml line 2, fps: {wrong}"
+    assert run(tmp_path, "fps = 24", "--fps", fps.strip('"')) == f"error: {wrong}", "the file has no part in it"
+    assert requests == []
+
+
+@pytest.mark.parametrize(("text", "places"), [
+    ("plan = 'plan.json'\nport = 0\nmodel = 'wan-tiny'", "line 1, plan; line 3, model: --plan says"),
+    ("tls-cert = 'own.pem'", "line 1, tls-cert: --tls-cert needs --tls-key beside it"),
+    ("port = 0\nhost = '0.0.0.0'", "line 2, host: others can reach --host 0.0.0.0"),
+    (f"api-key = '{SECRET}'\n[keys.a]\nkey = 'another-key'", "line 1, api-key: --api-key is one for everybody"),
+    ("port = 0\nwindow = 1", "line 2, window: window 1 cannot hold"),
+])  # fmt: skip
+def test_fields_that_contradict_each_other_are_named_with_their_lines(tmp_path: Path, text: str, places: str) -> None:
+    said = run(tmp_path, text)
+    assert said.startswith(f"error: serve.toml {places}")
+    assert "\n" not in said
+    assert SECRET not in said
+
+
+def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"\xff" * 100)
+    (tmp_path / "long.toml").write_text("# much\n" * 20_000)
+    for name, why in (
+        ("none.toml", "No such file"),
+        ("", "Is a directory"),
+        ("weights.bin", "not text"),
+        ("long.toml", "more than"),
+    ):
+        done = CliRunner().invoke(app, ["serve", "--config", str(tmp_path / name)])
+        assert done.exit_code == 2
+        (line,) = done.output.strip().splitlines()
+        assert why in line

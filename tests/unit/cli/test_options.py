@@ -1,0 +1,69 @@
+"""Groups of options: a command that names a group has its options, with their defaults, and is handed the group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from millstream.cli.options import PlacedOptions, ShapeOptions, StreamOptions, grouped
+from millstream.core.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pot:
+    lid: Annotated[bool, typer.Option("--lid", help="Cover it.")] = False
+    litres: Annotated[float, typer.Option(help="How much it holds.")] = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepPot(Pot):
+    litres: Annotated[float, typer.Option(help="How much it holds.")] = 9.0
+    spoons: Annotated[list[str] | None, typer.Option("--spoon", help="For stirring.")] = None
+
+
+def cooked(*arguments: str) -> tuple[str, DeepPot, int]:
+    """What a command is called with, if it has a group among its parameters."""
+    calls, app = [], typer.Typer()
+
+    @app.command()
+    @grouped
+    def cook(
+        dish: Annotated[str, typer.Argument(help="What it will be.")] = "soup",
+        *,
+        pot: DeepPot,
+        minutes: Annotated[int, typer.Option(help="For how long.")] = 10,
+    ) -> None:
+        """Cook something."""
+        calls.append((dish, pot, minutes))
+
+    result = CliRunner().invoke(app, [*arguments])
+    assert result.exit_code == 0, result.output
+    return calls[0]
+
+
+def test_what_is_not_said_is_the_groups_own() -> None:
+    assert cooked() == ("soup", DeepPot(lid=False, litres=9.0, spoons=None), 10)
+
+
+def test_what_is_said_reaches_the_group_and_the_command() -> None:
+    found = cooked("stew", "--lid", "--litres", "3", "--spoon", "long", "--spoon", "wide", "--minutes", "4")
+    assert found == ("stew", DeepPot(lid=True, litres=3.0, spoons=["long", "wide"]), 4)
+
+
+def test_a_shape_says_only_what_was_given() -> None:
+    assert ShapeOptions().changes() == {}
+    assert ShapeOptions(size="32x48", steps="1000,500").changes() == {"height": 32, "width": 48, "steps": (1000.0, 500.0)}
+    assert StreamOptions(window=6).changes() == {"window": 6, "seed": 0}
+    with pytest.raises(ConfigError, match="HEIGHTxWIDTH"):
+        ShapeOptions(size="large").changes()
+
+
+def test_a_placed_model_is_asked_for_with_everything_a_model_is() -> None:
+    request = PlacedOptions(lora=["a.safetensors:0.5"], vae_devices="cpu,cpu", fast="on,-graphs", precision="fp8").request()
+    assert request["loras"] == [("a.safetensors", 0.5)]
+    assert request["vae_devices"] == ("cpu", "cpu")
+    assert (request["fast"], request["precision"], request["model"]) == ("on,-graphs", "fp8", "brook")

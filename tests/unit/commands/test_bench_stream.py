@@ -1,0 +1,202 @@
+"""What `bench stream` and `bench quality` say is what was measured, and it adds up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from millstream.cli.main import app
+from millstream.commands.bench import floor as stream_floor
+from millstream.commands.bench import overlap as bench_overlap
+from millstream.commands.bench.floor import Setting, measure_floor
+from millstream.commands.bench.overlap import OverlapRequest
+from millstream.commands.bench.quality import INFINITE_DB, QualityRequest, Streamed, compare, psnr
+from millstream.commands.bench.quality import measure as measure_quality
+from millstream.commands.bench.sessions import MIB, measure_sessions
+from millstream.commands.bench.stream import StreamRequest, measure
+from millstream.commands.engine_from_options import Wanted
+from millstream.core.errors import ConfigError
+from millstream.core.presets import MODELS
+from millstream.core.speed import ALL, FP8_GROUPS, Speed, parse_speed
+from millstream.ops.waves import Waves
+from millstream.planner.flops import call_flops
+from millstream.planner.memory import tokens_per_frame
+from millstream.planner.peaks import vae_state_bytes
+from millstream.planner.phase_work import chunk_parts
+from millstream.planner.vae_layers import decoder_convs
+
+TINY = MODELS["wan-tiny"]
+
+
+def test_a_chunks_phases_and_the_rest_add_up_to_it() -> None:
+    request = StreamRequest(model="wan-tiny", weights=["random"], chunks=1, device="cpu", dtype="float32", speed=ALL)
+    measured = measure(request, TINY.stream)
+    phases = measured["phases"]
+    assert sum(phase["ms"] for phase in phases.values()) == pytest.approx(measured["chunk_ms"]["p50"])
+    assert sum(measured["calls_ms"]) == pytest.approx(phases["step"]["ms"])
+    assert phases["rest"]["ms"] >= 0
+    assert len(measured["calls_ms"]) == len(TINY.stream.steps)
+    assert all(phases[name]["floor_ms"] > 0 and phases[name]["tflop_s"] > 0 for name in ("step", "commit", "decode"))
+    assert measured["fps"] > 0
+    assert sum(measured["first_phases_ms"].values()) <= 1e3 * measured["first_frame_s"]["warm"]
+
+
+class Counting:
+    """A convolution that takes every 3x3x3 weight and counts its calls."""
+
+    def __init__(self) -> None:
+        self.canvases: list[tuple[int, ...]] = []
+
+    def pack(self, weight_OITYX: Tensor) -> Tensor | None:
+        return weight_OITYX if weight_OITYX.shape[2:] == (3, 3, 3) else None
+
+    def __call__(self, canvas: Tensor, packed_weight: Tensor) -> Tensor:
+        self.canvases.append(tuple(canvas.shape))
+        return canvas
+
+
+def test_the_floor_has_our_convolution_where_there_is_one() -> None:
+    own, stream = Counting(), TINY.stream
+    setting = Setting(device=torch.device("cpu"), dtype=torch.float32, fp8=False, own=own)
+    measure_floor(TINY, stream, setting, chunks=1)
+    convs = [conv for conv in decoder_convs(TINY.vae, stream.frames_per_chunk, stream.height, stream.width) if conv.taps == 27]
+    expected = [(conv.frames + 2, conv.rows + 2, conv.columns + 2, conv.inner) for conv in convs]
+    assert own.canvases == 2 * expected, "to warm up, and once"
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_an_even_floor_attends_in_waves_and_the_other_in_one_call(even: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def waves(q_BLNH: Tensor, k_BWNH: Tensor) -> Waves | None:
+        asked.append((q_BLNH.shape[1], k_BWNH.shape[1]))
+        return Waves(1, k_BWNH.shape[1])
+
+    monkeypatch.setattr(stream_floor, "waves_of", waves)
+    setting = Setting(device=torch.device("cpu"), dtype=torch.float32, fp8=False, even=even)
+    assert set(measure_floor(TINY, TINY.stream, setting, chunks=1)) == {"step", "commit", "decode"}
+    tokens = tokens_per_frame(TINY.dit, TINY.stream)
+    chunk, window = TINY.stream.frames_per_chunk * tokens, TINY.stream.window * tokens
+    assert asked == (2 * [(chunk, window), (chunk, TINY.dit.text_tokens)] if even else []), "two sets of a layer"
+
+
+def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:
+    spec = MODELS["wan2.1-t2v-1.3b"]
+    parts, in_bytes = (chunk_parts(spec, spec.stream, value_bytes=2, fp8=groups) for groups in ((), FP8_GROUPS))
+    flops = {name: sum(part.flops for part in phase) for name, phase in parts.items()}
+    tokens, keys = 3 * 1560, 21 * 1560
+    assert flops["step"] == 4 * call_flops(spec.dit, tokens, keys)
+    assert flops["commit"] == pytest.approx(29 / 30 * flops["step"] / 4)
+    assert flops["decode"] == pytest.approx(40.5e12, rel=0.03)
+    assert sum(part.moved for part in in_bytes["step"]) < sum(part.moved for part in parts["step"])
+
+
+def test_the_plain_path_against_itself_costs_nothing() -> None:
+    request = QualityRequest(model="wan-tiny", weights=["random"], speed=Speed(), chunks=2, exact=False, device="cpu")
+    found = measure_quality(request, TINY.stream)["fast against bfloat16"]
+    assert found["latents_largest"] == 0
+    assert found["psnr_db_lowest"] == INFINITE_DB
+
+
+def test_errors_are_those_of_the_worst_chunk_too() -> None:
+    wanted = Streamed([torch.ones(4), torch.ones(4)], [np.zeros((1, 2, 2, 3), np.uint8)] * 2)
+    found = Streamed([torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 3.0])], [wanted.frames[0], wanted.frames[0] + 255])
+    compared = compare(found, wanted)
+    assert compared["relative_by_chunk"] == [0.0, 1.0]
+    assert compared["latents_largest"] == 2.0
+    assert compared["psnr_db_lowest"] == pytest.approx(psnr(found.frames[1], wanted.frames[1])) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("off", ()),
+        ("on", ("blocks", "round_keys", "even_waves", "decoder", "own_convolution", "graphs")),
+        ("on,-graphs,-own_convolution", ("blocks", "round_keys", "even_waves", "decoder")),
+        ("decoder", ("decoder",)),
+    ],
+)
+def test_speed_ups_are_named_one_by_one(text: str, names: tuple[str, ...]) -> None:
+    assert parse_speed(text).names == names
+
+
+def test_fp8_is_asked_for_by_precision() -> None:
+    assert parse_speed("on", "fp8").fp8 == FP8_GROUPS
+    assert parse_speed("on", "bf16").fp8 == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "precision", "said"),
+    [
+        ("quick", "bf16", "knows no 'quick'"),
+        ("off", "fp8", "switch blocks on"),
+        ("graphs", "bf16", "switch blocks on"),
+        ("own_convolution", "bf16", "switch decoder on"),
+        ("blocks,even_waves", "bf16", "switch round_keys on"),
+        ("on", "int4", "--precision"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(text: str, precision: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_speed(text, precision)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["in turns", "together"])
+def test_several_sessions_make_what_each_makes_and_a_further_one_holds_what_it_declared(together: bool) -> None:
+    wanted = Wanted(model="wan-tiny", weights=["random"], device="cpu", dtype="float32")
+    config = replace(TINY.stream, height=32, width=48, window=6)
+    measured = measure_sessions(wanted, config, count=3, together=together, chunks=2)
+    assert sum(one["fps"] for one in measured["each"]) == pytest.approx(measured["fps"])
+    assert sum(one["share"] for one in measured["each"]) == pytest.approx(1.0, abs=0.1)
+    assert all(one["share"] > 0 for one in measured["each"])
+    memory = measured["memory_mib"]
+    past = vae_state_bytes(TINY.vae, config, value_bytes=4) / MIB
+    assert past > 0
+    assert memory["keys_and_values"] + past == pytest.approx(memory["declared"]), "on a CPU a ring has no zeros behind it"
+    assert measured["round_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [(dict(sessions=0), "--sessions"), (dict(sessions=65), "--sessions"), (dict(together=True), "--sessions 2 or more")],
+)
+def test_sessions_that_cannot_be_are_refused(asked: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        StreamRequest(model="wan-tiny", weights=["random"], **asked)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--sessions", "2", "--together", "--offload-text"]], ids=["one", "two"])
+def test_a_stream_is_measured_from_the_command_line_into_a_folder_that_was_not_there(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    out = tmp_path / "new" / "stream.json"
+    small = ["--model", "wan-tiny", "--weights", "random", "--size", "32x48", "--window", "6", "--precision", "fp32"]
+    command = ["bench", "stream", *small, "--device", "cpu", "--chunks", "1", "--no-floor", *arguments, "--out", str(out)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert written["measured"]["fps"] > 0
+    assert written["measured"]["dtype"] == "float32"
+    assert written["configuration"]["offload_text"] == bool(arguments)
+    assert "frames a second" in result.output
+
+
+def test_the_overlap_benchmark_makes_its_folder_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, plot = tmp_path / "figures" / "overlap.json", tmp_path / "drawn" / "overlap.png"
+
+    def measured(request: OverlapRequest, chosen: object) -> list[object]:
+        assert out.parent.is_dir()
+        assert plot.parent.is_dir()
+        return []
+
+    monkeypatch.setattr(bench_overlap, "measure", measured)
+    monkeypatch.setattr(bench_overlap, "_draw", lambda path, measured: None)
+    bench_overlap.run_bench_overlap(OverlapRequest(), as_json=True, out=out, plot=plot)
+    assert json.loads(out.read_text())["measured"] == {"runs": []}

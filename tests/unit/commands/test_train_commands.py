@@ -1,0 +1,131 @@
+"""Training from the command line: a miniature run from nothing to a judged stream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from millstream.core.errors import ConfigError
+from millstream.trainer.brook import BrookRun
+from millstream.trainer.plan import RECIPES, read_plan
+from tests.unit.cli.test_cli import millstream
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("brook")
+    assert millstream("train", "brook", "--smoke", "--device", "cpu", "--out", folder)[0] == 0
+    return folder
+
+
+def test_every_stage_leaves_its_log_and_the_run_its_model(run: Path) -> None:
+    stages = ["vae", "teacher", "ode", "self-forcing", "polish", "classifier"]
+    for stage in stages:
+        lines = [json.loads(line) for line in (run / f"{stage}.jsonl").read_text().splitlines()]
+        assert lines[0]["step"] == 0
+        assert all(value == value for line in lines for value in line.values())
+    assert (run / "brook.safetensors").stat().st_size <= 20 * 2**20
+
+
+def test_a_run_shows_what_it_learns_and_where_its_time_goes(run: Path) -> None:
+    sheets = sorted(path.name for path in (run / "samples").iterdir())
+    assert sheets == [
+        "ode-000004.png",
+        "polish-000003.png",
+        "self-forcing-000004.png",
+        "teacher-000012.png",
+        "vae-000012.png",
+    ]
+    assert list((run / "board").glob("events.*"))
+    ledger = [json.loads(line)["what"] for line in (run / "ledger.jsonl").read_text().splitlines()]
+    assert {"rendering", "rendering for the VAE", "vae", "teacher", "self-forcing", "polish"} <= set(ledger)
+
+
+def test_a_run_that_is_done_is_not_trained_again(run: Path) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in run.glob("*-average.pt")}
+    assert millstream("train", "brook", "--smoke", "--device", "cpu", "--out", run)[0] == 0
+    assert {path.name: path.stat().st_mtime_ns for path in run.glob("*-average.pt")} == before
+
+
+def test_a_second_self_forcing_goes_on_from_the_firsts_average_with_a_critic_like_the_teacher(run: Path) -> None:
+    plan = read_plan(RECIPES / "brook-smoke.toml")
+    brook = BrookRun(plan, run, device=torch.device("cpu"))
+    brook.train(lambda stage, said: None, lambda stage, step, sheet: None, until="self-forcing")
+    student, critic = (turn.module.state_dict() for turn in brook._method(plan.stage("polish")).turns)
+    before, teacher = (torch.load(run / f"{name}-average.pt", weights_only=True) for name in ("self-forcing", "teacher"))
+    assert all(torch.equal(student[name], tensor) for name, tensor in before.items())
+    assert all(torch.equal(tensor, teacher[f"dit.{name}"]) for name, tensor in critic.items())
+    polished = torch.load(run / "polish-average.pt", weights_only=True)
+    assert any(not torch.equal(polished[name], tensor) for name, tensor in before.items())
+
+
+def test_a_recipe_may_match_distributions_after_real_frames(run: Path) -> None:
+    plan = read_plan(RECIPES / "brook-smoke.toml")
+    given = replace(plan.stage("self-forcing"), name="given", method="dmd", options={"forcing": "diffusion"})
+    brook = BrookRun(replace(plan, stages=(*plan.stages[:3], given)), run, device=torch.device("cpu"))
+    brook.train(lambda stage, said: None, lambda stage, step, sheet: None)
+    matched, before = (torch.load(run / f"{name}-average.pt", weights_only=True) for name in ("given", "ode"))
+    assert any(not torch.equal(matched[name], tensor) for name, tensor in before.items())
+    assert brook.student is not None
+    assert all(torch.equal(brook.student.dit.state_dict()[name], tensor) for name, tensor in matched.items())
+
+
+def test_a_favoured_word_that_no_caption_says_is_named(run: Path) -> None:
+    plan = read_plan(RECIPES / "brook-smoke.toml")
+    stage = replace(plan.stage("polish"), options={"favoured": "space zeppelin"})
+    with pytest.raises(ConfigError, match="zeppelin"):
+        BrookRun(plan, run, device=torch.device("cpu"))._method(stage)
+
+
+def test_what_was_trained_streams_and_says_what_it_did_not_understand(run: Path, tmp_path: Path) -> None:
+    arguments = ["--model", "brook", "--weights", run / "brook.safetensors", "--size", "64x64", "--chunks", 1, "--quiet"]
+    code, _, errors = millstream("generate", "a red zeppelin over the sea", *arguments, "--out", tmp_path / "clip.mp4")
+    assert code == 0
+    assert errors.strip() == "not understood by brook: zeppelin"
+
+
+def test_what_was_trained_is_judged(run: Path, tmp_path: Path) -> None:
+    out, plots = tmp_path / "judged.json", tmp_path / "plots"
+    weights, judge = run / "brook.safetensors", run / "classifier.safetensors"
+    options = ["--weights", weights, "--classifier", judge, "--count", 2, "--device", "cpu", "--out", out, "--plots", plots]
+    assert millstream("train", "eval", *options, "--response-pairs", 0, "--steps", 1)[0] == 0
+    judged = json.loads(out.read_text())
+    assert judged["steps"] == [1000.0]
+    assert [each["prompts"] for each in judged["adherence"]] == ["seen", "held out"]
+    moments = [moment for each in judged["adherence"] for moment in each["moments"]]
+    assert [moment["second"] for moment in moments] == [2.0, 2.0]
+    assert all(set(moment["adherence"]) == {"setting", "time", "weather", "thing", "colour", "motion"} for moment in moments)
+    assert {path.name for path in plots.iterdir()} == {"adherence.png", "drift.png"}
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
+    code, _, errors = millstream("train", "brook", "--dry-run", "--out", tmp_path / "run")
+    assert code == 0
+    assert "self-forcing" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (["brook", "--until", "graduation"], "teacher"),
+        (["brook", "--recipe", "none.toml"], "none.toml"),
+        (["brook", "--smoke", "--recipe", "x.toml"], "not both"),
+        (["eval", "--seconds", "soon"], "commas"),
+        (["eval", "--count", "1"], "at least 2"),
+        (["eval", "--seconds", "10,2"], "rise"),
+        (["eval", "--seconds", "1"], "from 2"),
+        (["eval", "--weights", "none.safetensors"], "none.safetensors"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_line(arguments: list[str], fix: str, tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "run"] if arguments[0] == "brook" else []
+    code, _, errors = millstream("train", *arguments, *out)
+    assert code == 2
+    assert len(errors.strip().splitlines()) == 1, errors
+    assert fix in errors

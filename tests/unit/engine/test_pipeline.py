@@ -1,0 +1,186 @@
+"""The one loop between plan and pictures: who drives it, what a chunk is said to take, and a device that works ahead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from millstream.commands.bench.sessions import Rounds
+from millstream.core.controls import Cut, SetPrompt
+from millstream.engine import stream
+from millstream.engine.depths import QUEUED
+from millstream.engine.engine import Engine
+from millstream.engine.flights import Landing, Planned, Settled, Streaming
+from millstream.engine.pipeline import ChunkPipeline
+from millstream.serving import service
+from millstream.serving.notices import Ended, Pictured
+from millstream.session.chunk import Chunk
+from millstream.session.ports import Posted
+from millstream.wire.parcel import Parcel
+from tests.unit.models_for_tests import tiny_engine
+from tests.unit.serving.test_service import Owner, request, running
+
+SMALL: dict[str, Any] = dict(height=32, width=48, window=6, seed=1)
+
+
+def test_what_is_served_is_what_is_benchmarked_generated_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By construction: every driver's chunks go through the same class."""
+    drivers = list[str]()
+
+    class Watched(ChunkPipeline):
+        def send(self, planned: Sequence[Planned]) -> None:
+            drivers.append(by)
+            super().send(planned)
+
+    for module in (service, stream):
+        monkeypatch.setattr(module, "ChunkPipeline", Watched)
+    monkeypatch.setattr("millstream.commands.bench.sessions.ChunkPipeline", Watched)
+    engine, by = tiny_engine(), "generate and bench stream"
+    session = engine.session("sea", **SMALL)
+    list(engine.stream(session).stream(num_frames=1))
+    by = "bench stream --sessions"
+    rounds = Rounds(engine, [session], together=True)
+    rounds.make()
+    rounds.finish()
+    session.close()
+    by = "serve"
+    with running(Engine("wan-tiny", weights="random", device="cpu", dtype="float32")) as made:
+        owner = Owner()
+        made.open(request(made.engine, "a", unattended="run", max_chunks=1, **SMALL), owner)
+        owner.wait_for(Ended)
+    assert set(drivers) == {"generate and bench stream", "bench stream --sessions", "serve"}
+
+
+def landed(**fields: Any) -> Landing:
+    plain = dict(session=None, arrived=None, result=None, together=1, sent_s=0.0, back_s=0.0, front_s=0.0)
+    return Landing(**(plain | dict(settled=Settled(), phases_ms=Counter(), at_once=False, shares_device=False) | fields))
+
+
+def test_over_a_mesh_a_chunk_takes_as_long_as_the_longer_of_generator_and_pictures() -> None:
+    assert landed(turn_s=0.8, front_s=0.2).chunk_s == 0.8
+    assert landed(turn_s=0.3, front_s=0.5).chunk_s == 0.5, "pictures are what holds it up, even if nobody waited for these"
+    assert landed(turn_s=0.8, front_s=0.2, together=4).chunk_s == 0.2
+
+
+def test_on_a_device_that_works_ahead_a_chunk_takes_what_its_phases_take() -> None:
+    assert landed(turn_s=0.8, front_s=0.3, device_s=0.7, shares_device=True).chunk_s == 0.7
+    assert landed(turn_s=0.8, front_s=0.3, together=4, shares_device=True).chunk_s == 0.3, "phases are told of the first alone"
+
+
+@pytest.fixture
+def queued(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, list[str]]:
+    """An engine that is treated as a GPU is: its chunks are queued ahead. And what happens in which order."""
+    engine, events = Engine("wan-tiny", weights="random", device="cpu", dtype="float32"), list[str]()
+    monkeypatch.setattr(Engine, "depths", property(lambda engine: QUEUED))
+    transport = engine.transport
+    post = transport.post
+
+    def noted(parcels: Sequence[Parcel]) -> Posted:
+        events.extend(f"send {parcel.envelope.session_id}{parcel.envelope.chunk_index}" for parcel in parcels)
+        return post(parcels)
+
+    monkeypatch.setattr(transport, "post", noted)
+    return engine, events
+
+
+def test_a_server_queues_the_next_chunk_before_it_waits_for_the_last_ones_pictures(queued: tuple[Engine, list[str]]) -> None:
+    engine, events = queued
+    with running(engine) as made:
+        del events[:]
+        owner = Told("a", events)
+        made.open(request(engine, "a", unattended="run", max_chunks=4, lead_s=60.0, **SMALL), owner)
+        owner.wait_for(Ended)
+    assert events == ["send a0", "send a1", "show a0", "send a2", "show a1", "send a3", "show a2", "show a3"]
+
+
+class Told(Owner):
+    def __init__(self, name: str, events: list[str]) -> None:
+        super().__init__()
+        self.digests_seen: list[str] = []
+        self._name, self._events = name, events
+
+    def __call__(self, notice: Any) -> None:
+        if isinstance(notice, Pictured):
+            self._events.append(f"show {self._name}{notice.chunk.index}")
+            self.digests_seen.append(notice.chunk.digest)
+        super().__call__(notice)
+
+
+def test_sessions_of_a_server_that_works_ahead_have_the_bits_they_have_alone(queued: tuple[Engine, list[str]]) -> None:
+    engine, events = queued
+    controls = ((2, SetPrompt(prompt="hills", mode="recompute")), (4, Cut()))
+
+    def alone(seed: int) -> list[str]:
+        with engine.session("sea", config=engine.stream_config(**(SMALL | dict(seed=seed)))) as session:
+            for at_chunk, control in controls:
+                session.control(control, at_chunk=at_chunk)
+            return [chunk.digest for chunk in session.stream(6)]
+
+    expected = {name: alone(seed) for seed, name in enumerate("ab")}
+    with running(engine) as made:
+        owners = {name: Told(name, events) for name in expected}
+        for seed, (name, owner) in enumerate(owners.items()):
+            asked = request(engine, name, unattended="pause", max_chunks=6, lead_s=60.0, **(SMALL | dict(seed=seed)))
+            made.open(asked, owner)
+            for at_chunk, control in controls:
+                made.control(name, control, at_chunk=at_chunk)
+            made.watch(name)
+        for owner in owners.values():
+            owner.wait_for(Ended)
+    assert {name: owner.digests_seen for name, owner in owners.items()} == expected
+
+
+def test_pictures_that_fail_while_others_are_in_flight_are_reported_when_those_are_back() -> None:
+    engine, events = tiny_engine(), list[str]()
+    bad, good = (engine.session("sea", **SMALL) for _ in range(2))
+
+    def failed(session: Streaming, error: Exception, chunk_index: int) -> None:
+        events.append(f"failed {chunk_index}: {error}")
+        bad.close()
+
+    def shown(landing: Landing, chunk: Chunk) -> None:
+        events.append("shown")
+
+    made = ChunkPipeline(engine.transport.post, QUEUED, engine.parts.stopwatch, shown=shown, failed=failed)
+
+    def broken(arrived: Any, **options: Any) -> Chunk:
+        events.append(f"in flight: {made.num_sent}")
+        raise RuntimeError("no pictures")
+
+    bad.finish = broken  # type: ignore[method-assign]
+    for session in (bad, good):
+        decision = session.decide()
+        assert decision is not None
+        made.turn([Planned(session, decision)])
+    made.show()
+    assert events == ["in flight: 1", "failed 0: no pictures", "shown"]
+    good.close()
+
+
+def test_a_group_that_fails_is_sent_one_by_one_to_learn_whose_fault_it_was() -> None:
+    engine, posts, told = tiny_engine(), list[int](), list[str]()
+    good, bad = (engine.session("sea", **SMALL) for _ in range(2))
+
+    def post(parcels: Sequence[Parcel]) -> Posted:
+        posts.append(len(parcels))
+        if any(parcel.envelope.session_id == bad.id for parcel in parcels):
+            raise RuntimeError("too large")
+        return engine.transport.post(parcels)
+
+    made = ChunkPipeline(
+        post,
+        engine.depths,
+        engine.parts.stopwatch,
+        shown=lambda landing, chunk: told.append(f"shown {'good' if landing.session is good else 'bad'}"),
+        failed=lambda session, error, index: told.append(f"failed {'good' if session is good else 'bad'}"),
+    )
+    decisions = [session.decide() for session in (good, bad)]
+    made.turn([Planned(session, made_) for session, made_ in zip((good, bad), decisions, strict=True) if made_ is not None])
+    made.show()
+    assert posts == [2, 1, 1]
+    assert sorted(told) == ["failed bad", "shown good"]
+    good.close()
+    bad.close()

@@ -1,0 +1,85 @@
+"""The Brook that comes with the package: whole, calm when nothing is said, and really trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from millstream.core.controls import SetPrompt
+from millstream.core.errors import WeightsError
+from millstream.core.examples import EXAMPLES
+from millstream.core.presets import MODELS
+from millstream.engine.engine import Engine
+from millstream.models import registry
+from millstream.models.brook.bundled import BUNDLED, PATH
+from millstream.trainer.data.captions import mentioned
+from millstream.trainer.data.vocabulary import CLASSES
+from millstream.trainer.evaluate.adherence import judge_prompts
+from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, load_classifier
+from millstream.trainer.evaluate.metrics import impression
+
+CALM = MODELS["brook"].calm
+SEEN_AT_ONCE = ("setting", "time", "weather", "thing", "colour")
+"""Two seconds are few to tell a slow drift from a bob."""
+
+
+@pytest.fixture(scope="module")
+def brook() -> Engine:
+    return Engine("brook", weights=BUNDLED, device="cpu")
+
+
+def test_the_file_is_small_enough_to_come_with_the_package() -> None:
+    assert PATH.stat().st_size <= 20 * 2**20
+
+
+def test_a_damaged_file_is_refused_with_the_fingerprint_it_should_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = bytearray(PATH.read_bytes())
+    content[-1] ^= 1
+    damaged = tmp_path / "brook.safetensors"
+    damaged.write_bytes(content)
+    monkeypatch.setattr(registry, "PATH", damaged)
+    with pytest.raises(WeightsError, match=f"damaged.*expected {registry.FINGERPRINT}.*install"):
+        Engine("brook", weights=BUNDLED, device="cpu")
+
+
+@pytest.mark.parametrize("prompt", [CALM, *EXAMPLES])
+def test_brook_knows_every_word_of_the_prompts_that_come_with_it(brook: Engine, prompt: str) -> None:
+    assert brook.model.text.embedder.unknown(prompt) == []
+
+
+@pytest.mark.parametrize("prompt", EXAMPLES)
+def test_brook_shows_what_the_examples_say(brook: Engine, prompt: str) -> None:
+    with brook.session(prompt) as session:
+        frames = np.concatenate([chunk.frames for chunk in session.stream(3)])[-FRAMES:]
+    judge = load_classifier(JUDGE, torch.device("cpu"))
+    seen = impression(judge, torch.from_numpy(frames).permute(0, 3, 1, 2)[None]).named
+    said = {name: CLASSES[name][i] for name, i in mentioned(prompt).items() if name in SEEN_AT_ONCE}
+    assert {"setting", "thing", "colour"} <= said.keys()
+    assert {name: CLASSES[name][int(seen[name])] for name in said} == said
+
+
+@pytest.mark.parametrize("nothing", ["", "  \n"])
+def test_an_empty_prompt_streams_something_calm(brook: Engine, nothing: str) -> None:
+    with brook.session(nothing, height=64, width=64) as silent, brook.session(CALM, height=64, width=64) as calm:
+        said, found = next(calm.stream(1)), next(silent.stream(1))
+        assert found.digest == said.digest
+        silent.control(SetPrompt(prompt=nothing))
+        assert next(silent.stream(1)).prompts[0].text == CALM
+
+
+def adherence(weights: str, count: int) -> dict[str, float]:
+    """Relative to renders, by attribute."""
+    engine = Engine("brook", weights=weights, device="cpu")
+    judge = load_classifier(JUDGE, torch.device("cpu"))
+    found = judge_prompts(engine.model, judge, config=engine.stream_config(), held_out=False, count=count, seconds=[2.0])
+    return found.moments[0].adherence
+
+
+def test_the_bundled_model_follows_its_prompts_and_noise_does_not() -> None:
+    trained, noise = adherence(BUNDLED, 6), adherence("random", 4)
+    assert all(trained[name] >= 0.85 for name in ("setting", "time", "weather")), trained
+    assert sum(trained.values()) / len(trained) >= 0.8, trained
+    assert sum(noise.values()) / len(noise) < 0.6, noise

@@ -1,0 +1,415 @@
+"""Who holds a place on the device: sessions that idle, come back, are restored, change their terms or run out of memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from millstream.core.controls import Cut, Pause, Resume, SetSteps, SetWindow
+from millstream.core.errors import ConfigError, ControlError, Overloaded, SnapshotError, UnknownSession
+from millstream.core.speed import Speed
+from millstream.engine import snapshot
+from millstream.engine.engine import Engine
+from millstream.models.fast.recorded import RecordedStack
+from millstream.serving.admission_types import AdmissionConfig, Admitted, Queued
+from millstream.serving.chunk_times import ChunkTimes, Estimate, Geometry
+from millstream.serving.notices import Applied, Ended, Live, Pictured, Waiting
+from millstream.serving.service import Service
+from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.serving.trials import Trials
+from millstream.session.journal import JournalWriter, read_journal
+from millstream.session.session import Session
+from tests.unit.models.test_fast_dit import Tape
+from tests.unit.serving.test_service import BYTES, PATIENCE_S, Owner, alone, config, request, running
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < give_up, f"waited in vain until {what}"
+        time.sleep(0.005)
+
+
+def wait_for_places(service: Service, places: int) -> None:
+    wait_until(lambda: service.metrics().admission.admitted == places, f"{places} places are taken")
+
+
+def paused_and_gone(service: Service, engine: Engine, name: str = "a", **changes: object) -> tuple[Owner, list[str]]:
+    """A session that was paused and left and now lies in host memory; what it has shown."""
+    owner = Owner()
+    service.open(request(engine, name, idle_s=0.05, **changes), owner)
+    service.watch(name)
+    found = owner.digests(1)
+    service.control(name, Pause(id="p"))
+    while not isinstance(notice := owner.heard.get(timeout=PATIENCE_S), Applied):
+        found += [notice.chunk.digest] if isinstance(notice, Pictured) else []
+    service.unwatch(name)
+    wait_for_places(service, 0)
+    return owner, found
+
+
+def test_who_looks_at_a_paused_session_in_host_memory_takes_no_place_until_it_is_resumed(engine: Engine) -> None:
+    expected = alone(engine, "sea", 4)
+    with running(engine, memory=BYTES) as service:
+        owner, found = paused_and_gone(service, engine)
+        service.watch("a")
+        assert service.metrics().admission.admitted == 0
+        service.control("a", Resume())
+        assert service.metrics().admission.admitted == 1
+        rest = owner.wait_for(Pictured, lambda each: len(found) + len(each) >= 4)
+        assert (found + [notice.chunk.digest for notice in rest])[:4] == expected
+
+
+def test_a_session_that_ends_on_its_way_back_gives_up_its_place(engine: Engine) -> None:
+    with running(engine, memory=BYTES) as service:
+        owner, _ = paused_and_gone(service, engine)
+        with service._changed:  # the engine cannot bring it back meanwhile
+            service.watch("a")
+            service.control("a", Resume())
+            service.end("a")
+        owner.wait_for(Ended)
+        wait_for_places(service, 0)
+        assert isinstance(service.open(request(engine, "b"), Owner()), Admitted)
+
+
+def test_one_who_leaves_while_waiting_to_come_back_leaves_the_line(engine: Engine) -> None:
+    with running(engine, memory=BYTES) as service:
+        first, second = Owner(), Owner()
+        service.open(request(engine, "a", idle_s=0.05), first)
+        wait_for_places(service, 0)
+        service.open(request(engine, "b", unattended="run"), second)
+        service.watch("a")
+        assert first.wait_for(Waiting)[-1].position == 1
+        service.unwatch("a")
+        assert service.metrics().admission.waiting == 0
+        service.watch("a")
+        assert first.wait_for(Waiting)[-1].position == 1
+        service.end("b")
+        assert first.digests(1) == alone(engine, "sea", 1)
+
+
+def test_one_who_comes_back_while_it_is_moved_away_keeps_the_place(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, move = alone(engine, "sea", 3), engine.offload
+    with running(engine, memory=BYTES) as service:
+        owner = Owner()
+        service.open(request(engine, "a", idle_s=0.05), owner)
+        service.watch("a")
+        found = owner.digests(1)
+        moved = threading.Event()
+
+        def slowly(session: Session) -> None:
+            move(session)
+            service.watch("a")
+            moved.set()
+
+        monkeypatch.setattr(engine, "offload", slowly)
+        service.unwatch("a")
+        assert moved.wait(PATIENCE_S)
+        rest = owner.wait_for(Pictured, lambda each: len(found) + len(each) >= 3)
+        assert (found + [notice.chunk.digest for notice in rest])[:3] == expected
+        assert service.metrics().admission.admitted == 1
+
+
+def test_steps_asked_of_a_session_in_host_memory_hold_when_it_is_back(engine: Engine) -> None:
+    with running(engine, memory=BYTES) as service:
+        owner, _ = paused_and_gone(service, engine)
+        service.control("a", SetSteps(id="fewer", steps=(1000.0, 500.0)))
+        service.watch("a")
+        service.control("a", Resume())
+        shown = owner.wait_for(Pictured, lambda each: each and each[-1].chunk.receipts)[-1]
+        assert "fewer" in {receipt.control_id for receipt in shown.chunk.receipts}
+
+
+def test_terms_add_up_over_several_controls(engine: Engine) -> None:
+    """Eight steps, then a larger window: it is eight steps with that window that must fit."""
+    with running(engine) as service:
+        service.open(request(engine, "a"), Owner())
+        service.control("a", SetSteps(steps=tuple(range(1000, 200, -100))))
+        service.control("a", SetWindow(window=12))
+        asked = service.table.entries["a"].asked.geometry
+        assert (asked.calls, asked.window) == (9, 12)
+        with pytest.raises(ConfigError):
+            service.control("a", SetWindow(window=1))
+        with pytest.raises(ControlError, match="past"):
+            service.control("a", SetWindow(window=15), at_chunk=-1)
+        assert service.table.entries["a"].asked.geometry == asked
+
+
+def test_a_session_that_cannot_come_back_for_want_of_memory_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(session: Session) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with running(engine) as service:
+        owner, _ = paused_and_gone(service, engine)
+        good = Owner()
+        service.open(request(engine, "good"), good)
+        service.watch("good")
+        monkeypatch.setattr(engine, "bring_back", too_large)
+        service.watch("a")
+        service.control("a", Resume())
+        ended = owner.wait_for(Ended)[-1]
+        assert (ended.cause, "ran out of memory" in ended.reason) == ("failed", True)
+        assert "a" not in engine.generator.caches
+        assert len(good.digests(3)) == 3
+        assert service.failure is None
+        wait_for_places(service, 1)
+
+
+def test_out_of_memory_in_one_sessions_chunk_ends_that_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = engine.generator.begin
+
+    def failing(parcels: list) -> list:
+        if parcels[0].envelope.session_id == "greedy" and parcels[0].envelope.chunk_index == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(parcels)
+
+    monkeypatch.setattr(engine.generator, "begin", failing)
+    with running(engine) as service:
+        greedy, good = Owner(), Owner()
+        for name, owner in (("greedy", greedy), ("good", good)):
+            service.open(request(engine, name), owner)
+            service.watch(name)
+        assert "choose a smaller size or window" in greedy.wait_for(Ended)[-1].reason
+        assert set(engine.generator.caches) == {"good"}
+        assert len(good.digests(4)) == 4
+        wait_for_places(service, 1)
+
+
+def test_out_of_memory_in_one_sessions_commit_ends_that_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = engine.settle
+
+    def failing() -> None:
+        cache = engine.generator.caches.get("greedy")
+        if cache is not None and cache.owed is not None and cache.ring.newest > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        settle()
+
+    with running(engine) as service:
+        monkeypatch.setattr(engine, "settle", failing)
+        greedy, good = Owner(), Owner()
+        for name, owner in (("greedy", greedy), ("good", good)):
+            service.open(request(engine, name), owner)
+            service.watch(name)
+        heard = greedy.wait_for((Pictured, Ended), lambda found: isinstance(found[-1], Ended) if found else False)
+        assert [type(notice) for notice in heard] == [Pictured, Pictured, Ended], "its pictures were out"
+        assert "choose a smaller size or window" in heard[-1].reason
+        assert len(good.digests(4)) == 4
+        wait_for_places(service, 1)
+
+
+@pytest.mark.parametrize(("terms", "said"), [(dict(max_chunks=2), "2 chunks"), (dict(max_life_s=0.2), "0.2 s")])
+def test_a_session_ends_at_its_own_limit_and_gives_up_its_place(engine: Engine, terms: dict[str, float], said: str) -> None:
+    with running(engine, memory=BYTES) as service:
+        owner = Owner()
+        service.open(request(engine, "a", **terms), owner)
+        service.watch("a")
+        ended = owner.wait_for(Ended)[-1]
+        assert (ended.cause, said in ended.reason) == ("limit", True)
+        wait_for_places(service, 0)
+
+
+def test_of_those_in_line_the_heavier_goes_first_and_one_that_gives_way_waits(engine: Engine) -> None:
+    with running(engine, memory=BYTES) as service:
+        service.open(request(engine, "here"), Owner())
+        modest, plain = Owner(), Owner()
+        service.open(request(engine, "modest", weight=0.5), modest)
+        service.open(request(engine, "plain"), plain)
+        assert modest.wait_for(Waiting, lambda found: len(found) == 2)[-1].position == 2
+        service.end("here")
+        assert plain.wait_for(Live)
+        assert modest.wait_for(Waiting)[-1].position == 1
+
+
+def test_journals_of_interleaved_sessions_hold_their_own_chunks_and_no_others(engine: Engine, tmp_path: Path) -> None:
+    expected = {name: alone(engine, name, 3, seed=seed) for seed, name in enumerate(("sea", "hills"))}
+    with running(engine) as service, ExitStack() as journals:
+        owners = {}
+        for seed, name in enumerate(expected):
+            header = engine.journal_header(config(engine, seed=seed), name)
+            journal = journals.enter_context(closing(JournalWriter(tmp_path / f"{name}.jsonl", header)))
+            owners[name] = Owner()
+            service.open(request(engine, name, name, seed=seed, journal=journal, max_chunks=3), owners[name])
+            service.watch(name)
+        for owner in owners.values():
+            owner.wait_for(Ended)
+    for name, digests in expected.items():
+        journal = read_journal(tmp_path / f"{name}.jsonl")
+        assert [chunk.digest for chunk in journal.chunks] == digests
+        assert {chunk.envelope.session_id for chunk in journal.chunks} == {name}
+
+
+def test_it_is_ready_only_when_it_is_warm(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(Trials, "_measure", lambda trials, config: (begun.set(), go_on.wait(PATIENCE_S)))
+    service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
+    service.start(warm_up=[config(engine)])
+    assert begun.wait(PATIENCE_S)
+    assert not service.ready.is_set()
+    go_on.set()
+    assert service.ready.wait(PATIENCE_S)
+    service.close()
+
+
+def test_what_was_refused_is_measured_again_unless_that_would_hold_up_the_device(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    with running(engine) as service:
+        monkeypatch.setattr(Trials, "_measure", lambda trials, config: tried.append(config.height))
+        service.table.admission.times.add(geometry(engine.spec, config(engine)), 0.5)  # too slow for it, on any machine
+        for side in (1536, 32):
+            with pytest.raises(Overloaded):
+                service.open(request(engine, f"{side}", height=side, width=side, fps=240.0, rate="strict"), Owner())
+        wait_until(lambda: tried != [], "something is tried")
+    assert tried == [32]
+
+
+class ChangingTimes(ChunkTimes):
+    """Whatever the machine takes."""
+
+    seconds = 2.0
+
+    def estimate(self, geometry: Geometry) -> Estimate:
+        return Estimate(seconds=self.seconds, slowest_s=self.seconds)
+
+
+def test_one_in_line_is_let_in_when_chunks_turn_out_quicker(engine: Engine) -> None:
+    first, second, times = Owner(), Owner(), ChangingTimes()
+    with running(engine) as service:
+        service.table.admission.times = times
+        service.open(request(engine, "a"), first)
+        service.watch("a")
+        assert isinstance(service.open(request(engine, "b", may_wait=True), second), Queued)
+        times.seconds = 0.01
+        second.wait_for(Live)
+
+
+def test_what_is_recorded_is_recorded_before_it_is_ready_and_what_was_measured_is_a_replay() -> None:
+    engine, tape = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Tape()
+    engine.speed = Speed(blocks=True, round_keys=True, graphs=True)
+    engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, tape)
+    service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
+    measured = []
+    add = service.table.admission.times.add
+    service.table.admission.times.add = lambda shape, seconds: (measured.append(tape.replayed), add(shape, seconds))
+    service.start(warm_up=[config(engine)])
+    assert service.ready.wait(PATIENCE_S)
+    service.close()
+    calls = len(config(engine).steps) + 1
+    assert tape.recorded == 2 * config(engine).chunks_to_fill, "steps and commits, at every level the window is filled to"
+    assert len(measured) == 2
+    assert measured[1] - measured[0] == calls, "every call of a chunk that counts"
+    assert not engine.generator.caches
+
+
+def saved(engine: Engine, chunks: int = 2, **changes: object) -> snapshot.Snapshot:
+    with engine.session("sea", config=config(engine)) as session:
+        list(session.stream(chunks))
+        for control in changes.pop("controls", ()):
+            session.control(control, at_chunk=99)
+        return snapshot.take(engine, session, "")
+
+
+def restoring(engine: Engine, name: str, make: Callable[[Engine], Session], **changes: object) -> OpenRequest:
+    """Of what is read at once."""
+    return request(engine, name, start=lambda: make, **changes)
+
+
+def test_a_saved_session_is_read_when_it_has_its_place_goes_on_and_the_copy_is_let_go(engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "saved.safetensors"
+    snapshot.write(saved(engine), file)
+    read: list[weakref.ref[torch.Tensor]] = []
+
+    def start() -> Callable[[Engine], Session]:
+        held = snapshot.read(file, engine, "")
+        read.append(weakref.ref(next(iter(held.tensors.values()))))
+        return lambda engine: snapshot.revive(held, engine, "a")
+
+    with running(engine, memory=BYTES) as service:
+        first, owner = Owner(), Owner()
+        service.open(request(engine, "first"), first)
+        service.open(request(engine, "a", start=start), owner)
+        service.watch("a")
+        assert owner.wait_for(Waiting)[-1].position == 1
+        assert read == [], "one that waits in line is a file and no memory"
+        service.end("first")
+        assert owner.digests(2) == alone(engine, "sea", 4)[2:]
+        gc.collect()
+        assert [each() for each in read] == [None]
+
+
+def test_a_snapshot_that_cannot_be_read_or_revived_ends_alone_and_gives_up_its_place(engine: Engine) -> None:
+    def gone() -> Callable[[Engine], Session]:
+        raise SnapshotError("the file is not there any more")
+
+    def too_large(engine: Engine) -> Session:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with running(engine, memory=BYTES) as service:
+        for asked, said in ((request(engine, "a", start=gone), "not there"), (restoring(engine, "a", too_large), "memory")):
+            owner = Owner()
+            service.open(asked, owner)
+            ended = owner.wait_for(Ended)[-1]
+            assert (ended.cause, said in ended.reason) == ("failed", True)
+            wait_for_places(service, 0)
+        assert service.failure is None
+
+
+def test_reviving_holds_up_nobody_who_asks(engine: Engine) -> None:
+    """It happens on the engine's thread, without the lock; one who gives up meanwhile leaves nothing behind."""
+    taken, begun = saved(engine), time.monotonic()
+
+    def slowly(engine: Engine) -> Session:
+        time.sleep(0.3)
+        return snapshot.revive(taken, engine, "a")
+
+    with running(engine) as service:
+        owner, begun = Owner(), time.monotonic()
+        service.open(restoring(engine, "a", slowly), owner)
+        with pytest.raises(ControlError, match="not live yet"):
+            service.control("a", Cut())
+        service.metrics()
+        service.end("a")
+        assert time.monotonic() - begun < 0.2
+        owner.wait_for(Ended)
+        wait_until(lambda: not service._jobs and "a" not in engine.generator.caches, "nothing is left of it")
+        with pytest.raises(UnknownSession):
+            service.on_engine("a", lambda session: None).result(PATIENCE_S)
+        assert engine.generator.caches == {}
+
+
+def test_a_control_that_waits_in_a_snapshot_must_fit_the_promise_too(engine: Engine) -> None:
+    taken = saved(engine, controls=[SetSteps(steps=tuple(range(1000, 0, -10)))])
+    with running(engine, share=0.5) as service:
+        load = service.table.admission.times.estimate(geometry(engine.spec, config(engine))).seconds
+        service.table.admission.times = ChunkTimes()
+        for _ in range(3):
+            service.table.admission.times.add(geometry(engine.spec, config(engine)), load)
+        owner = Owner()
+        fps = min(0.4 * 12 / load, 240.0)
+        service.open(restoring(engine, "a", lambda engine: snapshot.revive(taken, engine, "a"), fps=fps, rate="strict"), owner)
+        ended = owner.wait_for((Ended, Live))[-1]
+        assert isinstance(ended, Ended)
+        assert "of the device" in ended.reason or "could wait" in ended.reason
+        assert engine.generator.caches == {}
+
+
+def test_a_session_without_a_place_may_not_ask_for_what_never_fits(engine: Engine) -> None:
+    with running(engine, share=0.5) as service:
+        load = service.table.admission.times.estimate(geometry(engine.spec, config(engine))).seconds
+        paused_and_gone(service, engine, fps=min(0.3 * 12 / load, 60.0), rate="strict")
+        with pytest.raises(Overloaded, match=r"of the device|could wait"):
+            service.control("a", SetSteps(steps=tuple(range(1000, 0, -10))))

@@ -1,0 +1,146 @@
+"""The training loop and its methods on toy sizes: they learn what they should, and runs resume exactly."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from millstream.core.config import BrookVAEConfig
+from millstream.core.errors import WeightsError
+from millstream.models.brook.vae import BrookVAE
+from millstream.ops.pixels import to_bytes
+from millstream.trainer.loop import Diverged, LossTurn
+from millstream.trainer.methods.flow import FlowMethod
+from millstream.trainer.methods.vae import VAEMethod, measure_latents, psnr
+from millstream.trainer.options import FlowOptions, ODEOptions, VAEOptions
+from millstream.trainer.pool import LatentPool, PixelPool
+from tests.unit.toy_training import methods, ode_method, pair, pool, run, stage
+
+
+def test_what_a_caption_is_not_true_of_is_not_learnt() -> None:
+    def loss(changed: int) -> float:
+        clips = pool()
+        latents = clips.latents_KFCYX.clone()
+        latents[:, changed] += 9.0
+        told = LatentPool(latents_KFCYX=latents, ids_KWS=clips.ids_KWS, true_from_K=torch.full((8,), 3))
+        model = pair()
+        model.dit.head.proj.weight.data.zero_()  # then a flow does not depend on the context
+        (turn,) = FlowMethod(model, told, batch=4, options=FlowOptions(window=6)).turns
+        return float(turn.losses(torch.Generator().manual_seed(0))["flow"].detach())
+
+    assert loss(0) == loss(2)
+    assert loss(3) != loss(0)
+
+
+def test_a_whole_window_is_learnt_at_one_level_and_only_of_clips_that_are_all_true() -> None:
+    def loss(changed: int, true_from: int) -> float:
+        clips = pool()
+        latents = clips.latents_KFCYX.clone()
+        latents[:, changed] += 9.0
+        told = LatentPool(latents_KFCYX=latents, ids_KWS=clips.ids_KWS, true_from_K=torch.full((8,), true_from))
+        model = pair()
+        model.dit.head.proj.weight.data.zero_()
+        method = FlowMethod(model, told, batch=4, options=FlowOptions(window=6, noisy=(1,), whole=True))
+        levels = method._levels(latents[:4, method._learnt], torch.Generator().manual_seed(0))
+        assert all(len(set(row.tolist())) == 1 for row in levels[:, 3:])
+        return float(method.turns[0].losses(torch.Generator().manual_seed(0))["flow"].detach())
+
+    assert loss(0, 3) == loss(1, 3), "chunk 0 is learnt, though its caption is of chunk 1"
+    assert loss(0, 0) != loss(3, 0)
+    assert loss(0, 0) != loss(0, 3)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_run_that_stops_and_goes_on_ends_at_the_same_bits(name: str, tmp_path: Path) -> None:
+    whole, halves = methods()[name], methods()[name]
+    run(whole, tmp_path / "whole", stage(6))
+    run(halves, tmp_path / "halves", stage(6), stop_after=3)
+    again = methods()[name]
+    assert len(run(again, tmp_path / "halves", stage(6))) == 1
+    for one, other in zip(whole.turns, again.turns, strict=True):
+        for expected, found in zip(one.module.parameters(), other.module.parameters(), strict=True):
+            assert torch.equal(expected, found)
+    before, after = (torch.load(tmp_path / part / "toy.pt", weights_only=True) for part in ("whole", "halves"))
+    assert all(torch.equal(before["average"][key], after["average"][key]) for key in before["average"])
+
+
+def test_a_run_that_is_interrupted_loses_no_step(tmp_path: Path) -> None:
+    whole, stopped = methods()["self-forcing"], methods()["self-forcing"]
+    run(whole, tmp_path / "whole", stage(5))
+    first, second = stopped.turns
+    count = itertools.count()
+
+    def losses(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        if next(count) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return second.losses(generator)
+
+    stopped.turns = (first, replace(second, losses=losses))
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped, tmp_path / "stopped", stage(5), checkpoint_every=100)
+    assert torch.load(tmp_path / "stopped" / "toy.pt", weights_only=True)["step"] == 3
+    again = methods()["self-forcing"]
+    run(again, tmp_path / "stopped", stage(5))
+    pairs = zip(whole.turns[0].module.parameters(), again.turns[0].module.parameters(), strict=True)
+    assert all(torch.equal(expected, found) for expected, found in pairs)
+
+
+@pytest.mark.parametrize("name", ["teacher forcing", "diffusion forcing", "ode"])
+def test_losses_fall(name: str, tmp_path: Path) -> None:
+    reports = run(methods()[name], tmp_path, stage(120, schedule="constant"))
+    first, last = (sum(value for key, value in r.losses.items() if "norm" not in key) for r in (reports[0], reports[-1]))
+    assert last < 0.9 * first
+
+
+@pytest.mark.parametrize(("shift", "below"), [(0.03, 0.1), (3.0, 1.0)])
+def test_a_noisy_past_is_as_noisy_as_its_levels_are_moved(shift: float, below: float) -> None:
+    method = ode_method(ODEOptions(teacher_steps=3, forcing="diffusion", context_shift=shift, window=6))
+    past = torch.randn(512, 3, 4, 4, 4)
+    told, level_BF = method._forced(past, torch.Generator().manual_seed(0))
+    share = level_BF[:, :1, None, None, None] / 1000
+    assert torch.median(share) < below
+    assert (torch.median(share) > 0.5) == (shift > 1)
+    noise = (told - (1 - share) * past) / share
+    assert noise.mean().item() == pytest.approx(0, abs=0.02)
+    assert noise.std().item() == pytest.approx(1, abs=0.05)
+
+
+def test_a_vae_learns_a_picture_and_measures_its_latents(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    picture = torch.nn.functional.interpolate(torch.randn(2, 3, 4, 4), size=32, mode="bilinear").tanh()
+    clips = picture[:, None].expand(-1, 9, -1, -1, -1).contiguous()
+    vae = BrookVAE(BrookVAEConfig(channels=4, widths=(24, 16, 12), blocks=(1, 1, 1)))
+    pixels = PixelPool(pixels_KTCYX=to_bytes(clips), labels={})
+    method = VAEMethod(vae, pixels, batch=2, options=VAEOptions())
+    with torch.no_grad():
+        before = psnr(vae.reconstruct(vae.moments(clips)[0])[0], clips)
+    run(method, tmp_path, stage(60, method="vae", batch=2, schedule="constant"))
+    with torch.no_grad():
+        measure_latents(vae, pixels, batch=2, batches=8, generator=torch.Generator().manual_seed(0))
+        latents, _ = vae.encode(clips)
+        after = psnr(vae.decode(latents)[0], clips)
+    assert after > before + 3
+    assert torch.allclose(latents.mean(dim=(0, 1, 3, 4)), torch.zeros(4), atol=0.3)
+    assert torch.allclose(latents.std(dim=(0, 1, 3, 4)), torch.ones(4), atol=0.3)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_advice(tmp_path: Path) -> None:
+    module = torch.nn.Linear(1, 1)
+
+    class Broken:
+        turns = (LossTurn("student", module, lambda generator: {"loss": module.weight.sum() * float("nan")}),)
+
+    with pytest.raises(Diverged, match="lower its lr"):
+        run(Broken(), tmp_path, stage(2))
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "toy.pt").write_bytes(b"nothing")
+    with pytest.raises(WeightsError, match="remove it to start over"):
+        run(methods()["teacher forcing"], tmp_path, stage(2))
