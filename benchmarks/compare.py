@@ -27,6 +27,7 @@ from benchmarks.report import write_report
 from millstream.cli.parts import parse_size
 from millstream.commands.bench.stream import StreamRequest, measure
 from millstream.core.config import StreamConfig
+from millstream.core.engine_config import EngineConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import parse_speed
 from millstream.engine.engine import choose_device, stream_config
@@ -40,13 +41,15 @@ PATIENCE_S = 600
 
 def ours(options: argparse.Namespace, config: StreamConfig, fast: str, precision: str) -> dict[str, float]:
     request = StreamRequest(
-        model=options.model,
-        weights=["random"],
-        speed=parse_speed(fast, precision),
+        engine=EngineConfig(
+            model=options.model,
+            weights=("random",),
+            speed=parse_speed(fast, precision),
+            device=options.device,
+            dtype="bfloat16",
+        ),
         chunks=options.chunks,
         floor=False,
-        device=options.device,
-        dtype="bfloat16",
     )
     measured = measure(request, config)
     phases = measured["phases"]

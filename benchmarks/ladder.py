@@ -20,7 +20,8 @@ import torch
 from benchmarks.report import RESULTS
 from millstream.cli.parts import parse_size
 from millstream.commands.bench.stream import StreamRequest, measure
-from millstream.commands.report import describe
+from millstream.commands.report import describe, spelled
+from millstream.core.engine_config import EngineConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import parse_speed
 from millstream.engine.engine import stream_config
@@ -55,19 +56,18 @@ def climb(options: argparse.Namespace) -> None:
     for rung in options.only.split(",") if options.only else RUNGS:
         fast, precision = RUNGS[rung]
         request = StreamRequest(
-            model=options.model,
-            weights=["random"],
+            engine=EngineConfig(
+                model=options.model, weights=("random",), speed=parse_speed(fast, precision), device=options.device
+            ),
             changes=changes,
-            speed=parse_speed(fast, precision),
             chunks=options.chunks,
             floor=rung in FLOORED,
-            device=options.device,
         )
         config = stream_config(find_model(options.model).stream, None, **changes)
         measured = measure(request, config)
         path = result_path(options.model, options.size, options.window, rung)
         path.write_text(
-            json.dumps(describe("stream", {**asdict(request), "stream": asdict(config)}, measured), indent=2) + "\n"
+            json.dumps(describe("stream", spelled(request) | {"stream": asdict(config)}, measured), indent=2) + "\n"
         )
         print(line_of(rung, measured), flush=True)
         tidy()

@@ -54,11 +54,11 @@ def stream(
     [bold]Try[/]: millstream bench stream --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9 --fast on
     """
     from millstream.commands.bench.stream import StreamRequest, run_bench_stream
-    from millstream.commands.engine_from_options import ModelRequest
+    from millstream.commands.engine_from_options import resolve
 
     with plain_errors():
         how: dict[str, Any] = dict(chunks=chunks, floor=floor, sessions=sessions, together=together)
-        request = StreamRequest(**ModelRequest(**on.request()).resolved(), changes=shape.changes(), **how)
+        request = StreamRequest(engine=resolve(on.options()), changes=shape.changes(), **how)
         run_bench_stream(request, as_json=as_json, out=out)
 
 
@@ -76,11 +76,11 @@ def quality(
 ) -> None:
     """Say what a speed-up costs: errors of latents and PSNR of frames against the plain path in bfloat16 and float32."""
     from millstream.commands.bench.quality import QualityRequest, run_bench_quality
-    from millstream.commands.engine_from_options import ModelRequest
+    from millstream.commands.engine_from_options import resolve
 
     with plain_errors():
         how: dict[str, Any] = dict(chunks=chunks, exact=exact, prompts=prompts)
-        request = QualityRequest(**ModelRequest(**on.request()).resolved(), changes=shape.changes(), **how)
+        request = QualityRequest(engine=resolve(on.options()), changes=shape.changes(), **how)
         run_bench_quality(request, as_json=as_json, out=out)
 
 

@@ -84,7 +84,7 @@ def generate(
         if video is None and (stream.noise_scale is not None or stream.motion_gain is not None):
             raise ConfigError("--noise-scale and --motion-gain act on an input video; give one with --input")
         request = GenerateRequest(
-            **on.request(),
+            options=on.options(),
             prompt=prompt,
             out=out,
             schedule=schedule,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
@@ -30,6 +30,8 @@ from millstream.cli.parts import (
     parse_numbers,
     parse_size,
 )
+from millstream.core.engine_config import EngineConfig, EngineOptions
+from millstream.core.topology import Topology
 
 Model = Annotated[str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")]
 Precision = Annotated[
@@ -87,17 +89,12 @@ class ModelOptions:
     offload_text: OffloadText = False
     threads: Threads = None
 
-    def request(self) -> dict[str, Any]:
-        """Fields of a ModelRequest."""
-        return dict(
-            model=self.model,
-            weights=self.weights or [],
-            device=self.device,
-            precision=self.precision,
-            fast=self.fast,
-            offload_text=self.offload_text,
-            threads=self.threads,
-        )
+    def engine(self) -> EngineConfig:
+        weights = tuple(self.weights or ())
+        return EngineConfig(model=self.model, weights=weights, device=self.device, offload_text=self.offload_text)
+
+    def options(self) -> EngineOptions:
+        return EngineOptions(engine=self.engine(), precision=self.precision, fast=self.fast, threads=self.threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +110,14 @@ class PlacedOptions(ModelOptions):
         str, typer.Option(help="A small decoder that shows the pictures instead: taew2_1.pth.", show_default=False)
     ] = ""
 
-    def request(self) -> dict[str, Any]:
-        return super().request() | dict(
-            loras=[parse_lora(text) for text in self.lora or []],
-            topology=self.topology,
+    def engine(self) -> EngineConfig:
+        return replace(
+            ModelOptions.engine(self),
+            loras=tuple(parse_lora(text) for text in self.lora or ()),
+            topology=Topology.parse(self.topology),
             compile_backend="" if self.compile is Compiler.off else self.compile.value,
             head_groups=self.exchange_groups,
-            vae_devices=parse_devices(self.vae_devices),
+            vae_devices=tuple(parse_devices(self.vae_devices)),
             preview_decoder=self.preview_decoder,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -45,11 +46,13 @@ def run(
     [bold]Then[/]: millstream profile read out/trace.json.gz --html report.html
     """
     with plain_errors():
-        from millstream.commands.engine_from_options import ModelRequest
+        from millstream.commands.engine_from_options import resolve
         from millstream.commands.profile.run import ProfileRequest, run_profile
+        from millstream.core.topology import Topology
 
+        options = on.options()
         request = ProfileRequest(
-            **ModelRequest(**on.request(), topology=topology).resolved(),
+            engine=resolve(replace(options, engine=replace(options.engine, topology=Topology.parse(topology)))),
             prompt=prompt,
             out=out,
             schedule=schedule,

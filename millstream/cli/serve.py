@@ -232,7 +232,7 @@ def serve(
                 raise ConfigError("--plan says what --model, --topology, --batch and the stream are; leave them out")
             on, room, stream = planned(plan, on, room)
         request = ServeRequest(
-            **on.request(),
+            options=on.options(),
             **doors.request(),
             **room.request(),
             stream=stream,

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millstream.commands.engine_from_options import ModelRequest, load_engine, take_place
+from millstream.commands.engine_from_options import check_or_join, load_engine, resolve
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.progress import ChunkProgress
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, SetPrompt, WeightedPrompt, check_prompts, fill_empty
+from millstream.core.engine_config import EngineOptions
 from millstream.core.errors import ConfigError
 from millstream.core.events import Event, place_events, read_events
 from millstream.core.files import file_digest
@@ -33,9 +34,10 @@ APPROXIMATE = "approximate: {} chunks under way, each seeing the one before it s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GenerateRequest(ModelRequest):
+class GenerateRequest:
     """The command line, parsed."""
 
+    options: EngineOptions
     prompt: str
     out: Path
     schedule: str | None = None
@@ -46,18 +48,20 @@ class GenerateRequest(ModelRequest):
     events: Path | None = None
     journal: Path | None = None
     video: Path | None = None
+    stream_batch: int = 1
+    """Chunks of the stream under way at a time."""
     overwrite: bool = False
     quiet: bool = False
 
 
 def generate(request: GenerateRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; nothing appears unless it is whole."""
-    spec = find_model(request.model)
-    wanted = request.wanted()
-    take_place(wanted)
+    engine_config = resolve(request.options, stream_batch=request.stream_batch)
+    spec = find_model(engine_config.model)
+    check_or_join(engine_config)
     config = stream_config(spec.stream, request.schedule, **request.changes)
-    refuse_stream_batch(request.stream_batch, config, wanted.speed, wanted.compile_backend)
-    check_rows(config.latent_size[0], len(request.vae_devices))
+    refuse_stream_batch(request.stream_batch, config, engine_config.speed, engine_config.compile_backend)
+    check_rows(config.latent_size[0], len(engine_config.vae_devices))
     check_prompts(fill_empty((WeightedPrompt(request.prompt),), spec.default_prompt))
     events = read_events(request.events) if request.events else ()
     if request.journal and not request.overwrite:
@@ -69,7 +73,7 @@ def generate(request: GenerateRequest) -> None:
         num_frames = _num_frames(request, config, has_input=reader is not None)
         placed = _place(events, config, num_frames)
         writer = stack.enter_context(VideoWriter(request.out, fps=config.fps, overwrite=request.overwrite))
-        engine = stack.enter_context(load_engine(wanted, config))
+        engine = stack.enter_context(load_engine(engine_config, config))
         session_id, journal = secrets.token_hex(8), None
         if request.journal:
             header = engine.journal_header(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
-from millstream.commands.engine_from_options import Wanted, open_engine, take_place
+from millstream.commands.engine_from_options import check_or_join, open_engine
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.progress import ChunkProgress
 from millstream.core.config import pixel_frames
+from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import JournalError
 from millstream.core.files import file_digest
 from millstream.core.speed import dtype_of, parse_speed
@@ -46,9 +47,9 @@ def run_replay(
     journal = read_journal(path)
     header = journal.header
     torch.set_num_threads(header.threads)
-    wanted = Wanted(
+    config = EngineConfig(
         model=header.model,
-        weights=weights or header.weights,
+        weights=tuple(weights) or header.weights,
         loras=header.loras,
         device=device or header.device,
         dtype=header.dtype if precision == "auto" else dtype_of(precision),
@@ -56,12 +57,12 @@ def run_replay(
         speed=parse_speed(fast, precision, automatic=header.speed),
         compile_backend="" if header.compile == "off" else header.compile,
     )
-    refuse_stream_batch(header.stream_batch, header.config, wanted.speed)
-    take_place(wanted)
+    refuse_stream_batch(header.stream_batch, header.config, config.speed)
+    check_or_join(config)
     with ExitStack() as stack, plain_out_of_memory():
         reader = stack.enter_context(_open_input(header, video)) if header.input else None
         writer = stack.enter_context(VideoWriter(out, fps=header.config.fps, overwrite=overwrite)) if out else None
-        engine = stack.enter_context(open_engine(wanted))
+        engine = stack.enter_context(open_engine(config))
         num_frames = _num_frames(journal)
         progress = stack.enter_context(ChunkProgress(f"replay {path.name}", total_frames=num_frames, quiet=quiet))
         _warn(progress, engine, journal)

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -84,3 +85,9 @@ def _cpu_name() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def spelled(request: Any) -> dict[str, Any]:
+    """A request for a report: the engine's fields beside its own."""
+    fields = asdict(request)
+    return fields.pop("engine") | fields

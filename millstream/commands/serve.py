@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import typer
 
-from millstream.commands.engine_from_options import ModelRequest, load_engine, take_place
+from millstream.commands.engine_from_options import check_or_join, load_engine, resolve
 from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes
 from millstream.core.config import StreamConfig
+from millstream.core.engine_config import EngineOptions
 from millstream.core.errors import ConfigError, EngineFailed
 from millstream.core.examples import EXAMPLES
 from millstream.core.presets import find_model
@@ -51,7 +52,8 @@ STOP_S = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServeRequest(ModelRequest):
+class ServeRequest:
+    options: EngineOptions
     host: str = "127.0.0.1"
     port: int = 8000
     data: Path = Path("out/serve")
@@ -94,16 +96,16 @@ def serve(request: ServeRequest) -> None:
         request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins, keyring=keyring
     )
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
-    spec = find_model(request.model)
-    stream = stream_config(request.stream or spec.stream, request.schedule, **request.changes)
-    wanted = request.wanted()
-    take_place(wanted)
-    check_rows(stream.latent_size[0], len(request.vae_devices))
+    asked = request.options.engine
+    stream = stream_config(request.stream or find_model(asked.model).stream, request.schedule, **request.changes)
+    engine_config = resolve(request.options)
+    check_or_join(engine_config)
+    check_rows(stream.latent_size[0], len(asked.vae_devices))
     store = FileStore(request.data)
-    stores = key_shelves(request.data, keyring)
+    stores = key_stores(request.data, keyring)
     listener = listen(request.host, request.port)
     set_up_logging(as_json=request.log_json)
-    with listener, plain_out_of_memory(), load_engine(wanted, stream) as engine:
+    with listener, plain_out_of_memory(), load_engine(engine_config, stream) as engine:
         log.info("fast: %s", engine.speed)
         service = _service(request, engine)
         card = model_card(engine, request.lead_s, stream, request.fps)
@@ -113,7 +115,7 @@ def serve(request: ServeRequest) -> None:
         run_until_told(app, listener, service, request)
 
 
-def key_shelves(folder: Path, keyring: Keyring | None) -> dict[str, FileStore]:
+def key_stores(folder: Path, keyring: Keyring | None) -> dict[str, FileStore]:
     """What each key with a name keeps, apart from all others."""
     return {} if keyring is None else {name: FileStore(folder / "keys" / name) for name in keyring.names}
 

@@ -20,10 +20,10 @@ import torch
 from millstream import __version__
 from millstream.core.config import ModelSpec, StreamConfig
 from millstream.core.controls import Cut, WeightedPrompt
+from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed
-from millstream.core.topology import LOCAL, Topology
 from millstream.engine.depths import ONE_AT_A_TIME, Depths, depths_for
 from millstream.engine.speed_choice import fitting_speed
 from millstream.engine.stream import Stream
@@ -31,7 +31,7 @@ from millstream.engine.vae_place import place_vae, refuse_strips
 from millstream.generation.brake import Brake
 from millstream.generation.generator import Generator
 from millstream.generation.stopwatch import Stopwatch
-from millstream.mesh.config import MeshLimits, mesh_config
+from millstream.mesh.config import MeshConfig, MeshLimits
 from millstream.mesh.first_split import pictures_s
 from millstream.mesh.launch import Launch, launcher
 from millstream.mesh.recovery import MeshTransport
@@ -57,45 +57,26 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 class Engine:
     def __init__(
-        self,
-        model: str,
-        *,
-        weights: str | Sequence[str],
-        loras: Sequence[tuple[str, float]] = (),
-        device: str = "auto",
-        dtype: str = "auto",
-        speed: Speed | None = None,
-        topology: Topology = LOCAL,
-        limits: MeshLimits | None = None,
-        compile_backend: str = "",
-        head_groups: int = 1,
-        vae_devices: Sequence[str] = (),
-        offload_text: bool = False,
-        preview_decoder: str = "",
-        launch: Launch = launcher,
+        self, config: EngineConfig | str, *, limits: MeshLimits | None = None, launch: Launch = launcher, **fields: Any
     ) -> None:
-        """`launch` is how the mesh of a topology that has one is started: by default, on this machine. `head_groups` are those
-        that a mesh with `sp` exchanges its heads in. `vae_devices` are the VAE's: one of its own, or several that share each
-        picture; without them it is where the engine is. `offload_text` keeps the text encoder in host memory between prompts.
-        `preview_decoder` is the file of a small decoder that shows the pictures instead. `compile_backend` compiles the blocks,
-        on every rank alike. What this model cannot use of `speed` is left plain."""
-        self.spec = find_model(model)
-        self.topology = topology
-        self.device = choose_device(device)
-        self.dtype = choose_dtype(dtype, self.device)
-        self.weights = (weights,) if isinstance(weights, str) else tuple(weights)
-        self.loras = tuple(loras)
-        self.speed = fitting_speed(speed or Speed(), self.spec, self.device, self.dtype)
-        self.head_groups = head_groups
-        self.compile_backend = check_backend(compile_backend, self.speed)
-        self.vae_devices = choose_vae_devices(vae_devices, self.spec, self.speed)
-        topology.check(self.spec.dit, head_groups=head_groups)
+        """A configuration, or a model's name and fields of one. `launch` is how the mesh of a topology that has one is
+        started: by default, on this machine."""
+        self.config = config = config if isinstance(config, EngineConfig) else _config_of(config, **fields)
+        self.spec = find_model(config.model)
+        self.topology = config.topology
+        self.device = choose_device(config.device)
+        self.dtype = choose_dtype(config.dtype, self.device)
+        self.speed = fitting_speed(config.speed, self.spec, self.device, self.dtype)
+        check_backend(config.compile_backend, self.speed)
+        self.vae_devices = choose_vae_devices(config.vae_devices, self.spec, self.speed)
+        self.topology.check(self.spec.dit, head_groups=config.head_groups)
         place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
-        self.preview = load_tiny_decoder(Path(preview_decoder), self.spec, **place) if preview_decoder else None
-        self.model = accelerate(self._loaded(offload_text=offload_text), self.speed)
+        preview = config.preview_decoder
+        self.preview = load_tiny_decoder(Path(preview), self.spec, **place) if preview else None
+        self.model = accelerate(self._loaded(), self.speed)
         stopwatch = Stopwatch(self.device)
-        self._generator = self._generator_here(stopwatch) if topology.is_local else None
-        self.mesh = None if topology.is_local else self._launched(launch, limits)
+        self._generator = self._generator_here(stopwatch) if self.topology.is_local else None
+        self.mesh = None if self.topology.is_local else self._launched(launch, limits)
         """Where the generator is spread over ranks."""
         transport = self.mesh or LocalTransport(self.generator)
         self._parts = SharedParts(
@@ -181,7 +162,7 @@ class Engine:
     def chunks_until_warm(self, config: StreamConfig) -> int:
         """After so many chunks a session costs what it will always cost: where calls are recorded or blocks compiled, when
         all of them are."""
-        if self.compile_backend:
+        if self.config.compile_backend:
             return config.chunks_to_fill + 1
         return config.chunks_to_fill + self._chunks_before(config) if self.speed.graphs else 1
 
@@ -277,8 +258,8 @@ class Engine:
         """All that a replay needs to know of this engine and one of its sessions."""
         return Header(
             model=self.spec.name,
-            weights=self.weights,
-            loras=self.loras,
+            weights=self.config.weights,
+            loras=self.config.loras,
             fingerprint=self.fingerprint(),
             config=config,
             session_id=session_id,
@@ -297,23 +278,23 @@ class Engine:
             "torch": str(torch.__version__),
             "millstream": __version__,
             "topology": str(self.topology),
-            "head_groups": self.head_groups,
+            "head_groups": self.config.head_groups,
             "vae_strips": max(1, len(self.vae_devices)),
             "speed": self.speed,
-            "compile": self.compile_backend or "off",
+            "compile": self.config.compile_backend or "off",
         }
 
     def _generator_here(self, stopwatch: Stopwatch) -> Generator:
-        if self.compile_backend:
-            compile_blocks(self.model.dit, backend=self.compile_backend)
+        if self.config.compile_backend:
+            compile_blocks(self.model.dit, backend=self.config.compile_backend)
         return Generator(self.model.dit, stopwatch, commits="paired" if self.speed.paired_commits else "later")
 
     def _launched(self, launch: Launch, limits: MeshLimits | None) -> MeshTransport:
         """To a mesh that is started for it."""
         refuse_fast_blocks(self.speed)
-        what = (self.topology, self.spec.name, self.weights, self.loras, self.device, self.dtype)
-        how = (self.compile_backend, self.head_groups, self.speed, self._front_s())
-        return MeshTransport(launch(mesh_config(*what, limits, *how), self.device))
+        config = replace(self.config, speed=self.speed)
+        mesh = MeshConfig.of(config, self.device, self.dtype, limits=limits, front_s=self._front_s())
+        return MeshTransport(launch(mesh, self.device))
 
     def _front_s(self) -> float:
         """What pictures take of the leader's device for every model call, where a pipeline shares it with the front."""
@@ -321,17 +302,17 @@ class Engine:
             return 0.0
         return pictures_s(self.model.vae, self.spec, device=self.device, dtype=self.dtype)
 
-    def _loaded(self, *, offload_text: bool) -> LoadedModel:
+    def _loaded(self) -> LoadedModel:
         """The plain model; its fingerprint is known before the fast path rearranges weights."""
         local = self.topology.is_local
         model = load_model(
             self.spec,
-            self.weights,
+            self.config.weights,
             device=self.device,
             dtype=self.dtype,
-            loras=self.loras,
+            loras=self.config.loras,
             with_dit=local,
-            offload_text=offload_text,
+            offload_text=self.config.offload_text,
         )
         if self.vae_devices:
             model.vae.to(self.vae_devices[0])
@@ -345,7 +326,7 @@ class Engine:
         Where blocks are compiled, the window is filled, so that every shape that comes has been there.
         """
         stream = self.spec.stream
-        chunks = 2 + (stream.window // stream.frames_per_chunk if self.compile_backend else 0)
+        chunks = 2 + (stream.window // stream.frames_per_chunk if self.config.compile_backend else 0)
         try:
             with self.session("warm up", session_id="warm-up") as session:
                 session.timeline.epoch = WARM_UP_EPOCH
@@ -355,6 +336,12 @@ class Engine:
         except BaseException:
             mesh.close()
             raise
+
+
+def _config_of(model: str, *, weights: str | Sequence[str], **fields: Any) -> EngineConfig:
+    """Lists are as good as tuples, and one name as one of them."""
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return EngineConfig(model=model, weights=(weights,) if isinstance(weights, str) else tuple(weights), **fields)
 
 
 def refuse_fast_blocks(speed: Speed) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import torch
 
+from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.speed import Speed
-from millstream.core.topology import Topology
 
 OF_GENERATOR = ("blocks", "fp8", "round_keys", "even_waves", "low_attention", "paired_commits", "graphs")
 """The speed-ups that a rank of a mesh has a part in."""
@@ -39,22 +38,12 @@ class MeshLimits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MeshConfig:
-    topology: Topology
-    model: str
-    weights: tuple[str, ...]
-    loras: tuple[tuple[str, float], ...] = ()
-    device: str
-    """Its type: each rank takes the one of its own that the topology gives it."""
-    dtype: str
+class MeshConfig(EngineConfig):
+    """The engine's, as its ranks need it: its device is a type, of which each takes the one that the topology gives it, and of
+    its speed-ups it has those of the generator; pictures are the front's."""
+
     threads: int
     """CPU threads of one rank of the mesh."""
-    compile_backend: str = ""
-    """What compiles the blocks: `inductor`, or `eager`, which only traces; empty where they run as they are."""
-    head_groups: int = 1
-    """Where tokens are spread: groups that a rank's heads travel in, each while the next is projected."""
-    speed: Speed = field(default_factory=Speed)
-    """What of it is the generator's; pictures are the front's."""
     front_s: float = 0.0
     """Seconds of the leader's device that the front takes for its pictures, for every model call; 0 where it has its own. Only
     the front's word counts."""
@@ -62,32 +51,24 @@ class MeshConfig:
     reports: Path = Path("out/hangs")
     """Folder for what is written down before a mesh that hangs is killed."""
 
-
-def mesh_config(
-    topology: Topology,
-    model: str,
-    weights: Sequence[str],
-    loras: Sequence[tuple[str, float]],
-    device: torch.device,
-    dtype: torch.dtype,
-    limits: MeshLimits | None = None,
-    compile_backend: str = "",
-    head_groups: int = 1,
-    speed: Speed | None = None,
-    front_s: float = 0.0,
-) -> MeshConfig:
-    """For this machine: the ranks of a mesh share its threads."""
-    return MeshConfig(
-        topology=topology,
-        model=model,
-        weights=tuple(weights),
-        loras=tuple(loras),
-        device=device.type,
-        dtype=str(dtype).removeprefix("torch."),
-        threads=max(1, torch.get_num_threads() // topology.mesh_size),
-        limits=limits or MeshLimits(),
-        compile_backend=compile_backend,
-        head_groups=head_groups,
-        speed=Speed(**{name: getattr(speed or Speed(), name) for name in OF_GENERATOR}),
-        front_s=front_s,
-    )
+    @classmethod
+    def of(
+        cls,
+        engine: EngineConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        limits: MeshLimits | None = None,
+        front_s: float = 0.0,
+    ) -> MeshConfig:
+        """For this machine: the ranks of a mesh share its threads."""
+        shared = {each.name: getattr(engine, each.name) for each in fields(EngineConfig)}
+        own = dict(
+            device=device.type,
+            dtype=str(dtype).removeprefix("torch."),
+            speed=Speed(**{name: getattr(engine.speed, name) for name in OF_GENERATOR}),
+            threads=max(1, torch.get_num_threads() // engine.topology.mesh_size),
+            limits=limits or MeshLimits(),
+            front_s=front_s,
+        )
+        return cls(**(shared | own))

@@ -18,7 +18,7 @@ import torch
 import uvicorn
 from websockets.sync.client import ClientConnection, connect
 
-from millstream.commands.serve import key_shelves, model_card
+from millstream.commands.serve import key_stores, model_card
 from millstream.engine.engine import Engine
 from millstream.server.app import AppConfig, create_app
 from millstream.server.sessions.archive import Archive
@@ -154,7 +154,7 @@ def serving(
     service.start(warm_up=[engine.spec.stream])
     archive = None if data is None else Archive(engine, FileStore(data, StoreLimits(max_files=8)))
     config = config or AppConfig()
-    stores = {} if data is None else key_shelves(data, config.access.keyring)
+    stores = {} if data is None else key_stores(data, config.access.keyring)
     app = create_app(
         lambda: SessionHub(service, model_card(engine), archive=archive, stores=stores, limits=HubLimits(**limits)), config
     )

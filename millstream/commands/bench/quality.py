@@ -20,10 +20,11 @@ from rich.table import Table
 from torch import Tensor
 
 from millstream.commands.bench.adherence import compare_adherence
-from millstream.commands.engine_from_options import Wanted, open_engine
+from millstream.commands.engine_from_options import open_engine
 from millstream.commands.memory import plain_out_of_memory
-from millstream.commands.report import describe, make_folder, tell
+from millstream.commands.report import describe, make_folder, spelled, tell
 from millstream.core.config import StreamConfig
+from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
@@ -38,9 +39,10 @@ INFINITE_DB = 99.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QualityRequest(Wanted):
+class QualityRequest:
     """Its dtype is not asked for: bfloat16 and float32 are what is compared."""
 
+    engine: EngineConfig
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of StreamConfig that were given."""
     chunks: int = 6
@@ -52,8 +54,8 @@ class QualityRequest(Wanted):
     def __post_init__(self) -> None:
         if not 1 <= self.chunks <= 1000:
             raise ConfigError(f"--chunks must be 1 to 1000, got {self.chunks}")
-        if self.prompts and self.model != "brook":
-            raise ConfigError(f"--prompts are judged by what knows Brook's world alone, not {self.model}; leave it out")
+        if self.prompts and self.engine.model != "brook":
+            raise ConfigError(f"--prompts are judged by what knows Brook's world alone, not {self.engine.model}; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +73,16 @@ class Streamed:
 
 def run_bench_quality(request: QualityRequest, *, as_json: bool, out: Path | None) -> dict[str, Any]:
     make_folder(out)
-    config = stream_config(find_model(request.model).stream, None, **request.changes)
+    config = stream_config(find_model(request.engine.model).stream, None, **request.changes)
     with plain_out_of_memory():
         measured = {"streams": measure(request, config), **judged(request)}
-    report = describe("quality", {**asdict(request), "stream": asdict(config)}, measured)
+    report = describe("quality", spelled(request) | {"stream": asdict(config)}, measured)
     tell(report, as_json=as_json, out=out, show=lambda: show(measured, Console()))
     return report
 
 
 def measure(request: QualityRequest, config: StreamConfig) -> dict[str, Any]:
-    fast = _stream(request, config, "bfloat16", request.speed)
+    fast = _stream(request, config, "bfloat16", request.engine.speed)
     plain = _stream(request, config, "bfloat16", Speed())
     found = {"fast against bfloat16": compare(fast, plain)}
     if request.exact:
@@ -94,14 +96,15 @@ def judged(request: QualityRequest) -> dict[str, Any]:
     """Empty where nobody asked."""
     if not request.prompts:
         return {}
-    return {"adherence": compare_adherence(request.weights, request.speed, device=request.device, count=request.prompts)}
+    on = request.engine
+    return {"adherence": compare_adherence(on.weights, on.speed, device=on.device, count=request.prompts)}
 
 
 def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Speed) -> Streamed:
     """In an engine of its own, which is gone afterwards: three would not fit beside each other."""
     rounded = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False  # float32 is to be float32
-    engine = open_engine(replace(request, dtype=dtype, speed=speed))
+    engine = open_engine(replace(request.engine, dtype=dtype, speed=speed))
     streamed = Streamed([], [])
     with engine.session(DEFAULT_PROMPT, config=config) as session:
         pipeline = ChunkPipeline(

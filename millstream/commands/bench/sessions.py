@@ -13,9 +13,10 @@ from typing import Any
 
 from rich.console import Console
 
-from millstream.commands.engine_from_options import Wanted, load_engine
+from millstream.commands.engine_from_options import load_engine
 from millstream.commands.memory import bytes_in_use, session_bytes
 from millstream.core.config import StreamConfig
+from millstream.core.engine_config import EngineConfig
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing, Planned
@@ -43,9 +44,9 @@ def settling_chunks(engine: Engine, config: StreamConfig) -> int:
     return max(config.chunks_to_fill + SETTLE, engine.chunks_until_warm(config))
 
 
-def measure_sessions(wanted: Wanted, config: StreamConfig, *, count: int, together: bool, chunks: int) -> dict[str, Any]:
+def measure_sessions(on: EngineConfig, config: StreamConfig, *, count: int, together: bool, chunks: int) -> dict[str, Any]:
     """`count` streams of `chunks` chunks each."""
-    engine = load_engine(wanted, config)
+    engine = load_engine(on, config)
     sessions, in_use = [], [bytes_in_use(engine.device)]
     for seed in range(count):
         sessions.append(engine.session(DEFAULT_PROMPT, config=replace(config, seed=seed)))

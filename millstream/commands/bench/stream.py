@@ -18,10 +18,11 @@ from rich.table import Table
 
 from millstream.commands.bench.floor import Setting, measure_floor
 from millstream.commands.bench.sessions import MAX_SESSIONS, MIB, measure_sessions, settling_chunks, show_sessions
-from millstream.commands.engine_from_options import Wanted, load_engine
+from millstream.commands.engine_from_options import load_engine
 from millstream.commands.memory import bytes_in_use, most_bytes_in_use, plain_out_of_memory
-from millstream.commands.report import describe, make_folder, tell
+from millstream.commands.report import describe, make_folder, spelled, tell
 from millstream.core.config import StreamConfig
+from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
@@ -38,7 +39,8 @@ Floors = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StreamRequest(Wanted):
+class StreamRequest:
+    engine: EngineConfig
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of StreamConfig that were given."""
     chunks: int = 30
@@ -72,22 +74,22 @@ class Sample:
 def run_bench_stream(request: StreamRequest, *, as_json: bool, out: Path | None) -> dict[str, Any]:
     """Measure, tell, and write down if so asked."""
     make_folder(out)
-    config = stream_config(find_model(request.model).stream, None, **request.changes)
+    config = stream_config(find_model(request.engine.model).stream, None, **request.changes)
     with plain_out_of_memory():
         measured = measure(request, config) if request.sessions == 1 else _several(request, config)
-    report = describe("stream", {**asdict(request), "stream": asdict(config)}, measured)
+    report = describe("stream", spelled(request) | {"stream": asdict(config)}, measured)
     shown = show if request.sessions == 1 else show_sessions
     tell(report, as_json=as_json, out=out, show=lambda: shown(measured, Console()))
     return report
 
 
 def _several(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
-    return measure_sessions(request, config, count=request.sessions, together=request.together, chunks=request.chunks)
+    return measure_sessions(request.engine, config, count=request.sessions, together=request.together, chunks=request.chunks)
 
 
 def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
     begun = time.perf_counter()
-    engine = load_engine(request, config)
+    engine = load_engine(request.engine, config)
     loaded = time.perf_counter()
     session = engine.session(DEFAULT_PROMPT, config=config)
     next(session.stream(1))
@@ -153,10 +155,10 @@ def _phases(
         engine.spec,
         config,
         value_bytes=engine.dtype.itemsize,
-        fp8=request.speed.fp8,
-        low_attention=request.speed.low_attention,
+        fp8=request.engine.speed.fp8,
+        low_attention=request.engine.speed.low_attention,
     )
-    if request.speed.paired_commits:  # they are in the steps' time
+    if request.engine.speed.paired_commits:  # they are in the steps' time
         work, floors = _paired(work), {kind: _paired_ms(floor) for kind, floor in floors.items()}
     found: dict[str, dict[str, float]] = {}
     for name, ms in medians.items():
@@ -187,7 +189,7 @@ def _paired_ms(floor: dict[str, float]) -> dict[str, float]:
 def _floors(request: StreamRequest, engine: Engine, config: StreamConfig) -> Floors:
     """`floor`, and where calls are made in even waves, `even_floor`, which has them too."""
     own = find_convolution() if engine.speed.own_convolution else None
-    fp8 = bool(request.speed.fp8) and engine.device.type == "cuda"
+    fp8 = bool(request.engine.speed.fp8) and engine.device.type == "cuda"
     setting = Setting(device=engine.device, dtype=engine.dtype, fp8=fp8, own=own)
     settings = {"floor": setting} | ({"even_floor": replace(setting, even=True)} if engine.speed.even_waves else {})
     return {kind: measure_floor(engine.spec, config, each, chunks=min(request.chunks, 10)) for kind, each in settings.items()}

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._logging._internal import set_logs
 
-from millstream.commands.engine_from_options import Wanted
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.profile.capture import ProfiledGenerator, RankCapture, TraceRecorder, rank_path, write_whole
 from millstream.core.config import StreamConfig
+from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.core.topology import FRONT, Topology
@@ -44,7 +44,8 @@ SESSION = "profile"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProfileRequest(Wanted):
+class ProfileRequest:
+    engine: EngineConfig
     prompt: str
     out: Path
     schedule: str | None = None
@@ -64,55 +65,45 @@ class ProfileRequest(Wanted):
             raise ConfigError(f"--out must end in .json or .json.gz, got {self.out.name!r}")
         if self.out.is_dir():
             raise ConfigError(f"{self.out} is a folder; choose another --out")
-        unknown = set(self.chosen) - set(range(self.topology.world_size))
+        topology = self.engine.topology
+        unknown = set(self.chosen) - set(range(topology.world_size))
         if unknown or not self.chosen:
-            raise ConfigError(f"--ranks must be of 0 to {self.topology.world_size - 1} on {self.topology}, got {self.ranks}")
-        if self.spans_only and not self.topology.is_local:
+            raise ConfigError(f"--ranks must be of 0 to {topology.world_size - 1} on {topology}, got {self.ranks}")
+        if self.spans_only and not topology.is_local:
             raise ConfigError("--spans are of one process; leave --topology out")
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        return tuple(range(self.topology.world_size)) if self.ranks is None else self.ranks
+        return tuple(range(self.engine.topology.world_size)) if self.ranks is None else self.ranks
 
     def path(self, rank: int) -> Path:
-        return self.out if self.topology.is_local else rank_path(self.out, rank)
+        return self.out if self.engine.topology.is_local else rank_path(self.out, rank)
 
 
 def run_profile(request: ProfileRequest) -> list[Path]:
     """Where the traces lie, one a rank."""
-    spec = find_model(request.model)
+    spec = find_model(request.engine.model)
     config = stream_config(spec.stream, request.schedule, **request.changes)
-    request.topology.check(spec.dit)
+    request.engine.topology.check(spec.dit)
     warm_up = 1 + config.chunks_to_fill  # until the window is full, and one more
-    warm_up += chunks_before(len(config.steps)) if request.speed.graphs else 0
+    warm_up += chunks_before(len(config.steps)) if request.engine.speed.graphs else 0
     capture = RankCapture(
         out=request.out,
         ranks=request.chosen,
         session_id=SESSION,
         first_chunk=warm_up + request.chunks,
         chunks=request.chunks,
-        about={"model": spec.name, "topology": str(request.topology)},
+        about={"model": spec.name, "topology": str(request.engine.topology)},
     )
     run = partial(run_rank, make_generator=partial(ProfiledGenerator, capture=capture))
     with ExitStack() as stack, plain_out_of_memory():
-        engine = stack.enter_context(
-            Engine(
-                request.model,
-                weights=request.weights,
-                device=request.device,
-                dtype=request.dtype,
-                speed=request.speed,
-                topology=request.topology,
-                offload_text=request.offload_text,
-                launch=partial(launcher, run=run),
-            )
-        )
+        engine = stack.enter_context(Engine(request.engine, launch=partial(launcher, run=run)))
         session = stack.enter_context(engine.session(request.prompt, config=config, session_id=SESSION))
         writer = stack.enter_context(_writer(request.clip, config.fps)) if request.clip else None
         compiler = stack.enter_context(hear_the_compiler())
         streamed = _Streamed(engine, session, writer)
         streamed.chunks(warm_up)
-        about = {**_about(engine, config, request.topology), "chunk_ms": median(streamed.chunks(request.chunks))}
+        about = {**_about(engine, config, request.engine.topology), "chunk_ms": median(streamed.chunks(request.chunks))}
         if request.spans_only:
             text = json.dumps(chrome_trace(engine.parts.stopwatch.spans, metadata=about))
             write_whole(request.out, lambda _: text.encode())

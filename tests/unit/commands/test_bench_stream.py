@@ -21,10 +21,10 @@ from millstream.commands.bench.quality import INFINITE_DB, QualityRequest, Strea
 from millstream.commands.bench.quality import measure as measure_quality
 from millstream.commands.bench.sessions import MIB, measure_sessions
 from millstream.commands.bench.stream import StreamRequest, measure
-from millstream.commands.engine_from_options import Wanted
+from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
-from millstream.core.speed import ALL, FP8_GROUPS, Speed, parse_speed
+from millstream.core.speed import ALL, FP8_GROUPS, parse_speed
 from millstream.ops.waves import Waves
 from millstream.planner.flops import call_flops
 from millstream.planner.memory import tokens_per_frame
@@ -33,10 +33,11 @@ from millstream.planner.phase_work import chunk_parts
 from millstream.planner.vae_layers import decoder_convs
 
 TINY = MODELS["wan-tiny"]
+ON_CPU = EngineConfig(model="wan-tiny", weights=("random",), device="cpu", dtype="float32")
 
 
 def test_a_chunks_phases_and_the_rest_add_up_to_it() -> None:
-    request = StreamRequest(model="wan-tiny", weights=["random"], chunks=1, device="cpu", dtype="float32", speed=ALL)
+    request = StreamRequest(engine=replace(ON_CPU, speed=ALL), chunks=1)
     measured = measure(request, TINY.stream)
     phases = measured["phases"]
     assert sum(phase["ms"] for phase in phases.values()) == pytest.approx(measured["chunk_ms"]["p50"])
@@ -99,7 +100,7 @@ def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:
 
 
 def test_the_plain_path_against_itself_costs_nothing() -> None:
-    request = QualityRequest(model="wan-tiny", weights=["random"], speed=Speed(), chunks=2, exact=False, device="cpu")
+    request = QualityRequest(engine=ON_CPU, chunks=2, exact=False)
     found = measure_quality(request, TINY.stream)["fast against bfloat16"]
     assert found["latents_largest"] == 0
     assert found["psnr_db_lowest"] == INFINITE_DB
@@ -150,9 +151,8 @@ def test_what_cannot_be_is_refused_in_one_line(text: str, precision: str, said: 
 
 @pytest.mark.parametrize("together", [False, True], ids=["in turns", "together"])
 def test_several_sessions_make_what_each_makes_and_a_further_one_holds_what_it_declared(together: bool) -> None:
-    wanted = Wanted(model="wan-tiny", weights=["random"], device="cpu", dtype="float32")
     config = replace(TINY.stream, height=32, width=48, window=6)
-    measured = measure_sessions(wanted, config, count=3, together=together, chunks=2)
+    measured = measure_sessions(ON_CPU, config, count=3, together=together, chunks=2)
     assert sum(one["fps"] for one in measured["each"]) == pytest.approx(measured["fps"])
     assert sum(one["share"] for one in measured["each"]) == pytest.approx(1.0, abs=0.1)
     assert all(one["share"] > 0 for one in measured["each"])
@@ -169,7 +169,7 @@ def test_several_sessions_make_what_each_makes_and_a_further_one_holds_what_it_d
 )
 def test_sessions_that_cannot_be_are_refused(asked: dict[str, int], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        StreamRequest(model="wan-tiny", weights=["random"], **asked)
+        StreamRequest(engine=ON_CPU, **asked)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--sessions", "2", "--together", "--offload-text"]], ids=["one", "two"])

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from millstream.commands.engine_from_options import ModelRequest
+from millstream.commands.engine_from_options import resolve
+from millstream.core.engine_config import EngineConfig, EngineOptions
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.core.speed import ALL, FP8_GROUPS, Speed, dtype_of, parse_speed
@@ -121,11 +122,11 @@ def test_a_speed_says_itself_in_words() -> None:
 
 
 def test_a_request_resolves_what_it_wants_for_the_device_it_names() -> None:
-    request = ModelRequest(model="wan-tiny", weights=["random"], device="cpu", precision="fp32")
-    assert request.wanted().speed == Speed()
-    assert request.wanted().dtype == "float32"
-    asked = replace(request, fast="blocks,round_keys")
-    assert asked.wanted().speed == Speed(blocks=True, round_keys=True)
+    engine = EngineConfig(model="wan-tiny", weights=("random",), device="cpu")
+    options = EngineOptions(engine=engine, precision="fp32")
+    assert resolve(options) == replace(engine, dtype="float32")
+    asked = replace(options, fast="blocks,round_keys")
+    assert resolve(asked).speed == Speed(blocks=True, round_keys=True)
 
 
 def test_the_same_weights_have_one_fingerprint_at_any_speed_and_wherever_the_text_encoder_is() -> None:
