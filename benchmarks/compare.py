@@ -24,9 +24,8 @@ import torch
 from benchmarks.ladder import tidy
 from benchmarks.peers import PEERS, Peer, Stage
 from benchmarks.report import write_report
-from millstream.cli.parts import parse_size
 from millstream.commands.bench.stream import StreamRequest, measure
-from millstream.core.config import StreamConfig
+from millstream.core.config import StreamConfig, parse_size
 from millstream.core.engine_config import EngineConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import parse_speed

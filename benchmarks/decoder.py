@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import write_report
-from millstream.cli.parts import parse_size
+from millstream.core.config import parse_size
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
 from millstream.models.carry import VAE

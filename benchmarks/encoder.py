@@ -17,8 +17,7 @@ from torch import Tensor
 
 from benchmarks.decoder import FRAMES, timed
 from benchmarks.report import write_report
-from millstream.cli.parts import parse_size
-from millstream.core.config import SPATIAL_STRIDE, pixel_frames
+from millstream.core.config import SPATIAL_STRIDE, parse_size, pixel_frames
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
 from millstream.models.fast.apply import accelerate

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from benchmarks.report import RESULTS
-from millstream.cli.parts import parse_size
 from millstream.commands.bench.stream import StreamRequest, measure
 from millstream.commands.report import describe, spelled
+from millstream.core.config import parse_size
 from millstream.core.engine_config import EngineConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import parse_speed
@@ -35,9 +35,7 @@ RUNGS = {
     "own-convolution": ("on,-even_waves", "bf16"),
     "on": ("on", "bf16"),
     "paired-commits": ("on,paired_commits", "bf16"),
-    "decode-stream": ("on,decode_stream", "bf16"),
     "fp8": ("on", "fp8"),
-    "fp8-decode-stream": ("on,decode_stream", "fp8"),
     "low-attention": ("on,low_attention", "bf16"),
     "fp8-low-attention": ("on,low_attention", "fp8"),
 }

@@ -43,7 +43,6 @@ def rung_row(rung: str, report: dict[str, Any]) -> str:
     phases, chunk = measured["phases"], measured["chunk_ms"]["p50"]
     calls, decode = sum(phases[name]["ms"] for name in CALLS), phases["decode"]["ms"]
     floors = [sum(phases[name].get(f"{kind}_ms", 0.0) for name in CALLS) for kind in ("floor", "even_floor")]
-    beside = "decode_stream" in measured["speed"]
     cells = [
         f"{report['configuration']['model']} {stream['height']}x{stream['width']}, window {stream['window']}",
         rung,
@@ -53,7 +52,7 @@ def rung_row(rung: str, report: dict[str, Any]) -> str:
         *(f"{calls / floor:.3f}" if floor else "" for floor in floors),
         f"{decode:.1f}",
         f"{phases['decode']['of_floor']:.2f}" if "of_floor" in phases["decode"] else "",
-        "beside" if beside else f"{max(0.0, chunk - calls - decode) / chunk:.1%}",
+        f"{max(0.0, chunk - calls - decode) / chunk:.1%}",
         f"{measured['first_frame_s']['warm']:.2f} s",
         f"{measured['memory_mib']['peak'] / 1024:.1f}",
     ]

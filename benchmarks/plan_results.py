@@ -22,12 +22,12 @@ from typing import Any
 
 from benchmarks.pages import row as table_row
 from benchmarks.pages import write_between
-from millstream.core.config import ModelSpec, StreamConfig, TextConfig
+from millstream.core.config import GIB, ModelSpec, StreamConfig, TextConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import ALL, FP8_GROUPS, Speed
 from millstream.core.topology import LOCAL
 from millstream.planner.footprint import DeviceNeed, device_needs
-from millstream.planner.hardware import DEVICES, GIB, Device, Fleet
+from millstream.planner.hardware import DEVICES, Device, Fleet
 from millstream.planner.profile import read_profile
 from millstream.planner.software import software_of
 from millstream.planner.time import chunk_time

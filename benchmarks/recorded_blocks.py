@@ -17,9 +17,8 @@ from functools import partial
 import torch
 
 from benchmarks.report import write_report
-from millstream.cli.parts import parse_size
 from millstream.commands.bench.floor import timed_ms
-from millstream.core.config import DiTConfig, StreamConfig
+from millstream.core.config import DiTConfig, StreamConfig, parse_size
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
 from millstream.engine.engine import stream_config

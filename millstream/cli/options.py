@@ -28,8 +28,8 @@ from millstream.cli.parts import (
     parse_devices,
     parse_lora,
     parse_numbers,
-    parse_size,
 )
+from millstream.core.config import parse_size
 from millstream.core.engine_config import EngineConfig, EngineOptions
 from millstream.core.topology import Topology
 
@@ -44,7 +44,7 @@ Fast = Annotated[
     str,
     typer.Option(
         help="auto: what costs no quality, on a GPU. off, on, or names: blocks, round_keys, even_waves, decoder, "
-        "own_convolution, graphs, paired_commits, decode_stream, low_attention; on,-graphs is all but."
+        "own_convolution, graphs, paired_commits, low_attention; on,-graphs is all but."
     ),
 ]
 OffloadText = Annotated[bool, typer.Option("--offload-text", help="Keep the text encoder in host memory between prompts.")]

@@ -45,13 +45,6 @@ Lora = Annotated[
 ]
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    height, cross, width = text.lower().partition("x")
-    if not (cross and height.isdecimal() and width.isdecimal()):
-        raise ConfigError(f"--size must be HEIGHTxWIDTH, for example 480x832, got {text!r}")
-    return int(height), int(width)
-
-
 def parse_numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(step) for step in text.split(","))

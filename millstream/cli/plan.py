@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from millstream.cli.options import ShapeOptions, grouped
-from millstream.cli.parts import parse_size, plain_errors
+from millstream.cli.parts import plain_errors
+from millstream.core.config import parse_size
 
 plan = typer.Typer(
     name="plan",

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.parts import Device, Overwrite, parse_numbers, parse_size, plain_errors
+from millstream.cli.parts import Device, Overwrite, parse_numbers, plain_errors
+from millstream.core.config import parse_size
 
 train = typer.Typer(
     name="train", no_args_is_help=True, rich_markup_mode="rich", help="Train the small model that comes with Millstream."

@@ -13,13 +13,12 @@ from typing import Literal
 
 import torch
 
-from millstream.core.config import ModelSpec, StreamConfig
+from millstream.core.config import GIB, ModelSpec, StreamConfig
 from millstream.core.errors import DeviceError
 from millstream.core.speed import Speed
 from millstream.planner.memory import memory_need, packed_bytes
 from millstream.planner.peaks import vae_state_bytes
 
-GIB = 2**30
 TextPlace = Literal["held", "visiting", "none"]
 """Whether a text encoder stays on the device, is gone before the first window is made, or is too small to count."""
 

@@ -15,6 +15,7 @@ Anchor = Literal["off", "latent", "decoded"]
 
 SPATIAL_STRIDE = 8
 """Pixels per latent cell along each side."""
+GIB = 2**30
 TEMPORAL_STRIDE = 4
 """Pixel frames per latent frame, after the first one, which holds a single frame."""
 MIN_FPS, MAX_FPS = 0.1, 240.0
@@ -193,6 +194,14 @@ class ModelSpec:
 def pixel_frames(start_frame: int, frames: int) -> int:
     """Pixel frames that `frames` latent frames decode to when the first of them is number `start_frame` of its epoch."""
     return TEMPORAL_STRIDE * frames - (TEMPORAL_STRIDE - 1 if start_frame == 0 else 0)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """HEIGHTxWIDTH"""
+    height, cross, width = text.lower().partition("x")
+    if not (cross and height.isdecimal() and width.isdecimal() and len(text) <= 16):
+        raise ConfigError(f"size must be HEIGHTxWIDTH, for example 480x832, got {text[:40]!r}")
+    return int(height), int(width)
 
 
 def check_size(height: int, width: int) -> None:

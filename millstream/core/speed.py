@@ -42,8 +42,6 @@ class Speed:
     """The 3x3x3 convolution of our own where it can be built; needs `decoder`."""
     paired_commits: bool = False
     """A chunk's commit in one call with the next chunk's first step; block-causal, hence exact."""
-    decode_stream: bool = False
-    """Pictures on a stream of their own, beside the next chunk's first steps instead of before them."""
     graphs: bool = False
     """Model calls as CUDA graphs, one for each level the window is filled to; needs `blocks`."""
 

@@ -41,7 +41,7 @@ from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.registry import LoadedModel, load_model
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
 from millstream.models.weights.fingerprint import fingerprint_of
-from millstream.ops.precision import working_dtype
+from millstream.ops.precision import DTYPES, working_dtype
 from millstream.parallel.compiled import check_backend, compile_blocks
 from millstream.parallel.spatial import check_rows
 from millstream.session.feed import FrameFeed, Frames
@@ -52,7 +52,6 @@ from millstream.session.session import Session, SharedParts
 from millstream.wire.local import LocalTransport
 
 WARM_UP_EPOCH = -1
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class Engine:
@@ -90,7 +89,6 @@ class Engine:
             next_call_id=itertools.count(1).__next__,
             stream=lambda session, chunks: Stream(session, transport.post, ONE_AT_A_TIME, stopwatch).stream(chunks),
             default_prompt=self.spec.default_prompt,
-            decode_stream=torch.cuda.Stream(self.device) if self.speed.decode_stream else None,
         )
         if self.mesh is not None:
             self._warm_up(self.mesh)

@@ -59,7 +59,7 @@ def _why_not(name: str, spec: ModelSpec, device: torch.device, dtype: torch.dtyp
     """Empty where it can be."""
     if name in ("decoder", "own_convolution") and not isinstance(spec.vae, VAEConfig):
         return f"{spec.name} has a VAE of its own"
-    if name in ("even_waves", "graphs", "own_convolution", "decode_stream") and device.type != "cuda":
+    if name in ("even_waves", "graphs", "own_convolution") and device.type != "cuda":
         return "there is no GPU"
     if name == "own_convolution" and (dtype != torch.bfloat16 or find_convolution() is None):
         return "the library's convolution serves"

@@ -40,6 +40,7 @@ from millstream.mesh.worker import Leader, MeshRank
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.models.weights.fingerprint import FingerprintRecorder, fingerprint_of
+from millstream.ops.precision import DTYPES
 from millstream.parallel.apply import connect
 from millstream.parallel.compiled import compile_blocks
 from millstream.parallel.groups import Groups, create_groups
@@ -58,7 +59,6 @@ DOOR = "door"
 PEER_GONE = "a peer is gone"
 LOST_SIGNS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Timed out waiting", "Application timeout")
 GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def run_rank(

@@ -6,6 +6,9 @@ import platform
 
 import torch
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""That a model can be in, by name."""
+
 
 def working_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 on a GPU and on CPUs that multiply it in hardware, float32 elsewhere."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from millstream.core.config import TEMPORAL_STRIDE
+from millstream.core.config import GIB, TEMPORAL_STRIDE
 from millstream.core.errors import ConfigError
 from millstream.planner.bubbles import Schedule, bubble
-from millstream.planner.hardware import GIB
 from millstream.planner.judge import MEMORY_SHARE, Plan
 from millstream.planner.memory import dit_parameters, tokens_per_frame, window_bytes
 from millstream.planner.peaks import decode_peak, tiled_decode_peak

@@ -51,8 +51,3 @@ def call_flops(dit: DiTConfig, tokens: int, window_tokens: int) -> int:
 def text_flops(text: TextConfig | BrookTextConfig, tokens: int) -> int:
     """Two per parameter and token, the vocabulary aside: a lookup costs nothing."""
     return 2 * (text_parameters(text) - text.vocabulary * text.width) * tokens
-
-
-def training_flops(parameters: int, tokens: int, *, recompute: bool) -> int:
-    """Forward 2, backward 4 per parameter and token; recomputing pays the forward again."""
-    return (8 if recompute else 6) * parameters * tokens

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from millstream.core.config import DiTConfig, VAEConfig
+from millstream.core.config import GIB, DiTConfig, VAEConfig
 from millstream.core.topology import Topology
 from millstream.planner.fast_memory import (
     canvas_bytes,
@@ -16,7 +16,7 @@ from millstream.planner.fast_memory import (
     recording_bytes,
     rounding_bytes,
 )
-from millstream.planner.hardware import GIB, Device
+from millstream.planner.hardware import Device
 from millstream.planner.memory import dit_parameters, packed_bytes, text_parameters, vae_parameters, window_bytes
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
 from millstream.planner.workload import Workload

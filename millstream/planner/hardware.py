@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from millstream.core.config import GIB
 from millstream.core.errors import DeviceError
 from millstream.planner.software import Software
 
-GIB = 2**30
 MAX_DEVICES = 16384
 HOPPER = ("H100", "H200")
 HERE = "here"

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from millstream.core.config import GIB
 from millstream.core.errors import ConfigError
 from millstream.core.topology import Topology
 from millstream.planner.footprint import DeviceNeed, device_needs
-from millstream.planner.hardware import GIB, Fleet
+from millstream.planner.hardware import Fleet
 from millstream.planner.time import ChunkTime, chunk_time
 from millstream.planner.workload import Workload
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from millstream.planner.hardware import GIB
+from millstream.core.config import GIB
 from millstream.planner.judge import Plan, PlanAsk
 from millstream.planner.search import PlanAnswer
 
@@ -33,6 +34,7 @@ def ask_record(ask: PlanAsk) -> dict[str, Any]:
         "fps": stream.fps,
         "window": stream.window,
         "steps": list(stream.steps),
+        "stream": asdict(stream),
         "sessions": ask.sessions,
         "first_frame_ms": ask.first_frame_ms,
         "precision": work.precision,

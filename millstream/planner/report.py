@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from millstream.core.config import GIB
 from millstream.planner.drawing import Bar, Point, points, stacked_bars
-from millstream.planner.hardware import GIB
 from millstream.planner.judge import MEMORY_SHARE, Plan
 from millstream.planner.page import Row, page, table
 from millstream.planner.search import PlanAnswer

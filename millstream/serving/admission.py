@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from millstream.core.config import GIB
 from millstream.core.errors import ConfigError
 from millstream.serving.admission_types import (
     AdmissionConfig,
@@ -37,7 +38,6 @@ LIFE_SMOOTHING = 0.8
 """Share of the past in the mean time that a session keeps its place."""
 GUESS = 2.0
 """How far an estimate may be off that was scaled from another geometry: nobody is refused for less."""
-GIB = 2**30
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ The rules, each in its own file:
 - Chunks that can share a batch do, when that was measured to be faster (`serving/batching.py`) and makes nobody late.
 
 A session has at most one turn under way, so its chunks keep their order. The caller may hold several turns at once.
-A turn that brings no frames (a denoising step, or a chunk dropped after a cut) costs time and moves no deadline,
-so the same rules hold at either granularity. Who may join at all is `serving/admission.py`'s business.
+A turn that brings no frames (of a chunk that was dropped after a cut) costs time and moves no deadline.
+Who may join at all is `serving/admission.py`'s business.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from millstream.serving.life import Life
 from millstream.serving.overload import Demand, playing_rates
 from millstream.serving.turns import (
     EndTurn,
-    Granularity,
     Halt,
     Offload,
     RestoreTurn,
@@ -153,8 +152,7 @@ class _Ready:
 
 
 class Scheduler:
-    def __init__(self, *, granularity: Granularity = "chunk", batching: BatchPolicy | None = None) -> None:
-        self.granularity: Granularity = granularity
+    def __init__(self, *, batching: BatchPolicy | None = None) -> None:
         self.batch_times = BatchTimes(batching or BatchPolicy())
         self._seats: dict[str, _Seat] = {}
         self.crowded = False
@@ -190,7 +188,7 @@ class Scheduler:
     def halt(self, session_id: str, why: Halt, now: float) -> None:
         """Stand still from now on. A turn under way still lands; no miss is counted meanwhile."""
         entry = self._seats[session_id]
-        if why in ("unwatched", "slow") and entry.terms.unattended == "run":
+        if why == "unwatched" and entry.terms.unattended == "run":
             return
         entry.halts.add(why)
         entry.set_clocks(now)
@@ -223,7 +221,7 @@ class Scheduler:
             return RestoreTurn(session_id=first.session_id)
         batch = self._batch(ready, now)
         names = tuple(entry.session_id for entry in batch)
-        run = Run(session_ids=names, granularity=self.granularity, batch_key=first.batch_key)
+        run = Run(session_ids=names, batch_key=first.batch_key)
         for entry in batch:
             entry.turn = run
         return run

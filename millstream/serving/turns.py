@@ -12,9 +12,8 @@ from typing import Literal
 from millstream.core.errors import ConfigError
 from millstream.session.pacing import Pace
 
-Granularity = Literal["chunk", "step"]
-Halt = Literal["paused", "starved", "unwatched", "slow"]
-"""Why a session stands still: a person said so, its input has not come, nobody watches, or a viewer cannot take more."""
+Halt = Literal["paused", "starved", "unwatched"]
+"""Why a session stands still: a person said so, its input has not come, or nobody watches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +24,7 @@ class Terms:
     weight: float = 1.0
     """Its priority when there is not enough for all: with twice the weight, twice the share of real time."""
     unattended: Literal["run", "pause"] = "pause"
-    """Whether it stands still while nobody watches or a viewer is slow; `run` suits a recording."""
+    """Whether it stands still while nobody watches; `run` suits a recording."""
     idle_s: float = 60.0
     """After standing still for so long, its state moves to host memory."""
     max_life_s: float | None = None
@@ -46,8 +45,6 @@ class Run:
     """One unit of work for each of these sessions, as one batch where there are several."""
 
     session_ids: tuple[str, ...]
-    granularity: Granularity
-    """A chunk that went out whole, or one step of it: `finished` then says 0 frames until the last."""
     batch_key: Hashable
     """What the caller named this kind of work; None for work that is never shared."""
 

@@ -57,8 +57,6 @@ class SharedParts:
     """So many chunks of a session, one at a time; None: until it ends or is paused."""
     default_prompt: str
     """What an empty prompt stands for."""
-    decode_stream: torch.cuda.Stream | None = None
-    """Where pictures are made beside the next chunk's first steps; None: behind the chunk itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,8 +90,7 @@ class Session:
         self._journal = journal
         self._history = History()
         self._motion = MotionNoise(config.motion_gain)
-        anchors = config.anchor == "decoded"
-        self._decoder = StreamDecoder(parts.vae, parts.stopwatch, keeps_anchors=anchors, beside=parts.decode_stream)
+        self._decoder = StreamDecoder(parts.vae, parts.stopwatch, keeps_anchors=config.anchor == "decoded")
         self._encoder: VAEState = ()
         self._outstanding: deque[PendingChunk] = deque()
         self._exhausted = False

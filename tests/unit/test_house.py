@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from benchmarks.house import circles, measure, parsed
 from millstream.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ ARROWS = {
     "profiler": {"planner", "core"},
     "generation": {"wire", "parallel", "models", "ops", "core"},
     "session": {"generation", "wire", "models", "ops", "core"},
-    "mesh": {"generation", "wire", "parallel", "models", "core"},
+    "mesh": {"generation", "wire", "parallel", "models", "ops", "core"},
     "engine": {"session", "mesh", "generation", "wire", "parallel", "models", "ops", "core"},
     "serving": {"engine", "session", "generation", "planner", "core"},
     "video": {"core"},
@@ -110,20 +110,10 @@ def module_name(path: Path) -> str:
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
-    modules = {module_name(path): path for path in FILES}
-    needs = {name: {*imports_of_modules(path, modules)} - {name} for name, path in modules.items()}
-    while ready := [name for name, others in needs.items() if not others & needs.keys()]:
-        for name in ready:
-            del needs[name]
-    assert not needs, "in a circle, or behind one"
-
-
-def imports_of_modules(path: Path, modules: dict[str, Path]) -> Iterator[str]:
-    """Those of our files that it names, `from folder import file` among them; also where they are imported late."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            files = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
-            yield from files or {str(node.module)} & modules.keys() - {"millstream"}
+    assert circles(parsed()) == set(), "in a circle, or behind one"
+    assert circles(
+        {"millstream.a": ast.parse("from millstream import b"), "millstream.b": ast.parse("from millstream.a import x")}
+    )
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda path: str(path.relative_to(ROOT)))
@@ -132,10 +122,7 @@ def test_a_folder_is_small_enough_to_be_looked_through(folder: Path) -> None:
 
 
 def test_a_class_name_stands_for_one_class() -> None:
-    names = Counter(
-        node.name for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
-    )
-    assert [name for name, count in names.items() if count > 1] == []
+    assert measure()["class_names_used_twice"] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -9,8 +9,8 @@ import socket
 from pathlib import Path
 
 from millstream.commands.doctor.findings import DoctorFinding
+from millstream.core.config import GIB
 
-GIB = 2**30
 KEPT_BYTES = 12 * GIB
 """What recordings, journals and snapshots may grow to before the oldest go (`server/sessions/file_store.py`: 4 GiB of each)."""
 OPEN_FILES = 1024

@@ -14,9 +14,9 @@ import torch
 from torch.backends import cuda as cuda_backends
 
 from millstream.commands.doctor.findings import DoctorFinding
-from millstream.commands.memory import GIB, free_bytes, least_bytes
+from millstream.commands.memory import free_bytes, least_bytes
 from millstream.commands.paths import models_folder
-from millstream.core.config import VAEConfig
+from millstream.core.config import GIB, VAEConfig
 from millstream.core.errors import WeightsError
 from millstream.core.presets import MODELS
 from millstream.models.dit import CausalDiT

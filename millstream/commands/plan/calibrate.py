@@ -23,6 +23,7 @@ from millstream import __version__
 from millstream.commands.memory import free_bytes
 from millstream.commands.plan.collectives import fit_link
 from millstream.commands.plan.fit import fit_software
+from millstream.core.config import GIB
 from millstream.core.files import Staging
 from millstream.engine.engine import choose_device
 from millstream.models.kv import KEY_MULTIPLE
@@ -30,7 +31,7 @@ from millstream.ops.attention import attend
 from millstream.ops.fp8 import quantise
 from millstream.ops.linear import linear_rows
 from millstream.ops.precision import cpu_has_bfloat16
-from millstream.planner.hardware import DEVICES, GIB, Device, Rates
+from millstream.planner.hardware import DEVICES, Device, Rates
 from millstream.planner.profile import profile_text
 from millstream.planner.time import head_share
 

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.commands.paths import models_folder
+from millstream.core.config import GIB
 from millstream.core.errors import ConfigError, DeviceError
 from millstream.core.files import Staging
 from millstream.core.presets import apply_schedule
 from millstream.core.topology import Topology
 from millstream.planner.checkpoints import resolve_model
-from millstream.planner.hardware import GIB, Device, parse_fleet
+from millstream.planner.hardware import Device, parse_fleet
 from millstream.planner.judge import Plan, PlanAsk
 from millstream.planner.profile import read_profile
 from millstream.planner.record import answer_record

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError, MillstreamError
@@ -38,15 +40,11 @@ def settings_of(path: Path) -> PlannedSettings:
         missing = [str(line) for line in best["missing"]]
         precision, model, topology = str(ask["precision"]), str(ask["model"]), Topology.parse(str(best["topology"]))
         batch, replicas = int(ask["batch"]), int(best["replicas"])
-        height, width = (int(side) for side in str(ask["size"]).split("x"))
-        changes = {
-            "height": height,
-            "width": width,
-            "fps": float(ask["fps"]),
-            "window": int(ask["window"]),
-            "steps": tuple(float(step) for step in ask["steps"]),
-        }
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        find_model(model)
+        stream = msgspec.convert(ask["stream"], StreamConfig)
+    except MillstreamError as error:
+        raise ConfigError(f"the plan in {path} cannot be served: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path} is not a whole plan (no {error}); write it again with millstream plan --json") from None
     if missing:
         raise ConfigError(f"the plan in {path} does not hold its promise: {missing[0]}; ask for less, or serve without --plan")
@@ -59,16 +57,9 @@ def settings_of(path: Path) -> PlannedSettings:
         topology=topology,
         precision="auto" if precision == "native" else precision,
         batch=batch,
-        stream=_stream(path, model, changes),
+        stream=stream,
         replicas=replicas,
     )
-
-
-def _stream(path: Path, model: str, changes: Mapping[str, Any]) -> StreamConfig:
-    try:
-        return replace(find_model(model).stream, **changes)
-    except MillstreamError as error:
-        raise ConfigError(f"the plan in {path} cannot be served: {error}") from None
 
 
 def _read(path: Path) -> Mapping[str, Any]:

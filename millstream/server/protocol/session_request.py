@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from millstream.core.config import parse_size
 from millstream.core.controls import as_mix
 from millstream.core.errors import ConfigError, PromptError
 from millstream.core.messages import Ask
@@ -35,14 +36,6 @@ def open_asked(hub: SessionHub, ask: Ask, *, client: str = "", key: Key = NAMELE
         client=client,
         key=key,
     )
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """HEIGHTxWIDTH"""
-    height, cross, width = text.lower().partition("x")
-    if not (cross and height.isdecimal() and width.isdecimal() and len(text) <= 16):
-        raise ConfigError(f"size must be HEIGHTxWIDTH, for example 256x256, got {text[:40]!r}")
-    return int(height), int(width)
 
 
 def _changes(ask: Ask, fps: float | Literal["auto"]) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from millstream.cli.main import app
 from millstream.commands.doctor import checks as doctor
 from millstream.commands.doctor.checks import check_package, is_fit, look_closer
 from millstream.commands.doctor.findings import DoctorFinding
-from millstream.commands.doctor.machine import GIB, KEPT_BYTES, check_disk, check_open_files, check_port, nearest_folder
+from millstream.commands.doctor.machine import KEPT_BYTES, check_disk, check_open_files, check_port, nearest_folder
 from millstream.commands.doctor.pytorch import INSTRUCTIONS, Cuda, check_gpus, check_memory, check_torch, instructions
 from millstream.commands.doctor.video import check_codec
+from millstream.core.config import GIB
 from millstream.server.sessions.file_store import StoreLimits
 
 H200 = Cuda(build="13.0", driver="580.1", devices=("NVIDIA H200, 139.0 GiB free",), cudnn=True, triton=True, nvcc=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from millstream.commands.plan.run import PlanRequest
 from millstream.commands.plan.use import settings_of
 from millstream.commands.serve import ServeRequest
 from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
+from millstream.engine.engine import stream_config
 from millstream.planner.record import answer_record
 from millstream.planner.search import search
 
@@ -27,6 +30,8 @@ def machine_that_was_never_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def planned(folder: Path, *words: str, **changes: Any) -> Path:
     """What `plan --json` printed, with entries of the ask changed."""
     record = json.loads(CliRunner().invoke(app, ["plan", *words, "--json"]).stdout)
+    if changes.get("stream"):
+        changes["stream"] = record["ask"]["stream"] | changes["stream"]
     record["ask"].update(changes)
     path = folder / "plan.json"
     path.write_text(json.dumps(record))
@@ -58,6 +63,15 @@ def test_what_was_planned_is_what_is_set(tmp_path: Path) -> None:
     assert (stream.height, stream.width, stream.fps, stream.window, stream.steps) == (320, 576, 24.0, 9, (1000.0, 500.0))
 
 
+def test_what_a_schedule_says_of_noise_chunks_and_sinks_is_served_as_it_was_planned(tmp_path: Path) -> None:
+    """Krea's has a shift of its own and steps that are not warped."""
+    krea = stream_config(find_model("wan2.1-t2v-14b").stream, "krea")
+    assert krea.noise_levels != find_model("wan2.1-t2v-14b").stream.noise_levels
+    big = dict(zip(BIG[::2], BIG[1::2], strict=True)) | {"--schedule": "krea"}
+    found = settings_of(planned(tmp_path, *(word for pair in big.items() for word in pair))).stream
+    assert found == replace(krea, height=320, width=576, fps=24.0, window=9)
+
+
 def test_the_best_plan_of_several_is_taken(tmp_path: Path) -> None:
     path = planned(tmp_path, *BIG)
     assert str(settings_of(path).topology) == json.loads(path.read_text())["plans"][0]["topology"]
@@ -70,7 +84,8 @@ def test_serve_starts_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     result = CliRunner().invoke(app, ["serve", "--plan", str(path), "--port", "0"])
     assert result.exit_code == 0, result.output
     (request,) = asked
-    assert (request.model, request.topology, request.batch) == ("brook", "local", 2)
+    engine = request.options.engine
+    assert (engine.model, str(engine.topology), request.batch) == ("brook", "local", 2)
     assert request.stream is not None
     assert (request.stream.height, request.stream.width, request.stream.fps) == (128, 192, 4.0)
 
@@ -105,8 +120,8 @@ def test_serve_takes_every_plan_that_holds(tmp_path: Path, monkeypatch: pytest.M
     """As far as loading the model, which is where it would first need the devices."""
     asked: list[Any] = []
 
-    def load_engine(wanted: Any, stream: Any) -> None:
-        asked.append((wanted, stream))
+    def load_engine(config: Any, stream: Any) -> None:
+        asked.append((config, stream))
         raise Started
 
     monkeypatch.setattr(serving, "load_engine", load_engine)
@@ -117,9 +132,9 @@ def test_serve_takes_every_plan_that_holds(tmp_path: Path, monkeypatch: pytest.M
         words = ["serve", "--plan", str(path), "--port", "0", "--data", str(tmp_path / "data"), "--weights", "random"]
         result = CliRunner().invoke(app, words)
         assert isinstance(result.exception, Started), f"{topology}: {result.output}"
-        wanted, stream = asked.pop()
-        assert (str(wanted.topology), wanted.model) == (topology, request_.model)
-        assert bool(wanted.speed.fp8) == (request_.precision == "fp8")
+        config, stream = asked.pop()
+        assert (str(config.topology), config.model) == (topology, request_.model)
+        assert bool(config.speed.fp8) == (request_.precision == "fp8")
         assert (stream.height, stream.fps) == (request_.changes["height"], request_.changes["fps"])
 
 
@@ -145,9 +160,10 @@ def test_a_plan_that_does_not_hold_is_not_served(tmp_path: Path) -> None:
     [
         (dict(precision="fp8"), "counts on fp8 over "),
         (dict(model="layers=30,width=1536"), "cannot be served"),
-        (dict(size="large"), "not a whole plan"),
-        (dict(window=-3), "cannot be served"),
-        (dict(steps=None), "not a whole plan"),
+        (dict(stream={"height": "large"}), "not a whole plan"),
+        (dict(stream={"window": -3}), "cannot be served"),
+        (dict(stream={"steps": None}), "not a whole plan"),
+        (dict(stream=None), "not a whole plan"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

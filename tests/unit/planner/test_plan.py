@@ -200,7 +200,7 @@ def test_a_damaged_configuration_is_refused_in_a_line(tmp_path: Path, content: s
         (["--gpus", "0xH200"], "1 to 16384 devices"),
         (["--gpus", "-4xH200"], "1 to 16384 devices"),
         (["--gpus", "99999999xH200"], "1 to 16384 devices"),
-        (["--size", "-320x576"], "--size must be HEIGHTxWIDTH"),
+        (["--size", "-320x576"], "size must be HEIGHTxWIDTH"),
         (["--size", "321x576"], "try 320x576"),
         (["--fps", "-1"], "fps must be between 0.1 and 240"),
         (["--fps", "nan"], "fps must be between 0.1 and 240"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from millstream.core.config import BrookVAEConfig, DiTConfig, StreamConfig, VAEConfig
+from millstream.core.config import GIB, BrookVAEConfig, DiTConfig, StreamConfig, VAEConfig
 from millstream.core.presets import MODELS
 from millstream.core.topology import Topology
 from millstream.models import dit as dit_module
@@ -19,7 +19,7 @@ from millstream.models.wan.vae import WanVAE
 from millstream.ops.rope import Phases
 from millstream.planner.fast_memory import canvas_bytes, fast_decode_peak, rounding_bytes
 from millstream.planner.footprint import KEY_MULTIPLE, device_needs, rank_parameters
-from millstream.planner.hardware import GIB, find_device
+from millstream.planner.hardware import find_device
 from millstream.planner.memory import dit_parameters, memory_need
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, tiled_decode_peak, vae_state_bytes
 from millstream.planner.software import SOFTWARE

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.core.config import GIB
 from millstream.core.errors import ConfigError
-from millstream.serving.admission import GIB, Admission
+from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, Admitted, Queued, Refused, Request
 from millstream.serving.chunk_times import KEPT, MAX_GEOMETRIES, ChunkTimes, Geometry
 from millstream.serving.promise import Claim, keep_time, utilisation

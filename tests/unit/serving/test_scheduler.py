@@ -45,7 +45,7 @@ def test_two_turns_at_once_are_of_two_sessions() -> None:
 
 
 def test_a_turn_without_frames_costs_time_and_moves_no_deadline() -> None:
-    scheduler = Scheduler(granularity="step")
+    scheduler = Scheduler()
     scheduler.add("a", TERMS, 0.0)
     for step in range(3):
         land(scheduler, "a", 0.1 * (step + 1), frames=0)
@@ -55,8 +55,8 @@ def test_a_turn_without_frames_costs_time_and_moves_no_deadline() -> None:
     assert session.load == pytest.approx(0.4 / 0.75)
 
 
-def test_steps_let_an_urgent_session_in_between() -> None:
-    scheduler = Scheduler(granularity="step")
+def test_turns_without_frames_let_an_urgent_session_in_between() -> None:
+    scheduler = Scheduler()
     scheduler.add("long", Terms(pace=Pace(fps=2, chunk_frames=12)), 0.0)
     land(scheduler, "long", 0.5, frames=0, seconds=0.5)
     scheduler.add("urgent", TERMS, 0.5)

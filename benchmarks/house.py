@@ -1,0 +1,81 @@
+"""How the package reads, in figures: lines, classes, functions, asserts, broad excepts, circles of imports, sizes of folders.
+
+python -m benchmarks.house
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1] / "millstream"
+BROAD = ("Exception", "BaseException")
+
+
+def parsed(package: Path = PACKAGE) -> dict[str, ast.Module]:
+    """Every file of the package by its module's name."""
+    files = sorted(package.rglob("*.py"))
+    names = [".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    return {name: ast.parse(path.read_text()) for name, path in zip(names, files, strict=True)}
+
+
+def measure(package: Path = PACKAGE) -> dict[str, Any]:
+    modules = parsed(package)
+    nodes = [node for tree in modules.values() for node in ast.walk(tree)]
+    lines = sum(len(path.read_text().splitlines()) for path in package.rglob("*.py"))
+    lengths = sorted(_length(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    per_thousand = 1000 / lines
+    return {
+        "lines": lines,
+        "files": len(modules),
+        "classes": classes.total(),
+        "class_names_used_twice": sorted(name for name, count in classes.items() if count > 1),
+        "asserts_per_1000_lines": round(per_thousand * sum(isinstance(node, ast.Assert) for node in nodes), 2),
+        "broad_excepts_per_1000_lines": round(per_thousand * sum(_is_broad(node) for node in nodes), 2),
+        "function_lines_p90": lengths[int(0.9 * len(lengths))],
+        "function_lines_longest": lengths[-1],
+        "files_in_circles": sorted(circles(modules)),
+        "largest_folder": max(_modules_in_folders(package)),
+    }
+
+
+def circles(modules: Mapping[str, ast.Module]) -> set[str]:
+    """Files that import themselves by way of others, or are imported by none but such."""
+    needs = {name: set(imported(tree, modules)) - {name} for name, tree in modules.items()}
+    while ready := [name for name, others in needs.items() if not others & needs.keys()]:
+        for name in ready:
+            del needs[name]
+    return set(needs)
+
+
+def imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> Iterator[str]:
+    """Our modules that it names, those it imports late among them; the package's own front door aside."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            files = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
+            yield from files or {str(node.module)} & modules.keys() - {"millstream"}
+
+
+def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _is_broad(node: ast.AST) -> bool:
+    return isinstance(node, ast.ExceptHandler) and (
+        node.type is None or (isinstance(node.type, ast.Name) and node.type.id in BROAD)
+    )
+
+
+def _modules_in_folders(package: Path) -> Iterator[tuple[int, str]]:
+    folders = {path.parent for path in package.rglob("*.py")}
+    for folder in folders:
+        yield len([path for path in folder.glob("*.py") if path.name != "__init__.py"]), str(folder.relative_to(package.parent))
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(), indent=2))
