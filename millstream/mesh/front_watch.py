@@ -42,7 +42,7 @@ class FrontWatch:
         is nothing left to watch."""
         self.waiting_since: Callable[[], float | None] = lambda: None
         """Since when, by `time.monotonic`, the mesh owes an answer."""
-        self._config, self._board, self._crew, self._lost = config, rendezvous, rank_processes, lost
+        self._config, self._rendezvous, self._rank_processes, self._lost = config, rendezvous, rank_processes, lost
         self._problem: MeshLost | None = None
         self._stopped = threading.Event()
         self._beats: dict[int, tuple[object, float]] = {}
@@ -68,7 +68,7 @@ class FrontWatch:
             count = 0
             while self._problem is None and not self._stopped.wait(TICK_S):
                 if count * TICK_S % self._config.limits.heartbeat_s < TICK_S:
-                    self._board.post(f"beat/{FRONT}", count)
+                    self._rendezvous.post(f"beat/{FRONT}", count)
                 count += 1
                 self._problem = self._hang() or self._gone()
         if self._problem is not None:
@@ -76,10 +76,12 @@ class FrontWatch:
 
     def _gone(self) -> MeshLost | None:
         """Who is not there any more, and why, as soon as that is known."""
-        if self._crew is None or not self._crew.codes():
+        if self._rank_processes is None or not self._rank_processes.codes():
             return None
         deadline = time.monotonic() + GATHER_S
-        while len(codes := self._crew.codes()) < len(self._ranks) and not self._told() and time.monotonic() < deadline:
+        while (
+            len(codes := self._rank_processes.codes()) < len(self._ranks) and not self._told() and time.monotonic() < deadline
+        ):
             time.sleep(TICK_S / 10)
         told = self._told()
         if told:
@@ -90,7 +92,7 @@ class FrontWatch:
 
     def _told(self) -> str:
         """What a rank that knows why said on the board; those that only lost a peer do not know."""
-        for rank, reason in self._board.failures(self._ranks).items():
+        for rank, reason in self._rendezvous.failures(self._ranks).items():
             if reason != PEER_GONE:
                 return f"rank {rank}: {reason}"
         return ""
@@ -112,8 +114,8 @@ class FrontWatch:
         """The first rank that has said nothing for the window. Those of one machine begin together: once one has spoken, the
         others are waited for no longer than that."""
         now = time.monotonic()
-        beats = {rank: self._board.read(f"beat/{rank}") for rank in self._ranks}
-        if self._crew is None or not any(beats.values()):
+        beats = {rank: self._rendezvous.read(f"beat/{rank}") for rank in self._ranks}
+        if self._rank_processes is None or not any(beats.values()):
             beats = {rank: beat for rank, beat in beats.items() if beat is not None}
         for rank, beat in beats.items():
             if rank not in self._beats or beat != self._beats[rank][0]:
@@ -124,9 +126,9 @@ class FrontWatch:
 
     def _report(self, reason: str) -> None:
         """Ask every rank what it is doing and write it down; who does not answer is known by its last sign of life."""
-        self._board.post("report", reason)
+        self._rendezvous.post("report", reason)
         time.sleep(min(2.0, 2 * self._config.limits.heartbeat_s))
-        found = {rank: self._board.read(f"report/{rank}") for rank in self._ranks}
+        found = {rank: self._rendezvous.read(f"report/{rank}") for rank in self._ranks}
         told: Mapping[int, str] = {rank: text or self._last_sign(rank) for rank, text in found.items()}
         try:
             path = write_report(self._config.reports, reason, {**told, FRONT: describe_rank(FRONT, None, "watching")})

@@ -78,7 +78,7 @@ class LaunchedMesh:
         local_rank: int | None = None,
     ) -> None:
         """`run` is what a process of the mesh does; None where somebody else starts them."""
-        self._config, self._board = config, rendezvous
+        self._config, self._rendezvous = config, rendezvous
         self._local_rank = local_rank
         rendezvous.claim(FRONT)
         rendezvous.post(f"{FRONT_WORK}/{FRONT}", config.front_s)
@@ -103,12 +103,12 @@ class LaunchedMesh:
         self.link.lose(lost)
         if self.rank_processes is not None:
             self.rank_processes.kill()
-        self._board.close()
+        self._rendezvous.close()
         self._door.shut()
 
     def weights(self) -> bytes:
         """What the DiT adds to the model's fingerprint."""
-        return bytes.fromhex(self._board.read(WEIGHTS))
+        return bytes.fromhex(self._rendezvous.read(WEIGHTS))
 
     def close(self) -> None:
         """Nobody is left afterwards, and nothing is held open: those who do not leave when asked to are killed."""
@@ -120,7 +120,7 @@ class LaunchedMesh:
         if self.rank_processes is not None:
             self.rank_processes.wait(stop_s)
             self.rank_processes.close()
-        self._board.close()
+        self._rendezvous.close()
         self._door.shut()
         self.link.close()
         self._door.close()
@@ -131,7 +131,7 @@ class LaunchedMesh:
         _, backend = rank_device(config, FRONT, self._local_rank)
         facts = facts_of(config, backend, None)
         for stage in ("start", "weights"):
-            compare_with_all(self._board, FRONT, config, facts, stage)
+            compare_with_all(self._rendezvous, FRONT, config, facts, stage)
         return self._door.admit(config.limits.start_s)
 
 

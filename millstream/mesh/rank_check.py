@@ -23,7 +23,7 @@ class RankCheck:
     def __init__(
         self, dit: CausalDiT | MeshDiT, rendezvous: Rendezvous, config: MeshConfig, groups: Groups, record: ComparedRecord
     ) -> None:
-        self._dit, self._board, self._config, self._groups, self._record = dit, rendezvous, config, groups, record
+        self._dit, self._rendezvous, self._config, self._groups, self._record = dit, rendezvous, config, groups, record
         self._loaded = fingerprint({"dit": dit})
         self._turn = 0
         self._warm: CompileCounters | None = None
@@ -48,8 +48,8 @@ class RankCheck:
         if share != self._loaded:
             raise MeshError(f"the weights of rank {rank} have changed: {self._loaded} when it began, {share} now")
         key = f"standing{self._turn}"
-        self._board.post(f"{key}/{rank}", share)
-        shares = self._board.collect(key, topology.mesh_ranks, timeout_s=self._config.limits.window_s)
+        self._rendezvous.post(f"{key}/{rank}", share)
+        shares = self._rendezvous.collect(key, topology.mesh_ranks, timeout_s=self._config.limits.window_s)
         expected = 1 if topology.sp > 1 else len(shares)
         if len(set(shares.values())) != expected:
             said = "; ".join(f"rank {each} has {value}" for each, value in shares.items())

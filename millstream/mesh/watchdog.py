@@ -37,7 +37,7 @@ class Watchdog:
     ) -> None:
         self.record: CollectiveRecord | None = None
         """What this rank calls, once it has groups."""
-        self._board, self._rank, self._limits, self._leave = rendezvous, rank, limits, leave
+        self._rendezvous, self._rank, self._limits, self._leave = rendezvous, rank, limits, leave
         self._since = time.monotonic()
         self._heard = self._since + limits.start_s - limits.window_s  # its first word may take as long as a start
         self._doing = ""
@@ -63,12 +63,12 @@ class Watchdog:
         try:
             while not self._stopped.is_set():
                 count += 1
-                self._board.post(f"beat/{self._rank}", [count, self._summary()])
-                heard = self._board.read(f"beat/{FRONT}")
+                self._rendezvous.post(f"beat/{self._rank}", [count, self._summary()])
+                heard = self._rendezvous.read(f"beat/{FRONT}")
                 if heard != last:
                     last, self._heard = heard, time.monotonic()
-                if not answered and self._board.read("report"):
-                    self._board.post(f"report/{self._rank}", describe_rank(self._rank, self.record, self._doing))
+                if not answered and self._rendezvous.read("report"):
+                    self._rendezvous.post(f"report/{self._rank}", describe_rank(self._rank, self.record, self._doing))
                     answered = True
                 self._stopped.wait(self._limits.heartbeat_s)
         except Exception:

@@ -68,7 +68,7 @@ class _Cost:
 
 
 @dataclass(slots=True)
-class _Seat:
+class _Scheduled:
     """One session, as the scheduler sees it."""
 
     session_id: str
@@ -147,14 +147,14 @@ class _Seat:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    entry: _Seat
+    entry: _Scheduled
     deadline: float
 
 
 class Scheduler:
     def __init__(self, *, batching: BatchPolicy | None = None) -> None:
         self.batch_times = BatchTimes(batching or BatchPolicy())
-        self._seats: dict[str, _Seat] = {}
+        self._entries: dict[str, _Scheduled] = {}
         self.crowded = False
         """Whether somebody waits for a place: one that nobody watches then makes room soon."""
         self._busy_s = 0.0
@@ -164,30 +164,30 @@ class Scheduler:
 
         It runs while its `life` has a place; say `place_changed` when that begins again. None: it always has.
         """
-        assert session_id not in self._seats, f"session {session_id} is scheduled already"
+        assert session_id not in self._entries, f"session {session_id} is scheduled already"
         playout = Playout(pace=terms.pace, landed_at=now)
-        self._seats[session_id] = _Seat(session_id, terms, now, playout, batch_key, life or Life("placed"))
+        self._entries[session_id] = _Scheduled(session_id, terms, now, playout, batch_key, life or Life("placed"))
 
     def remove(self, session_id: str, now: float) -> SessionMetrics:
         """Forget a session, under way or not; a turn of it that is under way is not reported any more."""
-        metrics = _measure(self._seats[session_id], now)
-        del self._seats[session_id]
+        metrics = _measure(self._entries[session_id], now)
+        del self._entries[session_id]
         return metrics
 
     def set_batch_key(self, session_id: str, batch_key: Hashable) -> None:
         """The session's next unit has another phase or shape."""
-        self._seats[session_id].batch_key = batch_key
+        self._entries[session_id].batch_key = batch_key
 
     def set_pace(self, session_id: str, pace: Pace) -> None:
         """Chunks that are shown from now on play at this rate; what the viewer has already keeps its own."""
-        entry = self._seats[session_id]
+        entry = self._entries[session_id]
         entry.terms = replace(entry.terms, pace=pace)
         for clock in entry.clocks:
             clock.pace = pace
 
     def halt(self, session_id: str, why: Halt, now: float) -> None:
         """Stand still from now on. A turn under way still lands; no miss is counted meanwhile."""
-        entry = self._seats[session_id]
+        entry = self._entries[session_id]
         if why == "unwatched" and entry.terms.unattended == "run":
             return
         entry.halts.add(why)
@@ -195,17 +195,17 @@ class Scheduler:
 
     def proceed(self, session_id: str, why: Halt, now: float) -> None:
         """This reason is gone; the session goes on when all are, and it has its place."""
-        entry = self._seats[session_id]
+        entry = self._entries[session_id]
         entry.halts.discard(why)
         entry.set_clocks(now)
 
     def place_changed(self, session_id: str, now: float) -> None:
         """It has its place again, or has it no more."""
-        self._seats[session_id].set_clocks(now)
+        self._entries[session_id].set_clocks(now)
 
     def halts(self, session_id: str) -> frozenset[Halt]:
         """Why a session stands still; empty while it runs."""
-        return frozenset(self._seats[session_id].halts)
+        return frozenset(self._entries[session_id].halts)
 
     def next(self, now: float) -> Turn:
         """What to do now. Whatever it says is taken as done or under way."""
@@ -240,7 +240,7 @@ class Scheduler:
 
         `fps` is what these frames play at, if not at the session's pace.
         """
-        entry = self._seats[session_id]
+        entry = self._entries[session_id]
         run, entry.turn = entry.turn, None
         assert run is not None, f"session {session_id} has no turn under way"
         size = len(run.session_ids)
@@ -254,18 +254,18 @@ class Scheduler:
 
     def shown(self, session_id: str, now: float, *, frames: int, fps: float | None = None) -> None:
         """The frames of the chunk that arrived last are out: only now has its viewer got them."""
-        entry = self._seats[session_id]
+        entry = self._entries[session_id]
         assert entry.coming is not None, f"no chunk of {session_id} has arrived"
         entry.land(now, frames, self._rate(session_id), fps)
 
     def dry_s(self, session_id: str, now: float) -> float:
         """For how long the viewer has had nothing to play."""
-        playout = self._seats[session_id].playout
+        playout = self._entries[session_id].playout
         return playout.waited_s(now) - playout.stalled_s
 
     def metrics(self, now: float) -> SchedulerMetrics:
         return SchedulerMetrics(
-            sessions=tuple(_measure(entry, now) for entry in self._seats.values()),
+            sessions=tuple(_measure(entry, now) for entry in self._entries.values()),
             utilisation=sum(entry.cost.load for entry in self._active()),
             busy_s=self._busy_s,
             ready=len(self._ready(now)),
@@ -280,12 +280,12 @@ class Scheduler:
             {entry.session_id: Demand(load=entry.cost.load, weight=entry.terms.weight) for entry in self._active()}
         )
 
-    def _active(self) -> Iterator[_Seat]:
-        return (entry for entry in self._seats.values() if entry.runs and not entry.ended)
+    def _active(self) -> Iterator[_Scheduled]:
+        return (entry for entry in self._entries.values() if entry.runs and not entry.ended)
 
     def _chore(self, now: float) -> EndTurn | Offload | None:
         """Limits and idle memory come before work: each happens once, and makes room."""
-        for entry in self._seats.values():
+        for entry in self._entries.values():
             if entry.turn is not None or entry.ended:
                 continue
             reason = entry.over(now)
@@ -307,7 +307,7 @@ class Scheduler:
         ]
         return sorted(ready, key=lambda item: item.deadline)
 
-    def _batch(self, ready: Sequence[_Ready], now: float) -> list[_Seat]:
+    def _batch(self, ready: Sequence[_Ready], now: float) -> list[_Scheduled]:
         """The first session, and those that may and should run with it."""
         key = ready[0].entry.batch_key
         if key is None:
@@ -334,7 +334,7 @@ class Scheduler:
     def _wake(self) -> float | None:
         """When something can happen by itself."""
         moments = [entry.clock.may_start_at for entry in self._active() if entry.turn is None]
-        for entry in self._seats.values():
+        for entry in self._entries.values():
             if entry.turn is None and not entry.ended:
                 moments += [entry.offload_at(self.crowded), entry.end_at]
         until = min(moments, default=math.inf)
@@ -353,7 +353,7 @@ def _late(ready: Sequence[_Ready], batch: Sequence[_Ready], seconds: float, now:
     return late
 
 
-def _measure(entry: _Seat, now: float) -> SessionMetrics:
+def _measure(entry: _Scheduled, now: float) -> SessionMetrics:
     playout = entry.playout
     return SessionMetrics(
         session_id=entry.session_id,

@@ -237,7 +237,7 @@ class SessionStates(RuleBasedStateMachine):
         assert {each.session_id for each in admission._present} == {name for name in states if states[name] == "placed"}
         in_line = [each.session_id for each in admission.waiting(self.clock.now)]
         assert set(in_line) == {name for name in states if states[name] in ("waiting", "returning")}
-        assert set(table.scheduler._seats) == {name for name, entry in table.entries.items() if entry.session is not None}
+        assert set(table.scheduler._entries) == {name for name, entry in table.entries.items() if entry.session is not None}
         assert admission.metrics().memory_bytes <= MEMORY
 
     @invariant()

@@ -105,7 +105,7 @@ class SessionHub:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
-        self._shelves = stores or {}
+        self._stores = stores or {}
         self._keeper = self._made_keeper()
         self._ticker: asyncio.Task[None] | None = None
         self._over = False
@@ -119,7 +119,7 @@ class SessionHub:
 
     def archive_of(self, key: Key) -> Archive:
         """Where things are kept that belong to a key, and nobody else's."""
-        return self.archive.on(self._shelves[key.name]) if key.name else self.archive
+        return self.archive.on(self._stores[key.name]) if key.name else self.archive
 
     def start(self) -> None:
         start_threads(self.pool, self.limits.threads)

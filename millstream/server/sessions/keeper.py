@@ -150,7 +150,7 @@ class Keeper:
             return
         if live_session.state.cause not in ("failed", "refused") and live_session.state != SHUTTING_DOWN:
             held.is_over = True
-            self._shelf(held).remove("sessions", held.file)
+            self._store(held).remove("sessions", held.file)
 
     async def keep_all(self, timeout_s: float) -> None:
         """The server stops: every session ends here, in the state that is kept."""
@@ -188,7 +188,7 @@ class Keeper:
         return self._service.on_engine(held.session_id, copy)
 
     async def _put_away(self, held: _Held, job: Future[_Copy]) -> None:
-        path = self._shelf(held).place("sessions", held.file)
+        path = self._store(held).place("sessions", held.file)
         try:
             copied = await asyncio.wrap_future(job)
             if copied.number < held.num_copies:  # the last one was made meanwhile, and may come to the disk before this
@@ -203,20 +203,20 @@ class Keeper:
         finally:
             held.is_copied = False
         if held.is_over:
-            self._shelf(held).remove("sessions", held.file)
+            self._store(held).remove("sessions", held.file)
             return
-        self._shelf(held).keep("sessions", held.file, owner=held.live_session.client)
+        self._store(held).keep("sessions", held.file, owner=held.live_session.client)
         held.has_file = True
         self._tell_those_without()
 
     def _tell_those_without(self) -> None:
         """Files of others may have gone for the newest."""
         for held in self._held.values():
-            if held.has_file and self._shelf(held).get("sessions", held.file) is None:
+            if held.has_file and self._store(held).get("sessions", held.file) is None:
                 held.has_file = False
                 self._tell_once(held, "there is no room for it beside others'; the stream goes on")
 
-    def _shelf(self, held: _Held) -> FileStore:
+    def _store(self, held: _Held) -> FileStore:
         return self._archive_of(held.live_session.key).store
 
     def _tell_once(self, held: _Held, why: str) -> None:
