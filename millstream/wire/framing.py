@@ -77,7 +77,7 @@ class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     shape: tuple[int, ...]
     checksum: int | None = None
-    """None where the tensor never passes through host memory."""
+    """None until the tensor is in host memory, through which everything travels."""
 
     @property
     def num_bytes(self) -> int:
@@ -120,6 +120,14 @@ def pack(message: Message, tensors: Mapping[str, Tensor]) -> Frame:
     return Frame(_header(_NUMBERS[type(message)], meta, len(entries), payload), meta, tuple(contiguous.values()))
 
 
+def on_host(frame: Frame) -> Frame:
+    """As it travels: its tensors in host memory, each with its checksum. Waits for a device that still makes them."""
+    if all(tensor.device.type == "cpu" for tensor in frame.tensors):
+        return frame
+    message, entries = read_meta(read_header(frame.header), frame.meta)
+    return pack(message, {entry.name: tensor.cpu() for entry, tensor in zip(entries, frame.tensors, strict=True)})
+
+
 def read_header(data: bytes) -> FrameHeader:
     """Refuses anything that is not a header of this version and within the limits."""
     if len(data) != HEADER_BYTES:
@@ -155,7 +163,7 @@ def read_meta(header: FrameHeader, data: bytes) -> tuple[Message, tuple[TensorEn
 
 def check_tensor(entry: TensorEntry, tensor: Tensor) -> Tensor:
     """The tensor as it was sent, or a refusal."""
-    if entry.checksum is not None and checksum_of(tensor) != entry.checksum:
+    if checksum_of(tensor) != entry.checksum:
         raise WireError(f"tensor {entry.name} was damaged on its way")
     return tensor
 

@@ -22,6 +22,7 @@ from millstream.wire.framing import (
     TensorEntry,
     as_bytes,
     check_tensor,
+    on_host,
     read_header,
     read_meta,
 )
@@ -58,8 +59,9 @@ class Wire:
 
     def begin(self, frame: Frame) -> list[ComingTensor]:
         """Everything that can be refused has been by now. What is sent must not change before each part has been waited for."""
+        frame = on_host(frame)
         parts = [(_as_tensor(frame.header), "header"), (_as_tensor(frame.meta), "metadata")]
-        parts += [(as_bytes(tensor.cpu()), "tensor") for tensor in frame.tensors if tensor.numel()]
+        parts += [(as_bytes(tensor), "tensor") for tensor in frame.tensors if tensor.numel()]
         return [self._channel.send(raw, to=self._peer, what=what) for raw, what in parts]
 
     def send(self, frame: Frame) -> None:
