@@ -129,7 +129,7 @@ class LaunchedMesh:
         """On the link's thread."""
         config = self._config
         _, backend = rank_device(config, FRONT, self._local_rank)
-        facts = facts_of(config, backend, None)
+        facts = facts_of(config, backend)
         for stage in ("start", "weights"):
             compare_with_all(self._rendezvous, FRONT, config, facts, stage)
         return self._door.admit(config.limits.start_s)

@@ -34,7 +34,7 @@ from millstream.mesh.first_split import first_split
 from millstream.mesh.parity import ComparedRecord, compared
 from millstream.mesh.rank_check import RankCheck
 from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
-from millstream.mesh.startup import Facts, agree, facts_of
+from millstream.mesh.startup import Facts, agree, facts_of, facts_of_share
 from millstream.mesh.watchdog import GAVE_UP, Watchdog
 from millstream.mesh.worker import Leader, MeshRank
 from millstream.models.dit import CausalDiT
@@ -152,12 +152,13 @@ def _assembled(
     """This rank's share of the model, connected to the others', the groups it speaks on and the record of what it says."""
     topology, spec = config.topology, find_model(config.model)
     topology.check(spec.dit, head_groups=config.head_groups)
-    compare_with_all(rendezvous, rank, config, facts_of(config, backend, None), "start")
+    compare_with_all(rendezvous, rank, config, facts_of(config, backend), "start")
     bounds = first_split(config, spec, rank, rendezvous, device=device, dtype=DTYPES[config.dtype])
     dit, weights = _load_share(config, spec, share_of(topology, rank, bounds), device)
     if rank == LEADER:
         rendezvous.post(WEIGHTS, weights.hex())
-    facts = facts_of(config, backend, fingerprint_of({"dit": weights})) | {"layers": str(bounds)}
+    share_facts = facts_of_share(config, spec.dit, device, fingerprint_of({"dit": weights}))
+    facts = facts_of(config, backend) | share_facts | {"layers": str(bounds)}
     compare_with_all(rendezvous, rank, config, facts, "weights")
     groups = join_groups(rendezvous, topology, rank, config.limits, backend=backend)
     groups, record = compared(groups, rendezvous, config.limits.window_s)

@@ -10,18 +10,21 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from millstream import __version__
+from millstream.core.config import DiTConfig
 from millstream.core.envelope import VERSION as ENVELOPE_VERSION
 from millstream.core.errors import MeshError
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.rendezvous import Rendezvous
+from millstream.ops.attention import chosen_backend
+from millstream.ops.precision import DTYPES
 from millstream.wire.framing import VERSION as WIRE_VERSION
 
 Facts = Mapping[str, str]
 
 
-def facts_of(config: MeshConfig, backend: str, weights: str | None) -> dict[str, str]:
-    """Everything a rank can say of itself. `weights` is its DiT's fingerprint; the front has none, and says nothing of it."""
-    facts = {
+def facts_of(config: MeshConfig, backend: str) -> dict[str, str]:
+    """Everything that the front and every rank can say of themselves."""
+    return {
         "millstream": __version__,
         "torch": str(torch.__version__),
         "wire": f"{WIRE_VERSION}, envelope {ENVELOPE_VERSION}",
@@ -36,20 +39,16 @@ def facts_of(config: MeshConfig, backend: str, weights: str | None) -> dict[str,
         "head groups": str(config.head_groups),
         "speed": ", ".join(config.speed.names) or "off",
     }
-    if weights is not None:
-        facts |= {"weights": weights, "attention": attention_backends(), "threads": str(torch.get_num_threads())}
-    return facts
 
 
-def attention_backends() -> str:
-    """What attention may resolve to here."""
-    backends = {
-        "flash": torch.backends.cuda.flash_sdp_enabled(),
-        "efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
-        "cudnn": torch.backends.cuda.cudnn_sdp_enabled(),
-        "math": torch.backends.cuda.math_sdp_enabled(),
+def facts_of_share(config: MeshConfig, dit: DiTConfig, device: torch.device, weights: str) -> dict[str, str]:
+    """What a rank of the mesh can say besides, once it has its share. `weights` is the DiT's fingerprint."""
+    head_width, dtype = dit.width // dit.heads, DTYPES[config.dtype]
+    return {
+        "weights": weights,
+        "attention": chosen_backend(dit.heads, head_width, device=device, dtype=dtype),
+        "threads": str(torch.get_num_threads()),
     }
-    return ", ".join(name for name, enabled in backends.items() if enabled)
 
 
 def differences(by_rank: Mapping[int, Facts]) -> list[str]:

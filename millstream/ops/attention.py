@@ -6,6 +6,7 @@ Shapes: B batch, L queries, W keys, N heads, H head width, D = N * H, P parts of
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -33,6 +34,14 @@ def attend(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, bias: Tensor | None =
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
     with sdpa_kernel(_ORDER, set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
+
+
+def chosen_backend(heads: int, head_width: int, *, device: torch.device, dtype: torch.dtype) -> str:
+    """What `attend` resolves to for such heads here."""
+    x_BNLH = torch.zeros(1, heads, 2, head_width, device=device, dtype=dtype)
+    with sdpa_kernel(_ORDER, set_priority=True) if x_BNLH.is_cuda else nullcontext():
+        chosen = SDPBackend(torch._fused_sdp_choice(x_BNLH, x_BNLH, x_BNLH))
+    return chosen.name.removesuffix("_ATTENTION").lower()
 
 
 def attend_with_sum(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor) -> tuple[Tensor, Tensor]:

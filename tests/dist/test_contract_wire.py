@@ -53,12 +53,23 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Parcel, "validate", lambda self: None)
 
 
-def test_om_01_metadata_that_cannot_be_serialised_fails_before_the_header(engine: Engine) -> None:
-    sequence = mesh_of(engine).link._sequence
-    with fresh(engine) as session, pytest.raises(WireError, match="cannot be serialised"):
-        engine.transport.submit(altered(planned(session), seed=2**70))
-    assert mesh_of(engine).link._sequence <= sequence + 2, "nothing but signs of life was sent"
+def test_om_01_metadata_that_cannot_be_serialised_fails_before_the_header(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, link = list[str](), mesh_of(engine).link
+    put = link._put
+
+    def noted(what: str, *rest: Any, **how: Any) -> Any:
+        sent.append(what)
+        return put(what, *rest, **how)
+
+    monkeypatch.setattr(link, "_put", noted)
+    with fresh(engine) as session:
+        with pytest.raises(WireError, match="cannot be serialised"):
+            engine.transport.submit(altered(planned(session), seed=2**70))
+        assert set(sent) <= {"NOOP"}, "nothing but signs of life was sent"
     assert works(engine)
+    assert any(what.startswith("call") for what in sent), "a chunk that is sent is noted"
 
 
 def test_om_02_a_dtype_the_wire_does_not_carry_fails_before_the_header(engine: Engine) -> None:
@@ -152,6 +163,12 @@ def test_r_01_double_and_reordered_envelopes_emit_each_chunk_once_and_in_order(e
         early = engine.transport.submit(one), engine.transport.submit(other)
         with pytest.raises(EnvelopeRefused, match="was answered before"):
             session.accept(early[1])
+    with fresh(engine) as session:
+        planned(session)
+        result = engine.transport.submit(planned(session)).result
+        assert (result.ok, result.observed_calls) == (False, 0), "a chunk that comes before the one it follows is not run"
+        assert "finds no cache here" in result.error
+    assert works(engine)
 
 
 def test_a_prompt_travels_once(engine: Engine) -> None:

@@ -132,9 +132,9 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout() -> None:
 
 
 def test_mismatched_versions_and_weights_are_differences() -> None:
-    mine = facts_of(CONFIG, GLOO, "abc")
-    assert differences({0: facts_of(CONFIG, GLOO, None), 1: mine, 2: mine}) == []
-    found = differences({0: facts_of(CONFIG, GLOO, None), 1: mine, 2: mine | {"millstream": "9.9", "weights": "abd"}})
+    mine = facts_of(CONFIG, GLOO) | {"weights": "abc"}
+    assert differences({0: facts_of(CONFIG, GLOO), 1: mine, 2: mine}) == []
+    found = differences({0: facts_of(CONFIG, GLOO), 1: mine, 2: mine | {"millstream": "9.9", "weights": "abd"}})
     assert len(found) == 2
     assert "rank 2 has 9.9" in found[0]
     assert found[1] == "weights: rank 1 has abc; rank 2 has abd"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.diagnosis import Case, confusion
+from benchmarks.diagnosis import Case, confusion, simulated, summary
 from benchmarks.simulated_traces import SimulatedRank, collective
 from benchmarks.workloads import WORKLOADS, Workload, block
 from millstream.planner.hardware import DEVICES
@@ -187,12 +187,13 @@ def test_a_confusion_matrix_counts_what_was_taken_for_what() -> None:
     assert [c.confidently_wrong for c in cases] == [False, True, False]
 
 
-def test_the_committed_matrix_is_of_these_workloads_and_meets_its_goals() -> None:
-    path = Path(__file__).parents[3] / "benchmarks" / "results" / "diagnosis.json"
-    measured = json.loads(path.read_text())["measured"]
-    assert set(measured["simulated"]["by_workload"]) == set(BY_NAME)
-    assert measured["right"] >= 0.9
-    assert measured["confidently_wrong"] == 0
+def test_the_matrix_of_all_workloads_meets_its_goals() -> None:
+    """Three of its hundreds of seeds; the benchmark writes the whole one."""
+    cases = list(simulated(range(3000, 3003)))
+    assert {case.workload for case in cases} == set(BY_NAME)
+    found = summary(cases)
+    assert found["right"] >= 0.9
+    assert found["confidently_wrong"] == 0
 
 
 def test_a_simulation_is_the_same_again_for_the_same_seed() -> None:
