@@ -15,11 +15,12 @@ from starlette.websockets import WebSocket
 
 from millstream.core.controls import MAX_BLEND_CHUNKS, Cut, Receipt, SetNoiseScale, SetPrompt
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import Ask, ErrorMessage, ProtocolError
+from millstream.core.messages import Ask, ErrorMessage
 from millstream.core.schedule import even_steps
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
-from millstream.server.dialects.interpreter import END_ID, Interpreter, heed
+from millstream.server.dialects.dialect import Dialect
+from millstream.server.dialects.interpreter import END_ID, heed
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.server.transport.websocket_loop import converse
@@ -73,28 +74,14 @@ def routes() -> list[BaseRoute]:
     return [WebSocketRoute("/session/{id}", session)]
 
 
-class Krea:
+class Krea(Dialect):
+    first_message = "parameters"
+
     def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
-        self._interpreter = Interpreter(hub, outbox, limits, client)
-        self._outbox = outbox
+        super().__init__(hub, outbox, limits, client)
         self._stream = hub.card.stream
         self._num_changes = 0
         outbox.put(Status(status="ready"))
-
-    @property
-    def refusals(self) -> int:
-        return self._interpreter.refusals
-
-    @property
-    def patience_s(self) -> float | None:
-        return None if self._interpreter.live else self._interpreter.limits.hello_s
-
-    def waited(self) -> bool:
-        self._interpreter.refuse(ProtocolError("bad_state", f"no parameters within {self._interpreter.limits.hello_s:g} s"))
-        return False
-
-    def leave(self) -> None:
-        self._interpreter.leave()
 
     async def hear(self, data: str | bytes) -> None:
         try:

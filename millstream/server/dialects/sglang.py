@@ -22,7 +22,8 @@ from millstream.core.messages import Ask, ErrorMessage, ProtocolError
 from millstream.core.schedule import even_steps
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
-from millstream.server.dialects.interpreter import END_ID, Fields, Interpreter, heed, kind_of
+from millstream.server.dialects.dialect import Dialect
+from millstream.server.dialects.interpreter import END_ID, Fields, heed, kind_of
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.server.transport.websocket_loop import converse
@@ -103,28 +104,15 @@ def routes() -> list[BaseRoute]:
     return [WebSocketRoute("/v1/realtime_video/generate", generate)]
 
 
-class SGLang:
+class SGLang(Dialect):
+    first_message = "init"
+
     def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
-        self._interpreter = Interpreter(hub, outbox, limits, client)
+        super().__init__(hub, outbox, limits, client)
         self._event_ids: dict[str, int | str] = {}
         """By control; of more than may wait, the oldest is forgotten."""
         self._receipts: list[EventReceipt] = []
         self._notes: deque[str] = deque(maxlen=MAX_NOTES)
-
-    @property
-    def refusals(self) -> int:
-        return self._interpreter.refusals
-
-    @property
-    def patience_s(self) -> float | None:
-        return None if self._interpreter.live else self._interpreter.limits.hello_s
-
-    def waited(self) -> bool:
-        self._interpreter.refuse(ProtocolError("bad_state", f"no init within {self._interpreter.limits.hello_s:g} s"))
-        return False
-
-    def leave(self) -> None:
-        self._interpreter.leave()
 
     async def hear(self, data: str | bytes) -> None:
         try:

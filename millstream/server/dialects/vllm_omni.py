@@ -23,7 +23,8 @@ from millstream.core.errors import MillstreamError
 from millstream.core.messages import Ask, ErrorMessage, ProtocolError
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
-from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, Interpreter, heed, kind_of
+from millstream.server.dialects.dialect import Dialect
+from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, heed, kind_of
 from millstream.server.dialects.transitions import Transitions
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import OpeningBytes
@@ -112,10 +113,11 @@ def routes() -> list[BaseRoute]:
     return [WebSocketRoute("/v1/realtime/video", video)]
 
 
-class VLLMOmni:
+class VLLMOmni(Dialect):
+    first_message = "session.start"
+
     def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
-        self._interpreter = Interpreter(hub, outbox, limits, client)
-        self._hub, self._outbox = hub, outbox
+        super().__init__(hub, outbox, limits, client)
         self._request_id = f"video-{secrets.token_urlsafe(8)}"
         self._alive_at = time.monotonic()
         """The last chunk or ping; before there is a session, the connection's beginning."""
@@ -124,10 +126,6 @@ class VLLMOmni:
         self._left_out: tuple[str, ...] = ()
         self._num_chunks = 0
         self._stopped = False
-
-    @property
-    def refusals(self) -> int:
-        return self._interpreter.refusals
 
     @property
     def patience_s(self) -> float:
@@ -141,9 +139,6 @@ class VLLMOmni:
         what = f"no chunk and no ping for {STALL_S:g} s" if live else f"no session.start within {START_S:g} s"
         self._outbox.put(VllmError(code="stalled" if live else "start_timeout", message=what))
         return False
-
-    def leave(self) -> None:
-        self._interpreter.leave()
 
     async def hear(self, data: str | bytes) -> None:
         try:

@@ -68,7 +68,7 @@ class Conversation:
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
         self._controls = TokenBucket(limits.controls_per_s, limits.controls_per_s * limits.burst_s)
         self._frames = TokenBucket(limits.frames_per_s, limits.frames_per_s * limits.burst_s)
-        self._station: LiveSession | None = None
+        self._live_session: LiveSession | None = None
         self._viewer: Viewer | None = None
         outbox.put(self._hello())
 
@@ -91,7 +91,7 @@ class Conversation:
     @property
     def live_session(self) -> LiveSession | None:
         """What it steers or watches; None before it does."""
-        return self._station
+        return self._live_session
 
     @property
     def patience_s(self) -> float | None:
@@ -104,11 +104,11 @@ class Conversation:
 
     def leave(self) -> None:
         """The connection is over; the session goes on without it."""
-        if self._station is None or self._viewer is None:
+        if self._live_session is None or self._viewer is None:
             return
-        self._station.leave(self._viewer)
-        if self.state == "owner" and self._station.tape is not None:
-            self._hub.spawn(self._hub.stop_recording(self._station))
+        self._live_session.leave(self._viewer)
+        if self.state == "owner" and self._live_session.tape is not None:
+            self._hub.spawn(self._hub.stop_recording(self._live_session))
 
     def say(self, item: Any) -> str | bytes | list[str]:
         """An item of the outbox as messages."""
@@ -124,8 +124,8 @@ class Conversation:
             case Live(note=note):
                 return encode(self._live(note))
             case Rated(note=note, fps=fps):
-                assert self._station is not None, "a rate without a session"
-                return encode(RateMessage(fps=fps, lead_s=self._station.request.lead_at(fps), note=note))
+                assert self._live_session is not None, "a rate without a session"
+                return encode(RateMessage(fps=fps, lead_s=self._live_session.request.lead_at(fps), note=note))
             case Waiting(position=position, expected_wait_s=wait, reason=reason):
                 return encode(WaitingMessage(position=position, expected_wait_s=wait, reason=reason))
             case SessionStats():
@@ -194,18 +194,18 @@ class Conversation:
 
     def _watch(self, live_session: LiveSession, format: Format, state: State) -> None:
         self._viewer = live_session.join(format, self._outbox, owner=state == "owner")
-        self._station, self.state = live_session, state
+        self._live_session, self.state = live_session, state
 
     def _refuse_twice(self) -> None:
         if self.state != "new":
             raise ProtocolError("bad_state", "this connection has its session already; open another one")
 
     def _own(self) -> LiveSession:
-        if self.state == "new" or self._station is None:
+        if self.state == "new" or self._live_session is None:
             raise ProtocolError("bad_state", "say start, attach, view or restore first")
         if self.state == "viewer":
             raise ProtocolError("read_only", "a view link only shows the session; its owner steers it")
-        return self._station
+        return self._live_session
 
     async def _take_frame(self, data: bytes) -> None:
         self._frames.spend("frames")
@@ -220,7 +220,7 @@ class Conversation:
         live_session.push(frame)
 
     def _live(self, note: str) -> LiveMessage:
-        live_session, viewer = self._station, self._viewer
+        live_session, viewer = self._live_session, self._viewer
         assert live_session is not None
         assert viewer is not None
         is_owner = self.state == "owner"
