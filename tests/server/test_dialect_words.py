@@ -99,7 +99,7 @@ def test_a_server_without_room_says_so_in_the_clients_words_and_may_be_asked_aga
         refused = [said for said in await client.open() if is_error(said)]
         assert len(refused) == 1
         assert "of the device" in json.dumps(refused[0])
-        service.table = 1
+        service.places = 1
         assert not any(is_error(said) for said in await client.open())
         assert len(service.sessions) == 1
         client.talker.leave()

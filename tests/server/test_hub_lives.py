@@ -21,7 +21,7 @@ from tests.server.fakes import TINY, FakeService, until
 from tests.server.hub_plays import SEA, items, pictures, with_hub
 
 
-def test_the_end_is_the_last_thing_heard_and_the_station_is_gone() -> None:
+def test_the_end_is_the_last_thing_heard_and_the_session_is_gone() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
         live_session = hub.open(SEA, TINY)
         outbox = Outbox()
@@ -83,6 +83,29 @@ def test_one_that_is_recorded_is_kept_while_its_recording_grows_and_no_longer(mo
         assert list(hub.live_sessions) == [grows.session_id]
 
     with_hub(play, abandon_s=0.5)
+
+
+def test_a_recording_ends_as_it_should_when_whoever_ended_it_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    class SlowRecording:
+        broken = False
+
+        def __init__(self) -> None:
+            self.written = asyncio.Event()
+
+        async def finish(self) -> None:
+            await self.written.wait()
+            raise VideoError("there was no frame to write")
+
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session, recording = hub.open(SEA, TINY), SlowRecording()
+        live_session.tape = Tape("film", recording)  # type: ignore[arg-type]
+        asked = asyncio.ensure_future(hub.stop_recording(live_session))
+        await asyncio.sleep(0.01)
+        asked.cancel()
+        recording.written.set()
+        await until(lambda: "nothing was recorded" in caplog.text)
+
+    with_hub(play)
 
 
 def test_a_session_in_line_that_nobody_is_at_loses_its_place_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ async def list_models(server: ServerState, words: Mapping[str, str], body: None)
 
 
 async def list_sessions(server: ServerState, words: Mapping[str, str], body: None) -> SessionList:
-    return SessionList(sessions=tuple(SessionSummary(**_summary(each)) for each in server.hub.stations_of(server.client.key)))
+    return SessionList(sessions=tuple(SessionSummary(**_summary(each)) for each in server.hub.sessions_of(server.client.key)))
 
 
 async def open_session(server: ServerState, words: Mapping[str, str], body: Ask) -> SessionInfo:

@@ -219,10 +219,11 @@ class SessionHub:
         return live_session.tape.name
 
     async def stop_recording(self, live_session: LiveSession) -> str:
-        """The name of the whole file; empty where nothing was recorded."""
+        """The name of the whole file; empty where nothing was recorded. It is kept also if whoever asked goes meanwhile."""
         tape, live_session.tape = live_session.tape, None
-        if tape is None:
-            return ""
+        return "" if tape is None else await asyncio.shield(self.spawn(self._keep_recording(live_session, tape)))
+
+    async def _keep_recording(self, live_session: LiveSession, tape: Tape) -> str:
         try:
             recorded = await tape.recording.finish()
         except VideoError as error:
@@ -254,7 +255,7 @@ class SessionHub:
         live_session = self.live_sessions.get(session_id)
         return _found(live_session if live_session is not None and live_session.key == key else None)
 
-    def stations_of(self, key: Key) -> list[LiveSession]:
+    def sessions_of(self, key: Key) -> list[LiveSession]:
         return [live_session for live_session in self.live_sessions.values() if live_session.key == key]
 
     def find_view(self, view_id: str) -> LiveSession:
@@ -306,7 +307,7 @@ class SessionHub:
             await asyncio.wait(self._tasks, timeout=STOP_S)
 
     def _opened(self, request: OpenRequest, client: str, key: Key, back: Returned | None = None) -> LiveSession:
-        key.check_sessions(len(self.stations_of(key)))
+        key.check_sessions(len(self.sessions_of(key)))
         own = sum(live_session.client == client for live_session in self.live_sessions.values())
         Quota(self.limits.max_sessions).check("sessions", own=own, all=len(self.live_sessions))
         view_id = secrets.token_urlsafe(ID_BYTES) if back is None else back.kept.view_id
@@ -353,7 +354,7 @@ class SessionHub:
             live_session = self.live_sessions.get(each.session_id)
             if live_session is None:
                 continue
-            standing = SessionStats(
+            stats = SessionStats(
                 continuity=each.continuity,
                 ahead_s=each.ahead_s,
                 stalled_s=each.stalled_s,
@@ -362,7 +363,7 @@ class SessionHub:
                 utilisation=metrics.utilisation,
             )
             for viewer in live_session.viewers:
-                viewer.outbox.put_newest(standing)
+                viewer.outbox.put_newest(stats)
 
     def _end_abandoned(self, now: float) -> None:
         for live_session in list(self.live_sessions.values()):
