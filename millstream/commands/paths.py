@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.core.errors import WeightsError
@@ -15,7 +16,7 @@ def models_folder() -> Path:
     return (Path(home) if home else Path.home() / ".local" / "share" / "millstream") / "models"
 
 
-def find_weights(model: str, weights: list[str]) -> list[str]:
+def find_weights(model: str, weights: Sequence[str]) -> Sequence[str]:
     """What was asked for, the converted folder of that name, or what comes with the package."""
     if weights:
         return weights

@@ -90,4 +90,5 @@ def _cpu_name() -> str:
 def spelled(request: Any) -> dict[str, Any]:
     """A request for a report: the engine's fields beside its own."""
     fields = asdict(request)
-    return fields.pop("engine") | fields
+    engine: dict[str, Any] = fields.pop("engine")
+    return engine | fields

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.envelope import Envelope
 from millstream.core.overlap import ChunkPace
 from millstream.engine.depths import Depths
 from millstream.engine.flights import Landing, Planned, Streaming
@@ -39,7 +38,7 @@ class Planning(Streaming, Protocol):
 
     def decide(self) -> ChunkPlan | None: ...
 
-    def recall(self, envelope: Envelope) -> ChunkPlan: ...
+    def recall(self, line: ChunkLine) -> ChunkPlan: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
