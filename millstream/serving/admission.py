@@ -14,8 +14,9 @@ Promises are only given here; `serving/scheduler.py` keeps them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from millstream.core.config import GIB
 from millstream.core.errors import ConfigError
@@ -31,7 +32,7 @@ from millstream.serving.admission_types import (
 )
 from millstream.serving.chunk_times import ChunkTimes, Estimate, Geometry
 from millstream.serving.life import Life
-from millstream.serving.promise import Claim, keep_time, longest_blocker, pressure, utilisation
+from millstream.serving.promise import Claim, keep_time, longest_blocker, pressures, utilisation
 from millstream.serving.rates import Bid, kept_rates
 
 LIFE_SMOOTHING = 0.8
@@ -48,6 +49,15 @@ class _Entry:
     """When it asked, or got its place."""
     fps: float
     """What it plays at."""
+
+
+class _Need(NamedTuple):
+    """What a session takes of the device."""
+
+    least: Claim | None
+    """At its least frame rate; None where nothing is measured."""
+    too_long: bool
+    """Whether a chunk of it takes longer than any may."""
 
 
 class Admission:
@@ -241,18 +251,35 @@ class Admission:
         self._refused += 1
         return Refused(session_id=request.session_id, reason=obstacle.reason, fps=obstacle.fps, can_wait=can_wait)
 
-    def _fits(self, request: Request, others: Sequence[Request]) -> bool:
-        """Whether everybody's least frame rate and bytes can be promised with this session beside the others."""
-        if request.memory_bytes > self.config.memory_bytes - _bytes(others) or self._takes_too_long(request):
+    def _fits(self, request: Request, others: Sequence[Request], needs: Mapping[str, _Need] | None = None) -> bool:
+        """Whether everybody's least frame rate and bytes can be promised with this session beside the others. `needs` are
+        theirs, where somebody asks for many at once."""
+        if request.memory_bytes > self.config.memory_bytes - _bytes(others):
             return False
-        bids = self._bids([*others, request])
-        if not others and (bids is None or not request.wish.strict):
+        needs = self._needs([*others, request]) if needs is None else needs
+        if needs[request.session_id].too_long:
+            return False
+        claims = [claim for each in (*others, request) if (claim := needs[each.session_id].least) is not None]
+        known = len(claims) == len(others) + 1
+        if not others and not (known and request.wish.strict):
             return True
-        return bids is not None and self._promises([bid.at_least() for bid in bids])
+        return known and self._promises(claims)
 
-    def _takes_too_long(self, request: Request) -> bool:
-        estimate = self.times.estimate(request.geometry)
-        return estimate is not None and estimate.seconds > self.longest_chunk_s * (1 if estimate.scaled_from is None else GUESS)
+    def _needs(self, requests: Iterable[Request]) -> dict[str, _Need]:
+        """By session. Each geometry is estimated once."""
+        found, estimates = dict[str, _Need](), dict[Geometry, Estimate | None]()
+        for request in requests:
+            if request.geometry not in estimates:
+                estimates[request.geometry] = self.times.estimate(request.geometry)
+            found[request.session_id] = self._need(request, estimates[request.geometry])
+        return found
+
+    def _need(self, request: Request, estimate: Estimate | None) -> _Need:
+        if estimate is None:
+            return _Need(None, False)
+        bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish)
+        guess = 1 if estimate.scaled_from is None else GUESS
+        return _Need(bid.at_least(), estimate.seconds > self.longest_chunk_s * guess)
 
     def _promises(self, claims: Sequence[Claim]) -> bool:
         return utilisation(claims) <= self.config.share and keep_time(claims)
@@ -274,7 +301,7 @@ class Admission:
         estimate, bids = self.times.estimate(request.geometry), self._bids(others)
         if estimate is None or bids is None:
             return Obstacle("chunk times are still being measured: wait for the first chunks of the session that runs")
-        if self._takes_too_long(request):
+        if self._need(request, estimate).too_long:
             return Obstacle(
                 f"a chunk of it would take {estimate.seconds:.0f} s, and {self.longest_chunk_s:.0f} s is the longest here: "
                 f"choose a smaller size or fewer steps{_basis(estimate)}"
@@ -291,7 +318,8 @@ class Admission:
             need = f"needs {claim.share:.2f} of the device and {max(0.0, free):.2f} is free"
         else:
             together = [*claims, claim]
-            blocked = max(together, key=lambda each: pressure(each, together))
+            _, number = max((pressure, number) for number, pressure in enumerate(pressures(together)))
+            blocked = together[number]
             longest = longest_blocker(blocked, together)
             need = f"a chunk due within {blocked.pace.window_s:.2f} s could wait {longest:.2f} s for another session's"
         return Obstacle(f"{need}: {way}" + " or wait" * bool(claims), fps)
@@ -325,10 +353,13 @@ class Admission:
 
     def _expected_waits_s(self, now: float) -> list[float | None]:
         """For everybody in line: let sessions leave as expected of them until those before and this one have room."""
+        if not self._line:
+            return []
         present = [(self._expected_stay_s(entry.request, now - entry.since), entry.request) for entry in self._placed]
+        needs = self._needs([*self._present, *(entry.request for entry in self._line)])
         waits, time = list[float | None](), 0.0
         for entry in self._line:
-            while present and not self._fits(entry.request, [other for _, other in present]):
+            while present and not self._fits(entry.request, [other for _, other in present], needs):
                 first = min(present, key=lambda pair: pair[0])
                 present.remove(first)
                 time = max(time, first[0])

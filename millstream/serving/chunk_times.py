@@ -25,6 +25,8 @@ QUANTILE = 0.95
 FRESH_S = 60.0
 HALF_LIFE_S = 15.0
 """After which a measurement counts half as much."""
+ESTIMATE_S = 0.5
+"""For so long an estimate stands while nothing is measured."""
 LATEST = 3
 """Chunks whose middle one is believed at once when it is slow."""
 
@@ -65,22 +67,35 @@ class ChunkTimes:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._measured: OrderedDict[Geometry, deque[_Sample]] = OrderedDict()
+        self._estimates: dict[Geometry, tuple[float, Estimate | None]] = {}
+        """What was estimated since the last measurement, and when: it is asked for of every session, and ages slowly."""
 
     def add(self, geometry: Geometry, seconds: float) -> None:
         """Device seconds of one chunk; of a batch, its share."""
         assert 0 < seconds < math.inf, f"a chunk took {seconds} s"
         self._measured.setdefault(geometry, deque(maxlen=KEPT)).append(_Sample(self._clock(), seconds))
         self._measured.move_to_end(geometry)
+        self._estimates.clear()
         if len(self._measured) > MAX_GEOMETRIES:
             self._measured.popitem(last=False)
 
     def estimate(self, geometry: Geometry) -> Estimate | None:
         """None when no geometry of this model was measured."""
         now = self._clock()
+        at, found = self._estimates.get(geometry, (-math.inf, None))
+        if now - at > ESTIMATE_S:
+            if len(self._estimates) >= MAX_GEOMETRIES:
+                self._estimates.clear()
+            found = self._estimate(geometry, now)
+            self._estimates[geometry] = now, found
+        return found
+
+    def _estimate(self, geometry: Geometry, now: float) -> Estimate | None:
+        own = self._measured.get(geometry)
+        if own is not None and now - own[-1].at <= FRESH_S:
+            return _measured(_fresh(own, now), now)
         kin = {each: samples for each, samples in self._measured.items() if each.model == geometry.model}
         fresh = {each: lately for each, samples in kin.items() if (lately := _fresh(samples, now))}
-        if geometry in fresh:
-            return _measured(fresh[geometry], now)
         if geometry in kin and not fresh:
             middle = statistics.median(sample.seconds for sample in kin[geometry])
             return Estimate(seconds=middle, slowest_s=middle)

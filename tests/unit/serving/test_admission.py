@@ -13,7 +13,7 @@ from millstream.core.errors import ConfigError
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, Admitted, Queued, Refused, Request
 from millstream.serving.chunk_times import KEPT, MAX_GEOMETRIES, ChunkTimes, Geometry
-from millstream.serving.promise import Claim, keep_time, utilisation
+from millstream.serving.promise import Claim, keep_time, longest_blocker, pressures, utilisation
 from millstream.serving.scheduler import Scheduler
 from millstream.serving.turns import Terms
 from millstream.session.pacing import Pace
@@ -403,3 +403,17 @@ def test_admission_never_exceeds_the_promise_the_memory_or_the_line_and_keeps_it
         assert figures.promised <= door.config.share + 1e-9
         assert figures.memory_bytes <= door.config.memory_bytes
         assert figures.waiting <= 5
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.01, 2.0), st.sampled_from([1.0, 2.0, 4.0, 8.0, 24.0]), st.sampled_from([None, 14.0, 20.0])),
+        max_size=8,
+    )
+)
+def test_pressures_are_what_the_promise_says_at_every_window(asked: list[tuple[float, float, float | None]]) -> None:
+    claims = [Claim(seconds=seconds, pace=Pace(fps=fps, chunk_frames=12, lead_s=lead)) for seconds, fps, lead in asked]
+    for claim, found in zip(claims, pressures(claims), strict=True):
+        window = claim.pace.window_s
+        urgent = utilisation([other for other in claims if other.pace.window_s <= window])
+        assert found == pytest.approx(urgent + longest_blocker(claim, claims) / window)

@@ -102,7 +102,7 @@ def test_the_first_viewer_is_let_in_at_what_a_slow_device_keeps_and_told_why() -
         states.engine.chunk_s = 1.22
         warmed(states)
         name = states.open(64, 16.0, "auto", False, False, None, "run")
-        assert rates(states, name) == [9.5]
+        assert rates(states, name) == [9.6]
         live = next(notice for notice in states.told[name] if isinstance(notice, Live))
         assert live.note == "plays 9.5 frames a second, which this device keeps: a chunk takes 1.22 s"
         play(states, 60.0)
@@ -118,7 +118,7 @@ def test_a_rate_that_was_asked_for_is_lowered_on_an_idle_device_and_refused_with
         assert refused.value.fps == 9.0
         name = states.open(64, 24.0, "asked", False, False, None, "run")
         note = next(notice.note for notice in states.told[name] if isinstance(notice, Live))
-        assert note.startswith("plays 9.5 frames a second instead of 24, which this device keeps")
+        assert note.startswith("plays 9.6 frames a second instead of 24, which this device keeps")
 
 
 def test_a_device_that_slows_down_is_followed_within_three_chunks_and_up_again_when_it_recovers() -> None:
