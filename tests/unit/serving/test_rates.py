@@ -104,7 +104,7 @@ def test_the_first_viewer_is_let_in_at_what_a_slow_device_keeps_and_told_why() -
         name = states.open(64, 16.0, "auto", False, False, None, "run")
         assert rates(states, name) == [9.6]
         live = next(notice for notice in states.told[name] if isinstance(notice, Live))
-        assert live.note == "plays 9.5 frames a second, which this device keeps: a chunk takes 1.22 s"
+        assert live.note == "plays 9.6 frames a second, which this device keeps: a chunk takes 1.22 s"
         play(states, 60.0)
         assert stalled_s(states, name) == 0
 
