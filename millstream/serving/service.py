@@ -4,7 +4,7 @@ Everything that touches the model happens on that thread. Others may open, steer
 thread; those calls answer at once, because they touch only policy (`serving/session_table.py`, timelines), under one lock
 that is never held while the model works. A session that fails ends alone and gives back what it held.
 
-    open ─► Places ─► turn ─► Session.decide ─► ChunkPipeline ─► notices
+    open ─► SessionTable ─► turn ─► Session.decide ─► ChunkPipeline ─► notices
               ▲                                       │
               └────────── a place is free ◄───────────┘
 

@@ -86,11 +86,11 @@ OPEN_WITHOUT_ROOM = """
 import resource, sys
 from pathlib import Path
 from millstream.core.errors import ConfigError
-from millstream.server.sessions.file_store import Shelf
+from millstream.server.sessions.file_store import FileStore
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try:
-    Shelf(Path(sys.argv[1]))
+    FileStore(Path(sys.argv[1]))
 except ConfigError as error:
     print(error)
 """

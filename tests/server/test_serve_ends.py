@@ -16,12 +16,12 @@ from tests.server.serving import START, wait_until
 from tests.server.test_serve import PATIENCE_S, TINY, is_ready
 
 FAILS = """
-from millstream.serving.session_table import Places
+from millstream.serving.session_table import SessionTable
 
 def arrived(places, landing):
-    raise AssertionError(f"session {landing.seat.session_id} is in no state that there is")
+    raise AssertionError(f"session {landing.session.id} is in no state that there is")
 
-Places.arrived = arrived
+SessionTable.arrived = arrived
 """
 NEVER_ENDS = """
 import time
