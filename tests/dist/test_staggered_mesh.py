@@ -101,7 +101,7 @@ def test_a_rank_that_dies_costs_a_stall_and_the_staggered_chunks_begin_again(tmp
     written = read_journal(tmp_path / "run.jsonl")
     assert [line.envelope.chunk_index for line in written.chunks] == list(range(9))
     (mended,) = (line.envelope.chunk_index for line in written.chunks[1:] if line.envelope.init_cache)
-    assert mended in (4, 5)
+    assert mended in (4, 5, 6), "the first that was not answered yet: as many are under way"
     assert max(map(relative_error, found, replayed_latents(local, tmp_path / "run.jsonl"))) < 1e-4
 
 

@@ -68,7 +68,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     text = f'port = 1111\napi-key = "{SECRET}"\nweights = ["a", "b"]\nmax_waiting = 3\nlog-json = true\nfps = 12\n'
     assert run(tmp_path, text, "--port", "2222", "--weights", "random", MILLSTREAM_API_KEY="of-the-environment") == ""
     (request,) = requests
-    assert (request.port, request.weights, request.max_waiting) == (2222, ["random"], 3)
+    assert (request.port, request.options.engine.weights, request.max_waiting) == (2222, ("random",), 3)
     assert (request.api_key, request.log_json, request.fps) == ("of-the-environment", True, 12.0)
 
 

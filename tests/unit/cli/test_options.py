@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from millstream.cli.options import PlacedOptions, ShapeOptions, StreamOptions, grouped
+from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 
 
@@ -63,7 +64,8 @@ def test_a_shape_says_only_what_was_given() -> None:
 
 
 def test_a_placed_model_is_asked_for_with_everything_a_model_is() -> None:
-    request = PlacedOptions(lora=["a.safetensors:0.5"], vae_devices="cpu,cpu", fast="on,-graphs", precision="fp8").request()
-    assert request["loras"] == [("a.safetensors", 0.5)]
-    assert request["vae_devices"] == ("cpu", "cpu")
-    assert (request["fast"], request["precision"], request["model"]) == ("on,-graphs", "fp8", "brook")
+    options = PlacedOptions(lora=["a.safetensors:0.5"], vae_devices="cpu,cpu", fast="on,-graphs", precision="fp8").options()
+    assert options.engine == EngineConfig(
+        model="brook", weights=(), loras=(("a.safetensors", 0.5),), vae_devices=("cpu", "cpu")
+    )
+    assert (options.fast, options.precision) == ("on,-graphs", "fp8")

@@ -38,7 +38,6 @@ def test_a_recording_runs_on_without_viewers_but_not_while_paused() -> None:
     scheduler = Scheduler()
     scheduler.add("a", Terms(pace=PACE, unattended="run"), 0.0)
     scheduler.halt("a", "unwatched", 0.0)
-    scheduler.halt("a", "slow", 0.0)
     land(scheduler, "a", 0.1)
     scheduler.halt("a", "paused", 0.1)
     assert isinstance(scheduler.next(0.2), Sleep)
