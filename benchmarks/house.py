@@ -18,9 +18,11 @@ BROAD = ("Exception", "BaseException")
 
 def parsed(package: Path = PACKAGE) -> dict[str, ast.Module]:
     """Every file of the package by its module's name."""
-    files = sorted(package.rglob("*.py"))
-    names = [".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__") for path in files]
-    return {name: ast.parse(path.read_text()) for name, path in zip(names, files, strict=True)}
+    return {module_name(path): ast.parse(path.read_text()) for path in sorted(package.rglob("*.py"))}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 def measure(package: Path = PACKAGE) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Engine:
     ) -> None:
         """A configuration, or a model's name and fields of one. `launch` is how the mesh of a topology that has one is
         started: by default, on this machine."""
+        assert isinstance(config, str) or not fields, f"a configuration says all: {', '.join(fields)} would not be heard"
         self.config = config = config if isinstance(config, EngineConfig) else _config_of(config, **fields)
         self.spec = find_model(config.model)
         self.topology = config.topology

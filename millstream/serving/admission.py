@@ -266,15 +266,11 @@ class Admission:
         return known and self._promises(claims)
 
     def _needs(self, requests: Iterable[Request]) -> dict[str, _Need]:
-        """By session. Each geometry is estimated once."""
-        found, estimates = dict[str, _Need](), dict[Geometry, Estimate | None]()
-        for request in requests:
-            if request.geometry not in estimates:
-                estimates[request.geometry] = self.times.estimate(request.geometry)
-            found[request.session_id] = self._need(request, estimates[request.geometry])
-        return found
+        """By session."""
+        return {request.session_id: self._need(request) for request in requests}
 
-    def _need(self, request: Request, estimate: Estimate | None) -> _Need:
+    def _need(self, request: Request) -> _Need:
+        estimate = self.times.estimate(request.geometry)
         if estimate is None:
             return _Need(None, False)
         bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish)
@@ -301,7 +297,7 @@ class Admission:
         estimate, bids = self.times.estimate(request.geometry), self._bids(others)
         if estimate is None or bids is None:
             return Obstacle("chunk times are still being measured: wait for the first chunks of the session that runs")
-        if self._need(request, estimate).too_long:
+        if self._need(request).too_long:
             return Obstacle(
                 f"a chunk of it would take {estimate.seconds:.0f} s, and {self.longest_chunk_s:.0f} s is the longest here: "
                 f"choose a smaller size or fewer steps{_basis(estimate)}"
@@ -337,14 +333,12 @@ class Admission:
 
     def _bids(self, requests: Iterable[Request]) -> list[Bid] | None:
         """None when one of them is not measured: it then counts as the whole device."""
-        bids, seconds = list[Bid](), dict[Geometry, float]()
+        bids = list[Bid]()
         for request in requests:
-            if request.geometry not in seconds:
-                estimate = self.times.estimate(request.geometry)
-                if estimate is None:
-                    return None
-                seconds[request.geometry] = estimate.seconds
-            bids.append(Bid(seconds=seconds[request.geometry], pace=request.pace, wish=request.wish))
+            estimate = self.times.estimate(request.geometry)
+            if estimate is None:
+                return None
+            bids.append(Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish))
         return bids
 
     def _note_stay(self, entry: _Entry, now: float) -> None:

@@ -1,4 +1,4 @@
-"""A session as it is asked for, as it is seated, and its chunks on the way: plain data for `serving/service.py`."""
+"""A session as it is asked for and as the session table has it: plain data for `serving/service.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is here, who waits in line, who lies in host memory: a seat for every session, from the moment it asks to its end.
+"""Who is here, who waits in line, who lies in host memory: an entry for every session, from the moment it asks to its end.
 
 Brings together what knows nothing of each other: admission (who may have a place), the scheduler (whose turn it is) and the
 sessions themselves. Everything here is quick and takes no device memory; `serving/service.py` calls it under its lock, and does

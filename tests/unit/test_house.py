@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks.house import circles, measure, parsed
+from benchmarks.house import circles, measure, module_name, parsed
 from millstream.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -103,10 +103,6 @@ def test_the_servers_rooms_have_arrows_of_their_own() -> None:
         for path in (PACKAGE / "server" / home).glob("*.py"):
             targets = {name.split(".")[2] for name in imports(path) if name.startswith("millstream.server.")}
             assert targets <= {home, *allowed}, f"{path.name} in {home} imports {targets}"
-
-
-def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:

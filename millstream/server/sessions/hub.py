@@ -2,7 +2,7 @@
 
 A session has two names, both unguessable: its `session_id` steers it, its `view_id` only shows it. Everything that touches the
 model is the service's business, on a thread of its own; everything here runs on the event loop and never waits for a chunk.
-Bounded: `max_sessions` stations of one client, and an eighth more of all together.
+Bounded: `max_sessions` sessions of one client, and an eighth more of all together.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class TapeLost:
 
 @dataclass(slots=True)
 class StationParts:
-    """What all stations use and none owns."""
+    """What all live sessions use and none owns."""
 
     service: Service
     pool: Executor
