@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -199,5 +200,8 @@ def doctor(
 
 
 def main() -> None:
-    settle_torch(os.environ)
+    try:
+        settle_torch(os.environ)
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
     app()

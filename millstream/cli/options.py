@@ -37,7 +37,9 @@ Model = Annotated[str, typer.Option("--model", "-m", help="A registered model; s
 Precision = Annotated[
     str,
     typer.Option(
-        "--precision", "--dtype", help="auto, bf16, fp8 or fp32; fp8 is of the products in fast blocks, and costs quality."
+        "--precision",
+        "--dtype",
+        help="auto, bf16, fp8, int8 or fp32; fp8 is of the products in fast blocks on a GPU, int8 of Brook's on a CPU.",
     ),
 ]
 Fast = Annotated[

@@ -69,6 +69,37 @@ def brook(
         run_train_brook(recipe=recipe, smoke=smoke, out=out, device=device, until=until, dry_run=dry_run)
 
 
+@train.command()
+def decoder(
+    weights: Annotated[str, typer.Option("--weights", "-w", help="The model: bundled, or a file.")] = "bundled",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; one that was begun goes on.")] = Path(
+        "out/decoder"
+    ),
+    streams: Annotated[int, typer.Option(help="Streams whose pictures it learns.")] = 512,
+    steps: Annotated[int, typer.Option(help="Of training.")] = 10000,
+    batch: Annotated[int, typer.Option(help="Crops a step.")] = 64,
+    device: Device = "auto",
+) -> None:
+    """Distil the thin decoder that CPUs show a Brook with. For a GPU: minutes. Leaves brook.decoder.safetensors."""
+    from millstream.commands.train.decoder import run_train_decoder
+
+    with plain_errors():
+        typer.echo(run_train_decoder(weights, out, streams=streams, steps=steps, batch=batch, device=device))
+
+
+@train.command()
+def ranges(
+    weights: Annotated[str, typer.Option("--weights", "-w", help="The model: bundled, or a file.")] = "bundled",
+    count: Annotated[int, typer.Option(help="Streams to watch.")] = 64,
+    device: Device = "auto",
+) -> None:
+    """Measure what a CPU needs to multiply a Brook in 8 bits, and keep it beside the weights: model.int8.json."""
+    from millstream.commands.train.ranges import run_train_ranges
+
+    with plain_errors():
+        typer.echo(run_train_ranges(weights, count=count, device=device))
+
+
 @train.command(name="eval")
 def evaluate(
     weights: Annotated[str, typer.Option("--weights", "-w", help="The model to judge: bundled, or a file.")] = "bundled",
@@ -83,6 +114,7 @@ def evaluate(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures as JSON too.", show_default=False)] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for pictures of the figures.", show_default=False)] = None,
+    precision: Annotated[str, typer.Option(help="auto, bf16, int8 or fp32.")] = "auto",
     device: Device = "auto",
 ) -> None:
     """Judge a trained Brook: adherence per attribute, distance to renders, drift, crispness, flicker, and how soon a switched
@@ -100,6 +132,7 @@ def evaluate(
             seconds=parse_numbers(seconds),
             response_pairs=response_pairs,
             steps=steps,
+            precision=precision,
             device=device,
             out=out,
             plots=plots,

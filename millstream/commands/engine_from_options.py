@@ -21,6 +21,7 @@ from millstream.engine.speed_choice import automatic_speed
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.launch import joiner, launcher, placement
 from millstream.mesh.rank import run_rank
+from millstream.models.brook.beside import find_beside
 from millstream.models.registry import has_small_text
 from millstream.parallel.compiled import check_backend
 
@@ -39,6 +40,7 @@ def resolve(options: EngineOptions, *, stream_batch: int = 1) -> EngineConfig:
         asked.topology,
         num_vae_devices=len(asked.vae_devices),
         plain_blocks=stream_batch > 1 or bool(asked.compile_backend),
+        beside=find_beside(weights, asked.loras),
     )
     speed = parse_speed(options.fast, options.precision, automatic=automatic)
     return replace(asked, weights=tuple(weights), dtype=dtype, speed=speed)

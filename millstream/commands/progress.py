@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from millstream.core.trace import ChunkTiming, Totals
+
+
+@contextmanager
+def counting_bar(name: str, total: int) -> Iterator[Callable[[], None]]:
+    """A progress bar that each call moves by one."""
+    columns = TextColumn("{task.description:>9}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=total)
+        yield lambda: progress.advance(task)
 
 
 class ChunkProgress:

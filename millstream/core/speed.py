@@ -17,6 +17,7 @@ PRECISIONS = {
     "bf16": "bfloat16",
     "bfloat16": "bfloat16",
     "fp8": "bfloat16",
+    "int8": "auto",
     "fp32": "float32",
     "float32": "float32",
 }
@@ -29,6 +30,10 @@ class Speed:
     """Blocks with q, k and v as one product and everything between products fused."""
     fp8: tuple[str, ...] = ()
     """Layer groups in e4m3, with a scale a row; needs `blocks`."""
+    int8: bool = False
+    """Brook's blocks on a CPU: linear layers in bytes, with ranges measured beforehand."""
+    thin_decoder: bool = False
+    """Pictures by Brook's thin decoder, distilled from its own: a third of the work."""
     round_keys: bool = False
     """Attention over a round number of keys, zeros among them, corrected exactly; needs `blocks`."""
     even_waves: bool = False
@@ -48,6 +53,8 @@ class Speed:
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.fp8) - set(FP8_GROUPS)):
             raise ConfigError(f"fp8 knows no layer group {', '.join(unknown)}; known: {', '.join(FP8_GROUPS)}")
+        if self.int8 and self.blocks:
+            raise ConfigError("int8 is a way to run plain blocks, on a CPU; switch blocks off")
         if (self.fp8 or self.round_keys or self.low_attention or self.graphs) and not self.blocks:
             raise ConfigError("fp8, round_keys, low_attention and graphs are ways to run fast blocks; switch blocks on too")
         if self.even_waves and not self.round_keys:
@@ -71,13 +78,16 @@ class Speed:
 
 
 ALL = Speed(blocks=True, round_keys=True, even_waves=True, decoder=True, own_convolution=True, graphs=True)
-"""Everything but fp8 and low_attention, which cost quality, and what does not always pay: these are asked for by name."""
+"""Everything but fp8, int8, low_attention and thin_decoder, which cost quality, and what does not always pay: these are asked
+for by name."""
 
 
 def dtype_of(precision: str) -> str:
-    """What weights and activations are kept in; fp8 is of products alone."""
+    """What weights and activations are kept in; fp8 and int8 are of products alone."""
     if precision not in PRECISIONS:
-        raise ConfigError(f"--precision must be auto, bf16, fp8 or fp32 (bfloat16 and float32 will do), got {precision!r}")
+        raise ConfigError(
+            f"--precision must be auto, bf16, fp8, int8 or fp32 (bfloat16 and float32 will do), got {precision!r}"
+        )
     return PRECISIONS[precision]
 
 
@@ -92,12 +102,15 @@ def parse_speed(text: str, precision: str = "auto", *, automatic: Speed | None =
     groups = {"fp8": FP8_GROUPS, "auto": chosen.fp8}.get(precision, ())
     if "auto" in words:
         chosen = replace(chosen, blocks=chosen.blocks or bool(groups))
-    return replace(chosen, **_named(words), fp8=groups)
+    int8 = precision == "int8" or (precision == "auto" and chosen.int8)
+    if dtype_of(precision) == "float32":
+        chosen = replace(chosen, thin_decoder=False)  # whoever asks for it wants the numbers rather than the speed
+    return replace(chosen, **_named(words), fp8=groups, int8=int8)
 
 
 def _named(words: Sequence[str]) -> dict[str, bool]:
     """Which switches are said to be on or off."""
-    switches = {field.name for field in fields(Speed)} - {"fp8"}
+    switches = {field.name for field in fields(Speed)} - {"fp8", "int8"}
     changes: dict[str, bool] = {}
     for word in words:
         if word in ("auto", "on", "off"):

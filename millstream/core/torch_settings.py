@@ -9,7 +9,17 @@ import platform
 import sys
 from collections.abc import MutableMapping
 
+from millstream.core.errors import ConfigError
+
 KERNEL = platform.release()
+CPU_VARIABLE = "MILLSTREAM_CPU"
+"""`avx2`, `vnni` or `amx`: a CPU that could do more behaves as that one."""
+CPU_LIMITS = {
+    "amx": {},
+    "vnni": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"},
+    "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+}
+"""What oneDNN, torch and MKL are told then."""
 
 
 def settle_torch(environment: MutableMapping[str, str], *, system: str = sys.platform, kernel: str = KERNEL) -> None:
@@ -25,6 +35,10 @@ def settle_torch(environment: MutableMapping[str, str], *, system: str = sys.pla
     environment.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     environment.setdefault("ONEDNN_JIT_PROFILE", "0")
+    if (asked := environment.get(CPU_VARIABLE)) is not None:
+        if asked not in CPU_LIMITS:
+            raise ConfigError(f"{CPU_VARIABLE} must be {', '.join(CPU_LIMITS)}, got {asked!r}; or leave it unset")
+        environment.update(CPU_LIMITS[asked])
 
 
 def memory_grows_in_place(system: str, kernel: str) -> bool:

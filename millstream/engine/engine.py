@@ -35,6 +35,7 @@ from millstream.mesh.config import MeshConfig, MeshLimits
 from millstream.mesh.first_split import pictures_s
 from millstream.mesh.launch import Launch, launcher
 from millstream.mesh.recovery import MeshTransport
+from millstream.models.brook.beside import find_beside
 from millstream.models.fast.apply import accelerate
 from millstream.models.fast.recorded import RecordedStack, chunks_before
 from millstream.models.offloaded_text import OffloadedTextEncoder
@@ -66,14 +67,15 @@ class Engine:
         self.topology = config.topology
         self.device = choose_device(config.device)
         self.dtype = choose_dtype(config.dtype, self.device)
-        self.speed = fitting_speed(config.speed, self.spec, self.device, self.dtype)
+        beside = find_beside(config.weights, config.loras)
+        self.speed = fitting_speed(config.speed, self.spec, self.device, self.dtype, beside=beside)
         check_backend(config.compile_backend, self.speed)
         self.vae_devices = choose_vae_devices(config.vae_devices, self.spec, self.speed)
         self.topology.check(self.spec.dit, head_groups=config.head_groups)
         place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
         preview = config.preview_decoder
         self.preview = load_tiny_decoder(Path(preview), self.spec, **place) if preview else None
-        self.model = accelerate(self._loaded(), self.speed)
+        self.model = accelerate(self._loaded(), self.speed, beside)
         stopwatch = Stopwatch(self.device)
         self._generator = self._generator_here(stopwatch) if self.topology.is_local else None
         self.mesh = None if self.topology.is_local else self._launched(launch, limits)

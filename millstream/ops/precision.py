@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from typing import Literal
 
 import torch
+
+from millstream.core.torch_settings import CPU_VARIABLE
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """That a model can be in, by name."""
@@ -23,5 +27,25 @@ def mixed_precision(device: torch.device) -> torch.autocast:
 def cpu_has_bfloat16() -> bool:
     if platform.machine() == "aarch64":
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    cpu = getattr(torch, "cpu", None)
-    return any(bool(getattr(cpu, name, lambda: False)()) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+    return cpu_kind() == "amx"
+
+
+CPUKind = Literal["amx", "vnni", "avx2", "other"]
+
+
+def cpu_kind() -> CPUKind:
+    """What it multiplies quickly: bfloat16 and bytes (`amx`, or AVX-512 with bfloat16), bytes (`vnni`), float32 (`avx2`). The
+    variable makes it one of the slower ones."""
+    if _cpu_has("amx_tile") or _cpu_has("avx512_bf16"):
+        found: CPUKind = "amx"
+    else:
+        found = "vnni" if _cpu_has("vnni") else "avx2" if _cpu_has("avx2") else "other"
+    asked = os.environ.get(CPU_VARIABLE, "")
+    return asked if asked in _SLOWER.get(found, ()) else found  # type: ignore[return-value]
+
+
+_SLOWER = {"amx": ("vnni", "avx2"), "vnni": ("avx2",)}
+
+
+def _cpu_has(name: str) -> bool:
+    return bool(getattr(torch.cpu, f"_is_{name}_supported", lambda: False)())

@@ -2,8 +2,8 @@
 
 The quantile is meant for promises, so it errs to the slow side, by as much as times were seen to spread. It follows a device
 that slows down within three chunks, and forgets: what was measured more than `FRESH_S` ago counts only while nothing newer is
-known of any geometry. A geometry that was not measured, or not lately, is scaled by the operations of a chunk, as the planner
-counts them.
+known of any geometry. A geometry's first chunk pays for kernels that are built: it counts only until there is another. A
+geometry that was not measured, or not lately, is scaled by the operations of a chunk, as the planner counts them.
 
 Nothing here knows sessions, and nothing grows: a geometry keeps its last `KEPT` times, and the geometry measured longest ago
 makes room for a new one.
@@ -61,6 +61,8 @@ class Estimate:
 class _Sample(NamedTuple):
     at: float
     seconds: float
+    is_first: bool = False
+    """Of its geometry."""
 
 
 class ChunkTimes:
@@ -73,7 +75,10 @@ class ChunkTimes:
     def add(self, geometry: Geometry, seconds: float) -> None:
         """Device seconds of one chunk; of a batch, its share."""
         assert 0 < seconds < math.inf, f"a chunk took {seconds} s"
-        self._measured.setdefault(geometry, deque(maxlen=KEPT)).append(_Sample(self._clock(), seconds))
+        samples = self._measured.setdefault(geometry, deque(maxlen=KEPT))
+        samples.append(_Sample(self._clock(), seconds, is_first=not samples))
+        if samples[0].is_first and len(samples) > 1:
+            samples.popleft()
         self._measured.move_to_end(geometry)
         self._estimates.clear()
         if len(self._measured) > MAX_GEOMETRIES:

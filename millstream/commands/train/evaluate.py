@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from millstream.commands.engine_from_options import resolve
+from millstream.commands.progress import counting_bar
 from millstream.commands.report import write_whole
 from millstream.core.config import StreamConfig
+from millstream.core.engine_config import EngineConfig, EngineOptions
 from millstream.core.errors import ConfigError
 from millstream.core.schedule import even_steps
 from millstream.engine.engine import Engine
@@ -23,7 +24,6 @@ from millstream.trainer.evaluate.adherence import Adherence, Judgement, adherenc
 from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, ClipClassifier, load_classifier
 from millstream.trainer.evaluate.metrics import mean
 from millstream.trainer.evaluate.response import MODES, PROMPT, Response, draw_pairs, measure_response, response_ticks
-from millstream.trainer.evaluate.streams import Tick
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +38,7 @@ class EvalRequest:
     """Prompt switches in each mode; 0 measures none."""
     steps: int | None
     """Steps a chunk, evenly spaced; None for the model's own."""
+    precision: str
     device: str
     out: Path | None
     plots: Path | None
@@ -58,6 +59,7 @@ class Figures:
     fingerprint: str
     device: str
     dtype: str
+    int8: bool
     steps: tuple[float, ...]
     adherence: tuple[Adherence, ...]
     response: tuple[Response, ...]
@@ -66,7 +68,8 @@ class Figures:
 
 def run_train_eval(request: EvalRequest) -> Figures:
     write_plots = _plotter() if request.plots is not None else None  # what is missing is said now, not after minutes
-    engine = Engine("brook", weights=request.weights, device=request.device)
+    asked = EngineConfig(model="brook", weights=(request.weights,), device=request.device)
+    engine = Engine(resolve(EngineOptions(engine=asked, precision=request.precision, fast="off")))
     judge = load_classifier(request.classifier or JUDGE, engine.device)
     config = engine.stream_config() if request.steps is None else engine.stream_config(steps=even_steps(request.steps))
     figures = Figures(
@@ -74,6 +77,7 @@ def run_train_eval(request: EvalRequest) -> Figures:
         fingerprint=engine.model.fingerprint(),
         device=engine.device.type,
         dtype=str(engine.dtype).removeprefix("torch."),
+        int8=engine.speed.int8,
         steps=config.steps,
         adherence=tuple(_adherence(engine, judge, config, request)),
         response=tuple(_responses(engine, judge, config, request.response_pairs)),
@@ -93,7 +97,7 @@ def run_train_eval(request: EvalRequest) -> Figures:
 def _adherence(engine: Engine, judge: ClipClassifier, config: StreamConfig, request: EvalRequest) -> Iterator[Adherence]:
     chunks = adherence_ticks(request.count, request.seconds[-1], config, engine.device)
     for name, held_out in (("seen", False), ("held out", True)):
-        with _bar(name, chunks) as tick:
+        with counting_bar(name, chunks) as tick:
             yield judge_prompts(
                 engine.model, judge, config=config, held_out=held_out, count=request.count, seconds=request.seconds, tick=tick
             )
@@ -104,17 +108,8 @@ def _responses(engine: Engine, judge: ClipClassifier, config: StreamConfig, coun
         return
     pairs = draw_pairs(judge, count, config=config, device=engine.device)
     for mode in MODES if len(pairs) else ():
-        with _bar(mode, response_ticks(len(pairs), engine.device)) as tick:
+        with counting_bar(mode, response_ticks(len(pairs), engine.device)) as tick:
             yield measure_response(engine.model, judge, pairs, mode, config=config, tick=tick)
-
-
-@contextmanager
-def _bar(name: str, chunks: int) -> Iterator[Tick]:
-    """A progress bar that each tick moves by one chunk of a batch."""
-    columns = TextColumn("{task.description:>9}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(name, total=chunks)
-        yield lambda: progress.advance(task)
 
 
 def _plotter() -> Callable[[Path, Sequence[Adherence], Sequence[Response]], list[Path]]:

@@ -11,6 +11,9 @@ import torch
 
 from millstream.core.errors import DeviceError
 from millstream.core.speed import Speed
+from millstream.models.brook.beside import NOTHING, Beside
+from millstream.models.brook.int8 import quantise_blocks, read_ranges
+from millstream.models.brook.thin import load_thin_decoder
 from millstream.models.dit import CausalDiT
 from millstream.models.fast.head import FastHead
 from millstream.models.fast.recorded import GraphRecorder, RecordedStack
@@ -26,8 +29,9 @@ _FP8_CAPABILITY = (9, 0)
 """The first GPUs that multiply e4m3 with a scale a row, and whose tiles a descriptor brings."""
 
 
-def accelerate(model: LoadedModel, speed: Speed) -> LoadedModel:
-    """The same model, its weights taken over; the one that was given cannot be used any more."""
+def accelerate(model: LoadedModel, speed: Speed, beside: Beside = NOTHING) -> LoadedModel:
+    """The same model, its weights taken over; the one that was given cannot be used any more. What Brook needs
+    for int8 and its thin decoder is `beside` its weights."""
     if speed.fp8:
         _refuse_without_fp8(model.device, model.dtype)
     if speed.low_attention:
@@ -38,6 +42,12 @@ def accelerate(model: LoadedModel, speed: Speed) -> LoadedModel:
     if speed.decoder and isinstance(vae, WanVAE):
         own = find_convolution() if speed.own_convolution and model.device.type == "cuda" else None
         vae = FastVAE(vae, own if model.dtype == torch.bfloat16 else None)
+    if speed.int8:
+        assert beside.ranges is not None, "bytes need ranges"
+        quantise_blocks(dit, read_ranges(beside.ranges))
+    if speed.thin_decoder:
+        assert beside.thin_decoder is not None, "there is no thin decoder"
+        vae.set_submodule("decoder", load_thin_decoder(beside.thin_decoder, model.device, model.dtype))
     return replace(model, dit=dit, vae=vae)
 
 

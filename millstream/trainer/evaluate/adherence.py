@@ -90,14 +90,16 @@ def judge_prompts(
     held_out: bool,
     count: int,
     seconds: Sequence[float],
+    reference: LoadedModel | None = None,
     tick: Tick = lambda: None,
 ) -> Adherence:
-    """Stream `count` captions, of combinations that training saw or of held-out ones, and judge them at `seconds`."""
+    """Stream `count` captions, of combinations that training saw or of held-out ones, and judge them at `seconds`. `reference`
+    is whose VAE's reconstructions they are held against, if not the model's own."""
     scenes = sample_scenes(count, seed=SEED, held_out=held_out, device=model.device)
     seen: dict[float, list[Triple]] = {second: [] for second in (0.0, *seconds)}
     for rows in row_groups(count, model.device):
         stream = BatchStream(model, canonical_captions(scenes[rows]), range(rows.start, rows.stop), config=config)
-        for second, triple in _watch(stream, model, judge, scenes[rows], seconds, tick):
+        for second, triple in _watch(stream, reference or model, judge, scenes[rows], seconds, tick):
             seen[second].append(triple)
     whole = {second: Triple(*map(joined, zip(*parts, strict=True))) for second, parts in seen.items()}
     start, wanted = whole.pop(0.0), shown(scenes)
@@ -117,11 +119,11 @@ def adherence_ticks(count: int, last: float, config: StreamConfig, device: torch
 
 
 def _watch(
-    stream: BatchStream, model: LoadedModel, judge: ClipClassifier, scenes: Scenes, seconds: Sequence[float], tick: Tick
+    stream: BatchStream, reference: LoadedModel, judge: ClipClassifier, scenes: Scenes, seconds: Sequence[float], tick: Tick
 ) -> Iterator[tuple[float, Triple]]:
     """What is seen at each moment of a batch."""
     for moment in moments(stream, seconds, tick):
-        rendered, rebuilt = _references(model, scenes, moment)
+        rendered, rebuilt = _references(reference, scenes, moment)
         sides = (impression(judge, pixels) for pixels in (moment.pixels_BTCYX, rendered, rebuilt))
         yield moment.second, Triple(*sides)
 

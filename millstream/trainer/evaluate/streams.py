@@ -85,6 +85,11 @@ class BatchStream:
     @torch.inference_mode()
     def advance(self) -> Tensor:
         """The next chunk of every row as bytes, [B, T, 3, Y, X]."""
+        return self._decode(self.advance_latents())
+
+    @torch.inference_mode()
+    def advance_latents(self) -> Tensor:
+        """The same before it is decoded, [B, F, C, Y, X]."""
         if self._switch is not None and self._chunk >= self._switch.at:
             self._apply(self._switch)
         config, dit, ring, cross = self.config, self._model.dit, self._ring, self._cross
@@ -96,7 +101,7 @@ class BatchStream:
         self._remember(frames, clean)
         self._chunk += 1
         self._start = self._end
-        return self._decode(clean)
+        return clean
 
     @property
     def _end(self) -> int:

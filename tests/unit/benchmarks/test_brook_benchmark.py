@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from benchmarks.brook import AT_LEAST, AT_MOST, measure, medians, missed
+from benchmarks import brook_quality
+from benchmarks.brook import AT_MOST, measure, medians, missed
 
 
 def test_every_goal_is_measured() -> None:
-    found = measure("random", "float32", chunks=1, warm_up=1)
-    assert set(AT_MOST) | set(AT_LEAST) < set(found)
-    assert all(value > 0 for name, value in found.items() if not name.endswith("_ms"))
+    found = measure("random", "fp32", chunks=1, warm_up=1)
+    assert {*AT_MOST, "frames_per_second"} < set(found)
+    assert all(found[name] > 0 for name in (*AT_MOST, "frames_per_second"))
+    assert not found["int8"]
     assert {"step_ms", "commit_ms", "decode_ms", "convert_ms"} < set(found)
 
 
 def test_a_missed_goal_is_named_with_its_figures() -> None:
-    met = {"load_seconds": 1.0, "first_frame_seconds": 0.4, "peak_gib": 0.5, "frames_per_second": 40.0}
-    assert missed(met) == []
-    assert missed({**met, "peak_gib": 2.0}) == ["peak_gib 2, at most 1.5"]
-    assert missed({**met, "frames_per_second": 12.0}) == ["frames_per_second 12, at least 24"]
+    met = {"load_and_first_frame_seconds": 0.8, "peak_gib": 0.5, "frames_per_second": 30.0}
+    assert missed("vnni", met) == []
+    assert missed("vnni", {**met, "peak_gib": 2.0}) == ["peak_gib 2, at most 1.5"]
+    assert missed("amx", met) == ["frames_per_second 30, at least 40"]
+
+
+def test_quality_that_was_lost_is_named() -> None:
+    plain = {"seen": {"adherence": 0.96, "flicker": 1.0}}
+    assert brook_quality.missed({"seen": {"adherence": 0.955, "flicker": 1.05}}, plain) == []
+    assert brook_quality.missed({"seen": {"adherence": 0.94, "flicker": 1.2}}, plain) == [
+        "seen: adherence 0.020 less",
+        "seen: flicker +20%",
+    ]
 
 
 def test_the_figures_are_the_middle_of_the_runs() -> None:

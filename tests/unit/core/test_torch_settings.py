@@ -43,6 +43,23 @@ def test_memory_is_not_made_to_grow_in_place_where_that_breaks(system: str, kern
     assert environment == _ALWAYS
 
 
+def test_a_cpu_behaves_as_a_slower_one_if_it_is_told_to() -> None:
+    environment = {"MILLSTREAM_CPU": "avx2", "ONEDNN_MAX_CPU_ISA": "ALL"}
+    settle_torch(environment, system="linux", kernel="6.8.0")
+    assert (environment["ONEDNN_MAX_CPU_ISA"], environment["ATEN_CPU_CAPABILITY"]) == ("AVX2", "avx2")
+    environment = {"MILLSTREAM_CPU": "vnni"}
+    settle_torch(environment, system="linux", kernel="6.8.0")
+    assert environment["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_VNNI"
+    assert "ATEN_CPU_CAPABILITY" not in environment
+
+
+def test_an_unknown_cpu_is_one_line_and_the_known_ones() -> None:
+    command = [sys.executable, "-m", "millstream", "--version"]
+    done = subprocess.run(command, env=os.environ | {"MILLSTREAM_CPU": "sse"}, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stderr == "error: MILLSTREAM_CPU must be amx, vnni, avx2, got 'sse'; or leave it unset\n"
+
+
 @pytest.mark.parametrize("package", ["millstream.cli.main", "benchmarks"])
 def test_our_programs_are_begun_without_torch_so_that_it_can_be_told(package: str) -> None:
     told = f"import sys, {package}; sys.exit('torch' in sys.modules)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from millstream.core.topology import LOCAL, Topology
 from millstream.engine import speed_choice
 from millstream.engine.engine import Engine
 from millstream.engine.speed_choice import automatic_speed, fitting_speed
+from millstream.models.brook.beside import Beside
 from millstream.models.fast.recorded import RecordedStack
 from tests.unit.models_for_tests import relative_error
 
@@ -56,6 +58,43 @@ def test_a_vae_in_strips_keeps_its_decoder_and_blocks_are_fast_all_the_same() ->
 @pytest.mark.usefixtures("hopper")
 def test_what_needs_plain_blocks_keeps_them_and_the_decoder_is_fast_all_the_same() -> None:
     assert automatic_speed(GPU, BF16, LOCAL, plain_blocks=True) == Speed(decoder=True, own_convolution=True)
+
+
+BESIDE = Beside(Path("ranges"), Path("decoder"))
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("amx", False), ("vnni", True), ("avx2", True), ("other", False)])
+def test_brook_on_a_cpu_is_in_bytes_where_that_is_quicker(kind: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed_choice, "cpu_kind", lambda: kind)
+    assert automatic_speed(CPU, FP32, LOCAL, beside=BESIDE) == Speed(int8=expected, thin_decoder=True)
+    assert not automatic_speed(CPU, FP32, LOCAL).any
+    assert not automatic_speed(CPU, FP32, Topology.parse("front+tp2"), beside=BESIDE).any
+    assert automatic_speed(CPU, FP32, LOCAL, plain_blocks=True, beside=BESIDE) == Speed(thin_decoder=True)
+    assert not automatic_speed(CPU, FP32, LOCAL, num_vae_devices=2, beside=BESIDE).thin_decoder
+
+
+def test_bytes_and_the_thin_decoder_are_left_out_where_they_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
+    asked = Speed(int8=True, thin_decoder=True)
+    with caplog.at_level(logging.INFO):
+        assert fitting_speed(asked, MODELS["brook"], CPU, FP32, beside=BESIDE) == asked
+        assert not fitting_speed(asked, MODELS["brook"], CPU, FP32).any
+        assert fitting_speed(asked, MODELS["brook"], CPU, BF16, beside=BESIDE) == Speed(thin_decoder=True)
+        assert fitting_speed(asked, MODELS["brook"], GPU, BF16, beside=BESIDE) == Speed(thin_decoder=True)
+    assert "no ranges were measured" in caplog.messages[0]
+    assert "these weights of brook have none" in caplog.messages[0]
+    assert "bytes stand for float32" in caplog.messages[1]
+    assert "on a CPU" in caplog.messages[2]
+
+
+def test_who_names_a_precision_gets_that_one() -> None:
+    automatic = Speed(int8=True, thin_decoder=True)
+    assert parse_speed("auto", "auto", automatic=automatic) == automatic
+    assert not parse_speed("auto", "fp32", automatic=automatic).any
+    assert parse_speed("auto,thin_decoder", "fp32", automatic=automatic) == Speed(thin_decoder=True)
+    assert not parse_speed("off", "auto", automatic=automatic).any
+    assert parse_speed("off", "int8") == Speed(int8=True)
+    with pytest.raises(ConfigError, match="switch blocks off"):
+        parse_speed("blocks", "int8")
 
 
 def test_auto_is_plain_on_an_old_gpu_and_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,16 @@ def test_the_chunk_time_covers_the_spread_that_was_seen() -> None:
     assert seconds_of(times) == 0.2
 
 
+def test_a_first_chunk_that_pays_for_kernels_counts_only_until_there_is_another() -> None:
+    times = ChunkTimes(Hands())
+    times.add(GEOMETRY, 0.3)
+    assert seconds_of(times) == 0.3, "nothing better is known"
+    times.add(GEOMETRY, 0.03)
+    assert seconds_of(times) == 0.03
+    times.add(GEOMETRY, 0.3)
+    assert seconds_of(times) == 0.3, "a later one counts"
+
+
 def test_a_device_that_slows_down_is_believed_within_three_chunks_and_one_slow_chunk_alone_is_not() -> None:
     clock = Hands()
     times = ChunkTimes(clock)

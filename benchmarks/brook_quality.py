@@ -1,0 +1,90 @@
+"""What Brook loses in 8 bits: adherence and flicker of the same prompts, in float32 and as every kind of CPU that this one can
+stand for runs it.
+
+    python -m benchmarks.brook_quality
+
+96 prompts seen in training and 96 held out, judged after two seconds by the classifier that learnt from renders alone.
+Flicker and edges are relative to what the VAE in float32 makes of renders, for all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.brook import kinds_here
+
+COUNT, SECOND = 96, 2.0
+ADHERENCE_LOST, FLICKER_MORE = 0.01, 0.10
+"""At most, against float32."""
+
+
+def judge(precision: str, count: int) -> dict[str, dict[str, float]]:
+    from millstream.commands.engine_from_options import resolve
+    from millstream.core.engine_config import EngineConfig, EngineOptions
+    from millstream.engine.engine import Engine
+    from millstream.trainer.evaluate.adherence import judge_prompts
+    from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
+
+    asked = EngineConfig(model="brook", weights=("bundled",), device="cpu")
+    engine = Engine(resolve(EngineOptions(engine=asked, precision=precision)))
+    plain = Engine("brook", weights="bundled", device="cpu", dtype="float32")
+    classifier = load_classifier(JUDGE, engine.device)
+    found = {}
+    for name, held_out in (("seen", False), ("held_out", True)):
+        moment = judge_prompts(
+            engine.model,
+            classifier,
+            config=engine.stream_config(),
+            held_out=held_out,
+            count=count,
+            seconds=(SECOND,),
+            reference=plain.model,
+        ).moments[0]
+        found[name] = {"adherence": moment.mean, "flicker": moment.flicker, "edges": moment.edges, "distance": moment.distance}
+    return found
+
+
+def in_fresh_process(kind: str, precision: str, count: int) -> dict[str, dict[str, float]]:
+    command = [sys.executable, "-m", "benchmarks.brook_quality", "--judge", precision, "--count", str(count)]
+    limit = {} if kind == "other" else {"MILLSTREAM_CPU": kind}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | limit)
+    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return found
+
+
+def missed(found: dict[str, dict[str, float]], plain: dict[str, dict[str, float]]) -> list[str]:
+    lines = []
+    for name, figures in found.items():
+        lost = plain[name]["adherence"] - figures["adherence"]
+        if lost > ADHERENCE_LOST:
+            lines.append(f"{name}: adherence {lost:.3f} less")
+        more = figures["flicker"] / plain[name]["flicker"] - 1
+        if abs(more) > FLICKER_MORE:
+            lines.append(f"{name}: flicker {more:+.0%}")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What Brook loses in 8 bits.")
+    parser.add_argument("--count", type=int, default=COUNT, help="prompts of each kind")
+    parser.add_argument("--judge", metavar="PRECISION", help="be one of the processes that judge")
+    options = parser.parse_args()
+    if options.judge:
+        print(json.dumps(judge(options.judge, options.count)))
+        return
+    from benchmarks.report import write_report
+
+    found: dict[str, Any] = {"float32": in_fresh_process(kinds_here()[0], "fp32", options.count)}
+    found |= {kind: in_fresh_process(kind, "auto", options.count) for kind in kinds_here()}
+    short = {kind: lines for kind in kinds_here() if (lines := missed(found[kind], found["float32"]))}
+    goals = {"adherence_lost": ADHERENCE_LOST, "flicker_more": FLICKER_MORE}
+    write_report("brook_quality", {"prompts": options.count, "second": SECOND}, {**found, "goals": goals, "missed": short})
+
+
+if __name__ == "__main__":
+    main()

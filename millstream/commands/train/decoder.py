@@ -1,0 +1,63 @@
+"""`millstream train decoder`: the thin decoder that shows Brook's pictures on CPUs, distilled from its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from millstream.commands.progress import counting_bar
+from millstream.core.errors import ConfigError
+from millstream.engine.engine import Engine
+from millstream.models.brook.beside import thin_decoder_path
+from millstream.models.brook.thin import THIN, save_thin_decoder
+from millstream.models.brook.vae import BrookDecoder, BrookVAE
+from millstream.models.carry import Carry
+from millstream.trainer.evaluate.streams import row_groups
+from millstream.trainer.loop import LOG_EVERY, StepReport, train_stage
+from millstream.trainer.methods.thin_decoder import ThinDecoderMethod, stream_latents
+from millstream.trainer.methods.vae import psnr
+from millstream.trainer.plan import StagePlan
+
+CHUNKS = 16
+"""Of each stream that is learnt from: as long as it takes for what a stream forgets to be forgotten."""
+HELD_OUT = 8
+"""Streams that are only compared."""
+
+
+def run_train_decoder(weights: str, out: Path, *, streams: int, steps: int, batch: int, device: str) -> Path:
+    """The file that was written. One that was begun goes on."""
+    if streams <= HELD_OUT or min(steps, batch) < 1:
+        raise ConfigError(f"give more than {HELD_OUT} streams, and 1 or more steps and batch, got {streams}, {steps}, {batch}")
+    engine = Engine("brook", weights=weights, device=device)
+    model, config = engine.model, engine.stream_config()
+    assert isinstance(model.vae, BrookVAE)
+    with counting_bar("streams", CHUNKS * len(row_groups(streams, engine.device))) as tick:
+        latents = stream_latents(model, streams, CHUNKS, config=config, tick=tick)
+    vae = model.vae.float()
+    raw_RFCYX = latents.float() * vae.latent_std.view(-1, 1, 1) + vae.latent_mean.view(-1, 1, 1)
+    torch.manual_seed(0)
+    thin = BrookDecoder(THIN).to(engine.device)
+    nn.utils.convert_conv2d_weight_memory_format(thin, torch.channels_last)
+    stage = StagePlan(name="decoder", method="vae", steps=steps, batch=batch, lr=2e-3)
+    out.mkdir(parents=True, exist_ok=True)
+    method = ThinDecoderMethod(thin, vae.decoder, raw_RFCYX[HELD_OUT:].clone(), batch=batch)
+    with counting_bar("decoder", steps // LOG_EVERY) as tick:
+
+        def report(_: StepReport) -> None:
+            tick()
+
+        learnt = train_stage(stage, method, out, seed=0, device=engine.device, report=report)
+    assert isinstance(learnt, BrookDecoder)
+    path = out / thin_decoder_path(weights).name
+    save_thin_decoder(path, learnt)
+    Console(stderr=True).print(f"{_likeness(learnt, vae.decoder, raw_RFCYX[:HELD_OUT]):.1f} dB to the whole decoder's pictures")
+    return path
+
+
+@torch.inference_mode()
+def _likeness(thin: BrookDecoder, thick: BrookDecoder, raw_RFCYX: torch.Tensor) -> float:
+    pictures = [torch.cat([decoder(one, Carry(())).clamp(-1, 1) for one in raw_RFCYX.split(1)]) for decoder in (thin, thick)]
+    return psnr(*pictures)

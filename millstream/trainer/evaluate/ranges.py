@@ -1,0 +1,65 @@
+"""Between which values the inputs of a Brook's layers lie, over streams of captions: what its products in 8 bits need to know.
+
+Knows no files. The least and the most that was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from millstream.core.config import StreamConfig
+from millstream.models.brook.int8 import Ranges, int8_layers
+from millstream.models.registry import LoadedModel
+from millstream.ops.int8 import Range
+from millstream.trainer.data.captions import canonical_captions
+from millstream.trainer.data.scene import sample_scenes
+from millstream.trainer.evaluate.streams import BatchStream, Tick, row_groups
+
+SEED = 515151
+"""Of the scenes whose captions are the prompts: neither those that training uses nor those that are judged."""
+CHUNKS = 5
+"""Of each stream, until the window is full and beyond."""
+
+
+def measure_ranges(model: LoadedModel, count: int, *, config: StreamConfig, tick: Tick = lambda: None) -> Ranges:
+    scenes = sample_scenes(count, seed=SEED, held_out=False, device=model.device)
+    with _watched(int8_layers(model.dit)) as seen:
+        for rows in row_groups(count, model.device):
+            stream = BatchStream(model, canonical_captions(scenes[rows]), range(rows.start, rows.stop), config=config)
+            for _ in range(CHUNKS):
+                stream.advance_latents()
+                tick()
+    return {name: _joined(ranges) for name, ranges in seen.items()}
+
+
+def range_ticks(count: int, device: torch.device) -> int:
+    """How often `measure_ranges` will tick."""
+    return len(row_groups(count, device)) * CHUNKS
+
+
+@contextmanager
+def _watched(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Range]]]:
+    """What each layer is given, as a range for each time."""
+    seen: dict[str, list[Range]] = {name: [] for name in layers}
+
+    def watch(name: str, inputs: tuple[Tensor, ...]) -> None:
+        low, high = inputs[0].aminmax()
+        seen[name].append(Range(low.item(), high.item()))
+
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, inputs, name=name: watch(name, inputs)) for name, layer in layers.items()
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _joined(ranges: Sequence[Range]) -> Range:
+    assert ranges, "a layer that was never called has no range"
+    return Range(min(r.low for r in ranges), max(r.high for r in ranges))
