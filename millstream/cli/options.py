@@ -45,7 +45,8 @@ Precision = Annotated[
 Fast = Annotated[
     str,
     typer.Option(
-        help="auto: what costs no quality, on a GPU, and what makes Brook live, on a CPU. off, on, or names: blocks, round_keys, even_waves, decoder, "
+        help="auto: what costs no quality, on a GPU, and what makes Brook live, on a CPU. off, on, or names: blocks, "
+        "round_keys, even_waves, decoder, "
         "own_convolution, graphs, paired_commits, low_attention, thin_decoder; on,-graphs is all but."
     ),
 ]
