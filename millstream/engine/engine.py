@@ -24,6 +24,7 @@ from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed
+from millstream.core.undo import undone_by
 from millstream.engine.depths import ONE_AT_A_TIME, Depths, depths_for
 from millstream.engine.speed_choice import fitting_speed
 from millstream.engine.stream import Stream
@@ -328,15 +329,12 @@ class Engine:
         """
         stream = self.spec.stream
         chunks = 2 + (stream.window // stream.frames_per_chunk if self.config.compile_backend else 0)
-        try:
+        with undone_by(mesh.close):
             with self.session("warm up", session_id="warm-up") as session:
                 session.timeline.epoch = WARM_UP_EPOCH
                 for _ in session.stream(chunks):
                     pass
             mesh.check()
-        except BaseException:
-            mesh.close()
-            raise
 
 
 def _config_of(model: str, *, weights: str | Sequence[str], **fields: Any) -> EngineConfig:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from millstream.core.envelope import Action
 from millstream.core.errors import EnvelopeRefused, MeshError, MeshGivenUp, MeshLost
+from millstream.core.undo import undone_by
 from millstream.mesh.link import LinkAnswer, MeshLink
 from millstream.wire.parcel import Delivery, Parcel
 
@@ -272,13 +273,10 @@ class MeshTransport:
         """A mesh that is ready. One that never is leaves nobody behind."""
         mesh = self._mesh = self._launch()
         mesh.link.when_lost = self._noticed
-        try:
+        with undone_by(mesh.close):
             if self._closing.is_set():
                 raise MeshLost("the mesh is being closed")
             mesh.wait()
-        except BaseException:
-            mesh.close()
-            raise
         return mesh
 
     def _noticed(self) -> None:
