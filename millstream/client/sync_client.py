@@ -127,5 +127,4 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 def _wait(loop: asyncio.AbstractEventLoop, asked: Coroutine[Any, Any, Result]) -> Result:
     future = asyncio.run_coroutine_threadsafe(asked, loop)
     with undone_by(future.cancel):  # where Ctrl-C ends the wait; one that failed by itself is done
-        result = future.result()
-    return result
+        return future.result()

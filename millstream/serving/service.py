@@ -396,11 +396,10 @@ class Service:
         if entry is None:  # its last pictures could not be made
             return False
         assert entry.session is not None, f"{entry.label} has no state to move"
-        moved = False
         with self._ending_alone(entry):
             move(entry.session)
-            moved = True
-        return moved
+            return True
+        return False
 
     def _soon(self, job: Callable[[], None]) -> None:
         """On the engine's thread, between turns; never, once it is all over."""
