@@ -215,6 +215,7 @@ class MeshTransport:
         return flight
 
     def _send(self, flight: RecoverablePost) -> None:
+        assert flight.parcels or flight.flushes, "a flight asks for something"
         link = self._mesh.link
         flight.sent = [link.post(flight.parcels)] if flight.parcels else []
         if flight.flushes:
@@ -308,6 +309,7 @@ class MeshTransport:
         self._losses += 1
         if self._losses >= MAX_LOSSES:
             raise MeshGivenUp(f"the mesh was lost {MAX_LOSSES} times without a chunk in between, the last time because: {lost}")
+        assert self._losses <= len(PAUSES_S), f"{self._losses} losses in a row, {len(PAUSES_S)} pauses"
         if self._closing.wait(PAUSES_S[self._losses - 1]):
             raise MeshGivenUp(f"{lost}; it is not brought back, because the server is being closed")
 

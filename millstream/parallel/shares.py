@@ -33,6 +33,8 @@ class ParameterShare:
     """Ranks that share each of them."""
     place: int
     """Among those."""
+    def __post_init__(self) -> None:
+        assert 0 <= self.place < self.parts, f"place {self.place} among {self.parts} ranks"
 
     def __call__(self, name: str, whole: Tensor) -> Tensor | None:
         found = _OF_BLOCK.fullmatch(name)

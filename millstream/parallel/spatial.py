@@ -147,6 +147,7 @@ class SplitVAE(nn.Module):
         count = len(self.devices)
         check_rows(latents_BFCYX.shape[-2], count)
         strips = self.vae.unquantised(latents_BFCYX).tensor_split(count, dim=-2)
+        assert len(state) % count == 0, f"a past of {len(state)} layers is not that of {count} strips"
         each = len(state) // count
         states = [state[place * each : (place + 1) * each] for place in range(count)]
         inference = torch.is_inference_mode_enabled()

@@ -207,6 +207,7 @@ def fit(picture_HW3: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     height, width = size
     frame = av.VideoFrame.from_ndarray(part_HW3, format="rgb24")
     scaled_HW3: np.ndarray = frame.reformat(width=width, height=height, interpolation="BICUBIC").to_ndarray()
+    assert scaled_HW3.shape[:2] == size, f"scaled to {scaled_HW3.shape[:2]} instead of {size}"
     return scaled_HW3
 
 
