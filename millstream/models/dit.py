@@ -30,6 +30,7 @@ class CrossKV:
 
     k: tuple[Tensor, ...]
     v: tuple[Tensor, ...]
+
     def __post_init__(self) -> None:
         assert len(self.k) == len(self.v), f"keys of {len(self.k)} layers and values of {len(self.v)}"
 

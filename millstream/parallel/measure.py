@@ -30,6 +30,7 @@ class CallCosts:
     """Of every stage: each embeds the latents and levels of a call itself."""
     head_s: float
     """Of the last stage."""
+
     def __post_init__(self) -> None:
         assert min(self.block_s, self.embed_s, self.head_s) >= 0, f"a call took {self}"
 

@@ -33,6 +33,7 @@ class ParameterShare:
     """Ranks that share each of them."""
     place: int
     """Among those."""
+
     def __post_init__(self) -> None:
         assert 0 <= self.place < self.parts, f"place {self.place} among {self.parts} ranks"
 

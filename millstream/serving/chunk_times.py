@@ -56,6 +56,7 @@ class Estimate:
     """Of all that were seen lately, the one that is left out among them."""
     scaled_from: Geometry | None = None
     """The geometry that was measured, where this one was not."""
+
     def __post_init__(self) -> None:
         assert 0 < self.seconds <= self.slowest_s, f"{self.seconds} s is counted on, {self.slowest_s} s is the slowest"
 

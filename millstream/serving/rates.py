@@ -32,6 +32,7 @@ class RateWish:
     least: float
     strict: bool = False
     """Whether it would rather be late than slower than its least."""
+
     def __post_init__(self) -> None:
         assert 0 < self.least <= self.most, f"from {self.least} to {self.most} frames a second"
 

@@ -47,6 +47,7 @@ class Run:
     session_ids: tuple[str, ...]
     batch_key: Hashable
     """What the caller named this kind of work; None for work that is never shared."""
+
     def __post_init__(self) -> None:
         assert self.session_ids, "a turn is somebody's"
         assert len(set(self.session_ids)) == len(self.session_ids), f"a session has one turn at a time: {self.session_ids}"
