@@ -223,8 +223,11 @@ SURFACE = {
         "--precision", "--sessions", "--size", "--steps", "--threads", "--together", "--weights", "--window",
     },
     "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
+    "train decoder": {"--batch", "--device", "--out", "--steps", "--streams", "--weights"},
+    "train ranges": {"--count", "--device", "--weights"},
     "train eval": {
-        "--classifier", "--count", "--device", "--out", "--plots", "--response-pairs", "--seconds", "--steps", "--weights",
+        "--classifier", "--count", "--device", "--out", "--plots", "--precision", "--response-pairs", "--seconds", "--steps",
+        "--weights",
     },
     "train data": {"--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size"},
 }  # fmt: skip

@@ -198,4 +198,4 @@ def test_plots_without_matplotlib_are_refused_before_anything_is_streamed(monkey
     monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
     nowhere = dict(weights="none", classifier=Path("none"), device="cpu", out=None, plots=Path("none"))
     with pytest.raises(ConfigError, match=r"millstream\[plots\]"):
-        run_train_eval(EvalRequest(**nowhere, count=2, seconds=(2.0,), response_pairs=0, steps=None))
+        run_train_eval(EvalRequest(**nowhere, count=2, seconds=(2.0,), response_pairs=0, steps=None, precision="auto"))
