@@ -23,9 +23,6 @@ class ComparedLine:
     planned: float
     measured: float
 
-    def __post_init__(self) -> None:
-        assert self.measured > 0, f"{self.what} was measured as {self.measured} {self.unit}"
-
     @property
     def miss(self) -> float:
         """Of the measured: above 0 the plan was too slow, or too large."""
