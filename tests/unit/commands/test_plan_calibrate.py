@@ -27,6 +27,8 @@ from millstream.planner.software import SOFTWARE
 from millstream.planner.time import call_time, decode_ms
 from millstream.planner.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path]:
