@@ -5,7 +5,7 @@ SERVING := .venv/.serving
 INSTALLED := .venv/.installed
 TOPOLOGY ?= local
 
-.PHONY: serve generate test check format wheel clean
+.PHONY: serve generate test quick check format wheel clean
 
 serve: $(SERVING)  ## live streams on http://127.0.0.1:8000; TOPOLOGY=front+tp2 for several processes
 	$(BIN)/millstream serve --topology $(TOPOLOGY)
@@ -15,6 +15,9 @@ generate: $(SERVING)  ## write out/clip.mp4
 
 test: $(INSTALLED) check  ## lint, types and all tests
 	$(BIN)/python -m pytest
+
+quick: $(INSTALLED)  ## tests that start no process, compile and train nothing: a minute
+	$(BIN)/python -m pytest tests/unit -m "not slow"
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

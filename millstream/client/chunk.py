@@ -84,4 +84,5 @@ class ChunkBuffer:
             return None
         chunk = self._chunks.popleft()
         self._num_bytes -= len(chunk.pictures.data)
+        assert self._num_bytes >= 0, f"{len(self._chunks)} chunks wait in {self._num_bytes} bytes"
         return chunk

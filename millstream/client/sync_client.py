@@ -13,6 +13,7 @@ from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk, StillFormat
 from millstream.core.controls import AnyControl, Receipt
 from millstream.core.messages import Ask, EndedMessage, Hello, LiveMessage, RecordingMessage, Saved, Stats, WaitingMessage
+from millstream.core.undo import undone_by
 
 Result = TypeVar("Result")
 
@@ -125,8 +126,5 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 def _wait(loop: asyncio.AbstractEventLoop, asked: Coroutine[Any, Any, Result]) -> Result:
     future = asyncio.run_coroutine_threadsafe(asked, loop)
-    try:
+    with undone_by(future.cancel):  # where Ctrl-C ends the wait; one that failed by itself is done
         return future.result()
-    except BaseException:
-        future.cancel()  # of a wait that Ctrl-C has ended; one that failed by itself is done
-        raise

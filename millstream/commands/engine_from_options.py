@@ -68,15 +68,15 @@ def load_engine(config: EngineConfig, stream: StreamConfig) -> Engine:
         device = choose_device(config.device)
         text: TextPlace = "none" if has_small_text(config.weights) else "visiting" if config.offload_text else "held"
         refuse_if_too_large(find_model(config.model), stream, device, choose_dtype(config.dtype, device), text=text)
-    return open_engine(config)
+    return open_engine(config, stream)
 
 
-def open_engine(config: EngineConfig) -> Engine:
-    """The front's engine, with its mesh where it has one. A signal to stop then ends both."""
+def open_engine(config: EngineConfig, stream: StreamConfig | None = None) -> Engine:
+    """The front's engine, with its mesh where it has one, warmed up with such streams. A signal to stop then ends both."""
     place = placement()
     if not config.topology.is_local:
         signal.signal(signal.SIGTERM, _leave)
-    return Engine(config, launch=launcher if place is None else joiner(place))
+    return Engine(config, stream=stream, launch=launcher if place is None else joiner(place))
 
 
 def _leave(*_: object) -> None:

@@ -62,7 +62,7 @@ def run_replay(
     with ExitStack() as stack, plain_out_of_memory():
         reader = stack.enter_context(_open_input(header, video)) if header.input else None
         writer = stack.enter_context(VideoWriter(out, fps=header.config.fps, overwrite=overwrite)) if out else None
-        engine = stack.enter_context(open_engine(config))
+        engine = stack.enter_context(open_engine(config, header.config))
         num_frames = _num_frames(journal)
         progress = stack.enter_context(ChunkProgress(f"replay {path.name}", total_frames=num_frames, quiet=quiet))
         _warn(progress, engine, journal)

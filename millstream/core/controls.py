@@ -179,6 +179,7 @@ def check_mix(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) -> N
 def normalise(prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]:
     """The same mix with weights that sum to one and each text once; one whose share is too small for a float has none."""
     total = sum(prompt.weight for prompt in prompts)
+    assert total > 0, f"a mix of {len(prompts)} prompts weighs {total}"
     shares: dict[str, float] = {}
     for prompt in prompts:
         shares[prompt.text] = shares.get(prompt.text, 0.0) + prompt.weight / total

@@ -162,4 +162,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def recompute_calls(num_context_frames: int, frames_per_chunk: int) -> int:
     """The window is rebuilt chunk by chunk, oldest first."""
+    assert frames_per_chunk > 0, f"a chunk has 1 frame or more, got {frames_per_chunk}"
     return -(-num_context_frames // frames_per_chunk)

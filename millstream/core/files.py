@@ -111,6 +111,8 @@ class Staging:
             self._make(self.folder)
             sweep(self.folder)
             self._draft = Draft(self.folder)
+        assert not Path(name).is_absolute(), f"{name} is not within {self.folder}"
+        assert ".." not in Path(name).parts, f"{name} leaves {self.folder}"
         self._names[name] = None
         place = self._draft.path / name
         place.parent.mkdir(parents=True, exist_ok=True)

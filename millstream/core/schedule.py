@@ -25,5 +25,6 @@ def shifted(share: float, shift: float) -> float:
 
 def start_at(levels: tuple[float, ...], noise_scale: float) -> tuple[float, ...]:
     """The same descent begun at `noise_scale`: that level first, then all the lower ones."""
+    assert 0 <= noise_scale <= 1, f"a share of noise is 0 to 1, got {noise_scale}"
     top = FULL * noise_scale
     return (top, *(level for level in levels if level < top))

@@ -94,6 +94,7 @@ class Totals:
     phases_ms: dict[str, float] = field(default_factory=dict)
 
     def add(self, timing: ChunkTiming, frames: int) -> None:
+        assert frames >= 0, f"a chunk of {frames} frames"
         self.chunks += 1
         self.frames += frames
         self.total_ms += timing.total_ms

@@ -24,6 +24,7 @@ from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed
+from millstream.core.undo import undone_by
 from millstream.engine.depths import ONE_AT_A_TIME, Depths, depths_for
 from millstream.engine.speed_choice import fitting_speed
 from millstream.engine.stream import Stream
@@ -57,10 +58,16 @@ WARM_UP_EPOCH = -1
 
 class Engine:
     def __init__(
-        self, config: EngineConfig | str, *, limits: MeshLimits | None = None, launch: Launch = launcher, **fields: Any
+        self,
+        config: EngineConfig | str,
+        *,
+        stream: StreamConfig | None = None,
+        limits: MeshLimits | None = None,
+        launch: Launch = launcher,
+        **fields: Any,
     ) -> None:
-        """A configuration, or a model's name and fields of one. `launch` is how the mesh of a topology that has one is
-        started: by default, on this machine."""
+        """A configuration, or a model's name and fields of one. `stream` is what a mesh is warmed up with, if not the model's
+        own. `launch` is how the mesh of a topology that has one is started: by default, on this machine."""
         assert isinstance(config, str) or not fields, f"a configuration says all: {', '.join(fields)} would not be heard"
         self.config = config = config if isinstance(config, EngineConfig) else _config_of(config, **fields)
         self.spec = find_model(config.model)
@@ -94,7 +101,7 @@ class Engine:
             default_prompt=self.spec.default_prompt,
         )
         if self.mesh is not None:
-            self._warm_up(self.mesh)
+            self._warm_up(self.mesh, stream or self.spec.stream)
 
     @property
     def generator(self) -> Generator:
@@ -321,22 +328,18 @@ class Engine:
             return model
         return model.remembering("dit", "vae") if local else model.remembering("vae")
 
-    def _warm_up(self, mesh: MeshTransport) -> None:
+    def _warm_up(self, mesh: MeshTransport, stream: StreamConfig) -> None:
         """A few chunks through the ordinary way, during which ranks compare every collective; then each compares itself.
 
         Where blocks are compiled, the window is filled, so that every shape that comes has been there.
         """
-        stream = self.spec.stream
         chunks = 2 + (stream.window // stream.frames_per_chunk if self.config.compile_backend else 0)
-        try:
-            with self.session("warm up", session_id="warm-up") as session:
+        with undone_by(mesh.close):
+            with self.session("warm up", config=stream, session_id="warm-up") as session:
                 session.timeline.epoch = WARM_UP_EPOCH
                 for _ in session.stream(chunks):
                     pass
             mesh.check()
-        except BaseException:
-            mesh.close()
-            raise
 
 
 def _config_of(model: str, *, weights: str | Sequence[str], **fields: Any) -> EngineConfig:

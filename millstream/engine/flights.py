@@ -122,6 +122,7 @@ class Landing:
         between sessions' turns, when neither works, is nobody's.
         """
         assert self.turn_s is not None, f"the turn of {self.session.id} is not over"
+        assert self.together >= 1, f"a chunk of {self.session.id} ran in a batch of {self.together}"
         if self.shares_device and self.together == 1:
             return self.device_s
         return max(self.turn_s / self.together, self.front_s)

@@ -82,6 +82,8 @@ class ChunkPipeline:
 
     def send(self, planned: Sequence[Planned]) -> None:
         """Chunks of one kind, from decision to the generator: in the same model calls."""
+        names = {chunk.session.id for chunk in planned}
+        assert len(names) == len(planned), f"{len(planned)} chunks of {len(names)} sessions are sent together"
         sent_s, ready = time.monotonic(), list[Sent]()
         for session, decision, settled in [chunk for chunk in planned if self._anchored(chunk.session)]:
             try:
@@ -144,8 +146,10 @@ class ChunkPipeline:
             return
         now = time.monotonic()
         for chunk in chunks:
+            call_id = chunk.parcel.envelope.call_id
+            assert call_id not in self._sent, f"call {call_id} is with the generator already"
             chunk.together, chunk.front_s = len(chunks), (now - chunk.sent_s) / len(chunks)
-            self._sent[chunk.parcel.envelope.call_id] = chunk
+            self._sent[call_id] = chunk
         self._flights.append(Flight(chunks, posted, posted.done() and not self.depths.shares_device))
         if self.depths.shares_device:
             self._decode_ahead(chunks, posted.ahead())
@@ -226,6 +230,7 @@ class ChunkPipeline:
             self._failed(*failure)
 
     def _turn_over(self, landing: Landing) -> None:
+        assert landing.turn_s is None, f"the turn of {landing.session.id} is over already"
         landing.turn_s = landing.settled.seconds + time.monotonic() - landing.sent_s
         self._landed(landing)
 

@@ -86,6 +86,7 @@ class Begun:
 
 def result_of(envelope: Envelope, error: str, calls: int, stage1_ms: float, idle_ms: float, fingerprint: str) -> Result:
     """What a chunk is answered with, beside its latents."""
+    assert bool(error) != bool(fingerprint), f"an answer has an error or a fingerprint: {error!r}, {fingerprint!r}"
     return Result(
         call_id=envelope.call_id,
         session_id=envelope.session_id,

@@ -84,6 +84,7 @@ class Answering:
 
     def proceed(self, work: CallWork[T]) -> bool:
         """Take the answer to the last call and begin the next; False if there is none, and the work has ended."""
+        assert work.result is None, f"a chunk of {work.envelope.session_id} has ended already"
         with self.stopwatch.span("step") if work.begun is not None else nullcontext():
             given = None if work.begun is None else work.begun.wait()
         try:

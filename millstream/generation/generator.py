@@ -148,6 +148,8 @@ class Generator:
         """One chunk, or several that share their calls."""
         envelopes = [parcel.envelope for parcel in parcels]
         assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
+        names = {envelope.session_id for envelope in envelopes}
+        assert len(names) == len(parcels), f"{len(parcels)} chunks of {len(names)} sessions run together"
         by_itself = len(parcels) == 1 and not staggered
         carries, caches, before = by_itself and self.commits == "paired", list[SessionCache](), list[int]()
         for parcel in parcels:

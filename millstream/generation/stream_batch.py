@@ -81,6 +81,7 @@ class StreamBatch:
         for chunk in ended:
             assert self._open[0] is chunk, "an older chunk ends first"
             self._open.popleft()
+            assert self._generator.num_staggered > 0, "a staggered chunk ended that was not counted"
             self._generator.num_staggered -= 1
         return [self._delivery(chunk) for chunk in ended]
 

@@ -87,6 +87,7 @@ class Watch:
     def usage(self) -> Usage | None:
         if self._start is None or self._end is None:
             return None
+        assert self._peak_bytes >= self._end.resident_bytes, f"a peak of {self._peak_bytes} bytes below its end"
         return Usage(start=self._start, peak_bytes=self._peak_bytes, end=self._end)
 
 

@@ -189,6 +189,9 @@ class LoadRecord:
                 self.samples.control_shown_s.append(shown_at - sent_at)
 
     def result(self, now: float) -> PersonResult:
+        settled = self._controls - self._interrupted - len(self._waiting)
+        assert settled >= 0, f"{self._controls} controls were sent, {self._interrupted} interrupted, {len(self._waiting)} wait"
+        assert self._rebukes <= self._nonsense, f"{self._rebukes} rebukes for {self._nonsense} times nonsense"
         return PersonResult(
             person=self.person,
             outcome=self.outcome,

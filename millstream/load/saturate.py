@@ -33,6 +33,8 @@ async def measure_overhead(url: str, *, chunks: int, warm_up: int, fps: float) -
     What the server's engine does beside the session's own work then shows as distance between chunks. Pictures travel raw,
     so that nothing is encoded meanwhile.
     """
+    assert warm_up >= 1, "what is measured begins with the arrival of a chunk before"
+    assert chunks >= 1, f"{chunks} chunks are measured"
     count = warm_up + chunks
     async with Visitor(url, format="raw") as visitor:
         await visitor.ask(fps=fps, lead_s=count * MAX_CHUNK_FRAMES / fps)

@@ -62,6 +62,7 @@ class Visitor:
         await self._become_live()
 
     async def next_chunk(self) -> ChunkHeader:
+        assert self._live, "pictures are for who has a session"
         return (await self._hear(Pictures)).header
 
     async def vanish(self) -> None:

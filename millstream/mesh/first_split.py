@@ -48,6 +48,7 @@ def pictures_s(vae: VAE, spec: ModelSpec, *, device: torch.device, dtype: torch.
 def split_by(layers: int, topology: Topology, costs: Mapping[int, CallCosts], front_s: float) -> Bounds:
     """The even split, unless another one makes the slowest stage notably quicker. `front_s` is what the front takes of the
     first stage's device for every model call."""
+    assert front_s >= 0, f"the front takes {front_s} s of the leader's device"
     slowness, other_work = [], []
     for stage in range(topology.pp):
         ranks = [costs[rank] for rank in topology.stage_ranks(stage)]

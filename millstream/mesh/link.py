@@ -200,6 +200,7 @@ class MeshLink:
         if not self._sent or self.lost is not None:
             return
         job = self._sent[0]
+        assert job.leaving, f"message {job.sequence} is waited for and has not left"
         answer = self._answer(wire.receive(), job) if job.heard else None
         for part in job.leaving:
             part.wait()

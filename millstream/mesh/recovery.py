@@ -25,6 +25,7 @@ from torch import Tensor
 
 from millstream.core.envelope import Action
 from millstream.core.errors import EnvelopeRefused, MeshError, MeshGivenUp, MeshLost
+from millstream.core.undo import undone_by
 from millstream.mesh.link import LinkAnswer, MeshLink
 from millstream.wire.parcel import Delivery, Parcel
 
@@ -214,6 +215,7 @@ class MeshTransport:
         return flight
 
     def _send(self, flight: RecoverablePost) -> None:
+        assert flight.parcels or flight.flushes, "a flight asks for something"
         link = self._mesh.link
         flight.sent = [link.post(flight.parcels)] if flight.parcels else []
         if flight.flushes:
@@ -272,13 +274,10 @@ class MeshTransport:
         """A mesh that is ready. One that never is leaves nobody behind."""
         mesh = self._mesh = self._launch()
         mesh.link.when_lost = self._noticed
-        try:
+        with undone_by(mesh.close):
             if self._closing.is_set():
                 raise MeshLost("the mesh is being closed")
             mesh.wait()
-        except BaseException:
-            mesh.close()
-            raise
         return mesh
 
     def _noticed(self) -> None:
@@ -310,6 +309,7 @@ class MeshTransport:
         self._losses += 1
         if self._losses >= MAX_LOSSES:
             raise MeshGivenUp(f"the mesh was lost {MAX_LOSSES} times without a chunk in between, the last time because: {lost}")
+        assert self._losses <= len(PAUSES_S), f"{self._losses} losses in a row, {len(PAUSES_S)} pauses"
         if self._closing.wait(PAUSES_S[self._losses - 1]):
             raise MeshGivenUp(f"{lost}; it is not brought back, because the server is being closed")
 

@@ -66,6 +66,7 @@ def agree(
     rendezvous: Rendezvous, rank: int, ranks: Sequence[int], facts: Facts, *, stage: str, timeout_s: float
 ) -> dict[int, dict[str, str]]:
     """What each of `ranks` says, if they agree; each of them learns of a difference and raises it."""
+    assert rank in ranks, f"rank {rank} compares itself with {ranks}"
     rendezvous.post(f"{stage}/{rank}", dict(facts))
     found: dict[int, dict[str, str]] = rendezvous.collect(stage, ranks, timeout_s=timeout_s)
     differing = differences(found)

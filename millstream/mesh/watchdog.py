@@ -53,6 +53,7 @@ class Watchdog:
     @contextmanager
     def busy(self, doing: str) -> Iterator[None]:
         """Something that must be over within `hang_s`."""
+        assert not self._doing, f"{doing} begins while {self._doing} is under way"
         self._doing, self._since = doing, time.monotonic()
         yield
         self._doing = ""

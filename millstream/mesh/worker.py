@@ -118,6 +118,7 @@ class MeshRank:
         return envelope.action != "SHUTDOWN"
 
     def _batch(self, envelope: Envelope) -> StreamBatch:
+        assert envelope.under_way > 1, f"a chunk of {envelope.session_id} is not staggered"
         name = envelope.session_id
         if name not in self._batches:
             self._batches[name] = StreamBatch(self.generator, depth=envelope.under_way)

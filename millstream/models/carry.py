@@ -32,8 +32,10 @@ class Carry:
 
     def extend(self, x_BCTYX: Tensor, frames: int) -> Tensor:
         """x with the `frames` frames before it, zeros where there were none."""
+        assert frames > 0, "a layer that remembers nothing has no tail"
         b, c, _, y, x = x_BCTYX.shape
         tail = x_BCTYX.new_zeros(b, c, frames, y, x) if self.starts_epoch else next(self._old)
+        assert tail.shape[2] == frames, f"a past of {tail.shape[2]} frames for a layer that remembers {frames}"
         longer = torch.cat([tail, x_BCTYX], dim=2)
         self._new.append(longer[:, :, -frames:].clone())
         return longer

@@ -31,6 +31,9 @@ class CrossKV:
     k: tuple[Tensor, ...]
     v: tuple[Tensor, ...]
 
+    def __post_init__(self) -> None:
+        assert len(self.k) == len(self.v), f"keys of {len(self.k)} layers and values of {len(self.v)}"
+
     @property
     def num_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in (*self.k, *self.v))
@@ -242,6 +245,9 @@ class CausalDiT(nn.Module):
         return CrossKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
 
     def embed(self, latents_BFCYX: Tensor, level_BF: Tensor) -> Embedded:
+        assert level_BF.shape == latents_BFCYX.shape[:2], (
+            f"levels of {tuple(level_BF.shape)} frames for latents {tuple(latents_BFCYX.shape)}"
+        )
         x_BFTD = self.patch_in(latents_BFCYX)
         time_BFD = self.time_in(time_features(level_BF, self.config.time_features).to(x_BFTD.dtype))
         levels_BF6D = self.time_out(F.silu(time_BFD)).unflatten(-1, (6, -1))
@@ -251,6 +257,7 @@ class CausalDiT(nn.Module):
 
 def time_features(level: Tensor, count: int) -> Tensor:
     """Cosines and sines of a noise level at geometrically spaced frequencies, float32."""
+    assert count % 2 == 0, f"cosines and sines come in pairs, got {count} features"
     half = count // 2
     frequencies = torch.exp(-math.log(10000.0) * torch.arange(half, device=level.device, dtype=torch.float64) / half)
     angle = level.to(torch.float64).unsqueeze(-1) * frequencies

@@ -99,6 +99,7 @@ class KVRing:
     """Keys and values of one session. `place` chooses slots for a run of frames, `write` fills them layer by layer."""
 
     def __init__(self, shape: RingShape, *, device: torch.device, dtype: torch.dtype, key_multiple: int | None = None) -> None:
+        assert 0 <= shape.sink < shape.window, f"a sink of {shape.sink} frames in a window of {shape.window}"
         self.shape = shape
         self.key_multiple = key_multiple or (KEY_MULTIPLE if device.type == "cuda" else 1)
         self._make_room(device, dtype)
@@ -140,6 +141,8 @@ class KVRing:
 
     def resume(self, state: Mapping[str, Tensor], frames: Sequence[int], written: int) -> None:
         """Go on from what another ring of this shape held."""
+        assert len(frames) == self.shape.window, f"{len(frames)} slots for a window of {self.shape.window}"
+        assert written >= 0, f"{written} frames were ever written"
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
         self.frames, self.written = list(frames), written
@@ -159,6 +162,7 @@ class KVRing:
         Placing the newest frames again takes the same slots again: a chunk is placed once and written many times.
         `end_frame` is where the window ends for `windowed` positions, if that is past the last of `frames`.
         """
+        assert 0 < len(frames) <= self.shape.window, f"{len(frames)} frames for a window of {self.shape.window}"
         end = frames[-1] + 1 if end_frame is None else end_frame
         self._past = min(self.written, self.shape.window) * self.shape.tokens_per_frame
         slots = [self._slot_of(frame) for frame in frames]

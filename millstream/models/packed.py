@@ -40,6 +40,8 @@ class PackedWindow:
     def renew(self, k: Tensor, v: Tensor, past: int) -> None:
         """Pack all that [layers, B, W, N, H] hold. The means that are taken away are of the first `past` places: frames of this
         epoch, written before the ones that are placed now."""
+        assert k.shape == v.shape, f"keys {tuple(k.shape)} and values {tuple(v.shape)}"
+        assert 0 <= past <= k.shape[2], f"{past} places of the past among {k.shape[2]}"
         for mean_RNH, x in ((self._all.k_mean_RNH, k), (self._all.v_mean_RNH, v)):
             if past:
                 mean_RNH.copy_(x[:, :, :past].mean(2, dtype=torch.float32).flatten(0, 1))

@@ -71,6 +71,7 @@ class OwedCommit:
     def carried_by(self, call: Call) -> Call:
         """Both in one call; the flow of the finished chunk's frames comes first and means nothing."""
         assert isinstance(call.memory, KVRing), f"a commit is carried by one session's chunk, not by {type(call.memory)}"
+        assert call.predicts, f"a commit is carried by a step, not by a {call.phase}"
         levels = torch.cat([per_frame(self.level, self.settled_BFCYX), call.level_BF], dim=1)
         latents = torch.cat([self.settled_BFCYX, call.latents_BFCYX], dim=1)
         return Call(call.phase, latents, levels, PairedMemory(self.placed, call.memory), call.cross)

@@ -35,6 +35,7 @@ class PromptEncoder:
 
     def __call__(self, prompts: tuple[WeightedPrompt, ...]) -> Tensor:
         """Conditioning [1, S, E] of a mix: the weighted sum of its texts' embeddings."""
+        assert prompts, "a mix has a prompt"
         embeddings = [self.encode(prompt.text) for prompt in prompts]
         if len(prompts) == 1:
             return embeddings[0]

@@ -76,6 +76,7 @@ def denoising(
     noise: Callable[[int], Tensor],
 ) -> Asking[Tensor]:
     """The same, asking for its calls."""
+    assert levels, "a chunk is denoised in one step or more"
     dtype, current = latents_BFCYX.dtype, latents_BFCYX.float()
     clean = current
     for step, level in enumerate(levels):

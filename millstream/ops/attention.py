@@ -62,6 +62,8 @@ def attend_in_shares(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, waves: Wave
     if waves is None:
         out, lse = attend_with_sum(q_BLNH, k_BWNH, v_BWNH)
         return [AttentionShare(out_LNH.flatten(1)[None], lse_NL[None]) for out_LNH, lse_NL in zip(out, lse, strict=True)]
+    assert len(q_BLNH) == 1, f"waves are of a single row, got {len(q_BLNH)}"
+    assert k_BWNH.shape[1] % waves.parts == 0, f"{k_BWNH.shape[1]} keys do not make {waves.parts} parts"
     whole, rest = q_BLNH[:, : waves.queries], q_BLNH[:, waves.queries :]
     k_PWNH, v_PWNH = (x[0].unflatten(0, (waves.parts, -1)) for x in (k_BWNH, v_BWNH))
     out, lse = attend_with_sum(rest.expand(waves.parts, -1, -1, -1), k_PWNH, v_PWNH)

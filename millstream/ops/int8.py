@@ -83,6 +83,7 @@ class Int8Linear(nn.Module):
 
     def of_bytes(self, x_u8: Tensor) -> Tensor:
         """For an input that is bytes of the layer's range already."""
+        assert x_u8.dtype == torch.uint8, f"the input is bytes already, got {x_u8.dtype}"
         return self._product(x_u8, "none", None)
 
     def _product(self, x_u8: Tensor, activation: str, out: Range | None) -> Tensor:

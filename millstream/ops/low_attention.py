@@ -26,6 +26,7 @@ def attend_packed(q_BLNH: PackedQueries, packed: Packed, keys: int, *, dtype: to
         from millstream.ops.kernels.low_attention import launch_attend_packed
 
         return launch_attend_packed(q_BLNH, packed, keys, dtype=dtype)
+    assert 0 < keys <= packed.k_RWNH.shape[1], f"{keys} keys of {packed.k_RWNH.shape[1]}"
     q_BNLH = q_BLNH.numbers.float().transpose(1, 2)
     row_scales_BNL = q_BLNH.scales.transpose(1, 2) * (math.log2(math.e) * q_BNLH.shape[-1] ** -0.5)
     sums, total = torch.zeros_like(q_BNLH), torch.zeros_like(row_scales_BNL)

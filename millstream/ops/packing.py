@@ -17,6 +17,7 @@ from millstream.ops.packed import TILE, Packed, rounded
 def pack_runs(packed: Packed, k_RWNH: Tensor, v_RWNH: Tensor, starts_F: Tensor, length: int) -> None:
     """Pack every tile that a run touches: runs begin at `starts` and are `length` long. What is there is [R, W, N, H]; places
     past W are zeros to attention, whatever memory holds."""
+    assert k_RWNH.shape == v_RWNH.shape, f"keys {tuple(k_RWNH.shape)} and values {tuple(v_RWNH.shape)}"
     if runs_kernels(k_RWNH):
         from millstream.ops.kernels.packed import launch_pack_runs
 

@@ -65,6 +65,9 @@ def inner(canvas: Tensor, pad: int) -> Tensor:
 
 def copy_frames(target_TYXC: Tensor, source_TYXC: Tensor) -> None:
     """The same bits, in wide pieces where both sides are made of such: rows inside a rim are not one run of memory."""
+    assert target_TYXC.shape == source_TYXC.shape, (
+        f"frames {tuple(source_TYXC.shape)} for a place of {tuple(target_TYXC.shape)}"
+    )
     if _is_wide(target_TYXC) and _is_wide(source_TYXC):
         target_TYXC, source_TYXC = target_TYXC.view(_WIDE), source_TYXC.view(_WIDE)
     target_TYXC.copy_(source_TYXC)
@@ -78,6 +81,7 @@ def _is_wide(x: Tensor) -> bool:
 
 def woven(y_T1YXC: Tensor) -> Tensor:
     """[T, Y, X, C] of the four phases [T, Y/2 + 1, X/2 + 1, 4, C]: pixel (y, x) is of phase (y % 2, x % 2)."""
+    assert y_T1YXC.shape[3] == 4, f"a pixel is of one of four phases, got {y_T1YXC.shape[3]}"
     t, rows, columns, _, c = y_T1YXC.shape
     phases = y_T1YXC.unflatten(3, (2, 2))
     picked = [torch.stack([phases[:, a : a + rows - 1, b : b + columns - 1, a, b] for b in (0, 1)], dim=3) for a in (0, 1)]
@@ -86,6 +90,7 @@ def woven(y_T1YXC: Tensor) -> Tensor:
 
 def split_frames(y_TYXC: Tensor, bias_C: Tensor) -> Tensor:
     """Two frames of each: the first half of the channels, then the second. [T, Y, X, 2C] to [2T, Y, X, C]."""
+    assert y_TYXC.shape[-1] % 2 == 0, f"{y_TYXC.shape[-1]} channels do not make two frames"
     if runs_kernels(y_TYXC):
         from millstream.ops.kernels.pictures import launch_split_frames
 
@@ -99,6 +104,7 @@ def sum_taps(planes: Tensor, bias_C: Tensor, frames: int) -> Tensor:
 
     `planes` are [27 * C or more, PAST + T, Y + 2, X + 2], by tap and then by channel.
     """
+    assert len(planes) >= TAPS * len(bias_C), f"{len(planes)} planes for {TAPS} taps of {len(bias_C)} channels"
     if runs_kernels(planes):
         from millstream.ops.kernels.pictures import launch_sum_taps
 

@@ -26,6 +26,7 @@ class Phases:
 
 def axis_pairs(head_width: int) -> tuple[int, int, int]:
     """How many channel pairs turn with time, height and width."""
+    assert head_width % 2 == 0, f"channels turn in pairs, got a head of {head_width}"
     side = head_width // 6
     return head_width // 2 - 2 * side, side, side
 

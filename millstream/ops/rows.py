@@ -83,6 +83,7 @@ def finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: b
     The parts' shares of the whole are as their sums of exponentials. A zero key has score 0 and adds exp(0) to the sum, and its
     zero value adds nothing: what is left to do is to divide by the sum without it.
     """
+    assert num_zeros >= 0, f"{num_zeros} zeros among the keys"
     first = shares[0].out_PLD
     if len(shares) == len(first) == 1 and not fp8 and not num_zeros:
         return first[0]

@@ -20,6 +20,9 @@ def balance(costs: Sequence[float], stages: int, *, slowness: Sequence[float] = 
     """The split of layers that cost `costs` whose slowest stage costs least; of equals the one that gives early stages less."""
     assert 1 <= stages <= len(costs), f"{len(costs)} layers do not make {stages} stages"
     slowness, other_work = slowness or [1.0] * stages, other_work or [0.0] * stages
+    assert len(slowness) == len(other_work) == stages, (
+        f"{len(slowness)} speeds and {len(other_work)} other works of {stages} stages"
+    )
     sums = [0.0, *itertools.accumulate(costs)]
     best: list[tuple[float, Bounds]] = [(0.0 if stop == 0 else math.inf, (0,)) for stop in range(len(sums))]
     for stage in range(stages):
@@ -63,4 +66,5 @@ def better_split(
 
 def owner(layer: int, bounds: Bounds) -> int:
     """The stage that has a layer."""
+    assert bounds[0] <= layer < bounds[-1], f"layer {layer} of {bounds}"
     return next(stage for stage in range(len(bounds) - 1) if bounds[stage] <= layer < bounds[stage + 1])

@@ -31,6 +31,9 @@ class CallCosts:
     head_s: float
     """Of the last stage."""
 
+    def __post_init__(self) -> None:
+        assert min(self.block_s, self.embed_s, self.head_s) >= 0, f"a call took {self}"
+
 
 @torch.inference_mode()
 def measure_call(spec: ModelSpec, *, device: torch.device, dtype: torch.dtype) -> CallCosts:

@@ -26,6 +26,7 @@ class OverlappedSelfAttention(nn.Module):
 
     def __init__(self, whole: SelfAttention, group: RankGroup, head_groups: int) -> None:
         super().__init__()
+        assert whole.heads % group.size == 0, f"{whole.heads} heads over {group.size} ranks"
         self.heads, self._group, self._width = whole.heads, group, whole.q.out_features
         self.o, self.norm_q, self.norm_k = whole.o, whole.norm_q, whole.norm_k
         shape = (3, group.size, head_groups, whole.heads // group.size // head_groups, -1)

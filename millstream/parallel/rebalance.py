@@ -39,6 +39,8 @@ def better_bounds(dit: StagedDiT, *, gain: float = GAIN) -> Bounds | None:
     mine = torch.tensor([dit.busy.lap()], dtype=torch.float64, device=dit.patch_in.weight.device)
     seconds = dit.mesh.collect(mine, "busy times").view(dit.lane.size, dit.stage.size).amax(dim=1).tolist()
     counts = [stop - start for start, stop in zip(dit.bounds, dit.bounds[1:], strict=False)]
+    assert min(seconds) >= 0, f"stages were busy for {seconds} s"
+    assert min(counts) > 0, f"a stage of {dit.bounds} has no layer"
     slowness = [each / count for each, count in zip(seconds, counts, strict=True)]
     return better_split(dit.bounds, slowness=slowness, gain=gain)
 
@@ -46,6 +48,8 @@ def better_bounds(dit: StagedDiT, *, gain: float = GAIN) -> Bounds | None:
 def move_layers(dit: StagedDiT, bounds: Bounds, held: Sequence[HeldCache]) -> list[HeldCache]:
     """Give and take blocks until this stage has those of `bounds`; returns what sessions have then, in the same order."""
     place, old = dit.lane.place, dit.bounds
+    assert len(bounds) == len(old), f"{old} has other stages than {bounds}"
+    assert bounds[-1] == old[-1], f"{old} has other layers than {bounds}"
     mine = {old[place] + index: layer for index, layer in enumerate(_layers(dit, held))}
     template, sent = next(iter(mine.values())), []
     for layer in range(old[-1]):
@@ -102,6 +106,7 @@ def _taken(dit: StagedDiT, template: _Layer, giver: int) -> _Layer:
     for parameter in block.parameters():
         parameter.data = next(arrived)
     caches = [{name: next(arrived).to(tensor.device) for name, tensor in cache.items()} for cache in template.caches]
+    assert next(arrived, None) is None, "a layer came with more tensors than it has"
     return _Layer(block, caches)
 
 

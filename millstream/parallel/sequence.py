@@ -38,6 +38,7 @@ class TokenSplit:
 
     def mine(self, x: Tensor, dim: int) -> Tensor:
         """This rank's tokens along `dim`, which counts a frame's."""
+        assert x.shape[dim] == self.tokens, f"{x.shape[dim]} tokens of a frame of {self.tokens}"
         filling = self.share * self.group.size - self.tokens
         if filling:
             x = F.pad(x, (0, 0) * (x.ndim - 1 - dim) + (0, filling))
@@ -97,6 +98,7 @@ class SequenceDiT(MeshDiT):
 
     @property
     def cached_heads(self) -> int:
+        assert self.dit.cached_heads % self.stage.size == 0, f"{self.dit.cached_heads} heads over {self.stage.size} ranks"
         return self.dit.cached_heads // self.stage.size
 
     def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:

@@ -34,6 +34,9 @@ class ParameterShare:
     place: int
     """Among those."""
 
+    def __post_init__(self) -> None:
+        assert 0 <= self.place < self.parts, f"place {self.place} among {self.parts} ranks"
+
     def __call__(self, name: str, whole: Tensor) -> Tensor | None:
         found = _OF_BLOCK.fullmatch(name)
         if found is None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.core.errors import ConfigError, DeviceError
+from millstream.core.undo import undone_by
 from millstream.models.carry import Carry, VAEState
 from millstream.models.wan.vae import CausalConv, FrameAttention, Upsample, WanDecoder, WanVAE
 
@@ -146,6 +147,7 @@ class SplitVAE(nn.Module):
         count = len(self.devices)
         check_rows(latents_BFCYX.shape[-2], count)
         strips = self.vae.unquantised(latents_BFCYX).tensor_split(count, dim=-2)
+        assert len(state) % count == 0, f"a past of {len(state)} layers is not that of {count} strips"
         each = len(state) // count
         states = [state[place * each : (place + 1) * each] for place in range(count)]
         inference = torch.is_inference_mode_enabled()
@@ -169,12 +171,9 @@ class SplitVAE(nn.Module):
     def _decode_strip(self, place: int, z_BCTYX: Tensor, state: VAEState, inference: bool) -> tuple[Tensor, VAEState]:
         device = self.devices[place]
         carry = Carry(tuple(tail.to(device) for tail in state))  # a session that stood still had them elsewhere
-        try:
-            with torch.inference_mode(inference), torch.set_grad_enabled(False):
-                return self.decoders[place](z_BCTYX.to(device), carry), carry.finish()
-        except BaseException:
-            self._strips[place].give_up()
-            raise
+        with undone_by(self._strips[place].give_up), torch.inference_mode(inference), torch.set_grad_enabled(False):
+            pixels = self.decoders[place](z_BCTYX.to(device), carry)
+        return pixels, carry.finish()
 
 
 def check_rows(latent_rows: int, strips: int) -> None:

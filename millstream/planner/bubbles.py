@@ -41,6 +41,7 @@ def held_micro_batches(schedule: Schedule, stages: int, micro_batches: int, *, c
 
 def streaming_bubble(stages: int, in_flight: int) -> float:
     """Little's law: a stage works `in_flight / stages` of the time, at most always."""
+    assert stages >= 1, f"a pipeline of {stages} stages"
     return max(0.0, 1 - in_flight / stages)
 
 

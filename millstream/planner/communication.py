@@ -35,4 +35,5 @@ def broadcast(num_bytes: float, ranks: int, link: Link) -> float:
 
 
 def _ms(messages: float, num_bytes: float, link: Link) -> float:
+    assert num_bytes >= 0, f"{messages} messages of {num_bytes} bytes"
     return messages * link.alpha_us / 1e3 + num_bytes / link.beta_gb_s / 1e6

@@ -40,6 +40,7 @@ class DeviceNeed:
 
     def bytes_for(self, sessions: int) -> int:
         """At the fullest moment."""
+        assert sessions >= 0, f"{sessions} sessions on a device"
         return max(self.loading, sum(self.fixed.values()) + sessions * sum(self.per_session.values()))
 
     def sessions_in(self, memory_bytes: int) -> int:
@@ -69,6 +70,7 @@ def rank_parameters(dit: DiTConfig, layout: Topology) -> tuple[int, int]:
     split, whole = 4 * dit.width**2 + 2 * dit.width * dit.ffn, 2 * dit.width**2
     layers = math.ceil(dit.layers / layout.pp)
     rest = dit_parameters(dit) - dit.layers * (split + 2 * whole)
+    assert rest >= 0, f"blocks have {-rest} parameters more than the model"
     return layers * (split // layout.tp + whole), layers * whole + rest
 
 

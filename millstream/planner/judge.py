@@ -46,6 +46,9 @@ class Shortfall:
     share: float
     said: str
 
+    def __post_init__(self) -> None:
+        assert 0 <= self.share <= 1, f"{self.what}: {self.share} of it is there"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:

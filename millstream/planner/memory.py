@@ -53,6 +53,7 @@ def tokens_per_frame(dit: DiTConfig, stream: StreamConfig) -> int:
 
 def window_bytes(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, key_multiple: int = 1) -> int:
     """The key/value ring, with room for a round number of keys; with windowed positions the sink's keys are held twice."""
+    assert key_multiple > 0, f"keys in multiples of {key_multiple}"
     keys = -(-stream.window * tokens_per_frame(dit, stream) // key_multiple) * key_multiple
     kept_sink = stream.sink * tokens_per_frame(dit, stream) if stream.positions == "windowed" else 0
     return (2 * keys + kept_sink) * dit.layers * dit.width * value_bytes

@@ -22,6 +22,9 @@ class PlanAnswer:
     plans: tuple[Plan, ...]
     """Best first."""
 
+    def __post_init__(self) -> None:
+        assert self.plans, "one device is always a layout"
+
     @property
     def best(self) -> Plan:
         return self.plans[0]
@@ -72,6 +75,8 @@ def largest(ask: PlanAsk, quantity: str, *, only: Topology | None = None) -> tup
     if quantity not in QUANTITIES:
         raise ConfigError(f"--max must be one of {', '.join(QUANTITIES)}, got {quantity!r}")
     least, most, vary = _ladder(ask, quantity)
+
+    assert least <= most, f"{quantity} from {least} to {most}"
 
     def answer(steps: int) -> PlanAnswer:
         return search(vary(steps), only=only)

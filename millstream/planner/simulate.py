@@ -71,6 +71,7 @@ class Outcome:
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
+    assert 0 <= share <= 1, f"a share is 0 to 1, got {share}"
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
@@ -132,6 +133,8 @@ class Simulation:
                 self.outcome.complete = False
                 break
             handlers[kind](now, *subject)
+        seen = self.outcome.admitted + self.outcome.turned_away + len(self.line)
+        assert seen == self.outcome.arrived, f"{self.outcome.arrived} people arrived, {seen} were seen to"
         self.outcome.busy_share = max(self._worked) / self.scenario.seconds / len(self.replicas)
         return self.outcome
 

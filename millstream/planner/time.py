@@ -84,6 +84,7 @@ def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
     period = max(front, alone) if layout.front_apart else alone
     if work.stream_batch and layout.pp > 1:
         period = busy
+    assert 0 < period < math.inf, f"a chunk on {layout} takes {period} ms"
     return ChunkTime(
         call=call,
         calls=calls,
@@ -149,13 +150,16 @@ def wave_share(rows: int, columns: int, multiprocessors: int) -> float:
         tiles = math.ceil(rows / tile_rows) * math.ceil(columns / tile_columns)
         waves = math.ceil(tiles / multiprocessors)
         shares.append(quality * rows * columns / (waves * multiprocessors * tile_rows * tile_columns))
-    return max(shares)
+    share = max(shares)
+    assert 0 < share <= 1, f"{rows} x {columns} reach {share} of the peak"
+    return share
 
 
 def head_share(queries: int, heads: int, device: Device) -> float:
     """The same for attention, where a multiprocessor takes 128 queries of one head at a time."""
     if device.processor:
         return 1.0
+    assert heads > 0, f"{heads} heads of {queries} queries on a rank"
     waves = math.ceil(math.ceil(queries / 128) * heads / device.multiprocessors)
     return queries * heads / (waves * device.multiprocessors * 128)
 

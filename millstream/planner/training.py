@@ -54,6 +54,7 @@ class TrainingState:
 def training_state(parameters: int, sharding: Sharding, *, trained: int | None = None, ema: bool = False) -> TrainingState:
     """`trained` of the parameters learn: all by default, none for a frozen role, the adapters' for LoRA."""
     learns = parameters if trained is None else trained
+    assert learns >= 0, f"{learns} parameters learn"
     n = sharding.shards
     whole = 1 if sharding.zero >= 3 else n
     optimizer = ADAM_BYTES * learns / (n if sharding.zero >= 1 else 1)

@@ -18,6 +18,9 @@ class Intervals:
     begin: Floats
     end: Floats
 
+    def __post_init__(self) -> None:
+        assert len(self.begin) == len(self.end), f"{len(self.begin)} begins and {len(self.end)} ends"
+
     @property
     def total(self) -> float:
         return float((self.end - self.begin).sum())

@@ -54,6 +54,7 @@ def memory_use(trace: Trace, begin: float) -> MemoryUse | None:
 
 def _fullest(allocated: NDArray[np.int64], count: int) -> NDArray[np.intp]:
     """The fullest moment of each of `count` stretches."""
+    assert len(allocated), "nothing was allocated, nothing is full"
     edges = np.unique(np.linspace(0, len(allocated), count + 1).astype(int))
     return np.array([low + int(allocated[low:high].argmax()) for low, high in pairwise(edges)])
 

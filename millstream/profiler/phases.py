@@ -52,6 +52,7 @@ def read_phases(trace: Trace) -> PhaseTimes:
 
 def merge_phases(ranks: Sequence[PhaseTimes]) -> PhaseTimes:
     """Ranks of one run go through the same chunks, each through phases of its own."""
+    assert ranks, "a run has ranks"
     together: dict[str, tuple[float, ...]] = {}
     for phases in ranks:
         together = {**phases.by_name, **together}

@@ -66,6 +66,7 @@ class TracedGroup:
 
 
 def gather(traces: Sequence[Trace]) -> TracedGroup:
+    assert traces, "a group has ranks"
     spans = [extent(trace) for trace in traces]
     begin, end = max(span[0] for span in spans), min(span[1] for span in spans)
     shortest = min(last - first for first, last in spans)

@@ -119,6 +119,10 @@ class _Kernels:
     flops: Floats
     moved: Floats
 
+    def __post_init__(self) -> None:
+        lengths = {len(self.family), len(self.length), len(self.flops), len(self.moved)}
+        assert len(lengths) == 1, f"columns of {sorted(lengths)} kernels"
+
     @classmethod
     def of(cls, anatomy: Anatomy) -> _Kernels:
         events, workers = anatomy.trace.events, anatomy.workers

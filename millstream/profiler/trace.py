@@ -51,6 +51,10 @@ class Events:
     moved: Floats
     """Bytes, at least; copies and collectives say theirs."""
 
+    def __post_init__(self) -> None:
+        lengths = {len(column) for column in vars(self).values()}
+        assert len(lengths) == 1, f"columns of {sorted(lengths)} events"
+
     @property
     def end(self) -> Floats:
         ends: Floats = self.begin + self.length

@@ -83,17 +83,21 @@ class Admission:
 
     def come_back(self, session_id: str, now: float) -> Answer:
         """A parked session wants a place again. Refused, it is still parked."""
-        return self._answer(self._entries[session_id], now)
+        entry = self._entries[session_id]
+        assert entry.life.state == "parked", f"a session that is {entry.life.state} need not come back"
+        return self._answer(entry, now)
 
     def step_out(self, session_id: str) -> None:
         """One that stood in line to come back need not for now."""
         entry = self._entries[session_id]
+        assert entry.life.state == "returning", f"a session that is {entry.life.state} does not stand in line to come back"
         entry.life.become("parked")
         self._line.remove(entry)
 
     def park(self, session_id: str, now: float) -> None:
         """A session has moved to host memory: its place is free. Ask `next_in` who may come now."""
         entry = self._entries[session_id]
+        assert entry.life.placed, f"a session that is {entry.life.state} has no place to give up"
         entry.life.become("parked")
         self._note_stay(entry, now)
 
@@ -171,6 +175,7 @@ class Admission:
     def grant(self, session_id: str, fps: float) -> str:
         """From now on it plays at that; why."""
         entry = self._entries[session_id]
+        assert fps > 0, f"{session_id} would play {fps} frames a second"
         entry.fps = fps
         return self._note(entry)
 

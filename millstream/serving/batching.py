@@ -86,6 +86,7 @@ class BatchTimes:
     def choose(self, key: Hashable, available: int, affordable: Callable[[int, float], bool]) -> int:
         """How many of the `available` sessions run together now. `affordable(size, seconds)` may forbid a size."""
         known = self._touch(key)
+        assert available >= 1, f"a batch of {available} sessions"
         known.turn += 1
         single = self.seconds(key, 1)
         most = min(available, self.policy.max_size)

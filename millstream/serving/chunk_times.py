@@ -57,6 +57,9 @@ class Estimate:
     scaled_from: Geometry | None = None
     """The geometry that was measured, where this one was not."""
 
+    def __post_init__(self) -> None:
+        assert 0 < self.seconds <= self.slowest_s, f"{self.seconds} s is counted on, {self.slowest_s} s is the slowest"
+
 
 class _Sample(NamedTuple):
     at: float
@@ -129,6 +132,7 @@ def _scaled(geometry: Geometry, measured: Mapping[Geometry, Sequence[_Sample]], 
 def _upper(samples: Sequence[_Sample], now: float) -> float:
     """The smallest time that covers QUANTILE of the weight, and no less than the middle of the latest. The slowest of several
     is left out: one chunk alone may have waited for anything."""
+    assert samples, "no measurement, no estimate"
     latest = sorted(sample.seconds for sample in list(samples)[-LATEST:])
     weighted = sorted((sample.seconds, 0.5 ** ((now - sample.at) / HALF_LIFE_S)) for sample in samples)
     weighted = weighted[:-1] if len(weighted) > LATEST else weighted

@@ -27,6 +27,7 @@ class Demand:
 
 def playing_rates(demands: Mapping[Name, Demand], *, capacity: float = 1.0) -> dict[Name, float]:
     """The rate of each session, above 0 and at most 1; their loads at these rates sum to `capacity` or less."""
+    assert capacity > 0, f"a device with {capacity} of its time"
     rates = dict.fromkeys(demands, 1.0)
     felt = [(name, demand) for name, demand in demands.items() if demand.load > NEGLIGIBLE]
     weighted, left = sum(demand.load * demand.weight for _, demand in felt), capacity

@@ -33,6 +33,9 @@ class RateWish:
     strict: bool = False
     """Whether it would rather be late than slower than its least."""
 
+    def __post_init__(self) -> None:
+        assert 0 < self.least <= self.most, f"from {self.least} to {self.most} frames a second"
+
     @staticmethod
     def of(kind: RateKind, fps: float) -> RateWish:
         least = min(AUTO_LEAST_FPS, fps) if kind == "auto" else fps

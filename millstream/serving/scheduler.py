@@ -63,6 +63,7 @@ class _Cost:
     """Since frames last came out."""
 
     def settle(self, media_s: float) -> None:
+        assert media_s > 0, f"frames that play {media_s} s"
         latest, self.spent_s = self.spent_s / media_s, 0.0
         self.load = COST_SMOOTHING * self.load + (1 - COST_SMOOTHING) * latest if self.load else latest
 
@@ -243,6 +244,8 @@ class Scheduler:
         entry = self._entries[session_id]
         run, entry.turn = entry.turn, None
         assert run is not None, f"session {session_id} has no turn under way"
+        assert frames >= 0, f"{frames} frames of {session_id} went out"
+        assert seconds >= 0, f"a turn of {session_id} took {seconds} s"
         size = len(run.session_ids)
         if session_id == run.session_ids[0] and seconds > 0 and run.batch_key is not None:
             self.batch_times.add(run.batch_key, size, seconds)
@@ -313,6 +316,7 @@ class Scheduler:
         if key is None:
             return [ready[0].entry]
         mates = [item for item in ready if item.entry.resident and item.entry.batch_key == key]
+        assert mates[0] is ready[0], "the most urgent session is of its own batch"
         served = self._served_alone()
         single_s = self.batch_times.seconds(key, 1) or 0.0
         late_alone = _late(ready, mates[:1], single_s, now, served)

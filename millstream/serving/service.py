@@ -22,8 +22,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ import torch
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, Resume, Stop
 from millstream.core.errors import ChunkCut, MeshGivenUp, MillstreamError, Overloaded, UnknownSession
+from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.engine.flights import NOTHING_SETTLED, Landing, Planned, Settled, Streaming
 from millstream.engine.pipeline import ChunkPipeline
@@ -337,16 +339,13 @@ class Service:
             for entry in filter(self.table.holds, entries):  # the last pictures of one may have failed
                 session = entry.session
                 assert session is not None, f"{entry.session_id} had a turn before it was let in"
-                try:
+                with self._ending_alone(entry):
                     decision = session.decide() if self.table.has_input(entry) else None
-                except Exception as error:
-                    self._fail(entry, error)
-                    continue
-                if decision is None:
-                    self.table.rest(entry, session)
-                else:
-                    planned.append(Planned(session, decision, entry.settled))
-                    entry.settled, entry.one_offs = NOTHING_SETTLED, self.engine.one_offs
+                    if decision is None:
+                        self.table.rest(entry, session)
+                    else:
+                        planned.append(Planned(session, decision, entry.settled))
+                        entry.settled, entry.one_offs = NOTHING_SETTLED, self.engine.one_offs
             return planned
 
     def _landed(self, landing: Landing) -> None:
@@ -362,17 +361,21 @@ class Service:
 
     def _settle(self, session: Streaming, chunk: Chunk) -> None:
         """Make the commit, if that was left for now. What it took is the session's to pay for, in its next turn."""
-        begun = time.monotonic()
-        try:
+        begun, entry = time.monotonic(), self.table.entries[session.id]
+        with self._ending_alone(entry, chunk=chunk.index):
             self.engine.settle()
-        except Exception as error:
-            self._failed(session, error, chunk.index)
-            return
-        took = Settled(time.monotonic() - begun, self.engine.parts.stopwatch.lap())
-        self.table.entries[session.id].settled = took
+            entry.settled = Settled(time.monotonic() - begun, self.engine.parts.stopwatch.lap())
 
     def _failed(self, session: Streaming, error: Exception, chunk_index: int) -> None:
         self._fail(self.table.entries[session.id], error, chunk=chunk_index)
+
+    @contextmanager
+    def _ending_alone(self, entry: SessionEntry, **about: object) -> Iterator[None]:
+        """What goes wrong in the block ends this session and no other."""
+        try:
+            yield
+        except Exception as error:
+            self._fail(entry, error, **about)
 
     def _fail(self, entry: SessionEntry, error: Exception, **about: object) -> None:
         if self._over and isinstance(error, ChunkCut):
@@ -393,12 +396,10 @@ class Service:
         if entry is None:  # its last pictures could not be made
             return False
         assert entry.session is not None, f"{entry.label} has no state to move"
-        try:
+        with self._ending_alone(entry):
             move(entry.session)
-        except Exception as error:
-            self._fail(entry, error)
-            return False
-        return True
+            return True
+        return False
 
     def _soon(self, job: Callable[[], None]) -> None:
         """On the engine's thread, between turns; never, once it is all over."""
@@ -412,29 +413,20 @@ class Service:
     def _read_saved(self, entry: SessionEntry, note: str) -> None:
         """Only now, when it has its place: what waits in line is a file. Not on the engine's thread: disks are slow."""
         assert entry.request.start is not None, f"{entry.label} was not saved"
-        try:
-            make = entry.request.start()
-        except Exception as error:
-            self._fail(entry, error)
-            return
-        self._soon(partial(self._revive, entry, make, note))
+        with self._ending_alone(entry):
+            self._soon(partial(self._revive, entry, entry.request.start(), note))
 
     def _revive(self, entry: SessionEntry, make: Callable[[Engine], Session], note: str) -> None:
         """A saved session, without the lock: all that it holds is copied."""
         if not self.table.holds(entry):
             return  # it was given up while it waited for this
-        session: Session | None = None
-        try:
+        with self._ending_alone(entry):
             session = make(self.engine)
-            with self._changed:
+            with undone_by(session.close), self._changed:
                 if self.table.holds(entry):
                     self.table.schedule(entry, session, note)
                 else:
                     session.close()
-        except Exception as error:
-            if session is not None:
-                session.close()
-            self._fail(entry, error)
 
     def _lift(self, entry: SessionEntry, *whys: Halt) -> None:
         self.table.lift(entry, *whys)

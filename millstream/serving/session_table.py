@@ -110,6 +110,7 @@ class SessionTable:
 
     def schedule(self, entry: SessionEntry, session: Session, note: str) -> None:
         """Its session is there: it has its turns from now on. Raises `Overloaded` if what waits in it breaks a promise."""
+        assert self.holds(entry), f"{entry.label} has ended"
         for waiting in session.timeline.state().waiting:
             self._promise(entry, waiting.control)
         now, request, name = time.monotonic(), entry.request, entry.session_id
@@ -181,6 +182,7 @@ class SessionTable:
         if landing.num_frames:
             self.scheduler.shown(entry.session_id, now, frames=landing.num_frames, fps=fps)
         entry.tell(Pictured(chunk=chunk, media_s=entry.media_s, fps=fps, lateness_s=lateness_s))
+        assert fps > 0, f"a chunk of {entry.label} plays {fps} frames a second"
         entry.media_s += len(chunk.frames) / fps
 
     def vacate(self, entry: SessionEntry) -> None:
@@ -230,6 +232,7 @@ class SessionTable:
 
     def _close(self, entry: SessionEntry, ended: Ended) -> None:
         now, name = time.monotonic(), entry.session_id
+        assert self.holds(entry), f"{entry.label} has ended already"
         del self.entries[name]
         if entry.session is not None:
             self.scheduler.remove(name, now)

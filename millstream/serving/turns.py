@@ -48,6 +48,10 @@ class Run:
     batch_key: Hashable
     """What the caller named this kind of work; None for work that is never shared."""
 
+    def __post_init__(self) -> None:
+        assert self.session_ids, "a turn is somebody's"
+        assert len(set(self.session_ids)) == len(self.session_ids), f"a session has one turn at a time: {self.session_ids}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestoreTurn:

@@ -48,6 +48,7 @@ class PendingChunk:
     @property
     def frames(self) -> NDArray[np.uint8]:
         """Its pictures in one run, copied only if they came in several. Waits until they are here."""
+        assert self.pictures, f"chunk {self.envelope.chunk_index} has no pictures yet"
         pictures = [brought.wait().numpy() for brought in self.pictures]
         return pictures[0] if len(pictures) == 1 else np.concatenate(pictures)
 

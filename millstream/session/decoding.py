@@ -29,9 +29,12 @@ class StreamDecoder:
         """Pictures of the chunk's latent frames before number `until`, where they are not made yet. A GPU is not waited for."""
         if until <= chunk.decoded:
             return
+        assert until <= latents_BFCYX.shape[1], f"{until} latent frames of {latents_BFCYX.shape[1]}"
+        expected = pixel_frames(len(self.state), until - chunk.decoded)  # only an epoch's beginning has no past
         latents_BFCYX = latents_BFCYX[:, chunk.decoded : until]
         with self._stopwatch.span("decode"):
             pixels_BTCYX, self.state = self._vae.decode(latents_BFCYX, self.state)
+        assert pixels_BTCYX.shape[1] == expected, f"{pixels_BTCYX.shape[1]} pictures, {expected} expected"
         if self._keeps_anchors:
             self._keep(history, chunk.envelope.start_frame + chunk.decoded, until - chunk.decoded, pixels_BTCYX)
         with self._stopwatch.span("convert"):

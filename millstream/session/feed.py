@@ -19,6 +19,7 @@ class FrameFeed:
 
     def take(self, count: int) -> tuple[Frames, int] | None:
         """[count, H, W, 3] and how many of them are real, or None at the end."""
+        assert count > 0, f"a chunk takes 1 frame or more, got {count}"
         taken = list(islice(self._frames, count))
         if not taken:
             return None

@@ -52,6 +52,7 @@ class History:
         for frame in held[sink : max(sink, len(held) - newest)]:
             del self._latents[frame]
             self._pixels.pop(frame, None)
+        assert len(self._latents) <= window, f"{len(self._latents)} frames are held of a window of {window}"
 
     def keep_pixels(self, frame: int, pixels_B3YX: Tensor) -> None:
         """Remember what a frame was decoded to, for as long as its latents are held."""

@@ -42,6 +42,7 @@ class LiveFeed:
 
     def take(self, count: int) -> tuple[Frames, int] | None:
         """[count, H, W, 3] and how many of them are real, the last one repeated at the end; None after it."""
+        assert count > 0, f"a chunk takes 1 frame or more, got {count}"
         with self._lock:
             taken = [self._frames.popleft() for _ in range(min(count, len(self._frames)))]
         if not taken:

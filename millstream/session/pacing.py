@@ -130,6 +130,7 @@ class Playout:
 
     def deadline(self, rate: float) -> float:
         """When the next chunk is due while the device can serve this session at `rate` of real time."""
+        assert 0 < rate <= 1, f"rate must be above 0 and at most 1, got {rate}"
         return self.dry_at if rate == 1 else self.slowed_dry_at
 
     def ahead_s(self, now: float) -> float:

@@ -52,6 +52,7 @@ class _Blend:
     done: int = 0
 
     def step(self) -> Mix:
+        assert self.done < self.chunks, f"a blend over {self.chunks} chunks is over"
         self.done += 1
         share = self.done / self.chunks
         if share >= 1.0:
@@ -228,6 +229,7 @@ class Timeline:
     def plan(self, *, call_id: int, context_indices: tuple[int, ...], noise_scale: float | None = None) -> Envelope:
         """The envelope of the next chunk. `context_indices` are the frames a recompute could use; `noise_scale` is
         the share of noise in an input video's latents, None where there is no input."""
+        assert not self.stopped, f"chunk {self.chunk_index} is planned and the session has stopped"
         if self._blend is not None:
             self._walk_blend(self._blend)
         pending, self._pending = self._pending, _Pending(init_cache=False, reset_kv=False, reset_cross=False)

@@ -77,6 +77,7 @@ def train_stage(
 ) -> nn.Module:
     """Train to the stage's end (or `stop_after` steps) and return the averaged module, shown at every checkpoint."""
     modules = {turn.name: turn.module for turn in method.turns}
+    assert len(modules) == len(method.turns), f"two turns have the same name: {[turn.name for turn in method.turns]}"
     optimisers = {turn.name: Optimisers(turn.module, stage) for turn in method.turns}
     carried = {turn.name: turn.carries for turn in method.turns}
     student, average = method.turns[0].module, Average(method.turns[0].module, stage.ema)

@@ -18,6 +18,8 @@ def chunk_levels(
     clean_BFCYX: Tensor, frames_per_chunk: int, shift: float, generator: torch.Generator, *, margin: float = 0.0
 ) -> Tensor:
     """Levels [B, F]. `margin` keeps that far, of 1, from both ends."""
+    frames = clean_BFCYX.shape[1]
+    assert frames % frames_per_chunk == 0, f"{frames} frames are not whole chunks of {frames_per_chunk}"
     chunks = clean_BFCYX.shape[1] // frames_per_chunk
     uniform_BK = torch.rand(clean_BFCYX.shape[0], chunks, generator=generator, device=clean_BFCYX.device)
     uniform_BK = margin + (1.0 - 2.0 * margin) * uniform_BK
@@ -44,6 +46,7 @@ def noised(
 
 def at_levels(clean_BFCYX: Tensor, noise_BFCYX: Tensor, level_BF: Tensor) -> Tensor:
     """Each frame at its own level."""
+    assert level_BF.shape == clean_BFCYX.shape[:2], f"levels {tuple(level_BF.shape)} for {tuple(clean_BFCYX.shape)}"
     return sampler.mix(clean_BFCYX, noise_BFCYX, per_pixel(level_BF))
 
 

@@ -38,6 +38,9 @@ class Reservoir:
     def put(self, rows: Tensor, stream_BFCYX: Tensor, ids_BS: Tensor) -> None:
         """Go on from the end of these streams next time."""
         windows = self.state["windows"]
+        counts = len(rows), len(stream_BFCYX), len(ids_BS)
+        assert len(set(counts)) == 1, f"rows, streams and prompts are {counts}"
+        assert stream_BFCYX.shape[1] >= windows.shape[1], f"{stream_BFCYX.shape[1]} frames for windows of {windows.shape[1]}"
         windows[rows] = stream_BFCYX[:, -windows.shape[1] :].to(windows.dtype)
         self.state["ids"][rows] = ids_BS
         self.state["begun"][rows] = True

@@ -93,6 +93,7 @@ def recommit(
     model: sampler.FlowModel, ring: KVRing, cross: CrossKV, clean_BFCYX: Tensor, *, chunks: range, frames: int
 ) -> None:
     """Fill an empty ring with these chunks of a stream, under another prompt: what `recompute` does."""
+    assert clean_BFCYX.shape[1] >= chunks.stop * frames, f"{clean_BFCYX.shape[1]} frames do not make {chunks} of {frames}"
     for chunk in chunks:
         ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
         sampler.commit(model, clean_BFCYX[:, chunk * frames : (chunk + 1) * frames], 0.0, ring, cross)

@@ -36,6 +36,8 @@ class ChunkedSequence:
 
     def __init__(self, layout: Layout, config: DiTConfig, latent_size: tuple[int, int], device: torch.device) -> None:
         positions, pieces = layout
+        covered = sum(piece.frames.stop - piece.frames.start for piece in pieces)
+        assert covered == len(positions), f"pieces of {covered} frames for a sequence of {len(positions)}"
         grid = latent_size[0] // config.patch, latent_size[1] // config.patch
         self.num_frames = len(positions)
         self._tokens = grid[0] * grid[1]
@@ -116,6 +118,7 @@ def forced_flow(
     clean_BF = level_BF.new_zeros(context_BFCYX.shape[:2]) if context_BF is None else context_BF[:, : context_BFCYX.shape[1]]
     levels = torch.cat([clean_BF, level_BF], dim=1)
     both = torch.cat([context_BFCYX, noisy_BFCYX], dim=1)
+    assert both.shape[1] == sequence.num_frames, f"{both.shape[1]} frames for a sequence of {sequence.num_frames}"
     return dit(both, levels, sequence, cross)[:, context_BFCYX.shape[1] :].float()
 
 

@@ -148,6 +148,7 @@ class FileEncoder:
 
     def set_rate(self, rate: Fraction) -> None:
         """Frames from the next one on play at another rate. Only of a file that grows: it has a clock that is fine enough."""
+        assert rate > 0, f"{self._path} at {rate} frames a second"
         self._frame_s = 1 / rate
 
     def add(self, frame_HW3: np.ndarray) -> None:

@@ -55,6 +55,7 @@ class Film:
         self._num_fragments = 0
 
     def encode(self, frames_THW3: Frames, *, fps: float) -> tuple[bytes, ...]:
+        assert len(frames_THW3), "a fragment has pictures"
         self._num_fragments += 1
         frame_units = FILM_HZ / Fraction(fps).limit_denominator(MAX_RATE_DENOMINATOR)
         parts = list(_boxes(self._one_fragment_file(frames_THW3, frame_units)))
@@ -109,6 +110,7 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     at = 0
     while at < len(data):
         size, kind = struct.unpack_from(">I4s", data, at)
+        assert size >= 8, f"a box of {size} bytes at {at}"
         yield kind, data[at : at + size]
         at += size
 

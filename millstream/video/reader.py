@@ -18,6 +18,7 @@ import numpy as np
 from av.stream import Disposition
 
 from millstream.core.errors import VideoError
+from millstream.core.undo import undone_by
 
 # Playlists are not in it: a text file named clip.mp4 could make FFmpeg open other files, or addresses.
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,gif,avi,mpegts,mpeg,flv,ogg,asf,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe"
@@ -41,14 +42,11 @@ class VideoReader:
         self.num_frames = 0
         self._started = False
         self._container = open_container(self.path)
-        try:
+        with undone_by(self.close):
             self._stream = video_stream(self._container, self.path)
             self.fps = frame_rate(self._stream)
             self._pictures = self._decode()
             self._first_HW3 = next(self._pictures)
-        except BaseException:
-            self.close()
-            raise
         self.source_size: tuple[int, int] = self._first_HW3.shape[:2]
         self.size: tuple[int, int] = size or self.source_size
 
@@ -209,6 +207,7 @@ def fit(picture_HW3: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     height, width = size
     frame = av.VideoFrame.from_ndarray(part_HW3, format="rgb24")
     scaled_HW3: np.ndarray = frame.reformat(width=width, height=height, interpolation="BICUBIC").to_ndarray()
+    assert scaled_HW3.shape[:2] == size, f"scaled to {scaled_HW3.shape[:2]} instead of {size}"
     return scaled_HW3
 
 

@@ -62,6 +62,7 @@ class Recording:
 
     def add(self, frames_THW3: Frames, fps: float) -> None:
         """Frames that play at this rate, which may be another than the last ones'."""
+        assert fps > 0, f"frames at {fps} a second"
         lasts_s = len(frames_THW3) / fps
         if self.broken or self._line.qsize() >= MAX_WAITING or self._taken_s + lasts_s > self._max_seconds:
             self.left_out += 1

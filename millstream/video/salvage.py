@@ -60,5 +60,7 @@ def _boxes(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
 
 def _cut(path: Path, num_bytes: int) -> bool:
     if num_bytes:
+        size = path.stat().st_size
+        assert num_bytes <= size, f"{num_bytes} bytes are whole of a file of {size}"
         os.truncate(path, num_bytes)
     return num_bytes > 0

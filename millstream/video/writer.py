@@ -24,6 +24,7 @@ import numpy as np
 
 from millstream.core.errors import VideoError
 from millstream.core.files import Draft, sweep
+from millstream.core.undo import undone_by
 from millstream.video.encoders import ENCODERS, FileEncoder, FolderEncoder, find_encoder
 from millstream.video.salvage import cut_to_whole_film
 
@@ -202,11 +203,8 @@ def publish(partial: Path, target: Path, overwrite: bool) -> None:
     # A folder cannot be renamed over one that is not empty, so the old one steps aside first.
     aside = target.with_name(f".{target.name}.replaced-{secrets.token_hex(8)}")
     os.replace(target, aside)
-    try:
+    with undone_by(lambda: os.replace(aside, target)):
         os.replace(partial, target)
-    except BaseException:
-        os.replace(aside, target)
-        raise
     shutil.rmtree(aside, ignore_errors=True)
 
 

@@ -22,6 +22,7 @@ class KnownConditionings:
     """The sender's side: which ids the receiver holds."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
+        assert capacity > 0, "what is named must be held"
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._capacity = capacity
 
@@ -51,6 +52,7 @@ class HeldConditionings:
     """The receiver's side: the tensors."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
+        assert capacity > 0, "what is named must be held"
         self._tensors: OrderedDict[str, Tensor] = OrderedDict()
         self._capacity = capacity
 

@@ -175,6 +175,7 @@ def checksum_of(tensor: Tensor) -> int:
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """A contiguous tensor's memory, [bytes], not copied."""
+    assert tensor.is_contiguous(), f"{tuple(tensor.shape)} is not one run of memory: strides {tensor.stride()}"
     return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0, dtype=torch.uint8)
 
 

@@ -46,12 +46,15 @@ class Line:
         self._sender.start()
 
     def send(self, x: Tensor, *, to: int, what: str) -> Leaving:
+        assert x.device.type == "cpu", f"{what} leaves from host memory, not from {x.device}"
+        assert x.is_contiguous(), f"{what} is not one run of memory"
         leaving = Leaving(x, Future())
         self._outgoing.put(leaving)
         return leaving
 
     def receive(self, x: Tensor, *, source: int, what: str) -> ReceivedTensor:
         """Waits until `x` is full."""
+        assert x.is_contiguous(), f"{what} does not fit one run of memory"
         view = x.numpy().data
         while view:
             count = self._socket.recv_into(view)

@@ -25,6 +25,7 @@ def pack_parcels(parcels: Sequence[Parcel], *, sequence: int) -> Frame:
 
 
 def pack_instruction(envelope: Envelope, *, sequence: int) -> Frame:
+    assert envelope.action != "INFER", f"call {envelope.call_id} is a chunk, and has tensors"
     return pack(Orders(sequence=sequence, envelopes=(envelope,)), {})
 
 
@@ -43,6 +44,7 @@ def pack_deliveries(
         for place, delivery in enumerate(deliveries)
         if delivery.latents_out is not None
     }
+    assert held_bytes >= 0, f"sessions hold {held_bytes} bytes"
     results = tuple(delivery.result for delivery in deliveries)
     answers = Answers(sequence=sequence, results=results, held_bytes=held_bytes, phases_ms=dict(phases_ms or {}))
     return pack(answers, tensors)

@@ -60,6 +60,7 @@ class Wire:
     def begin(self, frame: Frame) -> list[ComingTensor]:
         """Everything that can be refused has been by now. What is sent must not change before each part has been waited for."""
         frame = on_host(frame)
+        assert len(frame.header) == HEADER_BYTES, f"a header of {len(frame.header)} bytes"
         parts = [(_as_tensor(frame.header), "header"), (_as_tensor(frame.meta), "metadata")]
         parts += [(as_bytes(tensor), "tensor") for tensor in frame.tensors if tensor.numel()]
         return [self._channel.send(raw, to=self._peer, what=what) for raw, what in parts]

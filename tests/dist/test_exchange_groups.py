@@ -41,7 +41,7 @@ def two_groups_each(share: MeshDiT, stopwatch: Stopwatch) -> Generator:
 def test_a_mesh_that_exchanges_heads_in_groups_makes_the_same_latents() -> None:
     local = Engine(FOUR_HEADS, **MODEL)
     place = dict(topology=Topology.parse("front+sp2"), limits=LIMITS, head_groups=2, launch=partial(launcher, run=run_checked))
-    with Engine(FOUR_HEADS, **MODEL, **place) as spread:
+    with Engine(FOUR_HEADS, stream=local.stream_config(**SMALL), **MODEL, **place) as spread:
         sessions = [engine.session("sea", seed=5, **SMALL) for engine in (spread, local)]
         for session in sessions:
             session.control(SetPrompt(prompt="hills", mode="recompute"), at_chunk=2)

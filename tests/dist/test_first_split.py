@@ -45,7 +45,9 @@ def checked(share: StagedDiT, stopwatch: Stopwatch) -> Generator:
 
 def test_a_stage_that_is_slow_from_the_start_has_fewer_layers_and_the_stream_does_not_notice() -> None:
     launch = partial(launcher, run=run_with_a_slow_rank)
-    with Engine(SIX_LAYERS, **MODEL, topology=Topology.parse("front+pp2"), limits=LIMITS, launch=launch) as spread:
-        session, alone = (engine.session("sea", seed=5, **SMALL) for engine in (spread, Engine(SIX_LAYERS, **MODEL)))
+    local = Engine(SIX_LAYERS, **MODEL)
+    place = dict(topology=Topology.parse("front+pp2"), limits=LIMITS, launch=launch)
+    with Engine(SIX_LAYERS, stream=local.stream_config(**SMALL), **MODEL, **place) as spread:
+        session, alone = (engine.session("sea", seed=5, **SMALL) for engine in (spread, local))
         for _ in zip(session.stream(2), alone.stream(2), strict=True):
             assert relative_error(newest(session), newest(alone)) < 1e-5

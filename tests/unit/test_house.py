@@ -145,18 +145,22 @@ def modules_of(*rooms: str) -> str:
     return "\n".join(f"import {module_name(path)}" for path in FILES if room(path) in rooms)
 
 
+@pytest.mark.slow
 def test_core_and_planner_import_without_torch() -> None:
     assert not loaded_by(modules_of("core", "planner")) & {"torch", "numpy", "transformers", "av"}
 
 
+@pytest.mark.slow
 def test_the_client_imports_without_torch() -> None:
     assert "torch" not in loaded_by(modules_of("client"))
 
 
+@pytest.mark.slow
 def test_help_needs_no_torch_and_neither_does_the_doctor_who_may_have_to_say_so() -> None:
     assert "torch" not in loaded_by("import millstream.cli.main, millstream.commands.doctor.checks")
 
 
+@pytest.mark.slow
 def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone() -> None:
     loaded = loaded_by(
         modules_of("core", "ops", "models", "parallel", "wire", "generation", "session", "mesh", "engine", "serving")

@@ -51,6 +51,7 @@ class Setting:
 @torch.inference_mode()
 def measure_floor(spec: ModelSpec, stream: StreamConfig, setting: Setting, *, chunks: int) -> dict[str, float]:
     """Milliseconds of a chunk's phases, medians over `chunks`: `step` for all steps, `commit`, `decode`."""
+    assert chunks >= 1, f"medians over {chunks} chunks"
     layers = [_layer(spec.dit, stream, setting) for _ in range(2)]
     body = [piece for number in range(spec.dit.layers) for piece in layers[number % 2]]
     without_last = body[: -len(layers[0])]

@@ -125,6 +125,7 @@ def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Sp
 
 def compare(found: Streamed, wanted: Streamed) -> dict[str, Any]:
     """Over all chunks, and the relative error of each: whether it grows is worth seeing."""
+    assert found.latents, "there is no chunk to compare"
     differences = [a - b for a, b in zip(found.latents, wanted.latents, strict=True)]
     relative = [float(d.norm() / b.norm()) for d, b in zip(differences, wanted.latents, strict=True)]
     decibels = [psnr(a, b) for a, b in zip(found.frames, wanted.frames, strict=True)]
@@ -140,6 +141,7 @@ def compare(found: Streamed, wanted: Streamed) -> dict[str, Any]:
 
 
 def psnr(found: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> float:
+    assert found.shape == wanted.shape, f"pictures {found.shape} against {wanted.shape}"
     error = float(np.mean((found.astype(np.float32) - wanted.astype(np.float32)) ** 2))
     return INFINITE_DB if error == 0 else min(INFINITE_DB, 10 * math.log10(255.0**2 / error))
 

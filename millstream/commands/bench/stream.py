@@ -127,6 +127,7 @@ def _samples(engine: Engine, session: Session, count: int) -> list[Sample]:
         now = time.perf_counter()
         samples.append(_sample(engine, session, chunk, 1e3 * (now - before)))
         before = now
+    assert len(samples) == 1 + count + 1, f"{len(samples)} chunks of a stream that nothing stops"
     return samples[1:-1]
 
 
@@ -205,6 +206,7 @@ def _first_chunk(engine: Engine, config: StreamConfig) -> ChunkTiming:
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
     ordered = sorted(values)
+    assert ordered, "no values, no percentiles"
     at = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     return {name: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for name, share in at.items()} | {
         "largest": ordered[-1]

@@ -23,6 +23,8 @@ from millstream.planner.workload import Workload
 
 MODEL, DEEP_MODEL = "brook", "wan-mini"
 CHUNKS = 10
+LARGER: Mapping[str, Any] = {}
+"""The model's own size."""
 SMALLER: Mapping[str, Any] = {"height": 128, "width": 128}
 SHORTER: Mapping[str, Any] = {"window": 3, "steps": (1000,)}
 """Of the deep model only decoding is fitted, and few calls do."""
@@ -57,8 +59,8 @@ def fit_software(device: Device, clock: Callable[[], float]) -> Software:
     """Of the processor that `device` describes, which is this one."""
     engine, deep = (Engine(name, weights="random", device="cpu") for name in (MODEL, DEEP_MODEL))
     engine.generator.stopwatch.clock = deep.generator.stopwatch.clock = clock
-    *seen, decoded = stream_side_by_side(CHUNKS, (engine, {}), (engine, SMALLER), (deep, SHORTER))
-    works = [Workload(spec=engine.spec, stream=engine.stream_config(**changes)) for changes in ({}, SMALLER)]
+    *seen, decoded = stream_side_by_side(CHUNKS, (engine, LARGER), (engine, SMALLER), (deep, SHORTER))
+    works = [Workload(spec=engine.spec, stream=engine.stream_config(**changes)) for changes in (LARGER, SMALLER)]
     work = Workload(spec=deep.spec, stream=deep.stream_config(**SHORTER))
     return replace(fit(device, works, seen), deep_vae_passes=fit_vae_passes(device, work, decoded.front))
 

@@ -96,6 +96,7 @@ class ProfiledGenerator(Generator):
         ours = self._recorder is not None and envelope.session_id == capture.session_id
         if ours and envelope.chunk_index == capture.first_chunk:
             assert self._recorder is not None, "checked above"
+            assert not self._recording, f"chunk {envelope.chunk_index} comes a second time"
             self._recorder.begin()
             self._recording = True
         deliveries = super().run_together(parcels)

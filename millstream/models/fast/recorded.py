@@ -185,6 +185,7 @@ class RecordedStack(FastStack):
 
 def chunks_before(steps: int) -> int:
     """Chunks of so many steps with a full window, until all their calls are recorded; a commit may come a chunk later."""
+    assert steps > 0, f"a chunk of {steps} steps"
     return max(-(-CALLS_BEFORE["step"] // steps), CALLS_BEFORE["commit"] + 1) + 1
 
 

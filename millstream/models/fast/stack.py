@@ -28,6 +28,7 @@ class FastStack(TypedModuleList[FastBlock]):
     def __init__(self, plain: BlockStack, speed: Speed) -> None:
         super().__init__()
         self._low_attention = speed.low_attention
+        assert len(plain), "a model has blocks"
         modulations = torch.stack([block.modulation.detach()[0] for block in plain])
         for layer, block in enumerate(plain):
             self.append(FastBlock(block, speed))

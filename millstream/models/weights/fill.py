@@ -45,6 +45,7 @@ class Filling:
 
     def give(self, name: str, values: Tensor) -> None:
         """Never leans on `values`: they may be a view of a file."""
+        assert tuple(values.shape) == self.shapes[name], f"{name} is {tuple(values.shape)}, not {self.shapes[name]}"
         whole = torch.empty(values.shape, device=self._device, dtype=self._dtype).copy_(values)
         kept = self._keep(name, whole)
         if kept is None:

@@ -31,6 +31,7 @@ class Quota:
 
     def check(self, what: str, *, own: int, all: int) -> None:
         """Whether somebody who holds `own` of `all` may have one more."""
+        assert 0 <= own <= all, f"{own} of {all} {what}"
         if own >= self.most:
             raise Overloaded(f"{own} {what} of yours are open already; close one first")
         if all >= self.total:
@@ -55,6 +56,7 @@ class Holdings:
         try:
             yield
         finally:
+            assert self._counts[client] > 0, f"a client gives back {self._what} that it does not hold"
             self._counts[client] -= 1
             if not self._counts[client]:
                 del self._counts[client]

@@ -132,6 +132,7 @@ class FileStore:
 
 def _oldest_of_the_greediest(files: list[Kept], *, by_files: bool) -> Kept:
     """Never the newest: it was kept a moment ago."""
+    assert len(files) > 1, f"of {len(files)} files none is older than the newest"
     shares: Counter[str] = Counter()
     for kept in files:
         shares[kept.owner] += 1 if by_files else kept.num_bytes

@@ -114,6 +114,7 @@ class Keeper:
 
     def follow(self, live_session: LiveSession, back: Returned | None = None) -> Tell:
         """Keep a session from now on, `back` from what was kept or new; what its people are to be told goes through here."""
+        assert live_session.session_id not in self._held, "a session is followed once"
         held = _Held(live_session, deque(maxlen=MAX_RECEIPTS), due=1)
         news = list[Notice]()
         if back is not None:
@@ -191,6 +192,7 @@ class Keeper:
         path = self._store(held).place("sessions", held.file)
         try:
             copied = await asyncio.wrap_future(job)
+            assert 0 < copied.number <= held.num_copies, f"copy {copied.number} of {held.num_copies}"
             if copied.number < held.num_copies:  # the last one was made meanwhile, and may come to the disk before this
                 return
             await self._loop.run_in_executor(self._pool, partial(snapshot.write, copied.snapshot, path))

@@ -275,6 +275,7 @@ class LiveSession:
     def _enqueue(self, item: Notice | _Fresh | _Greeting) -> None:
         self._inbox.append(item)
         waiting = [each for each in self._inbox if isinstance(each, _Fresh) and each.frames is not None]
+        assert len(waiting) <= MAX_BACKLOG + 1, f"{len(waiting)} chunks wait with their frames"
         if len(waiting) > MAX_BACKLOG:
             waiting[0].frames = None
         self._more.set()

@@ -19,6 +19,7 @@ class Playhead:
 
     def show_at(self, media_s: float, frame_s: float, now: float) -> float:
         """When to show a frame that lies at `media_s` and lasts `frame_s`."""
+        assert frame_s > 0, f"a frame that lasts {frame_s} s"
         if self._zero is None:
             self._zero, self._begun = now - media_s, now
         elif media_s - self._next_media_s > frame_s:

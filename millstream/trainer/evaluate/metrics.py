@@ -92,6 +92,8 @@ def mean(values: Mapping[str, float]) -> float:
 
 def wilson(share: float, count: int) -> tuple[float, float]:
     """The interval a share of `count` trials leaves for the true one, 95%."""
+    assert count > 0, "no trial, no interval"
+    assert 0 <= share <= 1, f"a share is 0 to 1, got {share}"
     spread = Z95**2 / count
     middle = share + spread / 2
     half = Z95 * math.sqrt(share * (1 - share) / count + spread / (4 * count))

@@ -36,6 +36,7 @@ class ClassifyMethod:
 def glimpses(looks_BTCYX: Tensor, generator: torch.Generator) -> Tensor:
     """Three neighbouring frames of each look, from anywhere in it, each shown three times."""
     batch, length = looks_BTCYX.shape[:2]
+    assert length >= GLIMPSE, f"a look of {length} frames has no glimpse of {GLIMPSE}"
     first = torch.randint(length - GLIMPSE + 1, (batch, 1), generator=generator, device=looks_BTCYX.device)
     rows, steps = (torch.arange(count, device=looks_BTCYX.device) for count in (batch, GLIMPSE))
     return slowed(looks_BTCYX[rows[:, None], first + steps])

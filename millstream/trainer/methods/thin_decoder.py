@@ -49,6 +49,8 @@ class ThinDecoderMethod:
     def _drawn(self, generator: torch.Generator) -> Tensor:
         """Crops at random places and moments, [B, F, C, Y, X] in float32."""
         streams, frames, _, rows, columns = self._raw_RFCYX.shape
+        assert frames >= FRAMES, f"streams of {frames} frames, samples have {FRAMES}"
+        assert min(rows, columns) >= CROP, f"latents of {rows} x {columns}, samples have {CROP}"
         highest = streams, frames - FRAMES + 1, rows - CROP + 1, columns - CROP + 1
         device = self._raw_RFCYX.device
         r, f, y, x = (torch.randint(high, (self._batch, 1, 1, 1), generator=generator, device=device) for high in highest)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.ablation import GOES_ON, NEARLY_NOISE, Scale, folder_of, judge, over_seeds, variants
 from millstream.trainer.options import DMDOptions, FlowOptions, ODEOptions
 from millstream.trainer.plan import RECIPES, read_plan
+
+pytestmark = pytest.mark.slow
 
 SCALE = Scale(ode_steps=16, teacher_steps=5, self_forcing_steps=24, flow_steps=40, streams=8, prompts=2, seconds=(2.0, 3.0))
 

@@ -21,6 +21,8 @@ from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.plan import RECIPES, PoolPlan, RunPlan, read_plan
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 SCALE = Scale(ode_steps=8, teacher_steps=3, self_forcing_steps=8, flow_steps=8, streams=2, prompts=2, seconds=(2.0, 3.0))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import brook_quality
 from benchmarks.brook import AT_MOST, measure, medians, missed
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_goal_is_measured() -> None:

@@ -12,6 +12,8 @@ from benchmarks.compare import SETUPS, apart, ratios, theirs
 from benchmarks.peers import Diffusers, Stage
 from millstream.core.presets import MODELS
 
+pytestmark = pytest.mark.slow
+
 TINY = MODELS["wan-tiny"]
 STAGE = Stage(spec=TINY, stream=TINY.stream, device=torch.device("cpu"), dtype=torch.float32, chunks=1)
 

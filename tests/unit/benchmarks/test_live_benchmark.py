@@ -10,6 +10,8 @@ from benchmarks.live import CROWD, MARGIN, missed, of_people, rounded
 from millstream.load.record import LoadRecord
 from millstream.load.run import LoadResult
 
+pytestmark = pytest.mark.slow
+
 
 def good() -> dict[str, Any]:
     seen = {"largest": 2.0}

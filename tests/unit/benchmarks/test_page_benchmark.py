@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.page import gaps, missed
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_steady_stream_has_no_stall() -> None:

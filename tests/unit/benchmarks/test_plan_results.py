@@ -16,6 +16,8 @@ from benchmarks.pages import marks, put_between
 from benchmarks.plan_results import DOCS, MEMORY_GOAL, TIME_GOAL, row_of, rows_of, table
 from millstream.planner.hardware import DEVICES, H200_RATES
 
+pytestmark = pytest.mark.slow
+
 BEGIN, END = marks("plan_results")
 
 PLAIN: dict[str, Any] = {

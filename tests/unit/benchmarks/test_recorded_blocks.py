@@ -15,6 +15,8 @@ from millstream.models.fast.stack import FastStack
 from millstream.ops.waves import Waves
 from tests.unit.models_for_tests import relative_error
 
+pytestmark = pytest.mark.slow
+
 TINY = MODELS["wan-tiny"]
 
 

@@ -22,6 +22,8 @@ from millstream.video.writer import VideoWriter
 from tests.unit.models.test_tiny_decoder import PUBLIC_WIDTHS, saved, tensors
 from tests.unit.session.test_session import moving_square
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--model", "wan-tiny", "--weights", "random", "--size", "32x48", "--dtype", "float32", "--quiet"]
 
 

@@ -14,6 +14,8 @@ from millstream.session.journal import read_journal
 from tests.unit.cli.test_cli import TINY, frames_of, millstream
 from tests.unit.models_for_tests import tiny_engine
 
+pytestmark = pytest.mark.slow
+
 PLACE = dict(weights="random:3", device="cpu", dtype="float32")
 
 

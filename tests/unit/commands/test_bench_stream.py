@@ -32,6 +32,8 @@ from millstream.planner.peaks import vae_state_bytes
 from millstream.planner.phase_work import chunk_parts
 from millstream.planner.vae_layers import decoder_convs
 
+pytestmark = pytest.mark.slow
+
 TINY = MODELS["wan-tiny"]
 ON_CPU = EngineConfig(model="wan-tiny", weights=("random",), device="cpu", dtype="float32")
 

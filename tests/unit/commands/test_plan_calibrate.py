@@ -27,6 +27,8 @@ from millstream.planner.software import SOFTWARE
 from millstream.planner.time import call_time, decode_ms
 from millstream.planner.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path]:
@@ -38,6 +40,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plan_calibrate, "_SECONDS", 0.02)
             patch.setattr(plan_fit, "CHUNKS", 1)
+            patch.setattr(plan_fit, "LARGER", {"height": 128, "width": 128})
+            patch.setattr(plan_fit, "SMALLER", {"height": 64, "width": 64})
+            patch.setattr(plan_fit, "SHORTER", {"height": 64, "width": 64, "window": 3, "steps": (1000,)})
             return calibrate(device_name="cpu", out=path), path
     finally:
         torch.set_num_threads(threads)

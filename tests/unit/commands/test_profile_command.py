@@ -19,6 +19,8 @@ from millstream.profiler.compilation import CompilerLog, read_compilation
 from millstream.profiler.reading import read
 from millstream.profiler.trace import read_trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def machine_that_was_never_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from millstream.trainer.brook import BrookRun
 from millstream.trainer.plan import RECIPES, read_plan
 from tests.unit.cli.test_cli import millstream
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

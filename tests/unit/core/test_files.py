@@ -56,6 +56,7 @@ def test_files_appear_together_and_an_error_leaves_nothing_not_even_the_folders(
     assert os.listdir(tmp_path) == ["out"]
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_left_goes_with_the_next_that_writes_there(tmp_path: Path) -> None:
     with writer(tmp_path) as process:
         process.kill()
@@ -66,6 +67,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_that_writes_there(tmp_path
     assert os.listdir(tmp_path) == ["new.bin"]
 
 
+@pytest.mark.slow
 def test_what_a_living_writer_writes_is_left_alone(tmp_path: Path) -> None:
     with writer(tmp_path) as process:
         sweep(tmp_path)

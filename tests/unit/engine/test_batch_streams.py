@@ -16,6 +16,8 @@ from millstream.trainer.evaluate.classifier import FRAMES
 from millstream.trainer.evaluate.streams import BatchStream, PromptSwitch, chunks_until, moments
 from tests.unit.models_for_tests import tiny_engine
 
+pytestmark = pytest.mark.slow
+
 BEFORE, AFTER = ["a red kite", "the sea", "a lantern"], ["a blue boat", "a forest at night", "snow"]
 
 

@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.endurance import LongStream, tiny_engine
+
+pytestmark = pytest.mark.slow
 
 
 def test_memory_stays_where_it_was_after_warm_up(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from millstream.session.session import Session
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.models_for_tests import tiny_engine
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = dict(height=32, width=48, window=6, seed=1)
 
 

@@ -23,6 +23,8 @@ from millstream.wire.parcel import Parcel
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.serving.test_service import Owner, request, running
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = dict(height=32, width=48, window=6, seed=1)
 
 

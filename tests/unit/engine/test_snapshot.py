@@ -21,6 +21,8 @@ from millstream.engine.engine import Engine
 from millstream.session.live_feed import LiveFeed
 from millstream.session.session import Session
 
+pytestmark = pytest.mark.slow
+
 CHUNKS = 5
 
 

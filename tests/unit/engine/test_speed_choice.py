@@ -23,6 +23,8 @@ from millstream.models.brook.beside import Beside
 from millstream.models.fast.recorded import RecordedStack
 from tests.unit.models_for_tests import relative_error
 
+pytestmark = pytest.mark.slow
+
 CPU, GPU, BF16, FP32 = torch.device("cpu"), torch.device("cuda"), torch.bfloat16, torch.float32
 
 

@@ -13,6 +13,8 @@ from millstream.session.journal import read_journal
 from tests.unit.cli.test_cli import TINY, frames_of, millstream
 from tests.unit.models_for_tests import tiny_engine
 
+pytestmark = pytest.mark.slow
+
 ASKED = [*TINY, "--window", 9, "--steps", "1000,750,500,250"]
 STEERED = [
     {"chunk": 1, "type": "seed", "seed": 7},

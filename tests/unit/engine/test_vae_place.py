@@ -17,6 +17,8 @@ from tests.unit.cli.test_cli import TINY, millstream
 from tests.unit.models_for_tests import SMALL, pictures, tiny_engine
 from tests.unit.session.test_session import moving_square
 
+pytestmark = pytest.mark.slow
+
 
 def split_engine(strips: int = 2) -> Engine:
     return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", vae_devices=["cpu"] * strips)

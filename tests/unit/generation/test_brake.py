@@ -17,6 +17,8 @@ from millstream.serving.session_entry import geometry
 from tests.server.serving import SteadyTimes
 from tests.unit.serving.test_service import BYTES, Owner, config, request, running
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:

@@ -14,6 +14,8 @@ from millstream.models.staggered import StaggeredMemory
 from millstream.ops.attention import attend
 from tests.unit.models_for_tests import DIT, relative_error, ring, tiny_engine
 
+pytestmark = pytest.mark.slow
+
 SMALL = dict(height=32, width=48, window=9, steps=(1000, 750, 500, 250))
 
 

@@ -10,6 +10,8 @@ from millstream.session.session import Session
 from tests.unit.models_for_tests import relative_error, tiny_engine
 from tests.unit.rounds import make_together
 
+pytestmark = pytest.mark.slow
+
 SMALL = dict(height=32, width=48)
 
 

@@ -21,6 +21,8 @@ from millstream.trainer.evaluate.adherence import judge_prompts
 from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, load_classifier
 from millstream.trainer.evaluate.metrics import impression
 
+pytestmark = pytest.mark.slow
+
 CALM = MODELS["brook"].default_prompt
 SEEN_AT_ONCE = ("setting", "time", "weather", "thing", "colour")
 """Two seconds are few to tell a slow drift from a bob."""

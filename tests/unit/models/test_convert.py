@@ -31,6 +31,8 @@ from tests.unit.checkpoints import (
     weights_of,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def converted(folder: Path, part: Part) -> dict[str, torch.Tensor]:
     files = json.loads((folder / "config.json").read_text())["parts"][part]["files"]

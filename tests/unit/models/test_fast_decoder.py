@@ -17,6 +17,8 @@ from millstream.ops.pictures import sum_taps, woven
 from tests.unit.models_for_tests import VAE, relative_error, vae
 from tests.unit.rim_convolution import RimConvolution
 
+pytestmark = pytest.mark.slow
+
 SPLITS = [(3, 3), (1, 1, 2), (2, 3, 1), (1, 3, 3)]
 
 

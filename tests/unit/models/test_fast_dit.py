@@ -26,6 +26,8 @@ from millstream.models.sampler import Call
 from millstream.ops.waves import Waves
 from tests.unit.models_for_tests import DIT, dit, relative_error
 
+pytestmark = pytest.mark.slow
+
 GRID = (4, 6)
 WIDE = DiTConfig(layers=2, width=64, heads=4, ffn=96, channels=4, text_width=24, text_tokens=7, time_features=32)
 

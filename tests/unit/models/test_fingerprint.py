@@ -11,6 +11,8 @@ from torch import nn
 from millstream.models.weights.fingerprint import fingerprint
 from tests.unit.checkpoints import random_module
 
+pytestmark = pytest.mark.slow
+
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
 
 

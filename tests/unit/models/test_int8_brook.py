@@ -21,6 +21,8 @@ from millstream.models.carry import VAEState
 from millstream.ops.int8 import Int8Linear, Range, is_available
 from millstream.trainer.evaluate.ranges import measure_ranges
 
+pytestmark = pytest.mark.slow
+
 IN_BYTES = pytest.mark.skipif(not is_available(), reason="this build of torch has no oneDNN")
 PROMPT = "a large red balloon rising over the sea at noon in clear weather"
 CPU = torch.device("cpu")

@@ -13,6 +13,8 @@ from millstream.core.errors import WeightsError
 from millstream.models.wan.layouts import Layout, translation
 from tests.unit.checkpoints import Weights, assert_same, in_layout, merge_lora, prefixed, random_module, save, weights_of
 
+pytestmark = pytest.mark.slow
+
 RANK = 4
 LAYERS = [f"blocks.{i}.{name}" for i in range(2) for name in ("self_attn.q", "cross_attn.o", "ffn.up", "ffn.down")]
 Factors = dict[str, tuple[Tensor, Tensor]]

@@ -12,6 +12,8 @@ from millstream.generation.generator import Commits
 from millstream.session.session import Session
 from tests.unit.models_for_tests import relative_error
 
+pytestmark = pytest.mark.slow
+
 SMALL = dict(height=32, width=48, window=6)
 
 

@@ -12,6 +12,8 @@ from millstream.models.wan.layouts import translation
 from millstream.models.wan.vae import WanVAE
 from tests.unit.models_for_tests import VAE, relative_error, vae
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 SPLITS = [(3,), (1, 1, 1), (1, 2), (2, 1), (7,), (3, 3, 1), (1, 3, 3), (2, 2, 2, 1)]
 CONFIGS = {"small": VAE, "wider": VAEConfig(width=8, res_blocks=1, channels=16)}

@@ -18,6 +18,8 @@ from millstream.models.weights.fill import fill_random
 from tests.unit.checkpoints import PARTS, assert_same, filled, in_layout, prefixed, random_module, save, save_shards, weights_of
 from tests.unit.exact_memory import EXACT_MEMORY
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("part", PARTS)
 def test_weights_travel_through_every_layout_bit_for_bit(part: Part, tmp_path: Path) -> None:

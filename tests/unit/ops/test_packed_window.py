@@ -34,6 +34,8 @@ from millstream.planner.workload import Workload
 from tests.unit.models.test_fast_dit import WIDE, Tape, chunks, ring, stream
 from tests.unit.models_for_tests import dit, relative_error
 
+pytestmark = pytest.mark.slow
+
 LOW = Speed(blocks=True, low_attention=True)
 KINDS = {"ring": {}, "sink": dict(sink=2, positions="windowed"), "round ring": dict(multiple=40)}
 

@@ -23,6 +23,8 @@ from tests.unit.checkpoints import Weights, assert_same, in_layout, random_modul
 from tests.unit.exact_memory import EXACT_MEMORY
 from tests.unit.models.test_lora import LAYERS, SPELLINGS, merged_by_hand
 
+pytestmark = pytest.mark.slow
+
 TOPOLOGIES = ("front+1", "front+tp2", "front+sp2", "front+pp2", "front+pp2xtp2")
 PLACE = dict(device=torch.device("cpu"), dtype=torch.float32)
 

@@ -248,6 +248,7 @@ def test_a_missed_promise_is_an_exit_code_of_one() -> None:
     assert "no plan holds this promise" in shown
 
 
+@pytest.mark.slow
 def test_planning_loads_no_torch_and_answers_within_a_second() -> None:
     script = (
         "import sys\nfrom millstream.cli.main import app\n"

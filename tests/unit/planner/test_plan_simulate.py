@@ -18,6 +18,8 @@ from millstream.planner import simulate
 from millstream.planner.judge import Plan, judge
 from millstream.planner.simulate import Scenario, Simulation, quantile, stage_seconds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True, scope="module")
 def machine_that_was_never_measured(tmp_path_factory: pytest.TempPathFactory) -> object:

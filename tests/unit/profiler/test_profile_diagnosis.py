@@ -20,6 +20,8 @@ from millstream.profiler.ranks import gather
 from millstream.profiler.reading import Reading, read
 from millstream.profiler.trace import read_trace
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 
 

@@ -21,6 +21,8 @@ from millstream.profiler.reader import TraceFile
 from millstream.profiler.reading import read
 from millstream.profiler.trace import read_trace
 
+pytestmark = pytest.mark.slow
+
 
 def event(name: str = "aten::mm", **more: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 10.0, "dur": 5.0, **more}

@@ -96,6 +96,7 @@ def test_asking_for_metrics_changes_no_turn() -> None:
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 def test_policy_imports_without_torch() -> None:
     code = "import sys, millstream.serving.scheduler, millstream.serving.admission; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

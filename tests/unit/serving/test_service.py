@@ -26,6 +26,8 @@ from millstream.session.chunk import ChunkPlan
 from millstream.session.live_feed import CAPACITY, LiveFeed
 from millstream.session.session import Session
 
+pytestmark = pytest.mark.slow
+
 BYTES = 1000
 PATIENCE_S = 20.0
 

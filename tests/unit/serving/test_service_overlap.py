@@ -30,6 +30,8 @@ from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.fake_mesh import FakeMesh, Viewer
 from tests.unit.serving.test_service import BYTES, PATIENCE_S, request
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = dict(height=32, width=48, window=6, fps=240.0)
 
 

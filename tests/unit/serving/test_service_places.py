@@ -30,6 +30,8 @@ from millstream.session.session import Session
 from tests.unit.models.test_fast_dit import Tape
 from tests.unit.serving.test_service import BYTES, PATIENCE_S, Owner, alone, config, request, running
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:

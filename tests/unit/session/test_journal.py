@@ -28,6 +28,8 @@ from tests.unit.models_for_tests import tiny_engine
 from tests.unit.session.test_session import moving_square
 from tests.unit.session.test_timeline import control_lists
 
+pytestmark = pytest.mark.slow
+
 CONTROLS = [
     (1, SetPrompt(prompt="storm", mode="blend", chunks=2)),
     (3, SetPrompt(prompt="a desert", mode="recompute")),

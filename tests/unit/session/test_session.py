@@ -15,6 +15,8 @@ from millstream.session.chunk import Chunk
 from millstream.session.session import Session
 from tests.unit.models_for_tests import tiny_engine
 
+pytestmark = pytest.mark.slow
+
 SMALL = dict(height=32, width=48)
 
 

@@ -34,6 +34,8 @@ from millstream.trainer.evaluate.plots import write_plots
 from millstream.trainer.evaluate.response import WATCHED, Pairs, Response, draw_pairs, measure_response, response_ticks
 from tests.unit.models_for_tests import tiny_engine
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

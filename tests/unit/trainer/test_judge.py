@@ -17,6 +17,8 @@ from millstream.trainer.evaluate.classifier import FRAMES, GLIMPSED, ClipClassif
 from millstream.trainer.methods.classify import ClassifyMethod, glimpses
 from millstream.trainer.pool import PixelPool
 
+pytestmark = pytest.mark.slow
+
 
 def numbered(frames: int) -> Tensor:
     """Clips [2, T, 3, 128, 128] whose frames are as bright as their number."""

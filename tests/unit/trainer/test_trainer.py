@@ -22,6 +22,8 @@ from millstream.trainer.options import FlowOptions, ODEOptions, VAEOptions
 from millstream.trainer.pool import LatentPool, PixelPool
 from tests.unit.toy_training import methods, ode_method, pair, pool, run, stage
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_a_caption_is_not_true_of_is_not_learnt() -> None:
     def loss(changed: int) -> float:

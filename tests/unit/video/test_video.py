@@ -31,6 +31,8 @@ from tests.unit.video_files import (
     write_video,
 )
 
+pytestmark = pytest.mark.slow
+
 # Writing and reading back
 
 

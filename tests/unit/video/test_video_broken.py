@@ -24,6 +24,8 @@ from tests.unit.video_files import (
     write_video,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),

@@ -111,6 +111,7 @@ for limit_bytes in limits:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FILE_KINDS, "/"])
 def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path, kind: str) -> None:
     """The limit is put at many places of the file: its start, between frames, in the trailer."""
