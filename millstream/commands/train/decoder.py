@@ -15,12 +15,16 @@ from millstream.models.brook.beside import thin_decoder_path
 from millstream.models.brook.thin import THIN, save_thin_decoder
 from millstream.models.brook.vae import BrookDecoder, BrookVAE
 from millstream.models.carry import Carry
-from millstream.trainer.evaluate.streams import row_groups
+from millstream.trainer.data.captions import canonical_captions
+from millstream.trainer.data.scene import sample_scenes
+from millstream.trainer.evaluate.streams import latent_ticks, stream_latents
 from millstream.trainer.loop import LOG_EVERY, StepReport, train_stage
-from millstream.trainer.methods.thin_decoder import ThinDecoderMethod, stream_latents
+from millstream.trainer.methods.thin_decoder import ThinDecoderMethod
 from millstream.trainer.methods.vae import psnr
 from millstream.trainer.plan import StagePlan
 
+SEED = 626262
+"""Of the scenes whose captions are streamed: neither those that training uses nor those that are judged."""
 CHUNKS = 16
 """Of each stream that is learnt from: as long as it takes for what a stream forgets to be forgotten."""
 HELD_OUT = 8
@@ -34,8 +38,9 @@ def run_train_decoder(weights: str, out: Path, *, streams: int, steps: int, batc
     engine = Engine("brook", weights=weights, device=device)
     model, config = engine.model, engine.stream_config()
     assert isinstance(model.vae, BrookVAE)
-    with counting_bar("streams", CHUNKS * len(row_groups(streams, engine.device))) as tick:
-        latents = stream_latents(model, streams, CHUNKS, config=config, tick=tick)
+    prompts = canonical_captions(sample_scenes(streams, seed=SEED, held_out=False, device=engine.device))
+    with counting_bar("streams", latent_ticks(streams, CHUNKS, engine.device)) as tick:
+        latents = stream_latents(model, prompts, CHUNKS, config=config, tick=tick)
     vae = model.vae.float()
     raw_RFCYX = latents.float() * vae.latent_std.view(-1, 1, 1) + vae.latent_mean.view(-1, 1, 1)
     torch.manual_seed(0)

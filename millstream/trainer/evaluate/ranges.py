@@ -17,7 +17,7 @@ from millstream.models.registry import LoadedModel
 from millstream.ops.int8 import Range
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.scene import sample_scenes
-from millstream.trainer.evaluate.streams import BatchStream, Tick, row_groups
+from millstream.trainer.evaluate.streams import Tick, latent_ticks, stream_latents
 
 SEED = 515151
 """Of the scenes whose captions are the prompts: neither those that training uses nor those that are judged."""
@@ -28,17 +28,13 @@ CHUNKS = 5
 def measure_ranges(model: LoadedModel, count: int, *, config: StreamConfig, tick: Tick = lambda: None) -> Ranges:
     scenes = sample_scenes(count, seed=SEED, held_out=False, device=model.device)
     with _watched(int8_layers(model.dit)) as seen:
-        for rows in row_groups(count, model.device):
-            stream = BatchStream(model, canonical_captions(scenes[rows]), range(rows.start, rows.stop), config=config)
-            for _ in range(CHUNKS):
-                stream.advance_latents()
-                tick()
+        stream_latents(model, canonical_captions(scenes), CHUNKS, config=config, tick=tick)
     return {name: _joined(ranges) for name, ranges in seen.items()}
 
 
 def range_ticks(count: int, device: torch.device) -> int:
     """How often `measure_ranges` will tick."""
-    return len(row_groups(count, device)) * CHUNKS
+    return latent_ticks(count, CHUNKS, device)
 
 
 @contextmanager

@@ -169,6 +169,24 @@ class BatchStream:
         return torch.cat(parts)
 
 
+def stream_latents(
+    model: LoadedModel, prompts: Sequence[str], chunks: int, *, config: StreamConfig, tick: Tick = lambda: None
+) -> Tensor:
+    """So many chunks of each prompt's stream before they are decoded, [B, F, C, Y, X]; ticks `latent_ticks` times."""
+    streams = []
+    for rows in row_groups(len(prompts), model.device):
+        stream, parts = BatchStream(model, prompts[rows], range(rows.start, rows.stop), config=config), []
+        for _ in range(chunks):
+            parts.append(stream.advance_latents())
+            tick()
+        streams.append(torch.cat(parts, dim=1))
+    return torch.cat(streams)
+
+
+def latent_ticks(count: int, chunks: int, device: torch.device) -> int:
+    return len(row_groups(count, device)) * chunks
+
+
 def moments(stream: BatchStream, seconds: Sequence[float], tick: Tick = lambda: None) -> Iterator[Moment]:
     """The first chunk as second 0, then the last two seconds and a frame up to each of `seconds`, which must rise."""
     recent = stream.advance()

@@ -11,19 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from millstream.core.config import StreamConfig
 from millstream.models.brook.vae import BrookDecoder
 from millstream.models.carry import Carry
-from millstream.models.registry import LoadedModel
 from millstream.ops.precision import mixed_precision
-from millstream.trainer.data.captions import canonical_captions
-from millstream.trainer.data.scene import sample_scenes
-from millstream.trainer.evaluate.streams import BatchStream, Tick, row_groups
 from millstream.trainer.loop import LossTurn
 from millstream.trainer.methods.vae import edge_error, pyramid_error
 
-SEED = 626262
-"""Of the scenes whose captions are streamed: neither those that training uses nor those that are judged."""
 FRAMES, CROP = 4, 16
 """Of a sample: latent frames, and latent rows and columns."""
 
@@ -57,18 +50,3 @@ class ThinDecoderMethod:
         f = f + torch.arange(FRAMES, device=device).view(1, -1, 1, 1)
         y, x = y + torch.arange(CROP, device=device).view(1, 1, -1, 1), x + torch.arange(CROP, device=device).view(1, 1, 1, -1)
         return self._raw_RFCYX[r, f, :, y, x].permute(0, 1, 4, 2, 3).float()
-
-
-@torch.inference_mode()
-def stream_latents(model: LoadedModel, count: int, chunks: int, *, config: StreamConfig, tick: Tick = lambda: None) -> Tensor:
-    """Of `count` captions' streams, as the DiT makes them: [R, F, C, Y, X]."""
-    scenes = sample_scenes(count, seed=SEED, held_out=False, device=model.device)
-    streams = []
-    for rows in row_groups(count, model.device):
-        stream = BatchStream(model, canonical_captions(scenes[rows]), range(rows.start, rows.stop), config=config)
-        parts = []
-        for _ in range(chunks):
-            parts.append(stream.advance_latents())
-            tick()
-        streams.append(torch.cat(parts, dim=1))
-    return torch.cat(streams)
