@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.brook import kinds_here
@@ -49,9 +50,9 @@ def judge(precision: str, count: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def in_fresh_process(kind: str, precision: str, count: int) -> dict[str, dict[str, float]]:
+def in_fresh_process(kind: str, precision: str, count: int, threads: int) -> dict[str, dict[str, float]]:
     command = [sys.executable, "-m", "benchmarks.brook_quality", "--judge", precision, "--count", str(count)]
-    limit = {} if kind == "other" else {"MILLSTREAM_CPU": kind}
+    limit = {"OMP_NUM_THREADS": str(threads)} | ({} if kind == "other" else {"MILLSTREAM_CPU": kind})
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | limit)
     found: dict[str, dict[str, float]] = json.loads(done.stdout)
     return found
@@ -72,6 +73,7 @@ def missed(found: dict[str, dict[str, float]], plain: dict[str, dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description="What Brook loses in 8 bits.")
     parser.add_argument("--count", type=int, default=COUNT, help="prompts of each kind")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that judge at once, which share the cores")
     parser.add_argument("--judge", metavar="PRECISION", help="be one of the processes that judge")
     options = parser.parse_args()
     if options.judge:
@@ -79,8 +81,11 @@ def main() -> None:
         return
     from benchmarks.report import write_report
 
-    found: dict[str, Any] = {"float32": in_fresh_process(kinds_here()[0], "fp32", options.count)}
-    found |= {kind: in_fresh_process(kind, "auto", options.count) for kind in kinds_here()}
+    threads = max(1, len(os.sched_getaffinity(0)) // options.jobs)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        plain = pool.submit(in_fresh_process, kinds_here()[0], "fp32", options.count, threads)
+        by_kind = {kind: pool.submit(in_fresh_process, kind, "auto", options.count, threads) for kind in kinds_here()}
+    found: dict[str, Any] = {"float32": plain.result(), **{kind: future.result() for kind, future in by_kind.items()}}
     short = {kind: lines for kind in kinds_here() if (lines := missed(found[kind], found["float32"]))}
     goals = {"adherence_lost": ADHERENCE_LOST, "flicker_more": FLICKER_MORE}
     write_report("brook_quality", {"prompts": options.count, "second": SECOND}, {**found, "goals": goals, "missed": short})

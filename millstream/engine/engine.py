@@ -189,10 +189,10 @@ class Engine:
         """Of chunks that make the same calls, how many until those are recorded."""
         return chunks_before(1 if self.speed.paired_commits else len(config.steps))  # the one with the last commit comes once
 
-    def settle(self) -> None:
-        """Make the commits that sessions owe, now that their pictures are out. Waits for them."""
+    def settle(self, session_id: str) -> None:
+        """Make the commit that a session owes, now that its pictures are out. Waits for it."""
         if self._generator is not None and self._generator.commits == "later":
-            self._generator.settle_commits()
+            self._generator.settle_commit(session_id)
             if self.device.type == "cuda":
                 torch.cuda.current_stream(self.device).synchronize()
 

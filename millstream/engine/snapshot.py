@@ -192,7 +192,7 @@ def revive(
 def _cache_of(engine: Engine, session: Session) -> SessionCache | None:
     if engine.mesh is not None:
         return None
-    engine.generator.settle_commits()  # one that is owed is not in the ring yet
+    engine.generator.settle_commit(session.id)  # one that is owed is not in the ring yet
     return engine.generator.caches.get(session.id)
 
 

@@ -98,14 +98,15 @@ class Generator:
         self._idle_since = time.perf_counter()
 
     @torch.inference_mode()
-    def settle_commits(self) -> None:
-        """Make the commits that sessions owe, so that their caches are all there is of them. On every rank of a mesh alike."""
-        for cache in self.caches.values():
-            owed, cache.owed = cache.owed, None
-            if owed is not None:
-                assert cache.cross is not None, "a chunk was made without a prompt"
-                with self.stopwatch.span("commit"):
-                    owed.alone(cache.cross).answered_by(self.dit)
+    def settle_commit(self, session_id: str) -> None:
+        """Make the commit that a session owes, so that its cache is all there is of it. On every rank of a mesh alike."""
+        cache = self.caches.get(session_id)
+        if cache is None or cache.owed is None:
+            return
+        owed, cache.owed = cache.owed, None
+        assert cache.cross is not None, "a chunk was made without a prompt"
+        with self.stopwatch.span("commit"):
+            owed.alone(cache.cross).answered_by(self.dit)
         if isinstance(self.dit, StagedDiT):
             self.dit.drain()
 
@@ -117,14 +118,15 @@ class Generator:
         dit = self.dit
         if not isinstance(dit, StagedDiT) or self.num_staggered or (bounds := better_bounds(dit)) is None:
             return False
-        self.settle_commits()
+        for session_id in self.caches:
+            self.settle_commit(session_id)
         moved = move_layers(dit, bounds, [HeldCache(cache.ring, cache.cross) for cache in self.caches.values()])
         self.caches = {name: SessionCache(*each) for name, each in zip(self.caches, moved, strict=True)}
         return True
 
     def move(self, session_id: str, device: torch.device) -> None:
         """Hold what a session has elsewhere: host memory while it stands still, and back before it runs."""
-        self.settle_commits()
+        self.settle_commit(session_id)
         cache = self.caches.get(session_id)
         if cache is not None:
             self.caches[session_id] = SessionCache(cache.ring.to(device), cache.cross and cache.cross.to(device))

@@ -360,10 +360,11 @@ class Service:
             self._settle(landing.session, chunk)
 
     def _settle(self, session: Streaming, chunk: Chunk) -> None:
-        """Make the commit, if that was left for now. What it took is the session's to pay for, in its next turn."""
+        """Make its commit, if that was left for now. What it took is the session's to pay for, in its next turn; those of others
+        would be paid for by this one, and promises fall by it."""
         begun, entry = time.monotonic(), self.table.entries[session.id]
         with self._ending_alone(entry, chunk=chunk.index):
-            self.engine.settle()
+            self.engine.settle(session.id)
             entry.settled = Settled(time.monotonic() - begun, self.engine.parts.stopwatch.lap())
 
     def _failed(self, session: Streaming, error: Exception, chunk_index: int) -> None:

@@ -136,7 +136,7 @@ class PaperEngine:
     def warm_up(self, session: PaperSession) -> None:
         pass
 
-    def settle(self) -> None:
+    def settle(self, session_id: str) -> None:
         pass
 
     def offload(self, session: PaperSession) -> None:

@@ -80,8 +80,22 @@ def test_pictures_come_before_the_commit_until_the_engine_is_told_to_settle() ->
     for chunk in range(3):
         next(session.stream(1))
         assert engine.generator.dit.commits == chunk
-        engine.settle()
+        engine.settle(session.id)
         assert engine.generator.dit.commits == chunk + 1
+
+
+def test_a_session_settles_its_own_commit_and_nobody_elses() -> None:
+    """Whose chunk is measured with the commits of four looks half as fast as it is, and the promise falls by that."""
+    engine = counted_engine("later")
+    first, second = (engine.session("sea", **SMALL) for _ in range(2))
+    for session in (first, second):
+        next(session.stream(1))
+    engine.settle(second.id)
+    assert engine.generator.dit.commits == 1
+    assert engine.generator.caches[second.id].owed is None
+    assert engine.generator.caches[first.id].owed is not None
+    engine.settle(second.id)
+    assert engine.generator.dit.commits == 1, "it owes no more"
 
 
 def test_a_sink_that_turns_is_committed_before_it_does() -> None:

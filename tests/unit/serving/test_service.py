@@ -118,11 +118,11 @@ def test_a_commit_is_made_when_its_pictures_are_out_and_paid_for_with_the_next_c
     settle, events, slow_s = engine.settle, list[str](), 0.2
     with running(engine) as service:
 
-        def slowly() -> None:
+        def slowly(session_id: str) -> None:
             events.append("commit")
-            assert any(cache.owed for cache in engine.generator.caches.values())
+            assert engine.generator.caches[session_id].owed
             time.sleep(slow_s)
-            settle()
+            settle(session_id)
 
         def tell(notice: Notice) -> None:
             events.extend(["pictures"] if isinstance(notice, Pictured) else [])

@@ -193,11 +193,10 @@ def test_out_of_memory_in_one_sessions_chunk_ends_that_session(engine: Engine, m
 def test_out_of_memory_in_one_sessions_commit_ends_that_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     settle = engine.settle
 
-    def failing() -> None:
-        cache = engine.generator.caches.get("greedy")
-        if cache is not None and cache.owed is not None and cache.ring.newest > 3:
+    def failing(session_id: str) -> None:
+        if session_id == "greedy" and engine.generator.caches["greedy"].ring.newest > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        settle()
+        settle(session_id)
 
     with running(engine) as service:
         monkeypatch.setattr(engine, "settle", failing)
