@@ -82,16 +82,22 @@ async def crowd(url: str, *, people: int, at_most: float, format: str, seconds: 
 
 
 async def through_server(words: list[str], options: argparse.Namespace, bench_fps: float) -> dict[str, Any]:
+    streams, crowds = dict[str, dict[str, float]](), list[dict[str, float]]()
     async with serve(words) as host:
         slow = bench_fps / 4  # any rate that is let in: it is not waited for
-        streams = {
-            format: await unpaced(host.url, fps=slow, format=format, chunks=options.chunks) for format in options.formats
-        }
-        crowds = [
-            await crowd(host.url, people=people, at_most=1.05 * bench_fps / people, format="jpeg", seconds=options.seconds)
-            for people in options.people
-        ]
+        for format in options.formats:
+            streams[format] = await unpaced(host.url, fps=slow, format=format, chunks=options.chunks)
+            say(f"{format}: {streams[format]['fps']:.1f} frames a second")
+        for people in options.people:
+            at_most = 1.05 * bench_fps / people
+            found = await crowd(host.url, people=people, at_most=at_most, format="jpeg", seconds=options.seconds)
+            crowds.append(found)
+            say(f"{people} viewers: {found['promised_fps']:.1f} frames a second promised, continuity {found['continuity']:.4f}")
     return {"one_unpaced_stream": streams, "crowds": crowds}
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -112,6 +118,7 @@ def main() -> None:
     named = {name: getattr(options, name) for name in ("model", "weights", "size", "window", "fast", "precision", "device")}
     words = [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
     bench = bench_stream(words, options.chunks)
+    say(f"bench stream: {bench['fps']:.1f} frames a second")
     served = asyncio.run(through_server(words, options, bench["fps"]))
     shares = {
         "unpaced": {format: each["fps"] / bench["fps"] for format, each in served["one_unpaced_stream"].items()},

@@ -12,8 +12,8 @@ from millstream.load.visitor import Visitor, VisitRefused
 
 MAX_CHUNK_FRAMES = 16
 """More than a chunk has."""
-SLOWER = 0.995
-"""From one rate to try to the next."""
+PRECISION = 0.005
+"""By how much of itself the rate that is found may be too low."""
 SLOWEST_FPS = 0.5
 
 
@@ -50,13 +50,20 @@ async def measure_overhead(url: str, *, chunks: int, warm_up: int, fps: float) -
 
 
 async def find_rate(url: str, *, sessions: int, at_most: float) -> float:
-    """The first rate, from the highest down, at which so many are let in together."""
-    fps = at_most
-    while await count_admitted(url, sessions=sessions, fps=fps) < sessions:
-        fps *= SLOWER
+    """The highest rate at which so many are let in together, by bisection: few try, so that the device is as it would be."""
+    assert at_most > SLOWEST_FPS, f"{at_most} frames a second are few to begin with"
+    if await count_admitted(url, sessions=sessions, fps=at_most) == sessions:
+        return at_most
+    fits, too_fast = 0.0, at_most
+    while too_fast * (1 - PRECISION) > fits:
+        fps = (fits + too_fast) / 2
         if fps < SLOWEST_FPS:
             raise LoadError(f"the server lets {sessions} sessions in at no rate above {SLOWEST_FPS:g}; try a smaller model")
-    return fps
+        if await count_admitted(url, sessions=sessions, fps=fps) == sessions:
+            fits = fps
+        else:
+            too_fast = fps
+    return fits
 
 
 async def count_admitted(url: str, *, sessions: int, fps: float) -> int:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
 _BASE = 10000.0
+_VECTOR = 16
+"""Complex numbers that fill whole vectors on any CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,27 @@ def shift_phases(frames: Tensor, tokens_per_frame: int, head_width: int) -> Phas
 
 def rotate(x_LNH: Tensor, phases: Phases) -> Tensor:
     """Turn each channel pair by its token's phase. Leading batch dimensions are free."""
+    if _as_complex(x_LNH):
+        pairs = torch.view_as_complex(x_LNH.float().unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * torch.complex(phases.cos, phases.sin)).flatten(-2).to(x_LNH.dtype)
     even, odd = x_LNH.float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * phases.cos - odd * phases.sin, even * phases.sin + odd * phases.cos], dim=-1)
     return turned.flatten(-2).to(x_LNH.dtype)
+
+
+def _as_complex(x_LNH: Tensor) -> bool:
+    """Whether complex products give the same bits in an eighth of the time: on an x86 CPU, in whole vectors."""
+    eager_on_cpu = x_LNH.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return eager_on_cpu and x_LNH.shape[-1] % (2 * _VECTOR) == 0 and _complex_products_round_twice()
+
+
+@cache
+def _complex_products_round_twice() -> bool:
+    """As two products and their sum do; where the CPU's complex product rounds once, its bits are others."""
+    generator = torch.Generator().manual_seed(0)
+    a, b, c, d = torch.randn(4, 64 * _VECTOR, generator=generator)
+    product = torch.complex(a, b) * torch.complex(c, d)
+    return torch.equal(product.real, a * c - b * d) and torch.equal(product.imag, a * d + b * c)
 
 
 def _frequencies(pairs: int, device: torch.device) -> Tensor:

@@ -47,3 +47,26 @@ def test_shifting_a_key_equals_writing_it_elsewhere() -> None:
     there = rotate(k, frame_phases(torch.tensor([1004]), (2, 3), HEAD))
     moved = rotate(here, shift_phases(torch.tensor([1000]), 6, HEAD))
     assert torch.allclose(moved, there, atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from([12, 16, 24, 32, 64, 96, 128]),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+    st.integers(0, 1000),
+)
+def test_a_stream_turns_channels_to_the_bits_of_the_formula(
+    head: int, heads: int, rows: int, dtype: torch.dtype, start: int
+) -> None:
+    """Without gradients a CPU may take a quicker way, and journals are held to the bit."""
+    x = torch.randn(rows, 12, heads, head, generator=torch.Generator().manual_seed(start)).to(dtype)
+    phases = frame_phases(torch.tensor([start, start + 1]), (2, 3), head)
+    even, odd = x.float()[..., ::2], x.float()[..., 1::2]
+    expected = torch.empty_like(x)
+    expected[..., ::2] = (even * phases.cos - odd * phases.sin).to(dtype)
+    expected[..., 1::2] = (even * phases.sin + odd * phases.cos).to(dtype)
+    with torch.inference_mode():
+        assert torch.equal(rotate(x, phases), expected)
+    assert torch.equal(rotate(x, phases), expected)
