@@ -360,8 +360,8 @@ class Service:
             self._settle(landing.session, chunk)
 
     def _settle(self, session: Streaming, chunk: Chunk) -> None:
-        """Make its commit, if that was left for now. What it took is the session's to pay for, in its next turn; those of others
-        would be paid for by this one, and promises fall by it."""
+        """Make its commit, if that was left for now. What it took is the session's to pay for, in its next turn: of one that
+        paid for those of others, too, chunks would look slow, and promises fall."""
         begun, entry = time.monotonic(), self.table.entries[session.id]
         with self._ending_alone(entry, chunk=chunk.index):
             self.engine.settle(session.id)
