@@ -38,9 +38,6 @@ EVERY = 3
 LONGEST_S = 8.0
 """From everybody's first chunk to the kill."""
 FORMATS = ["raw"]
-FPS, LEAD_S = 0.7, 60.0
-"""So slow that a busy machine can promise it, and so far ahead that three chunks come as they are made, as many as from save to
-save. A machine that makes them in less than a second is killed after its save nearly every time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +101,17 @@ class Life:
 
 
 class Steerer:
-    """Has one session, changes its prompt again and again, and comes back to it on every server."""
+    """Has one session, changes its prompt again and again, and comes back to it on every server. Unless it names a pace, the
+    rate is the machine's to choose and the lead is as usual: chunks come all the time, and a kill between any two of them."""
 
-    def __init__(self, number: int, *, fps: float = FPS, lead_s: float = LEAD_S) -> None:
+    def __init__(self, number: int, **pace: float) -> None:
         self.chunks = 0
         self.session = ""
         self.returns: list[Return] = []
         self._prompt = f"sea {number}"
         self._asked: dict[str, str] = {}
         self._url = ""
-        self._pace = {"fps": fps, "lead_s": lead_s}
+        self._pace = pace
         self._life = Life(self._prompt)
 
     def come_to(self, url: str) -> None:
@@ -223,7 +221,7 @@ def main() -> None:
     FORKS.set_forkserver_preload(IMPORTED)
     measured = report(options.kills, *run(options.kills, options.seed))
     about = {"model": "wan-tiny", "kills": options.kills, "seed": options.seed, "people": PEOPLE, "keep": EVERY}
-    write_report("keep_kills", about | {"longest_life_s": LONGEST_S, "fps": FPS, "lead_s": LEAD_S}, measured)
+    write_report("keep_kills", about | {"longest_life_s": LONGEST_S}, measured)
 
 
 if __name__ == "__main__":
