@@ -131,3 +131,7 @@ class TraceError(MillstreamError):
 
 class CompileRefused(MillstreamError):
     """A model that compiled with graph breaks, differently on different ranks, or after warm-up."""
+
+
+class UnusedParameters(MillstreamError):
+    """Parameters that are to learn and that a loss does not reach."""

@@ -197,6 +197,11 @@ class BlockStack(TypedModuleList[Block]):
             x_BFTD = block(x_BFTD, levels_BF6D, layer, memory, cross)
         return x_BFTD
 
+    def read_prompt(self, text_BSD: Tensor) -> CrossKV:
+        """Keys and values of a prompt for each of these layers."""
+        pairs = [block.cross_attn.key_value(text_BSD) for block in self]
+        return CrossKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
+
     def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
         """Leave keys and values; the last layer stops at its own."""
         *body, last = self
@@ -240,9 +245,7 @@ class CausalDiT(nn.Module):
 
     def read_prompt(self, text_BSE: Tensor) -> CrossKV:
         """Keys and values of a prompt for every layer."""
-        text_BSD = self.text_in(text_BSE)
-        pairs = [block.cross_attn.key_value(text_BSD) for block in self.blocks]
-        return CrossKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
+        return self.blocks.read_prompt(self.text_in(text_BSE))
 
     def embed(self, latents_BFCYX: Tensor, level_BF: Tensor) -> Embedded:
         assert level_BF.shape == latents_BFCYX.shape[:2], (

@@ -22,12 +22,13 @@ from torch.distributed import _functional_collectives as functional
 
 from millstream.core.errors import CollectiveRefused
 
-Kind = Literal["sum", "exchange", "collect", "broadcast", "gather", "send", "receive"]
-Purpose = Literal["start-up", "mesh"]
+Kind = Literal["sum", "scatter", "exchange", "collect", "broadcast", "gather", "send", "receive"]
+Purpose = Literal["start-up", "mesh", "training"]
 
 ALLOWED: dict[Purpose, frozenset[Kind]] = {
     "start-up": frozenset({"gather"}),
     "mesh": frozenset({"sum", "exchange", "collect", "broadcast", "gather", "send", "receive"}),
+    "training": frozenset({"sum", "scatter", "exchange", "collect", "broadcast", "gather"}),
 }
 """What a group is for. The world is for checks at the start."""
 
@@ -35,6 +36,10 @@ INSIDE: frozenset[Kind] = frozenset({"sum", "exchange", "collect"})
 """What a block may do; everything else belongs between model calls."""
 
 KEPT = 64
+
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+"""Their names since torch 2.13, which warns of the older ones."""
 
 
 @dataclass(slots=True)
@@ -145,6 +150,43 @@ class RankGroup:
             dist.all_reduce(wire, group=self._backend)
         return self._back(wire, x)
 
+    def sum_for_parts(self, x: Tensor, what: str) -> Tensor:
+        """The same, of which each rank makes its own part of what follows; it matters to gradients alone."""
+        return self.sum(x, what)
+
+    def start_sum(self, x: Tensor, what: str) -> PendingCollective:
+        """Begin to sum over the group, in the place of `x`."""
+        self._refuse("sum", what)
+        if self.size == 1:
+            return PendingCollective(x)
+        called, wire = self._begin("sum", what, x), self._on_wire(x)
+        return PendingCollective(wire, dist.all_reduce(wire, group=self._backend, async_op=True), called, onto=_other(x, wire))
+
+    def start_scatter(self, x_N: Tensor, what: str) -> PendingCollective:
+        """Begin to sum over the group; each place gets its own part of the sum, in order."""
+        self._refuse("scatter", what)
+        if self.size == 1:
+            return PendingCollective(x_N)
+        assert x_N.ndim == 1, f"numbers end to end are scattered, got {tuple(x_N.shape)}"
+        assert len(x_N) % self.size == 0, f"{len(x_N)} numbers do not divide over {self.size} ranks"
+        called, wire = self._begin("scatter", what, x_N), self._on_wire(x_N)
+        part = wire.new_empty(len(wire) // self.size)
+        work = _reduce_scatter(part, wire, group=self._backend, async_op=True)
+        onto = None if wire is x_N else x_N.new_empty(part.shape)
+        return PendingCollective(part, work, called, sent=wire, onto=onto)
+
+    def collect_into(self, whole_N: Tensor, part: Tensor, what: str) -> None:
+        """Everybody's part, end to end in the order of places."""
+        self._refuse("collect", what)
+        if self.size == 1:
+            whole_N.copy_(part)
+            return
+        assert len(whole_N) == self.size * len(part), f"{self.size} parts of {len(part)} for {len(whole_N)}"
+        wire, mine = self._on_wire(whole_N), self._on_wire(part)
+        with self._called("collect", what, part):
+            _all_gather(wire, mine, group=self._backend)
+        self._back(wire, whole_N)
+
     def exchange(self, parts: Tensor, what: str) -> Tensor:
         """Part i of the first dimension goes to place i; what comes back lies in the order of places."""
         return self.start_exchange(parts, what).wait()
@@ -209,7 +251,7 @@ class RankGroup:
         self._refuse("receive", what, source)
         called, wire = self._begin("receive", what, x), self._on_wire(x)
         work = dist.irecv(wire, group_src=self.ranks.index(source), group=self._backend)
-        return PendingCollective(wire, work, called, onto=None if wire is x else x)
+        return PendingCollective(wire, work, called, onto=_other(x, wire))
 
     @property
     def _backend(self) -> dist.ProcessGroup:
@@ -246,6 +288,11 @@ class RankGroup:
         called = self._begin(kind, what, x)
         yield
         called.done = True
+
+
+def _other(x: Tensor, wire: Tensor) -> Tensor | None:
+    """Where a value goes that travelled through host memory."""
+    return None if wire is x else x
 
 
 def _waited(x: Tensor) -> Tensor:

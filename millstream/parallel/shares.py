@@ -43,15 +43,20 @@ class ParameterShare:
             return whole
         if int(found["layer"]) not in self.layers:
             return None
-        if self.parts == 1:
-            return whole
-        if _OUTPUTS.fullmatch(found["rest"]):
-            return self._part(whole, 0)
-        return self._part(whole, 1) if _INPUTS.fullmatch(found["rest"]) else whole
+        dim = split_along(name)
+        return whole if self.parts == 1 or dim is None else self._part(whole, dim)
 
     def _part(self, whole: Tensor, dim: int) -> Tensor:
         assert whole.shape[dim] % self.parts == 0, f"{tuple(whole.shape)} over {self.parts} ranks along {dim}"
         return whole.chunk(self.parts, dim)[self.place]
+
+
+def split_along(name: str) -> int | None:
+    """The dimension along which tensor parallel takes a parameter apart; None for one that every rank has whole."""
+    found = _OF_BLOCK.fullmatch(name)
+    if found is None:
+        return None
+    return 0 if _OUTPUTS.fullmatch(found["rest"]) else 1 if _INPUTS.fullmatch(found["rest"]) else None
 
 
 def share_of(topology: Topology, rank: int, bounds: Bounds) -> ParameterShare:

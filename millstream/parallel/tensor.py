@@ -44,7 +44,7 @@ class TensorSelfAttention(nn.Module):
     def _normed(self, *pairs: tuple[Tensor, RMSNorm]) -> list[Tensor]:
         """Root-mean-square norms over all ranks' heads, with one sum for all of them."""
         squares = torch.stack([x.float().square().sum(dim=-1, keepdim=True) for x, _ in pairs])
-        squares = self._group.sum(squares, "norms")
+        squares = self._group.sum_for_parts(squares, "norms")
         return [
             (x.float() * (square / self._width + norm.eps).rsqrt() * norm.weight.float()).to(x.dtype)
             for (x, norm), square in zip(pairs, squares, strict=True)

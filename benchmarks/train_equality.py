@@ -1,0 +1,164 @@
+"""Whether it matters how training is shared out: losses and weights of every strategy against one process with the same batch.
+
+    python -m benchmarks.train_equality
+    python -m benchmarks.train_equality --models tiny --only zero3 fsdp --json
+
+Real processes over gloo, float32, 50 steps of diffusion forcing with AdamW and clipping. A row's difference is the largest of
+two: that of any loss, relative to it, and that of any parameter, relative to its norm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.report import write_report
+from millstream.core.config import DiTConfig
+from millstream.models.dit import CausalDiT
+from millstream.parallel.training.groups import create_training_groups
+from millstream.parallel.training.learner import FlowRows, StepOptions, TrainingTask, make_learner
+from millstream.parallel.training.plan import ParallelPlan
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
+from tests.dist.ranks import run_ranks
+
+CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE, BATCH, STEPS = 3, 2, 4, (8, 8), 8, 50
+AT_MOST = 1e-5
+MODELS = {
+    "tiny": DiTConfig(layers=4, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32),
+    "brook-size": DiTConfig(layers=6, width=256, heads=4, ffn=1024, channels=8, text_width=128, text_tokens=16),
+}
+STRATEGIES = {
+    "own data parallel": ParallelPlan(dp=4),
+    "own data parallel, accumulated": ParallelPlan(dp=2, micro_batches=2),
+    "DDP": ParallelPlan(dp=4, data="ddp"),
+    "ZeRO 1": ParallelPlan(dp=4, data="zero1"),
+    "ZeRO 2": ParallelPlan(dp=4, data="zero2"),
+    "ZeRO 3": ParallelPlan(dp=4, data="zero3"),
+    "FSDP2": ParallelPlan(dp=4, data="fsdp"),
+    "HSDP": ParallelPlan(dp=4, data="hsdp", shards=2),
+    "tensor parallel": ParallelPlan(tp=4),
+    "context parallel": ParallelPlan(cp=4),
+    "pipeline, GPipe": ParallelPlan(pp=2, schedule="gpipe", micro_batches=4),
+    "pipeline, 1F1B": ParallelPlan(pp=2, schedule="1f1b", micro_batches=4),
+    "pipeline, interleaved": ParallelPlan(pp=2, schedule="interleaved", micro_batches=4),
+    "pipeline, zero-bubble": ParallelPlan(pp=2, schedule="zero-bubble", micro_batches=4),
+    "pipeline, ZB-V": ParallelPlan(pp=2, schedule="zbv", micro_batches=4),
+    "2D, data x tensor": ParallelPlan(dp=2, tp=2),
+    "2D, data x context": ParallelPlan(dp=2, cp=2),
+    "2D, ZeRO 3 x context": ParallelPlan(dp=2, cp=2, data="zero3"),
+    "2D, FSDP2 x tensor": ParallelPlan(dp=2, tp=2, data="fsdp"),
+    "2D, FSDP2 x context": ParallelPlan(dp=2, cp=2, data="fsdp"),
+    "2D, pipeline x data": ParallelPlan(pp=2, dp=2, schedule="1f1b", micro_batches=2),
+    "3D, data x context x tensor": ParallelPlan(dp=2, cp=2, tp=2),
+    "3D, FSDP2 x context x tensor": ParallelPlan(dp=2, cp=2, tp=2, data="fsdp"),
+    "3D, pipeline x data x tensor": ParallelPlan(pp=2, dp=2, tp=2, schedule="1f1b", micro_batches=2),
+}
+
+
+class Trained(NamedTuple):
+    losses: list[float]
+    weights: dict[str, Tensor]
+
+
+def train(rank: int, model: str, plan: ParallelPlan, steps: int) -> Trained:
+    """On one rank of a process group, or alone."""
+    config, device = MODELS[model], torch.device("cpu")
+    plan.check(config, BATCH)
+    torch.manual_seed(0)
+    dit = CausalDiT(config)
+    sequence = ChunkedSequence(diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW), config, LATENT_SIZE, device)
+    learner = make_learner(
+        TrainingTask(
+            dit=dit,
+            sequence=sequence,
+            latent_size=LATENT_SIZE,
+            loss=mean_square,
+            plan=plan,
+            groups=create_training_groups(plan, device),
+            options=StepOptions(clip=0.5),
+        )
+    )
+    losses = [float(learner.learn(rows)) for rows in batches(config, steps)]
+    return Trained(losses, learner.weights())
+
+
+def mean_square(flow: Tensor, target: Tensor) -> Tensor:
+    return (flow - target).square().mean()
+
+
+def batches(config: DiTConfig, steps: int) -> Iterator[FlowRows]:
+    """The same whatever the number of ranks: each takes its rows of the whole."""
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        frames = CHUNKS * FRAMES_PER_CHUNK
+        clean, noise = torch.randn(2, BATCH, frames, config.channels, *LATENT_SIZE, generator=generator)
+        clean = clean.cumsum(dim=1) / frames**0.5  # something to learn: frames are like those before them
+        level = torch.rand(BATCH, CHUNKS, generator=generator).repeat_interleave(FRAMES_PER_CHUNK, dim=1)
+        mixed = torch.lerp(clean, noise, level[..., None, None, None])
+        text = torch.randn(BATCH, config.text_tokens, config.text_width, generator=generator)
+        yield FlowRows(mixed, 1000 * level, text, noise - clean)
+
+
+def difference(found: Trained, expected: Trained) -> float:
+    assert found.weights.keys() == expected.weights.keys(), set(found.weights) ^ set(expected.weights)
+    losses = [abs(one - other) / abs(other) for one, other in zip(found.losses, expected.losses, strict=True)]
+    weights = [_relative(found.weights[name], whole) for name, whole in expected.weights.items()]
+    return max(*losses, *weights)
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+def rows(models: list[str], only: list[str], steps: int) -> Iterator[dict[str, Any]]:
+    for model in models:
+        alone = train(0, model, ParallelPlan(), steps)
+        for name, plan in STRATEGIES.items():
+            if only and not any(word in name for word in only):
+                continue
+            found = run_ranks(train, plan.world_size, model, plan, steps, timeout_s=600.0)[0]
+            yield {
+                "model": model,
+                "strategy": name,
+                "ranks": plan.world_size,
+                "difference": difference(found, alone),
+                "first_loss": alone.losses[0],
+                "last_loss": found.losses[-1],
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="strategies whose name has one of these in it; nothing is written"
+    )
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--json", action="store_true", help="a line for each strategy")
+    options = parser.parse_args()
+    found = list[dict[str, Any]]()
+    for row in rows(options.models, options.only, options.steps):
+        found.append(row)
+        line = json.dumps(row) if options.json else f"{row['model']:12}{row['strategy']:34}{row['difference']:.1e}"
+        print(line, file=sys.stdout if options.json else sys.stderr, flush=True)
+    missed = [f"{row['model']}, {row['strategy']}" for row in found if not row["difference"] <= AT_MOST]
+    if not options.only:
+        about = {
+            "steps": options.steps,
+            "batch": BATCH,
+            "frames": CHUNKS * FRAMES_PER_CHUNK,
+            "window": WINDOW,
+            "dtype": "float32",
+        }
+        write_report("train_equality", about, {"at_most": AT_MOST, "missed": missed, "rows": found})
+    sys.exit(f"differs by more than {AT_MOST:g}: {'; '.join(missed)}" if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

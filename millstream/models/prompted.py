@@ -1,0 +1,37 @@
+"""A DiT, the text it reads and the sequence it attends in as one module: from noisy latents to their flow, for training.
+
+Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns, S text tokens, E text width.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from millstream.models.dit import CrossKV
+from millstream.models.kv import Memory
+
+
+class ReadsPrompts(Protocol):
+    """A whole DiT, or a rank's share of one."""
+
+    def read_prompt(self, text_BSE: Tensor) -> CrossKV: ...
+
+    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor: ...
+
+
+class PromptedDiT(nn.Module):
+    dit: ReadsPrompts
+
+    def __init__(self, dit: ReadsPrompts, sequence: Memory) -> None:
+        super().__init__()
+        self.dit, self.sequence = dit, sequence
+
+    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor) -> Tensor:
+        return self.dit(latents_BFCYX, level_BF, self.sequence, self.dit.read_prompt(text_BSE))
+
+
+def reads_prompt(name: str) -> bool:
+    """Whether a parameter of a block is used before the blocks' turn comes, when the prompt is read."""
+    return any(part in name for part in ("cross_attn.k.", "cross_attn.v.", "cross_attn.norm_k."))

@@ -1,0 +1,60 @@
+"""Tensor and context parallel for a DiT that learns: the layers that stream, over groups that gradients flow back through.
+
+Tensor parallel gives each rank some heads and hidden units. What comes into a block's parallel part is used by every rank for
+its own, so on the way back its gradients are summed; everything outside is done by all ranks alike.
+Context parallel gives each rank some tokens of every frame, so that early and late chunks, which see little and much, cost
+everybody the same. A rank's gradients are then those of its own tokens, and sum up over the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from millstream.models.dit import CausalDiT
+from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.sequence import SequenceDiT
+from millstream.parallel.shares import ParameterShare, keep_share, split_along
+from millstream.parallel.tensor import connect_tensors
+from millstream.parallel.training.gradients import GradientGroup
+from millstream.parallel.training.groups import TrainingGroups
+
+
+def share_blocks(dit: CausalDiT, groups: TrainingGroups) -> CausalDiT | MeshDiT:
+    """What to call instead of `dit`, which is here whole and is taken apart."""
+    if groups.tensor.size > 1:
+        _share_tensors(dit, groups.tensor)
+    if groups.context.size > 1:
+        return SequenceDiT(dit, groups.context)
+    return dit
+
+
+def whole_tensors(mine: Mapping[str, Tensor], group: GradientGroup) -> dict[str, Tensor]:
+    """Parameters as they were before tensor parallel took them apart, by name, on every rank."""
+    found = dict[str, Tensor]()
+    for name, part in mine.items():
+        dim = split_along(name)
+        found[name] = part if dim is None or group.size == 1 else torch.cat(list(group.collect(part, "weights")), dim=dim)
+    return found
+
+
+def _share_tensors(dit: CausalDiT, group: GradientGroup) -> None:
+    share = ParameterShare(layers=range(len(dit.blocks)), parts=group.size, place=group.place)
+    learns = {name: parameter.requires_grad for name, parameter in dit.named_parameters()}
+    keep_share(dit, share)
+    for name, parameter in dit.named_parameters():
+        parameter.requires_grad_(learns[name])
+    connect_tensors(dit, group)
+    for block in dit.blocks:
+        for part in (block.self_attn, block.ffn):
+            _enter_by_share(part, group)
+
+
+def _enter_by_share(part: nn.Module, group: GradientGroup) -> None:
+    def shared(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        return group.share(given[0], "input"), *given[1:]
+
+    part.register_forward_pre_hook(shared)

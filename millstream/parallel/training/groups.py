@@ -1,0 +1,78 @@
+"""The groups of a training plan's ranks. Every rank makes every group here, in this order, whether it is in it or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from millstream.parallel.collectives import CollectiveRecord, RankGroup
+from millstream.parallel.training.gradients import GradientGroup
+from millstream.parallel.training.plan import ParallelPlan, RankPlace
+
+AXES = ("pp", "replicate", "shard", "tp")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingGroups:
+    place: RankPlace
+    mesh: DeviceMesh | None
+    """What torch's own strategies take, along `AXES`; None for one process."""
+    batch: RankGroup
+    """Ranks with the same parameters and other rows or tokens: their gradients are averaged."""
+    tensor: GradientGroup
+    context: GradientGroup
+    model: RankGroup
+    """Ranks with the same rows, which together have every parameter."""
+    pipe: RankGroup
+
+
+def create_training_groups(plan: ParallelPlan, device: torch.device) -> TrainingGroups:
+    """Needs an initialised process group of the plan's ranks, unless the plan is for one."""
+    plan.check_ranks(dist.get_world_size() if dist.is_initialized() else 1)
+    rank = dist.get_rank() if plan.world_size > 1 else 0
+    places = [plan.place_of(each) for each in range(plan.world_size)]
+    here, record = places[rank], CollectiveRecord()
+
+    def made(kind: type[RankGroup], name: str, *along: str) -> RankGroup:
+        """Of the ranks that differ from this one along these axes alone."""
+        found = None
+        for ranks in _apart(places, along):
+            handle = dist.new_group(list(ranks)) if len(ranks) > 1 else None
+            if rank in ranks:
+                through_host = handle is not None and "nccl" not in str(dist.get_backend_config(handle))
+                found = kind(name, "training", ranks, rank, handle, record, through_host)
+        assert found is not None, f"rank {rank} is in no group {name}"
+        return found
+
+    tensor, context = made(GradientGroup, "tensor", "tp"), made(GradientGroup, "context", "cp")
+    assert isinstance(tensor, GradientGroup), f"blocks learn through a {type(tensor)}"
+    assert isinstance(context, GradientGroup), f"tokens are exchanged through a {type(context)}"
+    return TrainingGroups(
+        place=here,
+        mesh=_mesh(plan, device) if plan.world_size > 1 else None,
+        batch=made(RankGroup, "batch", "dp", "cp"),
+        tensor=tensor,
+        context=context,
+        model=made(RankGroup, "model", "pp", "tp"),
+        pipe=made(RankGroup, "pipe", "pp"),
+    )
+
+
+def _apart(places: list[RankPlace], along: tuple[str, ...]) -> Iterable[tuple[int, ...]]:
+    """Ranks in groups whose members differ along these axes and no others."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank, place in enumerate(places):
+        fixed = tuple(value for axis, value in place._asdict().items() if axis not in along)
+        groups.setdefault(fixed, []).append(rank)
+    return map(tuple, groups.values())
+
+
+def _mesh(plan: ParallelPlan, device: torch.device) -> DeviceMesh:
+    """A copy is shared by all that have parts of its batch, the context's among them, or within groups that repeat it."""
+    shards = plan.cp * (plan.shards or plan.dp)
+    ranks = torch.arange(plan.world_size).view(plan.pp, -1, shards, plan.tp)
+    return DeviceMesh(device.type, ranks, mesh_dim_names=AXES)

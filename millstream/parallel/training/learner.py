@@ -1,0 +1,288 @@
+"""One rank's side of a training step, whatever the plan: its rows in, everybody's mean loss out, weights changed.
+
+A loss is a mean over rows, so the mean over ranks with equally many rows is that of the whole batch, and a plan changes where
+things are computed and nothing else. Ranks that have parts of the same tokens each count their own part of the gradient:
+their loss is weighted by their number, so that the mean over them is the sum.
+Shapes: B rows, F frames, C latent channels, Y and X latent rows and columns, S text tokens, E text width.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from millstream.core.errors import UnusedParameters
+from millstream.models.dit import CausalDiT
+from millstream.models.kv import Memory
+from millstream.models.prompted import PromptedDiT, reads_prompt
+from millstream.parallel.shares import split_along
+from millstream.parallel.training.blocks import share_blocks, whole_tensors
+from millstream.parallel.training.fully_sharded import shard_fully, whole_weights
+from millstream.parallel.training.groups import TrainingGroups
+from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.replicas import Replicas
+from millstream.parallel.training.stages import LayerPipeline
+from millstream.parallel.training.zero import Stage, Zero
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Of a predicted and a wanted flow, a mean over rows."""
+ZERO: dict[str, Stage] = {"zero1": 1, "zero2": 2, "zero3": 3}
+
+
+class FlowRows(NamedTuple):
+    """What a step learns from."""
+
+    latents_BFCYX: Tensor
+    level_BF: Tensor
+    text_BSE: Tensor
+    target_BFCYX: Tensor
+
+    def part(self, parts: int, place: int) -> FlowRows:
+        return FlowRows(*(tensor.chunk(parts)[place] for tensor in self))
+
+    def split(self, parts: int) -> Iterator[FlowRows]:
+        return map(FlowRows._make, zip(*(tensor.chunk(parts) for tensor in self), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOptions:
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    """Largest norm of all gradients together."""
+
+    def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        learning = [parameter for parameter in parameters if parameter.requires_grad]
+        return torch.optim.AdamW(learning, lr=self.lr, betas=(0.9, 0.99), weight_decay=self.weight_decay)
+
+    def clip_factor(self, squares: Tensor) -> Tensor:
+        return (self.clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingTask:
+    """What is learnt, and how it is shared out."""
+
+    dit: CausalDiT
+    """Whole, and the same on every rank; whoever takes the task takes it apart."""
+    sequence: Memory
+    latent_size: tuple[int, int]
+    loss: Loss
+    plan: ParallelPlan
+    groups: TrainingGroups
+    options: StepOptions
+
+
+class Learner(ABC):
+    """A model that ranks hold together."""
+
+    optimiser: torch.optim.Optimizer
+
+    def __init__(self, task: TrainingTask) -> None:
+        self.plan, self.groups, self.options = task.plan, task.groups, task.options
+
+    def learn(self, batch: FlowRows) -> Tensor:
+        """One step on the whole batch, of which this rank takes its rows. Everybody's mean loss, on every rank."""
+        loss = self._backward(batch.part(self.plan.dp, self.groups.place.dp))
+        factor = self.options.clip_factor(self._squares())
+        for group in self.optimiser.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(factor.to(parameter.grad.dtype))
+        self._step()
+        return self.groups.batch.sum(loss, "loss") / self.groups.batch.size
+
+    @abstractmethod
+    def weights(self) -> dict[str, Tensor]:
+        """All of the DiT's, on every rank, by name."""
+
+    @abstractmethod
+    def _backward(self, rows: FlowRows) -> Tensor:
+        """Leave gradients that are the mean over the batch's ranks. This rank's loss, by itself."""
+
+    @abstractmethod
+    def _squares(self) -> Tensor:
+        """Of all gradients of the model, summed."""
+
+    def _step(self) -> None:
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+
+
+class ModuleLearner(Learner):
+    """One whose rank can do a whole forward pass, with the others or by itself."""
+
+    def __init__(self, task: TrainingTask) -> None:
+        super().__init__(task)
+        self._dit, self._loss = task.dit, task.loss
+        self._prompted = PromptedDiT(share_blocks(task.dit, task.groups), task.sequence)
+        self._model: nn.Module = self._prompted
+        """What is called."""
+
+    def weights(self) -> dict[str, Tensor]:
+        mine = {name: parameter.detach().clone() for name, parameter in self._dit.named_parameters()}
+        return whole_tensors(mine, self.groups.tensor)
+
+    def _backward(self, rows: FlowRows) -> Tensor:
+        parts, losses = self.plan.micro_batches, list[Tensor]()
+        for number, part in enumerate(rows.split(parts), start=1):
+            with nullcontext() if number == parts else self._no_sync():
+                loss = self._loss(self._model(*part[:3]), part.target_BFCYX)
+                (loss * self.plan.cp / parts).backward()
+            losses.append(loss.detach())
+        self._finish()
+        return torch.stack(losses).mean()
+
+    @abstractmethod
+    def _no_sync(self) -> AbstractContextManager[None]:
+        """While gradients only add up."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Wait until gradients are means."""
+
+    def _squares(self) -> Tensor:
+        return model_squares(self._dit.named_parameters(), self.groups)
+
+
+class ReplicaLearner(ModuleLearner):
+    def __init__(self, task: TrainingTask) -> None:
+        super().__init__(task)
+        self._replicas = Replicas(self._model, self.groups.batch)
+        self.optimiser = self.options.optimiser(self._dit.parameters())
+
+    def _no_sync(self) -> AbstractContextManager[None]:
+        return self._replicas.no_sync()
+
+    def _finish(self) -> None:
+        self._replicas.finish()
+
+
+class DDPLearner(ModuleLearner):
+    def __init__(self, task: TrainingTask) -> None:
+        super().__init__(task)
+        self.optimiser = self.options.optimiser(self._dit.parameters())
+        self._model = self._copies = DistributedDataParallel(self._model, process_group=self.groups.batch.handle)
+
+    def _no_sync(self) -> AbstractContextManager[None]:
+        return self._copies.no_sync()
+
+    def _finish(self) -> None:
+        pass  # torch waits at the end of the backward pass
+
+
+class ZeroLearner(ModuleLearner):
+    def __init__(self, task: TrainingTask) -> None:
+        super().__init__(task)
+        stage = ZERO[self.plan.data]
+        self._zero = Zero(
+            self._model, self.groups.batch, stage, self.options.optimiser, units=list(self._dit.blocks), shared=reads_prompt
+        )
+        self.optimiser = self._zero.optimiser
+
+    def weights(self) -> dict[str, Tensor]:
+        return {_in_dit(name): tensor for name, tensor in self._zero.whole().items()}
+
+    def _no_sync(self) -> AbstractContextManager[None]:
+        return nullcontext()  # sums of parts are parts of sums
+
+    def _finish(self) -> None:
+        self._zero.finish()
+
+    def _squares(self) -> Tensor:
+        return self._zero.squares()
+
+    def _step(self) -> None:
+        self._zero.step()
+
+
+class ShardedLearner(ModuleLearner):
+    """By torch's fully sharded data parallel."""
+
+    def __init__(self, task: TrainingTask) -> None:
+        super().__init__(task)
+        assert self.groups.mesh is not None, "one process shards nothing"
+        axes = ("replicate", "shard") if self.plan.data == "hsdp" else ("shard",)
+        shard_fully(self._prompted, self._dit, self.groups.mesh[axes])
+        self.optimiser = self.options.optimiser(self._model.parameters())
+
+    def weights(self) -> dict[str, Tensor]:
+        mine = {_in_dit(name): tensor.clone() for name, tensor in whole_weights(self._prompted).items()}
+        return whole_tensors(mine, self.groups.tensor)
+
+    def _no_sync(self) -> AbstractContextManager[None]:
+        return nullcontext()  # a rank has no room for gradients that are not its own
+
+    def _finish(self) -> None:
+        unused = [name for name, parameter in self._model.named_parameters() if parameter.grad is None]
+        if unused:
+            raise UnusedParameters(f"no gradient reached {', '.join(unused)}: use them in the loss or freeze them")
+
+
+class PipelineLearner(Learner):
+    def __init__(self, task: TrainingTask) -> None:
+        super().__init__(task)
+        share_blocks(task.dit, task.groups)
+        self._pipeline = LayerPipeline(
+            task.dit, task.sequence, task.plan, task.groups.pipe, latent_size=task.latent_size, loss=task.loss
+        )
+        self._replicas = Replicas(self._pipeline.module, task.groups.batch)
+        self.optimiser = task.options.optimiser(self._pipeline.module.parameters())
+
+    def weights(self) -> dict[str, Tensor]:
+        everybody = self.groups.pipe.gather(whole_tensors(self._named(), self.groups.tensor), "weights")
+        return {name: tensor for mine in everybody for name, tensor in mine.items()}
+
+    def _backward(self, rows: FlowRows) -> Tensor:
+        with self._replicas.no_sync():
+            found = self._pipeline.backward(rows[:3], rows.target_BFCYX)
+        self._replicas.finish()
+        mine = rows.target_BFCYX.new_zeros(()) if found is None else found
+        return self.groups.pipe.sum(mine, "loss")
+
+    def _squares(self) -> Tensor:
+        named = [(name, parameter) for part in self._pipeline.parts.values() for name, parameter in part.learning()]
+        return model_squares(named, self.groups)
+
+    def _named(self) -> Mapping[str, Tensor]:
+        return {name: tensor.detach().clone() for part in self._pipeline.parts.values() for name, tensor in part.learning()}
+
+
+def make_learner(task: TrainingTask) -> Learner:
+    plan = task.plan
+    if plan.pp > 1:
+        return PipelineLearner(task)
+    if plan.world_size == 1:
+        return ReplicaLearner(task)
+    match plan.data:
+        case "replicas":
+            return ReplicaLearner(task)
+        case "ddp":
+            return DDPLearner(task)
+        case "zero1" | "zero2" | "zero3":
+            return ZeroLearner(task)
+        case "fsdp" | "hsdp":
+            return ShardedLearner(task)
+
+
+def model_squares(named: Iterable[tuple[str, nn.Parameter]], groups: TrainingGroups) -> Tensor:
+    """The squares of all gradients of a model that several ranks hold: a part once, and what each has whole as often less."""
+    squares = dict[bool, list[Tensor]]({True: [], False: []})
+    for name, parameter in named:
+        if parameter.grad is not None:
+            square = parameter.grad.square().sum()
+            squares[split_along(name) is not None].append(square.full_tensor() if isinstance(square, DTensor) else square)
+    parts, whole = (torch.stack(each).sum() if each else torch.zeros(()) for each in squares.values())
+    return groups.model.sum(parts + whole / groups.tensor.size, "norm")
+
+
+def _in_dit(name: str) -> str:
+    """A parameter's name without that of the module around the DiT, and of the one that has some of its tokens."""
+    return name.removeprefix("dit.").removeprefix("dit.")

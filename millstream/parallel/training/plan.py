@@ -1,0 +1,108 @@
+"""How a training step is shared out over ranks, as plain data: checked before anything is made.
+
+Ranks are numbered with the pipeline's stages outermost, then copies, then the context's parts, then the tensors' parts, so that
+those who speak most are neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from millstream.core.config import DiTConfig
+from millstream.core.errors import ConfigError
+
+Data = Literal["replicas", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
+"""How copies of the model share a batch: our own, torch's, our own with the optimiser (1), the gradients (2) and the weights
+(3) sharded too, torch's with all three sharded, and that within groups which repeat each other."""
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
+TWO_PARTS = ("interleaved", "zero-bubble", "zbv")
+"""Schedules that give each rank two parts of the model."""
+WITH_TENSORS = ("replicas", "fsdp")
+"""What tensor parallel can be combined with: of parameters laid end to end nobody knows any more which every rank has whole."""
+
+
+class RankPlace(NamedTuple):
+    """Where a rank is along each axis."""
+
+    pp: int
+    dp: int
+    cp: int
+    tp: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelPlan:
+    dp: int = 1
+    """Parts of the batch."""
+    data: Data = "replicas"
+    shards: int = 0
+    """Of `hsdp`: ranks that share one copy."""
+    tp: int = 1
+    """Parts of each block's heads and hidden units."""
+    cp: int = 1
+    """Parts of each frame's tokens."""
+    pp: int = 1
+    """Ranks one after the other along the layers."""
+    schedule: Schedule = "1f1b"
+    micro_batches: int = 1
+    """Parts of a rank's rows that go through one after the other: a pipeline's fill, or what memory asks for."""
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "cp", "pp", "micro_batches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        for name, choices in (("data", get_args(Data)), ("schedule", get_args(Schedule))):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if (self.data == "hsdp") != (self.shards > 0) or (self.shards and self.dp % self.shards):
+            raise ConfigError(f"shards is for hsdp and divides dp: got data={self.data!r}, dp={self.dp}, shards={self.shards}")
+        if self.tp > 1 and self.data not in WITH_TENSORS:
+            raise ConfigError(f"tp goes with data = {' or '.join(WITH_TENSORS)}, got {self.data!r}")
+        if self.pp > 1 and (self.data != "replicas" or self.cp > 1):
+            raise ConfigError(f"pp goes with data = replicas and cp = 1, got {self.data!r} and cp = {self.cp}")
+
+    @property
+    def world_size(self) -> int:
+        return self.pp * self.dp * self.cp * self.tp
+
+    @property
+    def parts_per_rank(self) -> int:
+        """Of a pipeline."""
+        return 2 if self.pp > 1 and self.schedule in TWO_PARTS else 1
+
+    def place_of(self, rank: int) -> RankPlace:
+        assert 0 <= rank < self.world_size, f"rank {rank} of {self.world_size}"
+        rank, tp = divmod(rank, self.tp)
+        rank, cp = divmod(rank, self.cp)
+        pp, dp = divmod(rank, self.dp)
+        return RankPlace(pp, dp, cp, tp)
+
+    def check(self, config: DiTConfig, batch: int) -> None:
+        """Whether a model and a batch can be shared out so; what is wrong is said with what would fit."""
+        if batch % (self.dp * self.micro_batches):
+            raise ConfigError(
+                f"a batch of {batch} does not divide over dp = {self.dp} and micro_batches = {self.micro_batches}; "
+                f"take a multiple of {self.dp * self.micro_batches}"
+            )
+        for axis, what, count in (("tp", "heads", config.heads), ("tp", "ffn", config.ffn), ("cp", "heads", config.heads)):
+            parts = getattr(self, axis)
+            if count % parts:
+                fits = ", ".join(str(n) for n in range(1, parts) if count % n == 0)
+                raise ConfigError(f"{axis} = {parts} does not divide the model's {count} {what}; {fits} would")
+        if config.layers < self.pp * self.parts_per_rank:
+            raise ConfigError(
+                f"{config.layers} layers are too few for pp = {self.pp} with {self.parts_per_rank} parts a rank; "
+                f"take pp = {max(1, config.layers // self.parts_per_rank)} or less"
+            )
+        if self.pp > 1 and self.micro_batches < self.pp:
+            raise ConfigError(
+                f"pp = {self.pp} needs {self.pp} or more micro_batches to keep its stages busy, got {self.micro_batches}"
+            )
+
+    def check_ranks(self, ranks: int) -> None:
+        if ranks != self.world_size:
+            raise ConfigError(
+                f"the plan is for {self.world_size} ranks (pp {self.pp} x dp {self.dp} x cp {self.cp} x tp {self.tp}) "
+                f"and there are {ranks}; start it with torchrun --nproc-per-node {self.world_size}"
+            )

@@ -1,0 +1,178 @@
+"""ZeRO, written out: what copies of a model would hold n times is held once, a part on each of n ranks.
+
+Parameters are laid end to end in units, one for each block and one for the rest, and every unit is cut into as many equal parts
+as there are ranks. Stage 1 shards the optimiser: gradients are summed as ever, each rank updates its part of every unit and
+gets the others' parts. Stage 2 sums only what a rank updates, and lets go of the rest. Stage 3 lets go of the weights too: a
+unit is collected when its forward or backward pass comes and let go of after it.
+
+An optimiser must work number by number (AdamW, SGD), since a part does not know where a matrix begins.
+Shapes: N all numbers of a unit, filled up to a multiple of the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from millstream.core.errors import UnusedParameters
+from millstream.parallel.collectives import PendingCollective, RankGroup
+
+Stage = Literal[1, 2, 3]
+
+
+class Unit:
+    """Parameters that are laid end to end. Those of the module are views into it."""
+
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], group: RankGroup, stage: Stage) -> None:
+        self.named, self._group, self._stage = named, group, stage
+        self._sizes = [parameter.numel() for _, parameter in named]
+        share = -(-sum(self._sizes) // group.size)
+        self._filling = share * group.size - sum(self._sizes)
+        with torch.no_grad():
+            self._whole_N = self._laid_out([parameter for _, parameter in named])
+            group.broadcast(self._whole_N, source=group.ranks[0], what="start")
+        self._bytes = self._whole_N.untyped_storage().nbytes()
+        for (_, parameter), view in zip(named, self._whole_N.split([*self._sizes, self._filling]), strict=False):
+            parameter.data = view.view_as(parameter)
+        mine = self._whole_N[group.place * share : (group.place + 1) * share]
+        self.mine = nn.Parameter(mine.clone() if stage == 3 else mine)
+        """This rank's part: of the whole while that is always here, apart from it otherwise."""
+        self._ready: set[Tensor] = set()
+        self._pending: PendingCollective | None = None
+        for _, parameter in named:
+            parameter.register_post_accumulate_grad_hook(self._became_ready)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all of its parameters are."""
+        return self._whole_N.untyped_storage().nbytes() > 0
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Have all ranks' parts here."""
+        if not self.is_here:
+            self._whole_N.untyped_storage().resize_(self._bytes)
+            self._group.collect_into(self._whole_N, self.mine.data, "weights")
+
+    def let_go(self) -> None:
+        self._whole_N.untyped_storage().resize_(0)
+
+    @torch.no_grad()
+    def updated(self) -> None:
+        """After a step of the optimiser: everybody has everybody's part, where all of it is kept."""
+        if self._stage < 3:
+            self._group.collect_into(self._whole_N, self.mine.data.clone(), "weights")
+        elif self.is_here:
+            self.let_go()  # what is here is from before
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Wait for the mean of the gradients of this rank's part, which adds to what is there."""
+        if self._pending is None:
+            missing = [name for name, parameter in self.named if parameter not in self._ready]
+            raise UnusedParameters(f"no gradient reached {', '.join(missing)}: use them in the loss or freeze them")
+        summed, self._pending = self._pending.wait(), None
+        if self._stage == 1:
+            summed = summed.unflatten(0, (self._group.size, -1))[self._group.place]
+        mean = summed / self._group.size
+        self.mine.grad = mean if self.mine.grad is None else self.mine.grad + mean
+        self._ready.clear()
+
+    def _became_ready(self, parameter: Tensor) -> None:
+        """All gradients of the unit are here: they leave, and so does what is not needed until they are back."""
+        self._ready.add(parameter)
+        if len(self._ready) < len(self.named):
+            return
+        with torch.no_grad():
+            gradients_N = self._laid_out([_gradient(each) for _, each in self.named])
+            begin = self._group.start_sum if self._stage == 1 else self._group.start_scatter
+            self._pending = begin(gradients_N, "gradients")
+        for _, each in self.named:
+            each.grad = None
+        if self._stage == 3:
+            self.let_go()
+
+    def _laid_out(self, tensors: Sequence[Tensor]) -> Tensor:
+        filling = tensors[0].new_zeros(self._filling)
+        return torch.cat([*(tensor.detach().flatten() for tensor in tensors), filling])
+
+
+class Zero:
+    """A module whose state is sharded over a group, and the optimiser that updates this rank's part of it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: RankGroup,
+        stage: Stage,
+        optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        *,
+        units: Sequence[nn.Module],
+        shared: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        """`units` are collected and let go of by themselves as their passes come. Of their parameters those that are `shared`,
+        by name, are used at other times too and stay with the rest."""
+        self._group, self._stage = group, stage
+        names = {parameter: name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        apart = [[p for p in unit.parameters() if p in names and not shared(names[p])] for unit in units]
+        taken = {parameter for each in apart for parameter in each}
+        rest = [parameter for parameter in names if parameter not in taken]
+        held = [(of, each) for of, each in zip((module, *units), (rest, *apart), strict=True) if each]
+        self.units = [Unit([(names[p], p) for p in each], group, stage) for _, each in held]
+        self.optimiser = optimiser([unit.mine for unit in self.units])
+        if stage == 3:
+            for unit, (of, _) in zip(self.units, held, strict=True):
+                self._collects(unit, of, keeps=of is module)
+                unit.let_go()
+
+    def finish(self) -> None:
+        """Wait for the gradients of this rank's parts."""
+        for unit in self.units:
+            unit.finish()
+
+    def squares(self) -> Tensor:
+        """Of all ranks' gradients, summed: every number is on one rank."""
+        mine = torch.stack([_gradient(unit.mine).square().sum() for unit in self.units]).sum()
+        return self._group.sum(mine, "norm")
+
+    def step(self) -> None:
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        for unit in self.units:
+            unit.updated()
+
+    def whole(self) -> dict[str, Tensor]:
+        """All weights, on every rank, by name."""
+        found = dict[str, Tensor]()
+        for unit in self.units:
+            was_here = unit.is_here
+            unit.collect()
+            found |= {name: parameter.detach().clone() for name, parameter in unit.named}
+            if not was_here:
+                unit.let_go()
+        return found
+
+    def _collects(self, unit: Unit, module: nn.Module, *, keeps: bool) -> None:
+        """Have a unit here during its module's passes; one that `keeps` stays from forward to backward."""
+        module.register_forward_pre_hook(partial(_collected, unit))
+        if not keeps:
+            module.register_full_backward_pre_hook(partial(_collected, unit))
+
+        def after(*_: Any) -> None:
+            if not (keeps and torch.is_grad_enabled()):
+                unit.let_go()
+
+        module.register_forward_hook(after)
+
+
+def _collected(unit: Unit, *_: Any) -> None:
+    unit.collect()
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None, f"a parameter of {tuple(parameter.shape)} has no gradient"
+    return parameter.grad

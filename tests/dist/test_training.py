@@ -1,0 +1,131 @@
+"""However training is shared out, it learns what one process learns; `benchmarks/train_equality.py` has every strategy."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.train_equality import STRATEGIES, Trained, difference, train
+from millstream.core.errors import UnusedParameters
+from millstream.parallel.training.groups import create_training_groups
+from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.replicas import Replicas
+from millstream.parallel.training.zero import Zero
+from tests.dist.ranks import run_ranks
+
+STEPS = 4
+CHOSEN = [
+    "own data parallel, accumulated", "DDP", "ZeRO 1", "ZeRO 2", "HSDP", "tensor parallel", "pipeline, 1F1B", "pipeline, ZB-V",
+    "2D, ZeRO 3 x context", "2D, FSDP2 x tensor", "3D, pipeline x data x tensor",
+]  # fmt: skip
+
+
+@functools.cache
+def alone() -> Trained:
+    return train(0, "tiny", ParallelPlan(), STEPS)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_losses_and_weights_are_those_of_one_process(name: str) -> None:
+    plan = STRATEGIES[name]
+    for found in run_ranks(train, plan.world_size, "tiny", plan, STEPS):
+        assert difference(found, alone()) < 1e-5
+    assert alone().losses[-1] < alone().losses[0]
+
+
+class Layers(nn.Module):
+    """Four products, and one that nothing uses if so asked."""
+
+    def __init__(self, *, unused: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.register_buffer("seen", torch.zeros(1))
+        if unused:
+            self.idle = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = F.silu(layer(x))
+        return x
+
+
+def _replicated(rank: int) -> dict[str, Any]:
+    torch.manual_seed(rank)
+    module, groups = Layers(), create_training_groups(ParallelPlan(dp=2), torch.device("cpu"))
+    replicas = Replicas(module, groups.batch, bucket_bytes=8 * 9 * 4)
+    begun = list[int]()
+
+    def count(_: torch.Tensor) -> None:
+        begun.append(groups.batch.record.counts["sum", "gradients"])
+
+    module.layers[0].bias.register_post_accumulate_grad_hook(count)
+    started = [parameter.detach().clone() for parameter in module.parameters()]
+    module(torch.full((3, 8), float(rank))).square().sum().backward()
+    module.seen.fill_(rank + 5.0)
+    replicas.finish()
+    return dict(
+        started=started,
+        gradients=[parameter.grad for parameter in module.parameters()],
+        begun_before_the_first_layer=begun[0],
+        buckets=groups.batch.record.counts["sum", "gradients"],
+        seen=float(module.seen),
+    )
+
+
+def test_copies_begin_alike_and_sum_gradients_while_the_backward_pass_goes_on() -> None:
+    first, second = run_ranks(_replicated, 2)
+    assert all(map(torch.equal, first["started"], second["started"])), "the first rank's"
+    assert all(map(torch.equal, first["gradients"], second["gradients"]))
+    assert first["buckets"] == 4
+    assert first["begun_before_the_first_layer"] >= 2, "later layers' gradients were under way"
+    assert (first["seen"], second["seen"]) == (5.0, 5.0)
+
+
+def _unused(rank: int, zero: bool) -> str:
+    module, groups = Layers(unused=True), create_training_groups(ParallelPlan(dp=2), torch.device("cpu"))
+    shared = (
+        Zero(module, groups.batch, 2, torch.optim.AdamW, units=list(module.layers))
+        if zero
+        else Replicas(module, groups.batch, bucket_bytes=64)
+    )
+    module(torch.ones(1, 8)).sum().backward()
+    try:
+        shared.finish()
+    except UnusedParameters as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_parameters_that_nothing_uses_are_named(zero: bool) -> None:
+    for said in run_ranks(_unused, 2, zero):
+        assert said == "no gradient reached idle.weight, idle.bias: use them in the loss or freeze them"
+
+
+def _held(rank: int, stage: int) -> dict[str, float]:
+    module, groups = Layers(), create_training_groups(ParallelPlan(dp=4), torch.device("cpu"))
+    zero = Zero(module, groups.batch, stage, torch.optim.AdamW, units=list(module.layers))  # type: ignore[arg-type]
+    module(torch.ones(1, 8)).sum().backward()
+    zero.finish()
+    gradients = sum(parameter.grad.numel() for parameter in module.parameters() if parameter.grad is not None)
+    gradients += sum(unit.mine.grad.numel() for unit in zero.units)
+    zero.step()
+    states = sum(each.numel() for state in zero.optimiser.state.values() for each in state.values() if each.ndim)
+    storages = {parameter.untyped_storage() for parameter in module.parameters()}
+    weights = sum(storage.nbytes() // 4 for storage in {each.data_ptr(): each for each in storages}.values())
+    weights += sum(unit.mine.numel() for unit in zero.units) if stage == 3 else 0
+    return dict(weights=weights, gradients=gradients, states=states)
+
+
+@pytest.mark.parametrize(("stage", "weights", "gradients"), [(1, 1, 4), (2, 1, 4), (3, 4, 4)])
+def test_each_stage_holds_a_part_of_what_it_shards(stage: int, weights: int, gradients: int) -> None:
+    count = sum(parameter.numel() for parameter in Layers().parameters())
+    for held in run_ranks(_held, 4, stage):
+        assert held["states"] == 2 * count / 4
+        assert held["weights"] == pytest.approx(count / weights, rel=0.01)
+        assert held["gradients"] == pytest.approx(count / gradients, rel=0.01)
