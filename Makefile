@@ -4,6 +4,8 @@ BIN := .venv/bin
 SERVING := .venv/.serving
 INSTALLED := .venv/.installed
 TOPOLOGY ?= local
+# As many tests at once as there are cores; those that share what takes long to make stay together.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup
 
 .PHONY: serve generate test quick check format wheel clean
 
@@ -14,10 +16,10 @@ generate: $(SERVING)  ## write out/clip.mp4
 	$(BIN)/millstream generate --out out/clip.mp4 --overwrite
 
 test: $(INSTALLED) check  ## lint, types and all tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 quick: $(INSTALLED)  ## tests that start no process, compile and train nothing: a minute
-	$(BIN)/python -m pytest tests/unit -m "not slow"
+	$(PYTEST) tests/unit -m "not slow"
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

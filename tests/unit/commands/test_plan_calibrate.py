@@ -27,7 +27,7 @@ from millstream.planner.software import SOFTWARE
 from millstream.planner.time import call_time, decode_ms
 from millstream.planner.workload import Workload
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("calibrated")]
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plan_calibrate, "_SECONDS", 0.02)
+            patch.setattr(plan_calibrate, "_RUNS", 1)
             patch.setattr(plan_fit, "CHUNKS", 1)
             patch.setattr(plan_fit, "LARGER", {"height": 128, "width": 128})
             patch.setattr(plan_fit, "SMALLER", {"height": 64, "width": 64})
