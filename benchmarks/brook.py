@@ -1,6 +1,7 @@
 """Brook on two cores of this machine's CPU, each run a fresh process: load, first frame, frames a second, peak memory.
 
     python -m benchmarks.brook
+    python -m benchmarks.brook --page          # writes the last result into docs/brook.md
 
 As every kind of CPU that this one can stand for (`MILLSTREAM_CPU`), as `--precision auto` runs it and in float32. A frame
 counts when it is bytes: model, decoder and conversion are included, warm-up is not. Memory is the process's peak, the
@@ -18,7 +19,11 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from benchmarks.pages import row, write_between
 
 WARM_UP, CHUNKS, CORES = 6, 20, 2
 RUNS = {"auto": 3, "fp32": 1}
@@ -27,6 +32,7 @@ SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 AT_MOST = {"load_and_first_frame_seconds": 1.0, "peak_gib": 1.5}
 FRAMES_PER_SECOND = {"amx": 40.0, "vnni": 24.0, "avx2": 16.0}
 """At least, by kind of CPU."""
+NAMES = {"amx": "AMX: bfloat16", "vnni": "AVX-512 with VNNI: bytes", "avx2": "AVX2: bytes"}
 
 
 def measure(weights: str, precision: str, chunks: int, warm_up: int) -> dict[str, float]:
@@ -115,11 +121,44 @@ def missed(kind: str, measured: dict[str, float]) -> list[str]:
     return over + ([f"frames_per_second {found:g}, at least {least:g}"] if found < least else [])
 
 
+def table(report: dict[str, Any]) -> Iterator[str]:
+    """Of a result, for a page."""
+    measured = report["measured"]
+    yield row(("CPU", "frames a second", "goal", "load and first frame", "memory", "whole decoder, float32"))
+    yield row(["---"] * 6)
+    for kind, goal in measured["goals"]["frames_per_second"].items():
+        if f"{kind}, auto" in measured:
+            auto, plain = measured[f"{kind}, auto"], measured[f"{kind}, fp32"]
+            yield row(
+                (
+                    NAMES[kind],
+                    f"**{auto['frames_per_second']:.1f}**",
+                    f"{goal:g}",
+                    f"{auto['load_and_first_frame_seconds']:.2f} s",
+                    f"{auto['peak_gib']:.2f} GiB",
+                    f"{plain['frames_per_second']:.1f}",
+                )
+            )
+    yield ""
+    yield f"{report['hardware']['cpu']}, torch {report['versions']['torch']}, commit `{report['commit']}`."
+
+
+def write_page() -> None:
+    from benchmarks.report import RESULTS
+
+    report = json.loads((RESULTS / "brook.json").read_text())
+    write_between(RESULTS.parents[1] / "docs" / "brook.md", "benchmarks.brook", table(report))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Brook's speed and memory on two cores of this machine's CPU.")
     parser.add_argument("--weights", default="bundled", help="bundled, a Brook file, or random: all are as fast in float32")
     parser.add_argument("--measure", metavar="PRECISION", help="be one of the processes that are measured")
+    parser.add_argument("--page", action="store_true", help="write the last result into docs/brook.md and measure nothing")
     options = parser.parse_args()
+    if options.page:
+        write_page()
+        return
     if options.measure:
         os.sched_setaffinity(0, two_cores())
         print(json.dumps(measure(options.weights, options.measure, CHUNKS, WARM_UP)))
