@@ -1,7 +1,8 @@
 """Whether it matters how training is shared out: losses and weights of every strategy against one process with the same batch.
 
     python -m benchmarks.train_equality
-    python -m benchmarks.train_equality --models tiny --only zero3 fsdp --json
+    python -m benchmarks.train_equality --models tiny --only "ZeRO 3" FSDP2 --json
+    python -m benchmarks.train_equality --page         # writes the last result into docs/training.md
 
 Real processes over gloo, float32, 50 steps of diffusion forcing with AdamW and clipping. A row's difference is the largest of
 two: that of any loss, relative to it, and that of any parameter, relative to its norm.
@@ -13,14 +14,17 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from benchmarks.report import write_report
+from benchmarks.pages import row, write_between
+from benchmarks.report import RESULTS, write_report
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT
+from millstream.parallel.training.checkpoint import Checkpoints
 from millstream.parallel.training.groups import create_training_groups
 from millstream.parallel.training.learner import FlowRows, StepOptions, TrainingTask, make_learner
 from millstream.parallel.training.plan import ParallelPlan
@@ -29,6 +33,7 @@ from tests.dist.ranks import run_ranks
 
 CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE, BATCH, STEPS = 3, 2, 4, (8, 8), 8, 50
 AT_MOST = 1e-5
+SAVE_EVERY = 2
 MODELS = {
     "tiny": DiTConfig(layers=4, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32),
     "brook-size": DiTConfig(layers=6, width=256, heads=4, ffn=1024, channels=8, text_width=128, text_tokens=16),
@@ -66,8 +71,8 @@ class Trained(NamedTuple):
     weights: dict[str, Tensor]
 
 
-def train(rank: int, model: str, plan: ParallelPlan, steps: int) -> Trained:
-    """On one rank of a process group, or alone."""
+def train(rank: int, model: str, plan: ParallelPlan, steps: int, folder: Path | None = None) -> Trained:
+    """On one rank of a process group, or alone. With a folder it goes on where that was left, and keeps every other step."""
     config, device = MODELS[model], torch.device("cpu")
     plan.check(config, BATCH)
     torch.manual_seed(0)
@@ -84,7 +89,15 @@ def train(rank: int, model: str, plan: ParallelPlan, steps: int) -> Trained:
             options=StepOptions(clip=0.5),
         )
     )
-    losses = [float(learner.learn(rows)) for rows in batches(config, steps)]
+    checkpoints = Checkpoints(folder, learner) if folder is not None else None
+    done = checkpoints.load(checkpoints.newest) if checkpoints and checkpoints.newest else 0
+    losses = list[float]()
+    for step, rows in enumerate(batches(config, done, steps), start=done + 1):
+        losses.append(float(learner.learn(rows)))
+        if checkpoints and step % SAVE_EVERY == 0:
+            checkpoints.save(step)
+    if checkpoints:
+        checkpoints.finish()
     return Trained(losses, learner.weights())
 
 
@@ -92,9 +105,9 @@ def mean_square(flow: Tensor, target: Tensor) -> Tensor:
     return (flow - target).square().mean()
 
 
-def batches(config: DiTConfig, steps: int) -> Iterator[FlowRows]:
-    """The same whatever the number of ranks: each takes its rows of the whole."""
-    for step in range(steps):
+def batches(config: DiTConfig, done: int, steps: int) -> Iterator[FlowRows]:
+    """The same whatever the number of ranks, each of which takes its rows of the whole, and wherever one begins."""
+    for step in range(done, steps):
         generator = torch.Generator().manual_seed(step)
         frames = CHUNKS * FRAMES_PER_CHUNK
         clean, noise = torch.randn(2, BATCH, frames, config.channels, *LATENT_SIZE, generator=generator)
@@ -133,6 +146,20 @@ def rows(models: list[str], only: list[str], steps: int) -> Iterator[dict[str, A
             }
 
 
+def table(report: dict[str, Any]) -> Iterator[str]:
+    """Of a result, for a page."""
+    found = report["measured"]["rows"]
+    models = list(dict.fromkeys(each["model"] for each in found))
+    yield row(("strategy", "ranks", *models))
+    yield row(["---"] * (2 + len(models)))
+    by_name = {(each["strategy"], each["model"]): each for each in found}
+    for name in dict.fromkeys(each["strategy"] for each in found):
+        differences = (f"{by_name[name, model]['difference']:.1e}" for model in models)
+        yield row((name, str(by_name[name, models[0]]["ranks"]), *differences))
+    yield ""
+    yield f"{report['hardware']['cpu']}, torch {report['versions']['torch']}, commit `{report['commit']}`."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
@@ -141,13 +168,18 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--json", action="store_true", help="a line for each strategy")
+    parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and train nothing")
     options = parser.parse_args()
+    if options.page:
+        report = json.loads((RESULTS / "train_equality.json").read_text())
+        write_between(RESULTS.parents[1] / "docs" / "training.md", "benchmarks.train_equality", table(report))
+        return
     found = list[dict[str, Any]]()
-    for row in rows(options.models, options.only, options.steps):
-        found.append(row)
-        line = json.dumps(row) if options.json else f"{row['model']:12}{row['strategy']:34}{row['difference']:.1e}"
+    for each in rows(options.models, options.only, options.steps):
+        found.append(each)
+        line = json.dumps(each) if options.json else f"{each['model']:12}{each['strategy']:34}{each['difference']:.1e}"
         print(line, file=sys.stdout if options.json else sys.stderr, flush=True)
-    missed = [f"{row['model']}, {row['strategy']}" for row in found if not row["difference"] <= AT_MOST]
+    missed = [f"{each['model']}, {each['strategy']}" for each in found if not each["difference"] <= AT_MOST]
     if not options.only:
         about = {
             "steps": options.steps,

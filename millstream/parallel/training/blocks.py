@@ -8,16 +8,14 @@ everybody the same. A rank's gradients are then those of its own tokens, and sum
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from millstream.models.dit import CausalDiT
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.sequence import SequenceDiT
-from millstream.parallel.shares import ParameterShare, keep_share, split_along
+from millstream.parallel.shares import ParameterShare, keep_share
 from millstream.parallel.tensor import connect_tensors
 from millstream.parallel.training.gradients import GradientGroup
 from millstream.parallel.training.groups import TrainingGroups
@@ -30,15 +28,6 @@ def share_blocks(dit: CausalDiT, groups: TrainingGroups) -> CausalDiT | MeshDiT:
     if groups.context.size > 1:
         return SequenceDiT(dit, groups.context)
     return dit
-
-
-def whole_tensors(mine: Mapping[str, Tensor], group: GradientGroup) -> dict[str, Tensor]:
-    """Parameters as they were before tensor parallel took them apart, by name, on every rank."""
-    found = dict[str, Tensor]()
-    for name, part in mine.items():
-        dim = split_along(name)
-        found[name] = part if dim is None or group.size == 1 else torch.cat(list(group.collect(part, "weights")), dim=dim)
-    return found
 
 
 def _share_tensors(dit: CausalDiT, group: GradientGroup) -> None:

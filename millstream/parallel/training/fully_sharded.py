@@ -8,10 +8,8 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 
 from millstream.models.dit import CausalDiT
 from millstream.models.prompted import PromptedDiT
@@ -40,10 +38,3 @@ def shard_fully(
         shard(prompt.k, prompt.norm_k, prompt.v)  # used when the prompt is read, before the block's turn
         shard(block)
     shard(model)
-
-
-def whole_weights(model: PromptedDiT) -> dict[str, Tensor]:
-    """All weights, on every rank, by name."""
-    return {
-        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for name, tensor in model.state_dict().items()
-    }

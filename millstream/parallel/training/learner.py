@@ -9,7 +9,7 @@ Shapes: B rows, F frames, C latent channels, Y and X latent rows and columns, S 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,16 +24,29 @@ from millstream.models.dit import CausalDiT
 from millstream.models.kv import Memory
 from millstream.models.prompted import PromptedDiT, reads_prompt
 from millstream.parallel.shares import split_along
-from millstream.parallel.training.blocks import share_blocks, whole_tensors
-from millstream.parallel.training.fully_sharded import shard_fully, whole_weights
+from millstream.parallel.training.blocks import share_blocks
+from millstream.parallel.training.fully_sharded import shard_fully
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.precision import LossScale, Precision, in_precision
+from millstream.parallel.training.recompute import Recompute, recompute_blocks
 from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.stages import LayerPipeline
+from millstream.parallel.training.states import (
+    WEIGHT,
+    ParameterState,
+    Read,
+    states_of,
+    states_of_zero,
+    take_states,
+    take_states_of_zero,
+)
 from millstream.parallel.training.zero import Stage, Zero
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of a predicted and a wanted flow, a mean over rows."""
+SCALE = "loss scale"
+"""Under which name its state is kept."""
 ZERO: dict[str, Stage] = {"zero1": 1, "zero2": 2, "zero3": 3}
 
 
@@ -58,6 +71,8 @@ class StepOptions:
     weight_decay: float = 0.01
     clip: float = 1.0
     """Largest norm of all gradients together."""
+    precision: Precision = "fp32"
+    recompute: Recompute = "none"
 
     def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         learning = [parameter for parameter in parameters if parameter.requires_grad]
@@ -88,32 +103,65 @@ class Learner(ABC):
 
     def __init__(self, task: TrainingTask) -> None:
         self.plan, self.groups, self.options = task.plan, task.groups, task.options
+        self.loss_scale = LossScale() if task.options.precision == "fp16" else None
 
     def learn(self, batch: FlowRows) -> Tensor:
         """One step on the whole batch, of which this rank takes its rows. Everybody's mean loss, on every rank."""
-        loss = self._backward(batch.part(self.plan.dp, self.groups.place.dp))
-        factor = self.options.clip_factor(self._squares())
+        loss, scale = self._backward(batch.part(self.plan.dp, self.groups.place.dp)), self._scale
+        squares = self._squares() / scale**2
+        if self.loss_scale is None or self.loss_scale.may_step(squares):
+            self._scale_gradients(self.options.clip_factor(squares) / scale)
+            self._step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return self.groups.batch.sum(loss, "loss") / self.groups.batch.size
+
+    def weights(self) -> dict[str, Tensor]:
+        """All of the DiT's, on every rank, by name."""
+        mine = {state.name: state.tensors[WEIGHT] for state in self._states()}
+        return {name: weight for part in self.groups.pipe.gather(mine, "weights") for name, weight in part.items()}
+
+    def states(self) -> Iterator[ParameterState]:
+        """All that it has learnt, of those parameters that it and the ranks beside it hold. All of them go through it."""
+        yield from self._states()
+        if self.loss_scale is not None:
+            yield ParameterState(SCALE, self.loss_scale.state())
+
+    def take(self, read: Read) -> None:
+        """Go on from states that some learner had, of this plan or of another."""
+        self._take(read)
+        if self.loss_scale is not None:
+            self.loss_scale.take(read(SCALE))
+
+    def _states(self) -> Iterator[ParameterState]:
+        return states_of(self._named(), self.optimiser, self.groups.tensor)
+
+    def _take(self, read: Read) -> None:
+        take_states(self._named(), self.optimiser, self.groups.tensor, read)
+
+    @property
+    def _scale(self) -> float:
+        """Of losses and gradients in the backward pass."""
+        return 1.0 if self.loss_scale is None else self.loss_scale.value
+
+    def _scale_gradients(self, factor: Tensor) -> None:
         for group in self.optimiser.param_groups:
             for parameter in group["params"]:
                 parameter.grad.mul_(factor.to(parameter.grad.dtype))
-        self._step()
-        return self.groups.batch.sum(loss, "loss") / self.groups.batch.size
 
     @abstractmethod
-    def weights(self) -> dict[str, Tensor]:
-        """All of the DiT's, on every rank, by name."""
+    def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
+        """Parameters that this rank holds, or parts of which it holds, by their names in the whole DiT."""
 
     @abstractmethod
     def _backward(self, rows: FlowRows) -> Tensor:
         """Leave gradients that are the mean over the batch's ranks. This rank's loss, by itself."""
 
-    @abstractmethod
     def _squares(self) -> Tensor:
         """Of all gradients of the model, summed."""
+        return model_squares(self._named(), self.groups)
 
     def _step(self) -> None:
         self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
 
 
 class ModuleLearner(Learner):
@@ -126,16 +174,17 @@ class ModuleLearner(Learner):
         self._model: nn.Module = self._prompted
         """What is called."""
 
-    def weights(self) -> dict[str, Tensor]:
-        mine = {name: parameter.detach().clone() for name, parameter in self._dit.named_parameters()}
-        return whole_tensors(mine, self.groups.tensor)
+    def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
+        return self._dit.named_parameters()
 
     def _backward(self, rows: FlowRows) -> Tensor:
         parts, losses = self.plan.micro_batches, list[Tensor]()
         for number, part in enumerate(rows.split(parts), start=1):
             with nullcontext() if number == parts else self._no_sync():
-                loss = self._loss(self._model(*part[:3]), part.target_BFCYX)
-                (loss * self.plan.cp / parts).backward()
+                with in_precision(self.options.precision, rows.target_BFCYX.device):
+                    flow = self._model(*part[:3])
+                loss = self._loss(flow.float(), part.target_BFCYX)
+                (loss * (self._scale * self.plan.cp / parts)).backward()
             losses.append(loss.detach())
         self._finish()
         return torch.stack(losses).mean()
@@ -147,9 +196,6 @@ class ModuleLearner(Learner):
     @abstractmethod
     def _finish(self) -> None:
         """Wait until gradients are means."""
-
-    def _squares(self) -> Tensor:
-        return model_squares(self._dit.named_parameters(), self.groups)
 
 
 class ReplicaLearner(ModuleLearner):
@@ -183,12 +229,21 @@ class ZeroLearner(ModuleLearner):
         super().__init__(task)
         stage = ZERO[self.plan.data]
         self._zero = Zero(
-            self._model, self.groups.batch, stage, self.options.optimiser, units=list(self._dit.blocks), shared=reads_prompt
+            self._model,
+            self.groups.batch,
+            stage,
+            self.options.optimiser,
+            units=list(self._dit.blocks),
+            named=self._named(),
+            shared=reads_prompt,
         )
         self.optimiser = self._zero.optimiser
 
-    def weights(self) -> dict[str, Tensor]:
-        return {_in_dit(name): tensor for name, tensor in self._zero.whole().items()}
+    def _states(self) -> Iterator[ParameterState]:
+        return states_of_zero(self._zero)
+
+    def _take(self, read: Read) -> None:
+        take_states_of_zero(self._zero, read)
 
     def _no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()  # sums of parts are parts of sums
@@ -213,10 +268,6 @@ class ShardedLearner(ModuleLearner):
         shard_fully(self._prompted, self._dit, self.groups.mesh[axes])
         self.optimiser = self.options.optimiser(self._model.parameters())
 
-    def weights(self) -> dict[str, Tensor]:
-        mine = {_in_dit(name): tensor.clone() for name, tensor in whole_weights(self._prompted).items()}
-        return whole_tensors(mine, self.groups.tensor)
-
     def _no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()  # a rank has no room for gradients that are not its own
 
@@ -231,32 +282,31 @@ class PipelineLearner(Learner):
         super().__init__(task)
         share_blocks(task.dit, task.groups)
         self._pipeline = LayerPipeline(
-            task.dit, task.sequence, task.plan, task.groups.pipe, latent_size=task.latent_size, loss=task.loss
+            task.dit,
+            task.sequence,
+            task.plan,
+            task.groups.pipe,
+            latent_size=task.latent_size,
+            loss=lambda flow, target: task.loss(flow.float(), target) * self._scale,
+            precision=task.options.precision,
         )
         self._replicas = Replicas(self._pipeline.module, task.groups.batch)
         self.optimiser = task.options.optimiser(self._pipeline.module.parameters())
 
-    def weights(self) -> dict[str, Tensor]:
-        everybody = self.groups.pipe.gather(whole_tensors(self._named(), self.groups.tensor), "weights")
-        return {name: tensor for mine in everybody for name, tensor in mine.items()}
+    def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
+        return [named for part in self._pipeline.parts.values() for named in part.learning()]
 
     def _backward(self, rows: FlowRows) -> Tensor:
         with self._replicas.no_sync():
             found = self._pipeline.backward(rows[:3], rows.target_BFCYX)
         self._replicas.finish()
-        mine = rows.target_BFCYX.new_zeros(()) if found is None else found
+        mine = rows.target_BFCYX.new_zeros(()) if found is None else found / self._scale
         return self.groups.pipe.sum(mine, "loss")
-
-    def _squares(self) -> Tensor:
-        named = [(name, parameter) for part in self._pipeline.parts.values() for name, parameter in part.learning()]
-        return model_squares(named, self.groups)
-
-    def _named(self) -> Mapping[str, Tensor]:
-        return {name: tensor.detach().clone() for part in self._pipeline.parts.values() for name, tensor in part.learning()}
 
 
 def make_learner(task: TrainingTask) -> Learner:
     plan = task.plan
+    recompute_blocks(task.dit, task.options.recompute)
     if plan.pp > 1:
         return PipelineLearner(task)
     if plan.world_size == 1:
@@ -281,8 +331,3 @@ def model_squares(named: Iterable[tuple[str, nn.Parameter]], groups: TrainingGro
             squares[split_along(name) is not None].append(square.full_tensor() if isinstance(square, DTensor) else square)
     parts, whole = (torch.stack(each).sum() if each else torch.zeros(()) for each in squares.values())
     return groups.model.sum(parts + whole / groups.tensor.size, "norm")
-
-
-def _in_dit(name: str) -> str:
-    """A parameter's name without that of the module around the DiT, and of the one that has some of its tokens."""
-    return name.removeprefix("dit.").removeprefix("dit.")

@@ -27,6 +27,7 @@ from millstream.models.kv import Memory
 from millstream.parallel.apply import even_bounds
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.training.plan import ParallelPlan, Schedule
+from millstream.parallel.training.precision import Precision, in_precision
 
 _IN_BLOCK = re.compile(r"^blocks\.(\d+)\.")
 SCHEDULES: dict[Schedule, Any] = {
@@ -41,8 +42,11 @@ SCHEDULES: dict[Schedule, Any] = {
 class DiTPart(CausalDiT):
     """Some of a DiT's layers, and what comes before the first or after the last of them."""
 
-    def __init__(self, dit: CausalDiT, layers: range, sequence: Memory, latent_size: tuple[int, int]) -> None:
+    def __init__(
+        self, dit: CausalDiT, layers: range, sequence: Memory, latent_size: tuple[int, int], precision: Precision = "fp32"
+    ) -> None:
         nn.Module.__init__(self)
+        self._precision: Precision = precision
         self.config, self._first_layer, self._sequence = dit.config, layers.start, sequence
         self._grid = latent_size[0] // dit.config.patch, latent_size[1] // dit.config.patch
         self.is_first, self.is_last = layers.start == 0, layers.stop == len(dit.blocks)
@@ -54,6 +58,10 @@ class DiTPart(CausalDiT):
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...] | Tensor:  # type: ignore[override]
         """Latents, levels and text to the first part; activations and what travels with them to the others."""
+        with in_precision(self._precision, given[0].device):
+            return self._called(*given)
+
+    def _called(self, *given: Tensor) -> tuple[Tensor, ...] | Tensor:
         x_BFTD, time_BFD, levels_BF6D, text_BSD = self._embedded(*given) if self.is_first else given
         x_BFTD = self.blocks(x_BFTD, levels_BF6D, self._sequence, self.blocks.read_prompt(text_BSD))
         if self.is_last:
@@ -85,13 +93,14 @@ class LayerPipeline:
         *,
         latent_size: tuple[int, int],
         loss: Callable[[Tensor, Tensor], Tensor],
+        precision: Precision = "fp32",
     ) -> None:
         """Takes `dit` apart. `loss` judges the flow of one micro-batch and is a mean over its rows."""
         count = plan.pp * plan.parts_per_rank
         bounds, device = even_bounds(len(dit.blocks), count), dit.patch_in.weight.device
         numbers = part_numbers(plan, group.place)
         assert group.handle is not None, "a pipeline has more than one rank"
-        self.parts = {n: DiTPart(dit, range(bounds[n], bounds[n + 1]), sequence, latent_size) for n in numbers}
+        self.parts = {n: DiTPart(dit, range(bounds[n], bounds[n + 1]), sequence, latent_size, precision) for n in numbers}
         stages = [PipelineStage(part, n, count, device, group=group.handle) for n, part in self.parts.items()]
         given = stages if plan.parts_per_rank > 1 else stages[0]
         self._schedule = SCHEDULES[plan.schedule](given, plan.micro_batches, loss_fn=loss)

@@ -11,9 +11,9 @@ Shapes: N all numbers of a unit, filled up to a multiple of the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,16 @@ from millstream.core.errors import UnusedParameters
 from millstream.parallel.collectives import PendingCollective, RankGroup
 
 Stage = Literal[1, 2, 3]
+
+
+class PlaceInUnit(NamedTuple):
+    """Where a parameter lies among the numbers of its unit."""
+
+    begin: int
+    shape: torch.Size
+
+    def of(self, whole_N: Tensor) -> Tensor:
+        return whole_N[self.begin : self.begin + self.shape.numel()].view(self.shape)
 
 
 class Unit:
@@ -60,6 +70,22 @@ class Unit:
 
     def let_go(self) -> None:
         self._whole_N.untyped_storage().resize_(0)
+
+    def places(self) -> Iterator[tuple[str, PlaceInUnit]]:
+        begin = 0
+        for (name, parameter), size in zip(self.named, self._sizes, strict=True):
+            yield name, PlaceInUnit(begin, parameter.shape)
+            begin += size
+
+    def whole(self, part: Tensor) -> Tensor:
+        """From everybody's part of something that is laid out as the unit is."""
+        found_N = part.new_empty(len(part) * self._group.size)
+        self._group.collect_into(found_N, part, "state")
+        return found_N
+
+    def part(self, tensors: Sequence[Tensor]) -> Tensor:
+        """This rank's part of tensors like the unit's parameters."""
+        return self._laid_out(tensors).unflatten(0, (self._group.size, -1))[self._group.place].clone()
 
     @torch.no_grad()
     def updated(self) -> None:
@@ -112,12 +138,15 @@ class Zero:
         optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
         *,
         units: Sequence[nn.Module],
+        named: Iterable[tuple[str, nn.Parameter]] | None = None,
         shared: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """`units` are collected and let go of by themselves as their passes come. Of their parameters those that are `shared`,
-        by name, are used at other times too and stay with the rest."""
+        """Parameters are called what they are in `module`, unless they are `named` otherwise. `units` are collected and let go
+        of by themselves as their passes come. Of their parameters those that are `shared`, by name, are used at other times
+        too and stay with the rest."""
         self._group, self._stage = group, stage
-        names = {parameter: name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        named = module.named_parameters() if named is None else named
+        names = {parameter: name for name, parameter in named if parameter.requires_grad}
         apart = [[p for p in unit.parameters() if p in names and not shared(names[p])] for unit in units]
         taken = {parameter for each in apart for parameter in each}
         rest = [parameter for parameter in names if parameter not in taken]
@@ -141,20 +170,8 @@ class Zero:
 
     def step(self) -> None:
         self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
         for unit in self.units:
             unit.updated()
-
-    def whole(self) -> dict[str, Tensor]:
-        """All weights, on every rank, by name."""
-        found = dict[str, Tensor]()
-        for unit in self.units:
-            was_here = unit.is_here
-            unit.collect()
-            found |= {name: parameter.detach().clone() for name, parameter in unit.named}
-            if not was_here:
-                unit.let_go()
-        return found
 
     def _collects(self, unit: Unit, module: nn.Module, *, keeps: bool) -> None:
         """Have a unit here during its module's passes; one that `keeps` stays from forward to backward."""

@@ -1,0 +1,142 @@
+"""Checkpoints of a learner, written by all ranks while training goes on, and read by any plan.
+
+A checkpoint is a folder of torch's distributed checkpoints that holds whole parameters and their states, each written by one of
+the ranks that have it. It appears by rename when the last rank has written: what a crash leaves behind is never taken for one.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as read_distributed
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+from millstream.core.errors import WeightsError
+from millstream.parallel.training.learner import Learner
+
+_NAMED = re.compile(r"step-(\d{8})")
+
+
+class Checkpoints:
+    """The last few of one run."""
+
+    def __init__(self, folder: Path, learner: Learner, *, keep: int = 3) -> None:
+        assert keep >= 1, f"{keep} checkpoints are kept"
+        self._folder, self._learner, self._keep = folder, learner, keep
+        self._writing: tuple[Path, Future[Any]] | None = None
+        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        """Of its own: what is written meanwhile must not come between the collectives of a step."""
+        self._is_first = self._group is None or dist.get_rank() == 0
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._is_first:
+            for left_behind in folder.glob(".step-*"):
+                shutil.rmtree(left_behind)
+        self._meet()
+
+    @property
+    def newest(self) -> Path | None:
+        return max(_all_of(self._folder), default=None)
+
+    def save(self, step: int) -> None:
+        """Begin to write what is there now. On every rank."""
+        self.finish()
+        path = self._folder / f"step-{step:08d}"
+        state = self._mine()
+        if self._group is None:
+            with _alone():
+                save(state, checkpoint_id=_partial(path), no_dist=True)
+            self._appear(path)
+        else:
+            found = async_save(state, checkpoint_id=_partial(path), process_group=self._group)
+            assert isinstance(found, Future), f"an asynchronous save is waited for, got {type(found)}"
+            self._writing = path, found
+
+    def finish(self) -> None:
+        """Wait for what is being written; the ranks then agree that it is there."""
+        if self._writing is not None:
+            path, written = self._writing
+            self._writing = None
+            written.result()
+            self._appear(path)
+            self._meet()
+
+    def load(self, path: Path) -> int:
+        """Go on from there; the number of steps that were done."""
+        try:
+            held = FileSystemReader(path).read_metadata().state_dict_metadata
+            kinds = dict[str, dict[str, TensorStorageMetadata]]()
+            for key, about in held.items():
+                assert isinstance(about, TensorStorageMetadata), f"{key} is no tensor"
+                name, _, kind = key.rpartition(":")
+                kinds.setdefault(name, {})[kind] = about
+            self._learner.take(partial(_read, path, kinds))
+        except (OSError, CheckpointException, KeyError, EOFError) as error:
+            wrong = f"has no {error}" if isinstance(error, KeyError) else f"cannot be read ({type(error).__name__})"
+            raise WeightsError(f"{path} {wrong}: it is half written, or of another model; remove it or name another") from None
+        return int(_step_of(path))
+
+    def _meet(self) -> None:
+        if self._group is not None:
+            dist.barrier(self._group)
+
+    def _mine(self) -> dict[str, Tensor]:
+        """Of the parameters that this rank holds with others, those that it is to write."""
+        writers, groups = self._learner.groups.batch.size * self._learner.groups.tensor.size, self._learner.groups
+        me = groups.batch.place * groups.tensor.size + groups.tensor.place
+        found = dict[str, Tensor]()
+        for number, state in enumerate(self._learner.states()):
+            if number % writers == me:
+                found |= {f"{state.name}:{kind}": tensor for kind, tensor in state.tensors.items()}
+        return found
+
+    def _appear(self, path: Path) -> None:
+        if self._is_first:
+            shutil.rmtree(path, ignore_errors=True)
+            _partial(path).rename(path)
+            for old in sorted(_all_of(self._folder))[: -self._keep]:
+                shutil.rmtree(old)
+
+
+def _read(path: Path, kinds: Mapping[str, Mapping[str, TensorStorageMetadata]], name: str) -> dict[str, Tensor]:
+    """One parameter's state: no rank holds more than one at a time."""
+    state = {f"{name}:{kind}": torch.empty(about.size, dtype=about.properties.dtype) for kind, about in kinds[name].items()}
+    with _alone():
+        read_distributed(state, checkpoint_id=path, no_dist=True)
+    return {key.rpartition(":")[2]: tensor for key, tensor in state.items()}
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process by itself, as is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
+        yield
+
+
+def _all_of(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if _NAMED.fullmatch(path.name)]
+
+
+def _step_of(path: Path) -> str:
+    found = _NAMED.fullmatch(path.name)
+    if found is None:
+        raise WeightsError(f"{path} is not a checkpoint: those are called step-00000100")
+    return found[1]
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}")

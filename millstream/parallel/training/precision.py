@@ -1,0 +1,51 @@
+"""Products in fewer bits over float32 weights, and what float16 needs so that small gradients do not vanish.
+
+bfloat16 has float32's range and needs nothing. The smallest number of float16 is 6e-8: losses are scaled up before the backward
+pass and gradients down after it. The scale doubles after many steps without overflow; a step in which one happens, anywhere,
+is skipped on every rank, and the scale is halved. What needs the range or the digits of float32 stays there under autocast:
+norms, softmax, losses, sums and exponentials.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+def in_precision(precision: Precision, device: torch.device) -> torch.autocast:
+    """A region whose products are made so."""
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, dtype=dtype, enabled=precision != "fp32")
+
+
+@dataclass(slots=True)
+class LossScale:
+    value: float = 2.0**16
+    grows_after: int = 2000
+    """Steps in a row without overflow."""
+    good_steps: int = 0
+    """In a row, so far."""
+    skipped: int = 0
+    """Steps that were not taken, in all."""
+
+    def may_step(self, squares: Tensor) -> bool:
+        """Whether gradients whose squares sum up to that are numbers; and what the next step is scaled by."""
+        if not bool(torch.isfinite(squares)):
+            self.value, self.good_steps, self.skipped = max(1.0, self.value / 2), 0, self.skipped + 1
+            return False
+        self.good_steps += 1
+        if self.good_steps == self.grows_after:
+            self.value, self.good_steps = self.value * 2, 0
+        return True
+
+    def state(self) -> dict[str, Tensor]:
+        return {name: torch.tensor(float(getattr(self, name))) for name in ("value", "good_steps", "skipped")}
+
+    def take(self, state: dict[str, Tensor]) -> None:
+        self.value = float(state["value"])
+        self.good_steps, self.skipped = int(state["good_steps"]), int(state["skipped"])

@@ -1,0 +1,64 @@
+"""A run that stops goes on to the same bits, and on any other plan to the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.train_equality import Trained, difference, train
+from millstream.core.errors import WeightsError
+from millstream.parallel.training.plan import ParallelPlan
+from tests.dist.ranks import run_ranks
+
+PLANS = {
+    "one process": ParallelPlan(),
+    "data 2": ParallelPlan(dp=2),
+    "ZeRO 2, 4": ParallelPlan(dp=4, data="zero2"),
+    "ZeRO 3, 2": ParallelPlan(dp=2, data="zero3"),
+    "FSDP2 4": ParallelPlan(dp=4, data="fsdp"),
+    "FSDP2 x tensor": ParallelPlan(dp=2, tp=2, data="fsdp"),
+    "tensor 2": ParallelPlan(tp=2),
+    "context 2": ParallelPlan(cp=2),
+    "pipeline": ParallelPlan(pp=2, schedule="zbv", micro_batches=4),
+}
+
+
+def trained(plan: ParallelPlan, steps: int, folder: Path) -> Trained:
+    """Up to so many steps, from where the folder's newest checkpoint was."""
+    if plan.world_size == 1:
+        return train(0, "tiny", plan, steps, folder)
+    return run_ranks(train, plan.world_size, "tiny", plan, steps, folder)[0]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_run_that_stops_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    whole = trained(PLANS[name], 4, tmp_path / "whole")
+    first = trained(PLANS[name], 2, tmp_path / "parts")
+    second = trained(PLANS[name], 4, tmp_path / "parts")
+    assert first.losses + second.losses == whole.losses
+    assert all(torch.equal(second.weights[key], weight) for key, weight in whole.weights.items())
+
+
+def test_a_run_goes_on_with_other_ranks_and_other_ways_of_sharing(tmp_path: Path) -> None:
+    alone, folder = trained(PLANS["one process"], 12, tmp_path / "alone"), tmp_path / "shared"
+    losses = list[float]()
+    order = ["FSDP2 4", "tensor 2", "ZeRO 2, 4", "pipeline", "FSDP2 x tensor", "one process"]
+    for steps, name in enumerate(order, start=1):
+        found = trained(PLANS[name], 2 * steps, folder)
+        losses += found.losses
+    assert difference(Trained(losses, found.weights), alone) < 1e-5
+
+
+def test_the_last_few_are_kept_and_what_is_half_written_is_not_one(tmp_path: Path) -> None:
+    trained(ParallelPlan(), 10, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000006", "step-00000008", "step-00000010"]
+    (tmp_path / ".step-00000012").mkdir()
+    assert trained(ParallelPlan(), 12, tmp_path).losses, "it went on from the tenth"
+    for damage in ("unlink", "truncate"):
+        for file in (tmp_path / "step-00000012").iterdir():
+            file.unlink() if damage == "unlink" else file.write_bytes(file.read_bytes()[:50])
+        with pytest.raises(WeightsError, match=r"step-00000012 .*half written, or of another model"):
+            trained(ParallelPlan(), 14, tmp_path)
+        (tmp_path / "step-00000012" / ".metadata").write_bytes(b"")
