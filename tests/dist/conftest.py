@@ -9,7 +9,7 @@ import pytest
 
 from millstream.mesh.processes import PRELOADED
 
-SLOW = ["pytest", "hypothesis", "tests.unit.models_for_tests", "transformers.models.umt5.modeling_umt5"]
+SLOW = ["pytest", "hypothesis", "tests.unit.models_for_tests", "transformers.models.umt5.modeling_umt5", "benchmarks.train_equality"]
 
 
 @pytest.fixture(scope="session", autouse=True)

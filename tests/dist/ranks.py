@@ -28,6 +28,7 @@ _CONTEXT.set_forkserver_preload(
         "hypothesis",
         "tests.unit.models_for_tests",
         "transformers.models.umt5.modeling_umt5",
+        "millstream.parallel.training.checkpoint",
     ]
 )
 

@@ -12,16 +12,15 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as read_distributed
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
@@ -38,9 +37,8 @@ class Checkpoints:
         assert keep >= 1, f"{keep} checkpoints are kept"
         self._folder, self._learner, self._keep = folder, learner, keep
         self._writing: tuple[Path, Future[Any]] | None = None
-        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
-        """Of its own: what is written meanwhile must not come between the collectives of a step."""
-        self._is_first = self._group is None or dist.get_rank() == 0
+        self._group = learner.groups.writers
+        self._is_first = self._group.place == 0
         folder.mkdir(parents=True, exist_ok=True)
         if self._is_first:
             for left_behind in folder.glob(".step-*"):
@@ -56,12 +54,12 @@ class Checkpoints:
         self.finish()
         path = self._folder / f"step-{step:08d}"
         state = self._mine()
-        if self._group is None:
+        if self._group.handle is None:
             with _alone():
                 save(state, checkpoint_id=_partial(path), no_dist=True)
             self._appear(path)
         else:
-            found = async_save(state, checkpoint_id=_partial(path), process_group=self._group)
+            found = async_save(state, checkpoint_id=_partial(path), process_group=self._group.handle)
             assert isinstance(found, Future), f"an asynchronous save is waited for, got {type(found)}"
             self._writing = path, found
 
@@ -77,21 +75,21 @@ class Checkpoints:
     def load(self, path: Path) -> int:
         """Go on from there; the number of steps that were done."""
         try:
-            held = FileSystemReader(path).read_metadata().state_dict_metadata
+            reader = _PatientReader(path)
+            held = reader.read_metadata().state_dict_metadata
             kinds = dict[str, dict[str, TensorStorageMetadata]]()
             for key, about in held.items():
                 assert isinstance(about, TensorStorageMetadata), f"{key} is no tensor"
                 name, _, kind = key.rpartition(":")
                 kinds.setdefault(name, {})[kind] = about
-            self._learner.take(partial(_read, path, kinds))
+            self._learner.take(partial(_read, reader, kinds))
         except (OSError, CheckpointException, KeyError, EOFError) as error:
             wrong = f"has no {error}" if isinstance(error, KeyError) else f"cannot be read ({type(error).__name__})"
             raise WeightsError(f"{path} {wrong}: it is half written, or of another model; remove it or name another") from None
         return int(_step_of(path))
 
     def _meet(self) -> None:
-        if self._group is not None:
-            dist.barrier(self._group)
+        self._group.gather(None, "checkpoint")
 
     def _mine(self) -> dict[str, Tensor]:
         """Of the parameters that this rank holds with others, those that it is to write."""
@@ -111,11 +109,22 @@ class Checkpoints:
                 shutil.rmtree(old)
 
 
-def _read(path: Path, kinds: Mapping[str, Mapping[str, TensorStorageMetadata]], name: str) -> dict[str, Tensor]:
+class _PatientReader(FileSystemReader):
+    """Reads what a checkpoint says of itself once, however often it is asked for a parameter."""
+
+    @cached_property
+    def _about(self) -> Metadata:
+        return super().read_metadata()
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        return self._about
+
+
+def _read(reader: FileSystemReader, kinds: Mapping[str, Mapping[str, TensorStorageMetadata]], name: str) -> dict[str, Tensor]:
     """One parameter's state: no rank holds more than one at a time."""
     state = {f"{name}:{kind}": torch.empty(about.size, dtype=about.properties.dtype) for kind, about in kinds[name].items()}
     with _alone():
-        read_distributed(state, checkpoint_id=path, no_dist=True)
+        read_distributed(state, storage_reader=reader, no_dist=True)
     return {key.rpartition(":")[2]: tensor for key, tensor in state.items()}
 
 

@@ -28,6 +28,8 @@ class TrainingGroups:
     model: RankGroup
     """Ranks with the same rows, which together have every parameter."""
     pipe: RankGroup
+    writers: RankGroup
+    """All ranks, in host memory, for what is written while steps go on: it must not come between their collectives."""
 
 
 def create_training_groups(plan: ParallelPlan, device: torch.device) -> TrainingGroups:
@@ -37,11 +39,11 @@ def create_training_groups(plan: ParallelPlan, device: torch.device) -> Training
     places = [plan.place_of(each) for each in range(plan.world_size)]
     here, record = places[rank], CollectiveRecord()
 
-    def made(kind: type[RankGroup], name: str, *along: str) -> RankGroup:
+    def made(kind: type[RankGroup], name: str, *along: str, backend: str | None = None) -> RankGroup:
         """Of the ranks that differ from this one along these axes alone."""
         found = None
         for ranks in _apart(places, along):
-            handle = dist.new_group(list(ranks)) if len(ranks) > 1 else None
+            handle = dist.new_group(list(ranks), backend=backend) if len(ranks) > 1 else None
             if rank in ranks:
                 through_host = handle is not None and "nccl" not in str(dist.get_backend_config(handle))
                 found = kind(name, "training", ranks, rank, handle, record, through_host)
@@ -59,6 +61,7 @@ def create_training_groups(plan: ParallelPlan, device: torch.device) -> Training
         context=context,
         model=made(RankGroup, "model", "pp", "tp"),
         pipe=made(RankGroup, "pipe", "pp"),
+        writers=made(RankGroup, "writers", *RankPlace._fields, backend="gloo"),
     )
 
 

@@ -117,12 +117,12 @@ class Learner(ABC):
 
     def weights(self) -> dict[str, Tensor]:
         """All of the DiT's, on every rank, by name."""
-        mine = {state.name: state.tensors[WEIGHT] for state in self._states()}
+        mine = {state.name: state.tensors[WEIGHT] for state in self._states(None)}
         return {name: weight for part in self.groups.pipe.gather(mine, "weights") for name, weight in part.items()}
 
     def states(self) -> Iterator[ParameterState]:
         """All that it has learnt, of those parameters that it and the ranks beside it hold. All of them go through it."""
-        yield from self._states()
+        yield from self._states(self.optimiser)
         if self.loss_scale is not None:
             yield ParameterState(SCALE, self.loss_scale.state())
 
@@ -132,8 +132,9 @@ class Learner(ABC):
         if self.loss_scale is not None:
             self.loss_scale.take(read(SCALE))
 
-    def _states(self) -> Iterator[ParameterState]:
-        return states_of(self._named(), self.optimiser, self.groups.tensor)
+    def _states(self, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
+        """Without an optimiser, weights."""
+        return states_of(self._named(), optimiser, self.groups.tensor)
 
     def _take(self, read: Read) -> None:
         take_states(self._named(), self.optimiser, self.groups.tensor, read)
@@ -239,8 +240,8 @@ class ZeroLearner(ModuleLearner):
         )
         self.optimiser = self._zero.optimiser
 
-    def _states(self) -> Iterator[ParameterState]:
-        return states_of_zero(self._zero)
+    def _states(self, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
+        return states_of_zero(self._zero, optimiser)
 
     def _take(self, read: Read) -> None:
         take_states_of_zero(self._zero, read)

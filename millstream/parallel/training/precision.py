@@ -8,6 +8,7 @@ norms, softmax, losses, sums and exponentials.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +47,6 @@ class LossScale:
     def state(self) -> dict[str, Tensor]:
         return {name: torch.tensor(float(getattr(self, name))) for name in ("value", "good_steps", "skipped")}
 
-    def take(self, state: dict[str, Tensor]) -> None:
+    def take(self, state: Mapping[str, Tensor]) -> None:
         self.value = float(state["value"])
         self.good_steps, self.skipped = int(state["good_steps"]), int(state["skipped"])

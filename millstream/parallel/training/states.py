@@ -33,10 +33,11 @@ Read = Callable[[str], Mapping[str, Tensor]]
 
 
 @torch.no_grad()
-def states_of(named: Named, optimiser: torch.optim.Optimizer, tensor: RankGroup) -> Iterator[ParameterState]:
-    """Of parameters that a rank has whole, as its share of a tensor group, or as torch's shards."""
+def states_of(named: Named, optimiser: torch.optim.Optimizer | None, tensor: RankGroup) -> Iterator[ParameterState]:
+    """Of parameters that a rank has whole, as its share of a tensor group, or as torch's shards. Without an optimiser, their
+    weights alone."""
     for name, parameter in named:
-        held = {WEIGHT: parameter.detach(), **optimiser.state[parameter]}
+        held = {WEIGHT: parameter.detach(), **({} if optimiser is None else optimiser.state[parameter])}
         yield ParameterState(name, {kind: _whole(value, split_along(name), tensor) for kind, value in held.items()})
 
 
@@ -49,9 +50,9 @@ def take_states(named: Named, optimiser: torch.optim.Optimizer, tensor: RankGrou
 
 
 @torch.no_grad()
-def states_of_zero(zero: Zero) -> Iterator[ParameterState]:
+def states_of_zero(zero: Zero, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
     for unit in zero.units:
-        held = {WEIGHT: unit.mine.detach(), **zero.optimiser.state[unit.mine]}
+        held = {WEIGHT: unit.mine.detach(), **({} if optimiser is None else optimiser.state[unit.mine])}
         whole = {kind: unit.whole(value) if value.ndim else value for kind, value in held.items()}
         for name, place in unit.places():
             yield ParameterState(name, {kind: place.of(value) if value.ndim else value for kind, value in whole.items()})
@@ -80,10 +81,15 @@ def _part(whole: Tensor, dim: int | None, tensor: RankGroup) -> Tensor:
     return whole if dim is None or whole.ndim == 0 else whole.chunk(tensor.size, dim)[tensor.place]
 
 
+def _sharded(whole: Tensor, like: DTensor) -> DTensor:
+    """Everybody has the whole: nothing travels."""
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+
 def _copy(whole: Tensor, parameter: nn.Parameter, dim: int | None, tensor: RankGroup) -> None:
     part, held = _part(whole, dim, tensor), parameter.detach()
     if isinstance(held, DTensor):
-        part, held = distribute_tensor(part, held.device_mesh, held.placements).to_local(), held.to_local()
+        part, held = _sharded(part, held).to_local(), held.to_local()
     held.copy_(part)
 
 
@@ -92,4 +98,4 @@ def _like(whole: Tensor, parameter: nn.Parameter, dim: int | None, tensor: RankG
     if whole.ndim == 0:
         return whole.clone()
     part, held = _part(whole, dim, tensor), parameter.detach()
-    return distribute_tensor(part, held.device_mesh, held.placements) if isinstance(held, DTensor) else part.clone()
+    return _sharded(part, held) if isinstance(held, DTensor) else part.clone()
