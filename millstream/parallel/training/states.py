@@ -37,7 +37,7 @@ def states_of(named: Named, optimiser: torch.optim.Optimizer | None, tensor: Ran
     """Of parameters that a rank has whole, as its share of a tensor group, or as torch's shards. Without an optimiser, their
     weights alone."""
     for name, parameter in named:
-        held = {WEIGHT: parameter.detach(), **({} if optimiser is None else optimiser.state[parameter])}
+        held = {WEIGHT: parameter.detach(), **({} if optimiser is None else optimiser.state.get(parameter, {}))}
         yield ParameterState(name, {kind: _whole(value, split_along(name), tensor) for kind, value in held.items()})
 
 
@@ -46,13 +46,15 @@ def take_states(named: Named, optimiser: torch.optim.Optimizer, tensor: RankGrou
     for name, parameter in named:
         found = dict(read(name))
         _copy(found.pop(WEIGHT), parameter, split_along(name), tensor)
-        optimiser.state[parameter] = {kind: _like(value, parameter, split_along(name), tensor) for kind, value in found.items()}
+        if found:
+            dim = split_along(name)
+            optimiser.state[parameter] = {kind: _like(value, parameter, dim, tensor) for kind, value in found.items()}
 
 
 @torch.no_grad()
 def states_of_zero(zero: Zero, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
     for unit in zero.units:
-        held = {WEIGHT: unit.mine.detach(), **({} if optimiser is None else optimiser.state[unit.mine])}
+        held = {WEIGHT: unit.mine.detach(), **({} if optimiser is None else optimiser.state.get(unit.mine, {}))}
         whole = {kind: unit.whole(value) if value.ndim else value for kind, value in held.items()}
         for name, place in unit.places():
             yield ParameterState(name, {kind: place.of(value) if value.ndim else value for kind, value in whole.items()})

@@ -95,24 +95,20 @@ class Unit:
         elif self.is_here:
             self.let_go()  # what is here is from before
 
-    @torch.no_grad()
     def finish(self) -> None:
         """Wait for the mean of the gradients of this rank's part, which adds to what is there."""
-        if self._pending is None:
+        if self._pending is None or self._ready:
             missing = [name for name, parameter in self.named if parameter not in self._ready]
             raise UnusedParameters(f"no gradient reached {', '.join(missing)}: use them in the loss or freeze them")
-        summed, self._pending = self._pending.wait(), None
-        if self._stage == 1:
-            summed = summed.unflatten(0, (self._group.size, -1))[self._group.place]
-        mean = summed / self._group.size
-        self.mine.grad = mean if self.mine.grad is None else self.mine.grad + mean
-        self._ready.clear()
+        self._take_in()
 
     def _became_ready(self, parameter: Tensor) -> None:
         """All gradients of the unit are here: they leave, and so does what is not needed until they are back."""
         self._ready.add(parameter)
         if len(self._ready) < len(self.named):
             return
+        self._ready.clear()
+        self._take_in()  # of the micro-batch before
         with torch.no_grad():
             gradients_N = self._laid_out([_gradient(each) for _, each in self.named])
             begin = self._group.start_sum if self._stage == 1 else self._group.start_scatter
@@ -121,6 +117,16 @@ class Unit:
             each.grad = None
         if self._stage == 3:
             self.let_go()
+
+    @torch.no_grad()
+    def _take_in(self) -> None:
+        if self._pending is None:
+            return
+        summed, self._pending = self._pending.wait(), None
+        if self._stage == 1:
+            summed = summed.unflatten(0, (self._group.size, -1))[self._group.place]
+        mean = summed / self._group.size
+        self.mine.grad = mean if self.mine.grad is None else self.mine.grad + mean
 
     def _laid_out(self, tensors: Sequence[Tensor]) -> Tensor:
         filling = tensors[0].new_zeros(self._filling)
