@@ -4,8 +4,8 @@ BIN := .venv/bin
 SERVING := .venv/.serving
 INSTALLED := .venv/.installed
 TOPOLOGY ?= local
-# As many tests at once as there are cores; those that share what takes long to make stay together.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup
+# As many tests at once as there are cores; whoever is done takes from the others' ends.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: serve generate test quick check format wheel clean
 

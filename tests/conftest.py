@@ -20,6 +20,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 """A shell that starts tests in the background has Ctrl-C ignored, and so would every process that they start."""
 
 
+LONGEST = ("test_train_commands", "test_bundled", "test_plan_calibrate", "test_ablation_source", "test_training_checkpoints")
+"""Files that take minutes. First of all, so that of several workers one begins with them and nobody takes them from it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 @pytest.fixture(autouse=True)
 def _same_start() -> None:
     torch.set_num_threads(1)

@@ -9,6 +9,7 @@ C latent channels, Y and X latent rows and columns, S text tokens, E text width.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -197,11 +198,6 @@ class BlockStack(TypedModuleList[Block]):
             x_BFTD = block(x_BFTD, levels_BF6D, layer, memory, cross)
         return x_BFTD
 
-    def read_prompt(self, text_BSD: Tensor) -> CrossKV:
-        """Keys and values of a prompt for each of these layers."""
-        pairs = [block.cross_attn.key_value(text_BSD) for block in self]
-        return CrossKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
-
     def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
         """Leave keys and values; the last layer stops at its own."""
         *body, last = self
@@ -245,7 +241,7 @@ class CausalDiT(nn.Module):
 
     def read_prompt(self, text_BSE: Tensor) -> CrossKV:
         """Keys and values of a prompt for every layer."""
-        return self.blocks.read_prompt(self.text_in(text_BSE))
+        return prompt_of_blocks(self.blocks, self.text_in(text_BSE))
 
     def embed(self, latents_BFCYX: Tensor, level_BF: Tensor) -> Embedded:
         assert level_BF.shape == latents_BFCYX.shape[:2], (
@@ -256,6 +252,12 @@ class CausalDiT(nn.Module):
         levels_BF6D = self.time_out(F.silu(time_BFD)).unflatten(-1, (6, -1))
         grid = latents_BFCYX.shape[-2] // self.config.patch, latents_BFCYX.shape[-1] // self.config.patch
         return Embedded(x_BFTD, time_BFD, levels_BF6D, grid)
+
+
+def prompt_of_blocks(blocks: Iterable[Block], text_BSD: Tensor) -> CrossKV:
+    """Keys and values of a prompt for each of these layers."""
+    pairs = [block.cross_attn.key_value(text_BSD) for block in blocks]
+    return CrossKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
 
 
 def time_features(level: Tensor, count: int) -> Tensor:

@@ -22,7 +22,7 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from millstream.models.dit import BlockStack, CausalDiT
+from millstream.models.dit import BlockStack, CausalDiT, prompt_of_blocks
 from millstream.models.kv import Memory
 from millstream.parallel.apply import even_bounds
 from millstream.parallel.collectives import RankGroup
@@ -63,7 +63,7 @@ class DiTPart(CausalDiT):
 
     def _called(self, *given: Tensor) -> tuple[Tensor, ...] | Tensor:
         x_BFTD, time_BFD, levels_BF6D, text_BSD = self._embedded(*given) if self.is_first else given
-        x_BFTD = self.blocks(x_BFTD, levels_BF6D, self._sequence, self.blocks.read_prompt(text_BSD))
+        x_BFTD = self.blocks(x_BFTD, levels_BF6D, self._sequence, prompt_of_blocks(self.blocks, text_BSD))
         if self.is_last:
             flow: Tensor = self.head(x_BFTD, time_BFD, self._grid)
             return flow

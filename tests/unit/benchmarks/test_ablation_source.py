@@ -21,7 +21,7 @@ from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.plan import RECIPES, PoolPlan, RunPlan, read_plan
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ablation")]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")

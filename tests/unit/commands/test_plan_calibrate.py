@@ -27,7 +27,7 @@ from millstream.planner.software import SOFTWARE
 from millstream.planner.time import call_time, decode_ms
 from millstream.planner.workload import Workload
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("calibrated")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from millstream.trainer.brook import BrookRun
 from millstream.trainer.plan import RECIPES, read_plan
 from tests.unit.cli.test_cli import millstream
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trained")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
