@@ -159,7 +159,7 @@ def table(report: dict[str, Any]) -> Iterator[str]:
         differences = (f"{by_name[name, model]['difference']:.1e}" for model in models)
         yield row((name, str(by_name[name, models[0]]["ranks"]), *differences))
     yield ""
-    yield f"{report['hardware']['cpu']}, torch {report['versions']['torch']}, commit `{report['commit']}`."
+    yield f"{report['hardware']['cpu'] or 'ARM CPU'}, torch {report['versions']['torch']}, commit `{report['commit']}`."
 
 
 def main() -> None:
