@@ -3,6 +3,7 @@
 Invariants are asserts, not these. The command line prints a `MillstreamError` without a traceback.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -135,3 +136,6 @@ class CompileRefused(MillstreamError):
 
 class UnusedParameters(MillstreamError):
     """Parameters that are to learn and that a loss does not reach."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"no gradient reached {', '.join(names)}: use them in the loss or freeze them")

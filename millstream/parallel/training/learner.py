@@ -275,7 +275,7 @@ class ShardedLearner(ModuleLearner):
     def _finish(self) -> None:
         unused = [name for name, parameter in self._model.named_parameters() if parameter.grad is None]
         if unused:
-            raise UnusedParameters(f"no gradient reached {', '.join(unused)}: use them in the loss or freeze them")
+            raise UnusedParameters(unused)
 
 
 class PipelineLearner(Learner):

@@ -33,12 +33,12 @@ class _Bucket:
         return len(self.ready) == len(self.parameters)
 
     def laid_out(self) -> Tensor:
-        return torch.cat([_gradient(parameter).flatten() for parameter in self.parameters])
+        return torch.cat([gradient_of(parameter).flatten() for parameter in self.parameters])
 
     def take(self, laid_out: Tensor) -> None:
         parts = laid_out.split([parameter.numel() for parameter in self.parameters])
         for parameter, part in zip(self.parameters, parts, strict=True):
-            _gradient(parameter).copy_(part.view_as(parameter))
+            gradient_of(parameter).copy_(part.view_as(parameter))
 
 
 class Replicas:
@@ -74,7 +74,7 @@ class Replicas:
         """Wait until every gradient is the mean over the ranks, and hold the first rank's buffers."""
         unused = [name for parameter, name in self._names.items() if parameter.grad is None]
         if unused:
-            raise UnusedParameters(f"no gradient reached {', '.join(unused)}: use them in the loss or freeze them")
+            raise UnusedParameters(unused)
         for bucket in self._buckets:
             bucket.ready.update(bucket.parameters)
         self._begin_full()
@@ -113,6 +113,6 @@ def _in_buckets(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> Iterat
         yield bucket
 
 
-def _gradient(parameter: nn.Parameter) -> Tensor:
+def gradient_of(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None, f"a parameter of {tuple(parameter.shape)} has no gradient"
     return parameter.grad

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from millstream.core.errors import UnusedParameters
 from millstream.parallel.collectives import PendingCollective, RankGroup
+from millstream.parallel.training.replicas import gradient_of
 
 Stage = Literal[1, 2, 3]
 
@@ -99,7 +100,7 @@ class Unit:
         """Wait for the mean of the gradients of this rank's part, which adds to what is there."""
         if self._pending is None or self._ready:
             missing = [name for name, parameter in self.named if parameter not in self._ready]
-            raise UnusedParameters(f"no gradient reached {', '.join(missing)}: use them in the loss or freeze them")
+            raise UnusedParameters(missing)
         self._take_in()
 
     def _became_ready(self, parameter: Tensor) -> None:
@@ -110,7 +111,7 @@ class Unit:
         self._ready.clear()
         self._take_in()  # of the micro-batch before
         with torch.no_grad():
-            gradients_N = self._laid_out([_gradient(each) for _, each in self.named])
+            gradients_N = self._laid_out([gradient_of(each) for _, each in self.named])
             begin = self._group.start_sum if self._stage == 1 else self._group.start_scatter
             self._pending = begin(gradients_N, "gradients")
         for _, each in self.named:
@@ -171,7 +172,7 @@ class Zero:
 
     def squares(self) -> Tensor:
         """Of all ranks' gradients, summed: every number is on one rank."""
-        mine = torch.stack([_gradient(unit.mine).square().sum() for unit in self.units]).sum()
+        mine = torch.stack([gradient_of(unit.mine).square().sum() for unit in self.units]).sum()
         return self._group.sum(mine, "norm")
 
     def step(self) -> None:
@@ -194,8 +195,3 @@ class Zero:
 
 def _collected(unit: Unit, *_: Any) -> None:
     unit.collect()
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None, f"a parameter of {tuple(parameter.shape)} has no gradient"
-    return parameter.grad
