@@ -15,7 +15,7 @@ from millstream.core.errors import WeightsError
 from millstream.core.files import Staging
 from millstream.models.brook.vae import BrookDecoder
 
-THIN = BrookVAEConfig(widths=(128, 32, 16), blocks=(3, 1, 1))
+THIN = BrookVAEConfig(widths=(96, 32, 16), blocks=(3, 1, 0))
 
 
 def save_thin_decoder(path: Path, decoder: BrookDecoder) -> None:
