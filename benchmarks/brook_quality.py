@@ -4,6 +4,7 @@ stand for runs it.
     python -m benchmarks.brook_quality
 
 96 prompts seen in training and 96 held out, judged after two seconds by the classifier that learnt from renders alone.
+Float32 is judged on a GPU where there is one, and everything else on the CPU, with as many processes at once as `--jobs` says.
 Flicker and edges are relative to what the VAE in float32 makes of renders, for all alike.
 """
 
@@ -24,16 +25,16 @@ ADHERENCE_LOST, FLICKER_MORE = 0.01, 0.10
 """At most, against float32."""
 
 
-def judge(precision: str, count: int) -> dict[str, dict[str, float]]:
+def judge(precision: str, device: str, count: int) -> dict[str, dict[str, float]]:
     from millstream.commands.engine_from_options import resolve
     from millstream.core.engine_config import EngineConfig, EngineOptions
     from millstream.engine.engine import Engine
     from millstream.trainer.evaluate.adherence import judge_prompts
     from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
 
-    asked = EngineConfig(model="brook", weights=("bundled",), device="cpu")
+    asked = EngineConfig(model="brook", weights=("bundled",), device=device)
     engine = Engine(resolve(EngineOptions(engine=asked, precision=precision)))
-    plain = Engine("brook", weights="bundled", device="cpu", dtype="float32")
+    plain = Engine("brook", weights="bundled", device=device, dtype="float32")
     classifier = load_classifier(JUDGE, engine.device)
     found = {}
     for name, held_out in (("seen", False), ("held_out", True)):
@@ -50,8 +51,8 @@ def judge(precision: str, count: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def in_fresh_process(kind: str, precision: str, count: int, threads: int) -> dict[str, dict[str, float]]:
-    command = [sys.executable, "-m", "benchmarks.brook_quality", "--judge", precision, "--count", str(count)]
+def in_fresh_process(kind: str, precision: str, device: str, count: int, threads: int) -> dict[str, dict[str, float]]:
+    command = [sys.executable, "-m", "benchmarks.brook_quality", "--judge", precision, "--on", device, "--count", str(count)]
     limit = {"OMP_NUM_THREADS": str(threads)} | ({} if kind == "other" else {"MILLSTREAM_CPU": kind})
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | limit)
     found: dict[str, dict[str, float]] = json.loads(done.stdout)
@@ -75,20 +76,26 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT, help="prompts of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes that judge at once, which share the cores")
     parser.add_argument("--judge", metavar="PRECISION", help="be one of the processes that judge")
+    parser.add_argument("--on", metavar="DEVICE", default="cpu", help="where that one does")
     options = parser.parse_args()
     if options.judge:
-        print(json.dumps(judge(options.judge, options.count)))
+        print(json.dumps(judge(options.judge, options.on, options.count)))
         return
+    import torch
+
     from benchmarks.report import write_report
+
+    first = "cuda" if torch.cuda.is_available() else "cpu"
 
     threads = max(1, len(os.sched_getaffinity(0)) // options.jobs)
     with ThreadPoolExecutor(options.jobs) as pool:
-        plain = pool.submit(in_fresh_process, kinds_here()[0], "fp32", options.count, threads)
-        by_kind = {kind: pool.submit(in_fresh_process, kind, "auto", options.count, threads) for kind in kinds_here()}
+        plain = pool.submit(in_fresh_process, kinds_here()[0], "fp32", first, options.count, threads)
+        by_kind = {kind: pool.submit(in_fresh_process, kind, "auto", "cpu", options.count, threads) for kind in kinds_here()}
     found: dict[str, Any] = {"float32": plain.result(), **{kind: future.result() for kind, future in by_kind.items()}}
     short = {kind: lines for kind in kinds_here() if (lines := missed(found[kind], found["float32"]))}
     goals = {"adherence_lost": ADHERENCE_LOST, "flicker_more": FLICKER_MORE}
-    write_report("brook_quality", {"prompts": options.count, "second": SECOND}, {**found, "goals": goals, "missed": short})
+    asked = {"prompts": options.count, "second": SECOND, "float32_on": first}
+    write_report("brook_quality", asked, {**found, "goals": goals, "missed": short})
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
     python -m benchmarks.served                                             # Brook, on whatever is here
 
 Through the server, over real sockets: how many frames a second one stream gets when nothing holds it back (a lead as long as
-the measurement), by format; the highest rate at which 1, 2, 4 and 8 people are let in, and what they then see. All as a share
-of what `bench stream` makes with the same model, size, window and speed-ups.
+the measurement), by format; how many 1, 2, 4 and 8 people get together when nothing holds them back; the highest rate at which
+they are let in, and what they then see. All as a share of what `bench stream` makes with the same model, size, window and
+speed-ups.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from benchmarks.report import write_report
+from millstream.core.messages import MAX_LEAD_S
 from millstream.load.host import serve
 from millstream.load.playout import WatchedPlayout
 from millstream.load.saturate import MAX_CHUNK_FRAMES, find_rate
@@ -30,6 +32,8 @@ FORMATS = ("raw", "jpeg", "mp4")
 CROWDS = (1, 2, 4, 8)
 WARM_UP = 4
 """Chunks of a stream that do not count: its window fills."""
+GENEROUS = 1.5
+"""Times what `bench stream` makes: more than any number of streams is expected to get together."""
 
 
 def bench_stream(words: list[str], chunks: int) -> dict[str, Any]:
@@ -68,6 +72,28 @@ async def watch(visitor: Visitor, until: float) -> tuple[int, float, WatchedPlay
     return frames, time.monotonic() - begun, seen
 
 
+async def all_unpaced(url: str, *, people: int, device_fps: float, format: str, learn_s: float, seconds: float) -> float:
+    """Frames a second of so many streams together, none of which waits for its viewer, after the server had time to learn."""
+    lasts_s = learn_s + seconds
+    fps = GENEROUS * device_fps / people * lasts_s / MAX_LEAD_S  # so slow that the lead is not used up
+
+    async def rate(visitor: Visitor, begin: float) -> float:
+        frames, times = 0, list[float]()
+        while (now := time.monotonic()) < begin + seconds or len(times) < 2:
+            header = await visitor.next_chunk()
+            if now > begin:
+                frames += header.frames if times else 0
+                times.append(time.monotonic())
+        return frames / (times[-1] - times[0])
+
+    async with AsyncExitStack() as visitors:
+        inside = [await visitors.enter_async_context(Visitor(url, format=format)) for _ in range(people)]
+        for visitor in inside:
+            await visitor.ask(fps=fps, lead_s=MAX_LEAD_S)
+        begin = time.monotonic() + learn_s
+        return sum(await asyncio.gather(*(rate(visitor, begin) for visitor in inside)))
+
+
 async def crowd(url: str, *, people: int, at_most: float, format: str, seconds: float) -> dict[str, float]:
     """The highest rate at which so many are let in, and what they see at it."""
     fps = await find_rate(url, sessions=people, at_most=at_most)
@@ -91,8 +117,12 @@ async def through_server(words: list[str], options: argparse.Namespace, bench_fp
         for people in options.people:
             at_most = 1.05 * bench_fps / people
             found = await crowd(host.url, people=people, at_most=at_most, format="jpeg", seconds=options.seconds)
+            found["unpaced_fps"] = await all_unpaced(
+                host.url, people=people, device_fps=bench_fps, format="jpeg", learn_s=options.learn, seconds=options.seconds
+            )
             crowds.append(found)
-            say(f"{people} viewers: {found['promised_fps']:.1f} frames a second promised, continuity {found['continuity']:.4f}")
+            line = "{people} viewers: {unpaced_fps:.1f} made, {promised_fps:.1f} promised, continuity {continuity:.4f}"
+            say(line.format(**found))
     return {"one_unpaced_stream": streams, "crowds": crowds}
 
 
@@ -111,6 +141,7 @@ def main() -> None:
     parser.add_argument("--device", default=None)
     parser.add_argument("--chunks", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--learn", type=float, default=5.0, help="seconds that several streams run before they are counted")
     parser.add_argument("--people", type=int, nargs="*", default=CROWDS)
     parser.add_argument("--formats", nargs="*", default=FORMATS)
     parser.add_argument("--report", default="served")
@@ -122,6 +153,7 @@ def main() -> None:
     served = asyncio.run(through_server(words, options, bench["fps"]))
     shares = {
         "unpaced": {format: each["fps"] / bench["fps"] for format, each in served["one_unpaced_stream"].items()},
+        "unpaced_together": {each["people"]: each["unpaced_fps"] / bench["fps"] for each in served["crowds"]},
         "promised": {each["people"]: each["promised_fps"] / bench["fps"] for each in served["crowds"]},
     }
     bench_figures = {"fps": bench["fps"], "first_frame_s": bench["first_frame_s"]["warm"]}

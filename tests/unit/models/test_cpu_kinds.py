@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks.brook import kinds_here
 
+pytestmark = pytest.mark.slow
+
 SHOW = """
 import json, os
 from millstream.core.torch_settings import settle_torch
