@@ -4,7 +4,7 @@ stand for runs it.
     python -m benchmarks.brook_quality
 
 96 prompts seen in training and 96 held out, judged after two seconds by the classifier that learnt from renders alone.
-Float32 is judged on a GPU where there is one, and everything else on the CPU, with as many processes at once as `--jobs` says.
+Streams are made on the CPU, but those in float32 on a GPU where there is one, and there they are judged too.
 Flicker and edges are relative to what the VAE in float32 makes of renders, for all alike.
 """
 
@@ -25,7 +25,7 @@ ADHERENCE_LOST, FLICKER_MORE = 0.01, 0.10
 """At most, against float32."""
 
 
-def judge(precision: str, device: str, count: int) -> dict[str, dict[str, float]]:
+def judge(precision: str, device: str, reference: str, count: int) -> dict[str, dict[str, float]]:
     from millstream.commands.engine_from_options import resolve
     from millstream.core.engine_config import EngineConfig, EngineOptions
     from millstream.engine.engine import Engine
@@ -34,8 +34,8 @@ def judge(precision: str, device: str, count: int) -> dict[str, dict[str, float]
 
     asked = EngineConfig(model="brook", weights=("bundled",), device=device)
     engine = Engine(resolve(EngineOptions(engine=asked, precision=precision)))
-    plain = Engine("brook", weights="bundled", device=device, dtype="float32")
-    classifier = load_classifier(JUDGE, engine.device)
+    plain = Engine("brook", weights="bundled", device=reference, dtype="float32")
+    classifier = load_classifier(JUDGE, plain.device)
     found = {}
     for name, held_out in (("seen", False), ("held_out", True)):
         moment = judge_prompts(
@@ -76,25 +76,24 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT, help="prompts of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes that judge at once, which share the cores")
     parser.add_argument("--judge", metavar="PRECISION", help="be one of the processes that judge")
-    parser.add_argument("--on", metavar="DEVICE", default="cpu", help="where that one does")
+    parser.add_argument("--on", metavar="DEVICE", default="cpu", help="where that one streams")
     options = parser.parse_args()
-    if options.judge:
-        print(json.dumps(judge(options.judge, options.on, options.count)))
-        return
     import torch
 
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.judge:
+        print(json.dumps(judge(options.judge, options.on, best, options.count)))
+        return
     from benchmarks.report import write_report
-
-    first = "cuda" if torch.cuda.is_available() else "cpu"
 
     threads = max(1, len(os.sched_getaffinity(0)) // options.jobs)
     with ThreadPoolExecutor(options.jobs) as pool:
-        plain = pool.submit(in_fresh_process, kinds_here()[0], "fp32", first, options.count, threads)
+        plain = pool.submit(in_fresh_process, kinds_here()[0], "fp32", best, options.count, threads)
         by_kind = {kind: pool.submit(in_fresh_process, kind, "auto", "cpu", options.count, threads) for kind in kinds_here()}
     found: dict[str, Any] = {"float32": plain.result(), **{kind: future.result() for kind, future in by_kind.items()}}
     short = {kind: lines for kind in kinds_here() if (lines := missed(found[kind], found["float32"]))}
     goals = {"adherence_lost": ADHERENCE_LOST, "flicker_more": FLICKER_MORE}
-    asked = {"prompts": options.count, "second": SECOND, "float32_on": first}
+    asked = {"prompts": options.count, "second": SECOND, "float32_on": best}
     write_report("brook_quality", asked, {**found, "goals": goals, "missed": short})
 
 

@@ -94,12 +94,13 @@ def judge_prompts(
     tick: Tick = lambda: None,
 ) -> Adherence:
     """Stream `count` captions, of combinations that training saw or of held-out ones, and judge them at `seconds`. `reference`
-    is whose VAE's reconstructions they are held against, if not the model's own."""
-    scenes = sample_scenes(count, seed=SEED, held_out=held_out, device=model.device)
+    is whose VAE's reconstructions they are held against, if not the model's own; the judge is on its device."""
+    reference = reference or model
+    scenes = sample_scenes(count, seed=SEED, held_out=held_out, device=reference.device)
     seen: dict[float, list[Triple]] = {second: [] for second in (0.0, *seconds)}
     for rows in row_groups(count, model.device):
         stream = BatchStream(model, canonical_captions(scenes[rows]), range(rows.start, rows.stop), config=config)
-        for second, triple in _watch(stream, reference or model, judge, scenes[rows], seconds, tick):
+        for second, triple in _watch(stream, reference, judge, scenes[rows], seconds, tick):
             seen[second].append(triple)
     whole = {second: Triple(*map(joined, zip(*parts, strict=True))) for second, parts in seen.items()}
     start, wanted = whole.pop(0.0), shown(scenes)
@@ -124,7 +125,7 @@ def _watch(
     """What is seen at each moment of a batch."""
     for moment in moments(stream, seconds, tick):
         rendered, rebuilt = _references(reference, scenes, moment)
-        sides = (impression(judge, pixels) for pixels in (moment.pixels_BTCYX, rendered, rebuilt))
+        sides = (impression(judge, pixels) for pixels in (moment.pixels_BTCYX.to(reference.device), rendered, rebuilt))
         yield moment.second, Triple(*sides)
 
 
