@@ -1,4 +1,4 @@
-"""Brook's thin decoder: the same network as its decoder with a third of the work, for CPUs. Distilled by
+"""Brook's thin decoder: the same network as its decoder with a fifth of the work, for CPUs. Distilled by
 `millstream train decoder`."""
 
 from __future__ import annotations
