@@ -95,7 +95,7 @@ def train(rank: int, model: str, plan: ParallelPlan, steps: int, folder: Path | 
     done = checkpoints.load(checkpoints.newest) if checkpoints and checkpoints.newest else 0
     losses = list[float]()
     for step, rows in enumerate(batches(config, done, steps), start=done + 1):
-        losses.append(float(learner.learn(rows)))
+        losses.append(float(learner.learn(learner.mine(rows)).loss))
         if checkpoints and step % SAVE_EVERY == 0:
             checkpoints.save(step)
     if checkpoints:

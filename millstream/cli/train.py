@@ -3,20 +3,92 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from millstream.cli.parts import Device, Overwrite, parse_numbers, plain_errors
+from millstream.cli.parts import Device, Overwrite, Weights, parse_numbers, plain_errors
 from millstream.core.config import parse_size
+from millstream.core.errors import ConfigError
+
+
+class RecipeGroup(TyperGroup):
+    """`train RECIPE`: what is no command is a recipe."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        is_recipe = args[0] not in self.commands and not args[0].startswith("-")
+        return super().resolve_command(ctx, ["recipe", *args] if is_recipe else args)
+
 
 train = typer.Typer(
-    name="train", no_args_is_help=True, rich_markup_mode="rich", help="Train the small model that comes with Millstream."
+    name="train",
+    cls=RecipeGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Teach a model from your videos ([bold]millstream train RECIPE.toml[/]), or train the small one from nothing.",
 )
+data = typer.Typer(name="data", no_args_is_help=True, help="What to learn from: your videos, or the small model's world.")
+train.add_typer(data)
 
 
 @train.command()
-def data(
+def recipe(
+    path: Annotated[Path, typer.Argument(metavar="RECIPE", help="TOML: model, data, steps, and how ranks share the work.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the run; one that was begun goes on. By default named as the recipe is."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe, print what it would do.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Fine-tune a model, whole or as a LoRA. The word [bold]recipe[/] can be left out: millstream train RECIPE.toml
+
+    On several GPUs: torchrun --nproc-per-node 4 -m millstream train RECIPE.toml. Stop it when you like (Ctrl-C or SIGTERM): the
+    same command goes on from the last checkpoint.
+    """
+    from millstream.commands.train.tune import run_tuning
+
+    with plain_errors():
+        written = run_tuning(path, out=out, device=device, dry_run=dry_run)
+        if written is not None:
+            typer.echo(written)
+
+
+@data.command()
+def prepare(
+    source: Annotated[Path, typer.Argument(metavar="VIDEOS", help="A folder with captions beside its videos, or a list.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the dataset; one that was begun goes on.")] = Path(
+        "out/clips"
+    ),
+    model: Annotated[str, typer.Option(help="Who is to learn from it.")] = "brook",
+    weights: Weights = None,
+    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH; the model's own by default.", show_default=False)] = None,
+    frames: Annotated[int, typer.Option(help="Latent frames of a clip: 4 pictures each, the first 1.")] = 9,
+    clips: Annotated[int, typer.Option(help="Clips of a video, at most, one after the other from its beginning.")] = 1,
+    part: Annotated[str, typer.Option(help="K/N: one of N processes that share the work.")] = "1/1",
+    device: Device = "auto",
+) -> None:
+    """Videos and their captions to what training reads. What cannot be used is listed in skipped.txt and left out."""
+    from millstream.commands.train.prepare import PrepareRequest, run_prepare
+
+    with plain_errors():
+        request = PrepareRequest(
+            source=source,
+            out=out,
+            model=model,
+            weights=tuple(weights or ("bundled",)),
+            size=None if size is None else parse_size(size),
+            latent_frames=frames,
+            clips=clips,
+            part=parse_part(part),
+            device=device,
+        )
+        typer.echo(run_prepare(request))
+
+
+@data.command()
+def world(
     preview: Annotated[bool, typer.Option("--preview", help="Write a contact sheet, a clip and captions.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the preview.")] = Path("out/data"),
     seed: Annotated[int, typer.Option(help="Which scenes.")] = 0,
@@ -27,8 +99,8 @@ def data(
     overwrite: Overwrite = False,
 ) -> None:
     """The painted world that the small model learns: what is in it, or with --preview what it looks like."""
-    from millstream.commands.train.data import PreviewRequest, print_summary
-    from millstream.commands.train.data import preview as run
+    from millstream.commands.train.world import PreviewRequest, print_summary
+    from millstream.commands.train.world import preview as run
 
     with plain_errors():
         if not preview:
@@ -138,3 +210,10 @@ def evaluate(
             plots=plots,
         )
         run_train_eval(request)
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    part, slash, parts = text.partition("/")
+    if not (slash and part.isdecimal() and parts.isdecimal()):
+        raise ConfigError(f"--part must be K/N, for example 1/4, got {text!r}")
+    return int(part), int(parts)

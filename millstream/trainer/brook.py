@@ -138,7 +138,7 @@ class BrookRun:
 
     def _word_ids(self, words: str) -> list[int]:
         if unknown := self.tokenizer.unknown(words):
-            raise ConfigError(f"no caption says {', '.join(unknown)}; favour words that `millstream train data` counts")
+            raise ConfigError(f"no caption says {', '.join(unknown)}; favour words that `millstream train data world` counts")
         return self.tokenizer.ids(words, len(words))
 
     def _sheet(self, average: nn.Module) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Ctrl-C between steps: what is being computed is finished and saved; asked twice, it stops at once."""
+"""Ctrl-C and SIGTERM between steps: what is being computed is finished and saved; asked twice, it stops at once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         self._ours = threading.current_thread() is threading.main_thread()  # only there may handlers be set
         if self._ours:
-            self._before = signal.signal(signal.SIGINT, self._remember)
+            self._before = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._ours:
-            signal.signal(signal.SIGINT, self._before)
+            for number, before in self._before.items():
+                signal.signal(number, before)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.asked:

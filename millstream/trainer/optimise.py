@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,22 @@ from millstream.trainer.muon import Muon
 from millstream.trainer.plan import StagePlan
 
 
-def learning_rate(stage: StagePlan, step: int) -> float:
+class RateSchedule(Protocol):
+    """What a recipe says of its learning rate."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def schedule(self) -> Literal["cosine", "constant"]: ...
+    @property
+    def cosine_over(self) -> int: ...
+    @property
+    def warm_up(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+
+
+def learning_rate(stage: RateSchedule, step: int) -> float:
     """Rises over the warm-up, then stays or follows half a cosine to a hundredth."""
     warm = min(1.0, (step + 1) / max(1, stage.warm_up))
     if stage.schedule == "constant":

@@ -45,6 +45,10 @@ class ChunkedSequence:
         self._phases = frame_phases(torch.tensor(positions, device=device), grid, config.head_width)
 
     @property
+    def num_tokens(self) -> int:
+        return self.num_frames * self._tokens
+
+    @property
     def phases(self) -> Phases:
         return self._phases
 

@@ -233,7 +233,9 @@ SURFACE = {
         "--classifier", "--count", "--device", "--out", "--plots", "--precision", "--response-pairs", "--seconds", "--steps",
         "--weights",
     },
-    "train data": {"--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size"},
+    "train recipe": {"--device", "--dry-run", "--out"},
+    "train data prepare": {"--clips", "--device", "--frames", "--model", "--out", "--part", "--size", "--weights"},
+    "train data world": {"--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size"},
 }  # fmt: skip
 
 

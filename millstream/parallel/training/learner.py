@@ -8,6 +8,7 @@ Shapes: B rows, F frames, C latent channels, Y and X latent rows and columns, S 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -33,6 +34,7 @@ from millstream.parallel.training.recompute import Recompute, recompute_blocks
 from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.stages import LayerPipeline
 from millstream.parallel.training.states import (
+    AVERAGE,
     WEIGHT,
     ParameterState,
     Read,
@@ -45,6 +47,8 @@ from millstream.parallel.training.zero import Stage, Zero
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of a predicted and a wanted flow, a mean over rows."""
+MayStep = Callable[[float], bool]
+"""Whether gradients of that norm are to be followed."""
 SCALE = "loss scale"
 """Under which name its state is kept."""
 ZERO: dict[str, Stage] = {"zero1": 1, "zero2": 2, "zero3": 3}
@@ -65,6 +69,14 @@ class FlowRows(NamedTuple):
         return map(FlowRows._make, zip(*(tensor.chunk(parts) for tensor in self), strict=True))
 
 
+class LearntStep(NamedTuple):
+    loss: Tensor
+    """Everybody's mean, on every rank."""
+    norm: Tensor
+    """Of all gradients, before they were clipped."""
+    taken: bool
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOptions:
     lr: float = 1e-3
@@ -73,6 +85,8 @@ class StepOptions:
     """Largest norm of all gradients together."""
     precision: Precision = "fp32"
     recompute: Recompute = "none"
+    ema: float = 0.0
+    """How much of the weights' average is kept at each step; 0 for no average."""
 
     def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         learning = [parameter for parameter in parameters if parameter.requires_grad]
@@ -105,19 +119,30 @@ class Learner(ABC):
         self.plan, self.groups, self.options = task.plan, task.groups, task.options
         self.loss_scale = LossScale() if task.options.precision == "fp16" else None
 
-    def learn(self, batch: FlowRows) -> Tensor:
-        """One step on the whole batch, of which this rank takes its rows. Everybody's mean loss, on every rank."""
-        loss, scale = self._backward(batch.part(self.plan.dp, self.groups.place.dp)), self._scale
+    def mine(self, batch: FlowRows) -> FlowRows:
+        """This rank's rows of a whole batch."""
+        return batch.part(self.plan.dp, self.groups.place.dp)
+
+    def learn(self, rows: FlowRows, may_step: MayStep = math.isfinite) -> LearntStep:
+        """One step, of which these are this rank's rows. `may_step` is told the norm of all gradients, alike on every rank."""
+        loss, scale = self._backward(rows), self._scale
         squares = self._squares() / scale**2
-        if self.loss_scale is None or self.loss_scale.may_step(squares):
+        taken = may_step(float(squares.sqrt())) if self.loss_scale is None else self.loss_scale.may_step(squares)
+        if taken:
             self._scale_gradients(self.options.clip_factor(squares) / scale)
             self._step()
+            self._follow()
         self.optimiser.zero_grad(set_to_none=True)
-        return self.groups.batch.sum(loss, "loss") / self.groups.batch.size
+        return LearntStep(self.groups.batch.sum(loss, "loss") / self.groups.batch.size, squares.sqrt(), taken)
 
-    def weights(self) -> dict[str, Tensor]:
-        """All of the DiT's, on every rank, by name."""
-        mine = {state.name: state.tensors[WEIGHT] for state in self._states(None)}
+    def set_rate(self, lr: float) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+
+    def weights(self, kind: str = WEIGHT) -> dict[str, Tensor]:
+        """All of the DiT's that learn, on every rank, by name; or their averages."""
+        states = self._states(None if kind == WEIGHT else self.optimiser)
+        mine = {state.name: state.tensors[kind] for state in states}
         return {name: weight for part in self.groups.pipe.gather(mine, "weights") for name, weight in part.items()}
 
     def states(self) -> Iterator[ParameterState]:
@@ -144,6 +169,16 @@ class Learner(ABC):
         """Of losses and gradients in the backward pass."""
         return 1.0 if self.loss_scale is None else self.loss_scale.value
 
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Averages are kept where the optimiser keeps its own, sharded as they are."""
+        if not self.options.ema:
+            return
+        for parameter, state in self.optimiser.state.items():
+            steps = float(state["step"])
+            keep = min(self.options.ema, steps / (9 + steps))  # young averages follow more closely
+            state.setdefault(AVERAGE, parameter.detach().clone()).lerp_(parameter.detach(), 1.0 - keep)
+
     def _scale_gradients(self, factor: Tensor) -> None:
         for group in self.optimiser.param_groups:
             for parameter in group["params"]:
@@ -151,7 +186,7 @@ class Learner(ABC):
 
     @abstractmethod
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
-        """Parameters that this rank holds, or parts of which it holds, by their names in the whole DiT."""
+        """Parameters that learn and that this rank holds, or parts of which it holds, by their names in the whole DiT."""
 
     @abstractmethod
     def _backward(self, rows: FlowRows) -> Tensor:
@@ -176,7 +211,7 @@ class ModuleLearner(Learner):
         """What is called."""
 
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
-        return self._dit.named_parameters()
+        return [named for named in self._dit.named_parameters() if named[1].requires_grad]
 
     def _backward(self, rows: FlowRows) -> Tensor:
         parts, losses = self.plan.micro_batches, list[Tensor]()
@@ -273,7 +308,7 @@ class ShardedLearner(ModuleLearner):
         return nullcontext()  # a rank has no room for gradients that are not its own
 
     def _finish(self) -> None:
-        unused = [name for name, parameter in self._model.named_parameters() if parameter.grad is None]
+        unused = [name for name, parameter in self._named() if parameter.grad is None]
         if unused:
             raise UnusedParameters(unused)
 

@@ -70,8 +70,9 @@ class DiTPart(CausalDiT):
         return x_BFTD, time_BFD, levels_BF6D, text_BSD
 
     def learning(self) -> list[tuple[str, nn.Parameter]]:
-        """Its parameters by their names in the whole DiT."""
-        return [(_IN_BLOCK.sub(self._whole_name, name), parameter) for name, parameter in self.named_parameters()]
+        """Its parameters that learn, by their names in the whole DiT."""
+        learning = [named for named in self.named_parameters() if named[1].requires_grad]
+        return [(_IN_BLOCK.sub(self._whole_name, name), parameter) for name, parameter in learning]
 
     def _embedded(self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor) -> tuple[Tensor, ...]:
         x_BFTD, time_BFD, levels_BF6D, _ = self.embed(latents_BFCYX, level_BF)

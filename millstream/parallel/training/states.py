@@ -1,8 +1,8 @@
 """What a learner would need to go on, parameter by parameter and whole: the same whatever plan it was shared out by.
 
 A parameter's state is its weight and what the optimiser keeps for it, under their names: `weight`, `exp_avg`, `exp_avg_sq`,
-`step`. Holders turn what a rank has into that, one parameter (or one unit of ZeRO) at a time, and take their part of it back.
-All ranks that share parameters go through them together: parts are collected on the way.
+`step`, and `average` where one is kept. Holders turn what a rank has into that, one parameter (or one unit of ZeRO) at a time,
+and take their part of it back. All ranks that share parameters go through them together: parts are collected on the way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millstream.parallel.collectives import RankGroup
 from millstream.parallel.shares import split_along
 from millstream.parallel.training.zero import Zero
 
-WEIGHT = "weight"
+WEIGHT, AVERAGE = "weight", "average"
 Named = Iterable[tuple[str, nn.Parameter]]
 
 

@@ -219,7 +219,7 @@ def millstream(*arguments: object) -> tuple[int, str, str]:
 
 def test_the_preview_writes_a_sheet_a_clip_and_captions(tmp_path: Path) -> None:
     asked = ("--preview", "--out", tmp_path / "data", "--count", 3, "--seconds", 1.5, "--size", "32x48", "--held-out")
-    code, said, _ = millstream("train", "data", *asked)
+    code, said, _ = millstream("train", "data", "world", *asked)
     assert code == 0
     assert said.split() == [str(tmp_path / "data" / name) for name in ("sheet.png", "clip.mp4", "captions.txt")]
     assert {path.name for path in (tmp_path / "data").iterdir()} == {"sheet.png", "clip.mp4", "captions.txt"}
@@ -227,14 +227,14 @@ def test_the_preview_writes_a_sheet_a_clip_and_captions(tmp_path: Path) -> None:
         assert len(list(container.decode(video=0))) == 24
     assert (tmp_path / "data" / "sheet.png").read_bytes().startswith(b"\x89PNG")
     assert len((tmp_path / "data" / "captions.txt").read_text().splitlines()) == 3
-    code, _, errors = millstream("train", "data", *asked)
+    code, _, errors = millstream("train", "data", "world", *asked)
     assert code == 2
     assert "--overwrite" in errors
-    assert millstream("train", "data", *asked, "--overwrite")[0] == 0
+    assert millstream("train", "data", "world", *asked, "--overwrite")[0] == 0
 
 
 def test_without_preview_it_says_what_the_data_is() -> None:
-    code, said, _ = millstream("train", "data")
+    code, said, _ = millstream("train", "data", "world")
     assert code == 0
     assert "held out" in said
     assert str(len(vocabulary.combinations())) in said
@@ -252,7 +252,7 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     arguments, fix = MISTAKES[name]
-    code, _, errors = millstream("train", "data", "--preview", "--out", tmp_path / "data", *arguments)
+    code, _, errors = millstream("train", "data", "world", "--preview", "--out", tmp_path / "data", *arguments)
     assert code == 2
     assert len(errors.strip().splitlines()) == 1
     assert errors.startswith("error: ")
@@ -262,6 +262,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path: Path, name: str) -> 
 
 def test_a_preview_into_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    code, _, errors = millstream("train", "data", "--preview", "--out", tmp_path / "file")
+    code, _, errors = millstream("train", "data", "world", "--preview", "--out", tmp_path / "file")
     assert code == 2
     assert "not a folder" in errors

@@ -1,4 +1,4 @@
-"""`millstream train data`: what the world to learn holds, and pictures of it."""
+"""`millstream train data world`: what the world to learn holds, and pictures of it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,203 @@
+"""`millstream train data prepare`: from videos and captions to shards of latents and embeddings.
+
+A shard's worth of videos at a time; shards that are there are not made again, so that a run that ended early goes on, and
+several processes can each take a part. A video that cannot be used is listed with the reason and left out.
+Shapes: T pixel frames, H height, W width, F latent frames, C channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from millstream.commands.progress import counting_bar
+from millstream.commands.train.captions import CaptionedVideo, find_videos
+from millstream.core.config import TEMPORAL_STRIDE, check_size, pixel_frames
+from millstream.core.errors import ConfigError, VideoError
+from millstream.core.files import Staging
+from millstream.core.presets import find_model
+from millstream.engine.engine import choose_device
+from millstream.models.carry import VAEState
+from millstream.models.registry import LoadedModel, load_model
+from millstream.models.weights.fingerprint import fingerprint_of
+from millstream.ops.pixels import from_bytes
+from millstream.ops.precision import working_dtype
+from millstream.trainer.data.preview import as_bytes, tile
+from millstream.trainer.tuning.dataset import (
+    Clip,
+    ClipSet,
+    DatasetCard,
+    EncodedClip,
+    SkippedVideo,
+    read_contents,
+    shard_path,
+    write_card,
+    write_shard,
+)
+from millstream.video.picture import png
+from millstream.video.reader import VideoReader
+
+VIDEOS_PER_SHARD = 16
+SHEET, SKIPPED = "sheet.png", "skipped.txt"
+SHOWN, MOMENTS = 12, 4
+"""Clips on the sheet, and pictures of each."""
+ENCODED_AT_ONCE = 2
+"""Latent frames: what a VAE holds of a long clip."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareRequest:
+    """The command line, parsed."""
+
+    source: Path
+    out: Path
+    model: str = "brook"
+    weights: tuple[str, ...] = ("bundled",)
+    size: tuple[int, int] | None = None
+    """The model's own by default."""
+    latent_frames: int = 9
+    clips: int = 1
+    """Of each video, one after the other from its beginning."""
+    part: tuple[int, int] = (1, 1)
+    """Which of how many parts of the shards to make."""
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if min(self.latent_frames, self.clips) < 1:
+            raise ConfigError(f"--frames and --clips must be 1 or more, got {self.latent_frames} and {self.clips}")
+        if not 1 <= self.part[0] <= self.part[1]:
+            raise ConfigError(f"--part must be K/N with K from 1 to N, got {self.part[0]}/{self.part[1]}")
+
+
+def run_prepare(request: PrepareRequest) -> str:
+    """What to say of it."""
+    clips = prepare(request)
+    if clips is None:
+        return f"part {request.part[0]} of {request.part[1]} is done; the others are not"
+    skipped = len((request.out / SKIPPED).read_text().splitlines())
+    left_out = f", {skipped} videos left out (see {request.out / SKIPPED})" if skipped else ""
+    return f"{request.out}: {len(clips)} clips{left_out}; look at {request.out / SHEET}"
+
+
+def prepare(request: PrepareRequest) -> ClipSet | None:
+    """The dataset, if it is whole; None while other parts are being made."""
+    spec = find_model(request.model)
+    size = request.size or (spec.stream.height, spec.stream.width)
+    check_size(*size)
+    videos = find_videos(request.source)
+    device = choose_device(request.device)
+    model = load_model(spec, request.weights, device=device, dtype=working_dtype(device), with_dit=False)
+    card = DatasetCard(
+        model=spec.name,
+        fingerprint=fingerprint_of({part: model.records(part) for part in ("vae", "text")}),
+        size=size,
+        fps=spec.stream.fps,
+        latent_frames=request.latent_frames,
+        clips_per_video=request.clips,
+        videos_per_shard=VIDEOS_PER_SHARD,
+        videos=len(videos),
+    )
+    write_card(request.out, card, model.text.encode("")[0])
+    part, parts = request.part
+    mine = [number for number in range(card.shards) if number % parts == part - 1]
+    with counting_bar("shards", len(mine)) as tick, ThreadPoolExecutor(1) as decoder:
+        for number in mine:
+            path = shard_path(request.out, number)
+            if not path.exists():
+                those = videos[number * VIDEOS_PER_SHARD : (number + 1) * VIDEOS_PER_SHARD]
+                write_shard(path, *_encoded(those, model, card, decoder))
+            tick()
+    if any(not shard_path(request.out, number).exists() for number in range(card.shards)):
+        return None
+    _write_skipped(request.out, card)
+    clips = ClipSet(request.out)
+    with Staging(request.out) as staging:
+        staging.path(SHEET).write_bytes(png(_sheet(clips, model)))
+    return clips
+
+
+def _encoded(
+    videos: Sequence[CaptionedVideo], model: LoadedModel, card: DatasetCard, decoder: ThreadPoolExecutor
+) -> tuple[list[EncodedClip], list[SkippedVideo]]:
+    """Of a shard's videos. The next is decoded while one is encoded."""
+    clips, skipped = list[EncodedClip](), list[SkippedVideo]()
+    coming = [decoder.submit(_clips_of, videos[0], card)]
+    for video, following in zip(videos, (*videos[1:], None), strict=True):
+        decoded = coming.pop()
+        if following is not None:
+            coming.append(decoder.submit(_clips_of, following, card))
+        try:
+            found = decoded.result()
+        except VideoError as error:
+            skipped.append(SkippedVideo(video=str(video.path), why=str(error)))
+            continue
+        text_SE = model.text.encode(video.caption)[0]
+        for number, pixels_THW3 in enumerate(found):
+            clip = Clip(video=str(video.path), start_s=number * len(pixels_THW3) / card.fps, caption=video.caption)
+            clips.append(EncodedClip(clip, _latents(model, pixels_THW3), text_SE))
+    return clips, skipped
+
+
+def _clips_of(video: CaptionedVideo, card: DatasetCard) -> list[np.ndarray]:
+    """Clips one after the other from the beginning, at the model's frame rate, as uint8 [T, H, W, 3]."""
+    if not video.caption:
+        raise VideoError("it has no caption")
+    frames, clips = pixel_frames(0, card.latent_frames), list[np.ndarray]()
+    with VideoReader(video.path, size=card.size) as reader:
+        shown, lasts_s = list[np.ndarray](), frames / card.fps
+        for picture_HW3 in _at_rate(reader, card.fps):
+            shown.append(picture_HW3)
+            if len(shown) == frames:
+                clips.append(np.stack(shown))
+                shown.clear()
+                if len(clips) == card.clips_per_video:
+                    break
+    if not clips:
+        raise VideoError(f"it is {len(shown) / card.fps:.1f} s long, a clip takes {lasts_s:.1f} s; try fewer --frames")
+    return clips
+
+
+def _at_rate(reader: VideoReader, fps: float) -> Iterator[np.ndarray]:
+    """Each moment's picture: some are shown again where the video has fewer, and left out where it has more."""
+    wanted = 0
+    for number, picture_HW3 in enumerate(reader.frames()):
+        while wanted / fps < (number + 1) / reader.fps:
+            yield picture_HW3
+            wanted += 1
+
+
+@torch.inference_mode()
+def _latents(model: LoadedModel, pixels_THW3: np.ndarray) -> Tensor:
+    """[F, C, Y, X], a few frames at a time."""
+    pixels = from_bytes(torch.from_numpy(pixels_THW3).movedim(-1, 1).to(model.device))[None].to(model.dtype)
+    state: VAEState = ()
+    found, begin, end = list[Tensor](), 0, pixel_frames(0, ENCODED_AT_ONCE)
+    while begin < pixels.shape[1]:
+        latents, state = model.vae.encode(pixels[:, begin:end], state)
+        found.append(latents[0])
+        begin, end = end, end + TEMPORAL_STRIDE * ENCODED_AT_ONCE
+    return torch.cat(found)
+
+
+@torch.inference_mode()
+def _sheet(clips: ClipSet, model: LoadedModel) -> np.ndarray:
+    """What the model will see: a row for each of some clips, decoded again."""
+    rows = []
+    for number in range(0, len(clips), max(1, len(clips) // SHOWN)):
+        latents = clips[number].latents_FCYX.to(model.device, model.dtype)
+        pixels_TCYX = model.vae.decode(latents[None])[0][0]
+        moments = torch.linspace(0, len(pixels_TCYX) - 1, MOMENTS).round().long().tolist()
+        rows.append(as_bytes(pixels_TCYX[moments].float()))
+    return tile(torch.stack(rows[:SHOWN])).numpy()
+
+
+def _write_skipped(out: Path, card: DatasetCard) -> None:
+    found = [each for number in range(card.shards) for each in read_contents(shard_path(out, number)).skipped]
+    with Staging(out) as staging:
+        staging.path(SKIPPED).write_text("".join(f"{each.video}: {each.why}\n" for each in found))

@@ -1,0 +1,153 @@
+"""`millstream train RECIPE`: a model that exists learns from clips, on one process or on every rank of torchrun.
+
+    torchrun --nproc-per-node 4 -m millstream train RECIPE
+
+A run's folder can be read years later: the recipe, what it ran on, the curve, checkpoints, and what was learnt.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from millstream import __version__
+from millstream.commands.train.gallery import Gallery
+from millstream.core.config import ModelSpec
+from millstream.core.errors import ConfigError
+from millstream.core.files import Staging
+from millstream.core.presets import find_model
+from millstream.engine.engine import choose_device
+from millstream.planner.memory import dit_parameters
+from millstream.planner.training import lora_parameters
+from millstream.trainer.interrupt import Interrupt
+from millstream.trainer.loop import StepReport
+from millstream.trainer.tuning.dataset import ClipSet
+from millstream.trainer.tuning.export import export
+from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
+from millstream.trainer.tuning.run import TuningRun
+
+RECIPE, RUN = "recipe.toml", "run.json"
+GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
+
+
+def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Path | None:
+    """The file that was written; None if the run was stopped before its end, or by a rank that writes nothing."""
+    recipe = read_recipe(path)
+    spec = find_model(recipe.model)
+    recipe.check(spec.dit)
+    if dry_run:
+        Console().print(_table(recipe, spec))
+        return None
+    recipe.plan.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
+    clips = ClipSet(path.parent / recipe.data)
+    folder = out or path.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _process_group(device) as here, Interrupt() as interrupt:
+        run = TuningRun(recipe, spec, clips, folder, here)
+        if run.is_first:
+            _keep_record(path, folder, recipe, clips)
+        with _Shown(run) if run.is_first else nullcontext() as shown:
+            is_whole = run.train(_nothing if shown is None else shown.add, lambda: interrupt.asked)
+        if not is_whole:
+            return None
+        learnt = run.learnt()
+        return export(recipe, spec, folder, learnt) if run.is_first else None
+
+
+def _nothing(_: StepReport) -> None:
+    """What the ranks after the first show."""
+
+
+@contextmanager
+def _process_group(device: str) -> Iterator[torch.device]:
+    """Where this rank works. Under torchrun all of them meet as it has told them; a process by itself needs nobody."""
+    local_rank = os.environ.get("LOCAL_RANK")
+    chosen = choose_device(device)
+    if local_rank is None:
+        yield chosen
+        return
+    if chosen.type == "cuda":
+        chosen = torch.device("cuda", int(local_rank))
+        torch.cuda.set_device(chosen)
+    dist.init_process_group(NCCL if chosen.type == "cuda" else GLOO)
+    try:
+        yield chosen
+    finally:
+        dist.destroy_process_group()
+
+
+def _keep_record(path: Path, folder: Path, recipe: TuningRecipe, clips: ClipSet) -> None:
+    """What it would take to do it again. A run that goes on must be the same run."""
+    kept = folder / RECIPE
+    if kept.exists() and kept.read_bytes() != path.read_bytes():
+        raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
+    record = {
+        "millstream": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        "parallel": asdict(recipe.plan),
+        "dataset": clips.card,
+        "clips": len(clips),
+    }
+    with Staging(folder) as staging:
+        shutil.copyfile(path, staging.path(RECIPE))
+        staging.path(RUN).write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2))
+
+
+def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
+    """What would be trained, by whom."""
+    whole = dit_parameters(spec.dit)
+    learns = whole if recipe.lora is None else lora_parameters(spec.dit, recipe.lora.rank)
+    plan = recipe.plan
+    table = Table("what", "value", title=f"{recipe.model}: {recipe.steps} steps of {recipe.batch} clips")
+    table.add_row("learns", f"{learns / 1e6:.2f}M of {whole / 1e6:.1f}M parameters")
+    table.add_row("ranks", f"{plan.world_size}: pp {plan.pp} x dp {plan.dp} ({plan.data}) x cp {plan.cp} x tp {plan.tp}")
+    table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
+    table.add_row("start", f"torchrun --nproc-per-node {plan.world_size} -m millstream train RECIPE")
+    return table
+
+
+class _Shown:
+    """Progress on the terminal and, where it is installed, in TensorBoard."""
+
+    def __init__(self, run: TuningRun) -> None:
+        self._run, self._last = run, (0, 0.0)
+        columns = TextColumn("{task.fields[said]}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
+        self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
+        self._task = self._progress.add_task("", total=run.recipe.steps, said=f"{run.learning / 1e6:.2f}M parameters learn")
+        self._gallery = Gallery(run.folder)
+
+    def __enter__(self) -> _Shown:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+        self._gallery.__exit__(kind, error, trace)
+
+    def add(self, report: StepReport) -> None:
+        (step, seconds), done = self._last, report.step + 1
+        tokens = (done - step) * self._run.tokens_per_step / max(report.seconds - seconds, 1e-9)
+        said = f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {tokens:,.0f} tokens/s"
+        if torch.cuda.is_available():
+            said += f"  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+        if report.losses["skipped"]:
+            self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
+        self._last = done, report.seconds
+        self._progress.update(self._task, completed=done, said=said)
+        self._gallery.add_losses("tuning", report)

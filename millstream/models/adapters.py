@@ -1,0 +1,66 @@
+"""LoRA layers that learn: a frozen linear layer and, beside it, a product of two thin matrices that begins at zero.
+
+What was learnt is written as a LoRA that every loader of this project, and most others, merge into a model's weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from millstream.core.files import Staging
+from millstream.models.dit import CausalDiT
+from millstream.models.weights.parts import canonical
+
+AdaptedPart = Literal["self_attn", "cross_attn", "ffn"]
+"""Of a block: all linear layers of it."""
+
+
+class LoRALinear(nn.Module):
+    """In the place of a linear layer. Names are those that files use."""
+
+    def __init__(self, plain: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__()
+        assert rank >= 1, f"adapters of rank {rank}"
+        device = plain.weight.device
+        self.plain = plain
+        self.lora_A = nn.Linear(plain.in_features, rank, bias=False, device=device)
+        self.lora_B = nn.Linear(rank, plain.out_features, bias=False, device=device)
+        self._scale = alpha / rank
+        nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.lora_B.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        learnt: Tensor = self.lora_B(self.lora_A(x)) * self._scale
+        return self.plain(x) + learnt
+
+
+def add_adapters(dit: CausalDiT, *, rank: int, alpha: float, parts: Sequence[AdaptedPart]) -> None:
+    """Nothing else learns from then on. Begin alike everywhere: the same seed before it on every rank."""
+    dit.requires_grad_(requires_grad=False)
+    for block in dit.blocks:
+        for part in parts:
+            inside = block.get_submodule(part)
+            for name, layer in list(inside.named_children()):
+                if isinstance(layer, nn.Linear):
+                    inside.set_submodule(name, LoRALinear(layer, rank, alpha))
+
+
+def save_adapters(path: Path, learnt: Mapping[str, Tensor], alpha: float, about: Mapping[str, str]) -> None:
+    """Under the names of the original layout. Appears by rename."""
+    layers = dict.fromkeys(name.rpartition(".lora_")[0] for name in learnt)
+    theirs = canonical("dit", "original", [f"{layer}.weight" for layer in layers])
+    tensors = dict[str, Tensor]()
+    for layer in layers:
+        stem = theirs[f"{layer}.weight"].removesuffix(".weight")
+        for factor in ("lora_A", "lora_B"):
+            tensors[f"{stem}.{factor}.weight"] = learnt[f"{layer}.{factor}.weight"].to("cpu", torch.float32).contiguous()
+        tensors[f"{stem}.alpha"] = torch.tensor(alpha)
+    with Staging(path.parent) as staging:
+        save_file(tensors, staging.path(path.name), metadata=dict(about))

@@ -1,0 +1,34 @@
+"""Which gradients are followed: not those that are no numbers, nor those far above the ones before them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+
+REMEMBERED = 64
+ENOUGH = 16
+"""Norms without which nothing is called usual."""
+
+
+class SpikeGuard:
+    def __init__(self, factor: float) -> None:
+        """0 lets everything through that is a number."""
+        self.in_a_row = 0
+        """Steps that were left out since one was taken."""
+        self._factor = factor
+        self._norms: deque[float] = deque(maxlen=REMEMBERED)
+
+    def may_step(self, norm: float) -> bool:
+        """The same on every rank, since the norm is."""
+        usual = statistics.median(self._norms) if len(self._norms) >= ENOUGH else math.inf
+        good = math.isfinite(norm) and not (self._factor and norm > self._factor * usual)
+        self.in_a_row = 0 if good else self.in_a_row + 1
+        if good:
+            self._norms.append(norm)
+        return good
+
+    def forget(self) -> None:
+        """What was usual, after going back."""
+        self.in_a_row = 0
+        self._norms.clear()

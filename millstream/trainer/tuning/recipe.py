@@ -1,0 +1,109 @@
+"""A fine-tuning run as plain data: one TOML file, read and checked before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from millstream.core.config import DiTConfig
+from millstream.core.errors import ConfigError
+from millstream.models.adapters import AdaptedPart
+from millstream.parallel.training.learner import StepOptions
+from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.precision import Precision
+from millstream.parallel.training.recompute import Recompute
+from millstream.trainer.options import Forcing
+
+
+class LoRAPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    rank: int = 16
+    alpha: float = 16.0
+    """What is learnt counts alpha / rank times."""
+    parts: tuple[AdaptedPart, ...] = ("self_attn", "cross_attn", "ffn")
+    """Of each block."""
+
+
+class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: str
+    weights: tuple[str, ...]
+    """Files or folders in any layout; `bundled` for Brook."""
+    data: str
+    """A folder made by `millstream train data prepare`; from where the recipe lies."""
+    steps: int
+    batch: int
+    """Clips a step, of all ranks together."""
+    lr: float
+    schedule: Literal["cosine", "constant"] = "cosine"
+    cosine_over: int = 0
+    warm_up: int = 20
+    seed: int = 0
+    forcing: Forcing = "teacher"
+    drop: float = 0.1
+    """Share of the prompts that are left out, so that guidance has something to differ from."""
+    frames_per_chunk: int = 0
+    """0 for the model's own; so are `window` and `shift`."""
+    window: int = 0
+    shift: float = 0.0
+    precision: Precision = "fp32"
+    recompute: Recompute = "none"
+    clip: float = 1.0
+    weight_decay: float = 0.01
+    ema: float = 0.0
+    spike: float = 0.0
+    """Steps whose gradients are so many times the usual are left out; 0 for those that are no numbers alone."""
+    checkpoint_every: int = 100
+    keep: int = 3
+    lora: LoRAPlan | None = None
+    """Without it, every weight of the DiT learns."""
+    parallel: dict[str, int | str] = {}
+    """The fields of a `ParallelPlan`."""
+
+    @property
+    def plan(self) -> ParallelPlan:
+        known = {field.name: type(field.default) for field in fields(ParallelPlan)}
+        for name, value in self.parallel.items():
+            if name not in known:
+                raise ConfigError(f"[parallel] has no {name}; it has {', '.join(known)}")
+            if type(value) is not known[name]:
+                raise ConfigError(f"[parallel] {name} must be {'a number' if known[name] is int else 'a word'}, got {value!r}")
+        return ParallelPlan(**self.parallel)  # type: ignore[arg-type]
+
+    @property
+    def options(self) -> StepOptions:
+        return StepOptions(
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            precision=self.precision,
+            recompute=self.recompute,
+            ema=self.ema,
+        )
+
+    def check(self, dit: DiTConfig) -> None:
+        """What can be known before weights and clips are read."""
+        positive = ("steps", "batch", "checkpoint_every", "keep", "lr", "clip")
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name, most in (("drop", 1.0), ("ema", 1.0)):
+            if not 0 <= getattr(self, name) < most:
+                raise ConfigError(f"{name} must be from 0 to less than {most:g}, got {getattr(self, name)}")
+        if self.spike and self.spike <= 1:
+            raise ConfigError(f"spike must be above 1, or 0 for none, got {self.spike:g}")
+        if self.lora is not None and (self.lora.rank < 1 or not self.lora.parts):
+            raise ConfigError(f"[lora] needs a rank of 1 or more and parts, got {self.lora.rank} and {list(self.lora.parts)}")
+        if self.lora is not None and self.plan.tp > 1:
+            raise ConfigError("a LoRA is trained with tp = 1: its factors are too thin to share out; take dp, cp or pp")
+        self.plan.check(dit, self.batch)
+
+
+def read_recipe(path: Path) -> TuningRecipe:
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=TuningRecipe)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ConfigError(f"{path} is not a recipe: {error}") from None

@@ -1,0 +1,80 @@
+"""From clips to what a step learns from. A row depends on the seed, the step and its own number, and on nothing else: not on
+how many ranks there are, which of them asks, or where a run was taken up again.
+
+Shapes: B rows, F latent frames, C latent channels, Y and X latent rows and columns, S text tokens, E text width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from millstream.parallel.training.learner import FlowRows
+from millstream.trainer.noising import at_levels, chunk_levels
+from millstream.trainer.options import Forcing
+from millstream.trainer.sequence import Layout, diffusion_forced, teacher_forced
+from millstream.trainer.tuning.dataset import ClipSet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noising:
+    forcing: Forcing
+    frames_per_chunk: int
+    window: int
+    shift: float
+    drop: float
+
+    def layout(self, frames: int) -> Layout:
+        chunks = frames // self.frames_per_chunk
+        if self.forcing == "teacher":
+            return teacher_forced(range(chunks), self.frames_per_chunk, self.window)
+        return diffusion_forced(chunks, self.frames_per_chunk, self.window)
+
+
+class ClipRows:
+    """The rows of every step of a run."""
+
+    def __init__(self, clips: ClipSet, noising: Noising, *, batch: int, seed: int, device: torch.device) -> None:
+        self._clips, self._noising, self._batch, self._seed, self._device = clips, noising, batch, seed, device
+
+    def rows(self, step: int, numbers: Sequence[int]) -> FlowRows:
+        """Those of a step's batch that have these numbers."""
+        order = clip_order(len(self._clips), self._seed, self._batch, step)
+        made = [self._row(order[number], _generator("row", self._seed, step, number)) for number in numbers]
+        return FlowRows(*(torch.stack(parts).to(self._device) for parts in zip(*made, strict=True)))
+
+    def _row(self, clip: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        _, clean_FCYX, text_SE = self._clips[clip]
+        clean = clean_FCYX[None]
+        noise = torch.randn(clean.shape, generator=generator)
+        level_BF = chunk_levels(clean, self._noising.frames_per_chunk, self._noising.shift, generator)
+        if float(torch.rand((), generator=generator)) < self._noising.drop:
+            text_SE = self._clips.no_prompt_SE
+        latents, target = at_levels(clean, noise, level_BF), noise - clean
+        if self._noising.forcing == "teacher":  # clean chunks come first, but for the last, which nobody sees
+            past = clean[:, : -self._noising.frames_per_chunk]
+            latents, level_BF = torch.cat([past, latents], dim=1), torch.cat([torch.zeros(past.shape[:2]), level_BF], dim=1)
+        return latents[0], level_BF[0], text_SE, target[0]
+
+
+def clip_order(clips: int, seed: int, batch: int, step: int) -> list[int]:
+    """Which clips a step's rows are: all of them once, shuffled, then all of them again in another order."""
+    assert min(clips, batch) >= 1, f"batches of {batch} from {clips} clips"
+    rounds = range(step * batch // clips, ((step + 1) * batch - 1) // clips + 1)
+    shuffled = [torch.randperm(clips, generator=_generator("order", seed, number)) for number in rounds]
+    begin = step * batch - rounds.start * clips
+    return torch.cat(shuffled)[begin : begin + batch].tolist()
+
+
+def flow_error(flow_BFCYX: Tensor, target_BFCYX: Tensor) -> Tensor:
+    """Of the frames that are to be learnt, which come last."""
+    return (flow_BFCYX[:, -target_BFCYX.shape[1] :] - target_BFCYX).square().mean()
+
+
+def _generator(*key: str | int) -> torch.Generator:
+    digest = hashlib.blake2b(":".join(map(str, key)).encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

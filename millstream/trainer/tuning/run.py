@@ -1,0 +1,167 @@
+"""A fine-tuning run on one rank of one or many: its model, its rows, its checkpoints, step after step.
+
+All ranks take the same decisions, from numbers that are alike on all of them: when to save, what to leave out, when to go back.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from millstream.core.config import ModelSpec
+from millstream.core.errors import ConfigError
+from millstream.core.files import Staging
+from millstream.models.adapters import add_adapters
+from millstream.models.dit import CausalDiT
+from millstream.models.registry import load_dit
+from millstream.parallel.training.checkpoint import Checkpoints
+from millstream.parallel.training.groups import TrainingGroups, create_training_groups
+from millstream.parallel.training.learner import FlowRows, LearntStep, TrainingTask, make_learner
+from millstream.parallel.training.states import AVERAGE, WEIGHT
+from millstream.trainer.loop import LOG_EVERY, Diverged, StepReport
+from millstream.trainer.optimise import learning_rate
+from millstream.trainer.sequence import ChunkedSequence
+from millstream.trainer.tuning.dataset import ClipSet
+from millstream.trainer.tuning.guard import SpikeGuard
+from millstream.trainer.tuning.recipe import TuningRecipe
+from millstream.trainer.tuning.rows import ClipRows, Noising, flow_error
+
+CURVE, CHECKPOINTS, ROLLBACKS = "curve.jsonl", "checkpoints", "rollbacks.json"
+PATIENCE = 5
+"""Steps left out in a row before a run goes back to its last checkpoint."""
+MOST_ROLLBACKS = 3
+ANOTHER_SEED = 1_000_003
+"""Added with every rollback: the same rows would end in the same place."""
+
+
+class TuningRun:
+    def __init__(self, recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet, folder: Path, device: torch.device) -> None:
+        """On every rank of an initialised process group, or in a process by itself."""
+        plan = recipe.plan
+        recipe.check(spec.dit)
+        noising = _noising(recipe, spec, clips)
+        self.recipe, self.folder, self._device = recipe, folder, device
+        self._clips, self._noising = clips, noising
+        self.groups: TrainingGroups = create_training_groups(plan, device)
+        self.is_first = self.groups.writers.place == 0
+        sequence = ChunkedSequence(noising.layout(clips.card.latent_frames), spec.dit, clips.latent_size, device)
+        self.tokens_per_step = recipe.batch * sequence.num_tokens
+        dit = self._load(spec)
+        self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
+        self.learner = make_learner(
+            TrainingTask(
+                dit=dit,
+                sequence=sequence,
+                latent_size=clips.latent_size,
+                loss=flow_error,
+                plan=plan,
+                groups=self.groups,
+                options=recipe.options,
+            )
+        )
+        self.checkpoints = Checkpoints(folder / CHECKPOINTS, self.learner, keep=recipe.keep)
+        share = recipe.batch // plan.dp
+        self._numbers = range(self.groups.place.dp * share, (self.groups.place.dp + 1) * share)
+        self._guard = SpikeGuard(recipe.spike)
+        path = folder / ROLLBACKS
+        self._rollbacks: list[dict[str, int]] = json.loads(path.read_text()) if path.exists() else []
+
+    def train(self, report: Callable[[StepReport], None], stop: Callable[[], bool]) -> bool:
+        """To the end, going on from the newest checkpoint; or until `stop` on any rank, saved there. Whether it is the end."""
+        newest, begun = self.checkpoints.newest, time.perf_counter()
+        step = self.checkpoints.load(newest) if newest is not None else 0
+        with (self.folder / CURVE).open("a") as curve, ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(self._rows, step)
+            while step < self.recipe.steps:
+                self.learner.set_rate(learning_rate(self.recipe, step))
+                rows, coming = coming.result(), reader.submit(self._rows, step + 1)
+                learnt = self.learner.learn(rows, self._guard.may_step)
+                if self._guard.in_a_row == PATIENCE:
+                    step = self._go_back(step)
+                    coming = reader.submit(self._rows, step)
+                    continue
+                step += 1
+                if self.is_first and (step % LOG_EVERY == 0 or step in (1, self.recipe.steps) or not learnt.taken):
+                    said = self._said(step, learnt, time.perf_counter() - begun)
+                    line = {"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **said.losses}
+                    curve.write(json.dumps(line) + "\n")
+                    curve.flush()
+                    report(said)
+                stopped = self._anybody(stop())
+                if step % self.recipe.checkpoint_every == 0 or step == self.recipe.steps or stopped:
+                    self.checkpoints.save(step)
+                if stopped:
+                    break
+        self.checkpoints.finish()
+        return step == self.recipe.steps
+
+    def learnt(self) -> dict[str, Tensor]:
+        """What has been learnt, on every rank: averaged if the recipe averages."""
+        return self.learner.weights(AVERAGE if self.recipe.ema else WEIGHT)
+
+    def _load(self, spec: ModelSpec) -> CausalDiT:
+        """Weights that learn are in float32; those that do not, in what products are made in."""
+        frozen = self.recipe.lora is not None and self.recipe.precision == "bf16"
+        dtype = torch.bfloat16 if frozen else torch.float32
+        dit = load_dit(spec, self.recipe.weights, device=self._device, dtype=dtype)
+        dit.requires_grad_(requires_grad=True)
+        if (lora := self.recipe.lora) is not None:
+            torch.manual_seed(self.recipe.seed)
+            add_adapters(dit, rank=lora.rank, alpha=lora.alpha, parts=lora.parts)
+        return dit
+
+    def _rows(self, step: int) -> FlowRows:
+        seed = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks)
+        rows = ClipRows(self._clips, self._noising, batch=self.recipe.batch, seed=seed, device=self._device)
+        return rows.rows(step, self._numbers)
+
+    def _go_back(self, step: int) -> int:
+        """To the newest checkpoint, and on from there with other rows."""
+        self.checkpoints.finish()
+        newest, before = self.checkpoints.newest, len(self._rollbacks)
+        if newest is None or before == MOST_ROLLBACKS:
+            raise Diverged(
+                f"step {step}: {PATIENCE} steps in a row had gradients that cannot be followed, after {before} times of going "
+                "back; lower lr or clip, or look at the clips"
+            )
+        done = self.checkpoints.load(newest)
+        self._rollbacks.append({"at": step, "to": done})
+        if self.is_first:
+            with Staging(self.folder) as staging:
+                staging.path(ROLLBACKS).write_text(json.dumps(self._rollbacks))
+        self._guard.forget()
+        return done
+
+    def _anybody(self, asked: bool) -> bool:
+        if self.groups.writers.size == 1:
+            return asked
+        return bool(self.groups.writers.sum(torch.tensor(float(asked)), "stop") > 0)
+
+    def _said(self, step: int, learnt: LearntStep, seconds: float) -> StepReport:
+        losses = {"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)}
+        lr = learning_rate(self.recipe, step - 1)
+        return StepReport(step=step - 1, total=self.recipe.steps, losses=losses, lr=lr, seconds=seconds)
+
+
+def _noising(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet) -> Noising:
+    noising = Noising(
+        forcing=recipe.forcing,
+        frames_per_chunk=recipe.frames_per_chunk or spec.stream.frames_per_chunk,
+        window=recipe.window or spec.stream.window,
+        shift=recipe.shift or spec.stream.shift,
+        drop=recipe.drop,
+    )
+    if clips.card.model != spec.name:
+        raise ConfigError(f"{recipe.data} was made for {clips.card.model}, the recipe trains {spec.name}; prepare it for that")
+    if clips.card.latent_frames % noising.frames_per_chunk:
+        raise ConfigError(
+            f"clips of {clips.card.latent_frames} latent frames are not whole chunks of {noising.frames_per_chunk}; "
+            "prepare them with a multiple of it, or set frames_per_chunk"
+        )
+    return noising

@@ -1,0 +1,57 @@
+"""A dataset small enough for tests, written as `millstream train data prepare` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from millstream.core.presets import find_model
+from millstream.trainer.tuning.dataset import Clip, DatasetCard, EncodedClip, shard_path, write_card, write_shard
+from millstream.trainer.tuning.recipe import TuningRecipe
+
+SPEC = find_model("wan-tiny")
+FRAMES, SIZE, PER_SHARD = 6, (4, 4), 3
+
+
+def small_dataset(folder: Path, clips: int = 7) -> Path:
+    generator = torch.Generator().manual_seed(5)
+    text = (SPEC.dit.text_tokens, SPEC.dit.text_width)
+    card = DatasetCard(
+        model=SPEC.name,
+        fingerprint="",
+        size=(32, 32),
+        fps=16.0,
+        latent_frames=FRAMES,
+        clips_per_video=1,
+        videos_per_shard=PER_SHARD,
+        videos=clips,
+    )
+    write_card(folder, card, torch.zeros(text))
+    made = [
+        EncodedClip(
+            Clip(video=f"{number}.mp4", start_s=0.0, caption=f"clip {number}"),
+            torch.randn(FRAMES, SPEC.dit.channels, *SIZE, generator=generator),
+            torch.randn(text, generator=generator),
+        )
+        for number in range(clips)
+    ]
+    for number in range(card.shards):
+        write_shard(shard_path(folder, number), made[number * PER_SHARD : (number + 1) * PER_SHARD], [])
+    return folder
+
+
+def recipe(**changed: object) -> TuningRecipe:
+    given: dict[str, object] = {
+        "model": SPEC.name,
+        "weights": ("random:3",),
+        "data": "clips",
+        "steps": 6,
+        "batch": 4,
+        "lr": 1e-2,
+        "warm_up": 1,
+        "frames_per_chunk": 2,
+        "window": 4,
+        "checkpoint_every": 2,
+    }
+    return TuningRecipe(**{**given, **changed})  # type: ignore[arg-type]

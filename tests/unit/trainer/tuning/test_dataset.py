@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from millstream.core.errors import ConfigError
+from millstream.trainer.tuning.dataset import ClipSet, read_card, shard_path, write_card, write_shard
+from tests.unit.trainer.tuning.datasets import small_dataset
+
+
+def test_clips_come_back_in_order_wherever_their_shard_ends(tmp_path: Path) -> None:
+    clips = ClipSet(small_dataset(tmp_path, 7))
+    assert [clips[number].clip.caption for number in range(len(clips))] == [f"clip {number}" for number in range(7)]
+    assert clips.latent_size == (4, 4)
+    again = ClipSet(tmp_path)[6]
+    assert torch.equal(again.latents_FCYX, clips[6].latents_FCYX)
+
+
+def test_what_is_not_finished_says_how_to_finish_it(tmp_path: Path) -> None:
+    shard_path(small_dataset(tmp_path), 1).unlink()
+    with pytest.raises(ConfigError, match="1 of 3 shards are missing; run `millstream train data prepare` again"):
+        ClipSet(tmp_path)
+
+
+def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
+    path = shard_path(small_dataset(tmp_path), 1)
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(ConfigError, match=r"shard-00001\.safetensors is no shard of clips"):
+        ClipSet(tmp_path)
+
+
+def test_one_folder_holds_one_dataset(tmp_path: Path) -> None:
+    card = read_card(small_dataset(tmp_path))
+    with pytest.raises(ConfigError, match="was begun with latent_frames = 6 and this is 9"):
+        write_card(tmp_path, msgspec.structs.replace(card, latent_frames=9), torch.zeros(2, 2))
+
+
+def test_a_dataset_without_a_clip_says_where_the_reasons_are(tmp_path: Path) -> None:
+    small_dataset(tmp_path)
+    for number in range(3):
+        write_shard(shard_path(tmp_path, number), [], [])
+    with pytest.raises(ConfigError, match=r"has no clip: .* skipped.txt"):
+        ClipSet(tmp_path)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no dataset; make one"):
+        ClipSet(tmp_path)

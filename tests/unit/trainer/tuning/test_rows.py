@@ -1,0 +1,65 @@
+"""What a step learns from depends on the seed, the step and the row, whoever asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.trainer.options import Forcing
+from millstream.trainer.tuning.dataset import ClipSet
+from millstream.trainer.tuning.rows import ClipRows, Noising, clip_order, flow_error
+from tests.unit.trainer.tuning.datasets import FRAMES, small_dataset
+
+
+@given(clips=st.integers(1, 20), batch=st.integers(1, 9), seed=st.integers(0, 3))
+def test_every_clip_comes_once_before_any_comes_again(clips: int, batch: int, seed: int) -> None:
+    steps = -(-3 * clips // batch)
+    drawn = [number for step in range(steps) for number in clip_order(clips, seed, batch, step)]
+    for begin in range(0, 3 * clips, clips):
+        assert sorted(drawn[begin : begin + clips]) == list(range(clips))
+
+
+def test_rounds_and_seeds_have_orders_of_their_own() -> None:
+    orders = [clip_order(30, seed, 30, step) for seed in range(2) for step in range(2)]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def rows(folder: Path, forcing: Forcing, *, seed: int = 0, drop: float = 0.0) -> ClipRows:
+    noising = Noising(forcing=forcing, frames_per_chunk=2, window=4, shift=3.0, drop=drop)
+    return ClipRows(ClipSet(folder), noising, batch=4, seed=seed, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("forcing", ["teacher", "diffusion"])
+def test_a_row_is_the_same_by_itself_and_among_others(tmp_path: Path, forcing: Forcing) -> None:
+    made = rows(small_dataset(tmp_path), forcing)
+    whole = made.rows(5, range(4))
+    parts = [made.rows(5, [number]) for number in range(4)]
+    for of_all, *alone in zip(whole, *parts, strict=True):
+        assert torch.equal(of_all, torch.cat(alone))
+
+
+def test_a_teacher_forced_row_has_its_clean_past_first(tmp_path: Path) -> None:
+    made = rows(small_dataset(tmp_path), "teacher").rows(0, range(4))
+    past = FRAMES - 2
+    assert made.latents_BFCYX.shape[1] == past + FRAMES
+    assert (made.level_BF[:, :past] == 0).all()
+    assert (made.level_BF[:, past:] > 0).all()
+    # What is noisy is clean + level * (noise - clean): from the target and the level the clean frames come back.
+    share = made.level_BF[:, past:, None, None, None] / 1000
+    clean = made.latents_BFCYX[:, past:] - share * made.target_BFCYX
+    torch.testing.assert_close(clean[:, :past], made.latents_BFCYX[:, :past], rtol=1e-4, atol=1e-4)
+
+
+def test_prompts_are_left_out_as_often_as_asked(tmp_path: Path) -> None:
+    folder = small_dataset(tmp_path)
+    assert all((text != 0).any() for text in rows(folder, "teacher").rows(0, range(4)).text_BSE)
+    assert (rows(folder, "teacher", drop=0.9999).rows(0, range(4)).text_BSE == 0).all()
+
+
+def test_only_the_frames_that_are_learnt_count() -> None:
+    flow, target = torch.randn(2, 5, 1, 2, 2), torch.randn(2, 3, 1, 2, 2)
+    assert flow_error(flow, target) == (flow[:, 2:] - target).square().mean()
