@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -26,7 +27,7 @@ from rich.table import Table
 from millstream import __version__
 from millstream.commands.train.gallery import Gallery
 from millstream.core.config import ModelSpec
-from millstream.core.errors import ConfigError
+from millstream.core.errors import ConfigError, MeshLost
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.engine.engine import choose_device
@@ -82,11 +83,23 @@ def _process_group(device: str) -> Iterator[torch.device]:
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(local_rank))
         torch.cuda.set_device(chosen)
-    dist.init_process_group(NCCL if chosen.type == "cuda" else GLOO)
+    store, rank, ranks = next(dist.rendezvous("env://"))
+    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # one store may serve all lives, with the dead's addresses in it
+    backend, known = NCCL if chosen.type == "cuda" else GLOO, dist.PrefixStore(f"life {life}", store)
+    dist.init_process_group(backend, store=known, rank=rank, world_size=ranks)
     try:
         yield chosen
+    except (RuntimeError, dist.DistError) as error:
+        if not _PEER_IS_LOST.search(str(error)):
+            raise
+        raise MeshLost(
+            f"rank {rank} lost another one; under torchrun --max-restarts 3 all start again, from the last checkpoint"
+        ) from None
     finally:
         dist.destroy_process_group()
+
+
+_PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|closed|refused)|NCCL", re.IGNORECASE)
 
 
 def _keep_record(path: Path, folder: Path, recipe: TuningRecipe, clips: ClipSet) -> None:

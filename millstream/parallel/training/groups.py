@@ -28,8 +28,9 @@ class TrainingGroups:
     model: RankGroup
     """Ranks with the same rows, which together have every parameter."""
     pipe: RankGroup
+    everybody: RankGroup
     writers: RankGroup
-    """All ranks, in host memory, for what is written while steps go on: it must not come between their collectives."""
+    """All ranks again, in host memory, for what is written while steps go on: it must not come between their collectives."""
 
 
 def create_training_groups(plan: ParallelPlan, device: torch.device) -> TrainingGroups:
@@ -61,6 +62,7 @@ def create_training_groups(plan: ParallelPlan, device: torch.device) -> Training
         context=context,
         model=made(RankGroup, "model", "pp", "tp"),
         pipe=made(RankGroup, "pipe", "pp"),
+        everybody=made(RankGroup, "everybody", *RankPlace._fields),
         writers=made(RankGroup, "writers", *RankPlace._fields, backend="gloo"),
     )
 

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.core.config import DiTConfig
 from millstream.core.errors import ConfigError
+from millstream.core.schedule import FULL
 from millstream.models.adapters import AdaptedPart
 from millstream.parallel.training.learner import StepOptions
 from millstream.parallel.training.plan import ParallelPlan
@@ -47,6 +48,10 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """0 for the model's own; so are `window` and `shift`."""
     window: int = 0
     shift: float = 0.0
+    noise_from: float = 0.0
+    noise_to: float = 1000.0
+    """Noise levels that are learnt. A model of few steps makes its picture at the highest and would learn a blur there: leave
+    those out (`noise_to = 600`) to change how things look and keep what they are."""
     precision: Precision = "fp32"
     recompute: Recompute = "none"
     clip: float = 1.0
@@ -91,6 +96,10 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name, most in (("drop", 1.0), ("ema", 1.0)):
             if not 0 <= getattr(self, name) < most:
                 raise ConfigError(f"{name} must be from 0 to less than {most:g}, got {getattr(self, name)}")
+        if not 0 <= self.noise_from < self.noise_to <= FULL:
+            raise ConfigError(
+                f"noise_from must be below noise_to, both 0 to 1000, got {self.noise_from:g} and {self.noise_to:g}"
+            )
         if self.spike and self.spike <= 1:
             raise ConfigError(f"spike must be above 1, or 0 for none, got {self.spike:g}")
         if self.lora is not None and (self.lora.rank < 1 or not self.lora.parts):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from millstream.core.schedule import FULL
 from millstream.parallel.training.learner import FlowRows
 from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.options import Forcing
@@ -27,12 +28,19 @@ class Noising:
     window: int
     shift: float
     drop: float
+    noise: tuple[float, float] = (0.0, FULL)
+    """The lowest and the highest level."""
 
     def layout(self, frames: int) -> Layout:
         chunks = frames // self.frames_per_chunk
         if self.forcing == "teacher":
             return teacher_forced(range(chunks), self.frames_per_chunk, self.window)
         return diffusion_forced(chunks, self.frames_per_chunk, self.window)
+
+    def levels(self, clean_BFCYX: Tensor, generator: torch.Generator) -> Tensor:
+        """One a chunk [B, F]."""
+        lowest, highest = self.noise
+        return lowest + (highest - lowest) / FULL * chunk_levels(clean_BFCYX, self.frames_per_chunk, self.shift, generator)
 
 
 class ClipRows:
@@ -51,7 +59,7 @@ class ClipRows:
         _, clean_FCYX, text_SE = self._clips[clip]
         clean = clean_FCYX[None]
         noise = torch.randn(clean.shape, generator=generator)
-        level_BF = chunk_levels(clean, self._noising.frames_per_chunk, self._noising.shift, generator)
+        level_BF = self._noising.levels(clean, generator)
         if float(torch.rand((), generator=generator)) < self._noising.drop:
             text_SE = self._clips.no_prompt_SE
         latents, target = at_levels(clean, noise, level_BF), noise - clean

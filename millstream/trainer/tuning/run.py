@@ -49,7 +49,7 @@ class TuningRun:
         self.recipe, self.folder, self._device = recipe, folder, device
         self._clips, self._noising = clips, noising
         self.groups: TrainingGroups = create_training_groups(plan, device)
-        self.is_first = self.groups.writers.place == 0
+        self.is_first = self.groups.everybody.place == 0
         sequence = ChunkedSequence(noising.layout(clips.card.latent_frames), spec.dit, clips.latent_size, device)
         self.tokens_per_step = recipe.batch * sequence.num_tokens
         dit = self._load(spec)
@@ -139,9 +139,9 @@ class TuningRun:
         return done
 
     def _anybody(self, asked: bool) -> bool:
-        if self.groups.writers.size == 1:
+        if self.groups.everybody.size == 1:
             return asked
-        return bool(self.groups.writers.sum(torch.tensor(float(asked)), "stop") > 0)
+        return bool(self.groups.everybody.sum(torch.tensor(float(asked), device=self._device), "stop") > 0)
 
     def _said(self, step: int, learnt: LearntStep, seconds: float) -> StepReport:
         losses = {"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)}
@@ -156,6 +156,7 @@ def _noising(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet) -> Noising:
         window=recipe.window or spec.stream.window,
         shift=recipe.shift or spec.stream.shift,
         drop=recipe.drop,
+        noise=(recipe.noise_from, recipe.noise_to),
     )
     if clips.card.model != spec.name:
         raise ConfigError(f"{recipe.data} was made for {clips.card.model}, the recipe trains {spec.name}; prepare it for that")

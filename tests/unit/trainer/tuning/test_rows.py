@@ -28,9 +28,9 @@ def test_rounds_and_seeds_have_orders_of_their_own() -> None:
     assert len({tuple(order) for order in orders}) == 4
 
 
-def rows(folder: Path, forcing: Forcing, *, seed: int = 0, drop: float = 0.0) -> ClipRows:
-    noising = Noising(forcing=forcing, frames_per_chunk=2, window=4, shift=3.0, drop=drop)
-    return ClipRows(ClipSet(folder), noising, batch=4, seed=seed, device=torch.device("cpu"))
+def rows(folder: Path, forcing: Forcing, *, drop: float = 0.0, noise: tuple[float, float] = (0.0, 1000.0)) -> ClipRows:
+    noising = Noising(forcing=forcing, frames_per_chunk=2, window=4, shift=3.0, drop=drop, noise=noise)
+    return ClipRows(ClipSet(folder), noising, batch=4, seed=0, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize("forcing", ["teacher", "diffusion"])
@@ -52,6 +52,13 @@ def test_a_teacher_forced_row_has_its_clean_past_first(tmp_path: Path) -> None:
     share = made.level_BF[:, past:, None, None, None] / 1000
     clean = made.latents_BFCYX[:, past:] - share * made.target_BFCYX
     torch.testing.assert_close(clean[:, :past], made.latents_BFCYX[:, :past], rtol=1e-4, atol=1e-4)
+
+
+def test_levels_stay_within_what_is_asked(tmp_path: Path) -> None:
+    made = rows(small_dataset(tmp_path), "diffusion", noise=(200.0, 600.0))
+    levels = torch.cat([made.rows(step, range(4)).level_BF for step in range(8)])
+    assert 200 <= float(levels.min()) < 300
+    assert 500 < float(levels.max()) <= 600
 
 
 def test_prompts_are_left_out_as_often_as_asked(tmp_path: Path) -> None:

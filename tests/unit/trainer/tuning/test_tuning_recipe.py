@@ -18,6 +18,7 @@ from tests.unit.trainer.tuning.datasets import SPEC, recipe
         ({"steps": 0}, "steps must be above 0"),
         ({"lr": float("nan")}, "lr must be above 0"),
         ({"drop": 1.0}, "drop must be from 0 to less than 1"),
+        ({"noise_from": 700.0, "noise_to": 600.0}, "noise_from must be below noise_to"),
         ({"spike": 0.5}, "spike must be above 1"),
         ({"lora": LoRAPlan(rank=0)}, r"\[lora\] needs a rank"),
         ({"lora": LoRAPlan(), "parallel": {"tp": 2}}, "tp = 1"),

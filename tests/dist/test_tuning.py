@@ -1,0 +1,178 @@
+"""`train RECIPE` on ranks: the same losses and the same weights as one process, by every way of sharing the work out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from millstream.trainer.loop import StepReport
+from millstream.trainer.tuning.dataset import ClipSet
+from millstream.trainer.tuning.recipe import LoRAPlan
+from millstream.trainer.tuning.run import CURVE, TuningRun
+from tests.dist.ranks import run_ranks
+from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
+
+LORA_PLANS: dict[str, dict[str, Any]] = {
+    "replicas": {"dp": 4},
+    "DDP": {"dp": 2, "data": "ddp"},
+    "ZeRO 2": {"dp": 2, "data": "zero2", "micro_batches": 2},
+    "ZeRO 3": {"dp": 2, "data": "zero3"},
+    "FSDP2": {"dp": 4, "data": "fsdp"},
+    "context": {"cp": 2, "dp": 2},
+    "pipeline": {"pp": 2, "schedule": "1f1b", "micro_batches": 2},
+}
+WHOLE_PLANS: dict[str, dict[str, Any]] = {"FSDP2": {"dp": 2, "data": "fsdp"}, "tensor": {"tp": 2}, "ZeRO 3": {"dp": 2, "data": "zero3"}}
+
+
+class Tuned(NamedTuple):
+    losses: list[float]
+    learnt: dict[str, Tensor]
+
+
+def tune(rank: int, folder: Path, changed: dict[str, Any]) -> Tuned:
+    """On one rank, or alone."""
+    run, said = TuningRun(recipe(ema=0.9, **changed), SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu")), list[StepReport]()
+    run.train(said.append, lambda: False)
+    return Tuned([report.losses["flow"] for report in said], run.learnt())
+
+
+def tuned(folder: Path, name: str, changed: dict[str, Any]) -> Tuned:
+    (folder / name).mkdir()
+    (folder / name / "clips").symlink_to(folder / "clips")
+    plan = recipe(**changed).plan
+    if plan.world_size == 1:
+        return tune(0, folder / name, changed)
+    found: Tuned = run_ranks(tune, plan.world_size, folder / name, changed)[0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("tuning")
+    small_dataset(found / "clips")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lora", "name"), [*((LoRAPlan(rank=2), name) for name in LORA_PLANS), *((None, name) for name in WHOLE_PLANS)]
+)
+def test_however_it_is_shared_out_the_same_is_learnt(folder: Path, lora: LoRAPlan | None, name: str) -> None:
+    kind = "whole" if lora is None else "lora"
+    alone = tuned(folder, f"{kind} alone beside {name}", {"lora": lora})
+    plan = (WHOLE_PLANS if lora is None else LORA_PLANS)[name]
+    found = tuned(folder, f"{kind} {name}", {"lora": lora, "parallel": plan})
+    assert found.losses == pytest.approx(alone.losses, rel=1e-5)
+    assert found.learnt.keys() == alone.learnt.keys()
+    for key, value in alone.learnt.items():
+        assert (found.learnt[key] - value).norm() <= 1e-4 * value.norm() + 1e-7, key
+
+
+RECIPE = """
+model = "wan-tiny"
+weights = ["random:3"]
+data = "clips"
+steps = {steps}
+batch = 4
+lr = 1e-2
+frames_per_chunk = 2
+window = 4
+checkpoint_every = {every}
+[lora]
+rank = 2
+[parallel]
+dp = {ranks}
+data = "{data}"
+"""
+
+
+def write_recipe(folder: Path, *, ranks: int, data: str = "replicas", steps: int = 6, every: int = 2) -> Path:
+    path = folder / f"{data}-{ranks}.toml"
+    path.write_text(RECIPE.format(ranks=ranks, data=data, steps=steps, every=every))
+    return path
+
+
+def torchrun(path: Path, ranks: int, *more: str) -> subprocess.Popen[str]:
+    how = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *more] if ranks > 1 else []
+    command = [sys.executable, *how, "-m", "millstream", "train", str(path), "--device", "cpu"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def last_loss(path: Path) -> float:
+    curve = path.with_suffix("") / CURVE
+    return float(json.loads(curve.read_text().splitlines()[-1])["flow"])
+
+
+def test_the_command_on_two_ranks_ends_at_the_loss_of_one(folder: Path) -> None:
+    one, two = write_recipe(folder, ranks=1), write_recipe(folder, ranks=2, data="fsdp")
+    for path, ranks in ((one, 1), (two, 2)):
+        process = torchrun(path, ranks)
+        said, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+        assert str(path.with_suffix("") / "lora.safetensors") in said.replace("\n", "")
+    assert last_loss(two) == pytest.approx(last_loss(one), rel=1e-5)
+    learnt = [load_file(path.with_suffix("") / "lora.safetensors") for path in (one, two)]
+    for name, value in learnt[0].items():
+        torch.testing.assert_close(learnt[1][name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_a_rank_that_is_killed_comes_back_and_the_run_ends_as_if_nothing_had_happened(folder: Path) -> None:
+    calm = write_recipe(folder, ranks=1, steps=60, every=5)
+    assert torchrun(calm, 1).communicate(timeout=240)
+    path = write_recipe(folder, ranks=2, data="zero2", steps=60, every=5)
+    process = torchrun(path, 2, "--max-restarts", "2")
+    killed = kill_a_rank_once(process, path.with_suffix("") / "checkpoints")
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    assert killed
+    assert last_loss(path) == pytest.approx(last_loss(calm), rel=1e-4)
+
+
+def kill_a_rank_once(process: subprocess.Popen[str], checkpoints: Path) -> bool:
+    """When there is something to go on from."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if any(checkpoints.glob("step-*")):
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(children[-1]), signal.SIGKILL)
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(folder: Path) -> None:
+    path = write_recipe(folder, ranks=1, data="zero1", steps=400, every=1000)
+    process = torchrun(path, 1)
+    curve = path.with_suffix("") / CURVE
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (curve.exists() and curve.read_text()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    saved = [path.name for path in (path.with_suffix("") / "checkpoints").glob("step-*")]
+    assert len(saved) == 1
+    assert 0 < int(saved[0][5:]) < 400
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"), [(1, r"the plan is for 2 ranks .* start it with torchrun --nproc-per-node 2")]
+)
+def test_too_few_ranks_are_told_how_many_it_takes(folder: Path, ranks: int, said: str) -> None:
+    process = torchrun(write_recipe(folder, ranks=2), ranks)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert re.search(said, out.replace("\n", " ")), out
+    assert "Traceback" not in out
