@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,16 +100,24 @@ data = "{data}"
 
 
 def write_recipe(folder: Path, *, ranks: int, data: str = "replicas", steps: int = 6, every: int = 2) -> Path:
-    path = folder / f"{data}-{ranks}.toml"
+    path = folder / f"{data}-{ranks}-{steps}.toml"
     path.write_text(RECIPE.format(ranks=ranks, data=data, steps=steps, every=every))
     return path
 
 
-def torchrun(path: Path, ranks: int, *more: str) -> subprocess.Popen[str]:
+@contextmanager
+def torchrun(path: Path, ranks: int, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, alone or on ranks. Nothing of it outlives the test."""
     how = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *more] if ranks > 1 else []
     command = [sys.executable, *how, "-m", "millstream", "train", str(path), "--device", "cpu"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    pipes = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def last_loss(path: Path) -> float:
@@ -115,13 +125,18 @@ def last_loss(path: Path) -> float:
     return float(json.loads(curve.read_text().splitlines()[-1])["flow"])
 
 
+def finished(path: Path, ranks: int, *more: str) -> str:
+    """What a run said that came to its end."""
+    with torchrun(path, ranks, *more) as process:
+        said, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+    return said
+
+
 def test_the_command_on_two_ranks_ends_at_the_loss_of_one(folder: Path) -> None:
     one, two = write_recipe(folder, ranks=1), write_recipe(folder, ranks=2, data="fsdp")
     for path, ranks in ((one, 1), (two, 2)):
-        process = torchrun(path, ranks)
-        said, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, said
-        assert str(path.with_suffix("") / "lora.safetensors") in said.replace("\n", "")
+        assert str(path.with_suffix("") / "lora.safetensors") in finished(path, ranks).replace("\n", "")
     assert last_loss(two) == pytest.approx(last_loss(one), rel=1e-5)
     learnt = [load_file(path.with_suffix("") / "lora.safetensors") for path in (one, two)]
     for name, value in learnt[0].items():
@@ -129,50 +144,49 @@ def test_the_command_on_two_ranks_ends_at_the_loss_of_one(folder: Path) -> None:
 
 
 def test_a_rank_that_is_killed_comes_back_and_the_run_ends_as_if_nothing_had_happened(folder: Path) -> None:
-    calm = write_recipe(folder, ranks=1, steps=60, every=5)
-    assert torchrun(calm, 1).communicate(timeout=240)
-    path = write_recipe(folder, ranks=2, data="zero2", steps=60, every=5)
-    process = torchrun(path, 2, "--max-restarts", "2")
-    killed = kill_a_rank_once(process, path.with_suffix("") / "checkpoints")
-    said, _ = process.communicate(timeout=240)
+    calm, path = write_recipe(folder, ranks=1, steps=60, every=5), write_recipe(folder, ranks=2, data="zero2", steps=60, every=5)
+    finished(calm, 1)
+    with torchrun(path, 2, "--max-restarts", "2") as process:
+        kill_a_rank(process, path.with_suffix("") / "checkpoints")
+        said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
-    assert killed
+    assert "rank 0 lost another one" in said
     assert last_loss(path) == pytest.approx(last_loss(calm), rel=1e-4)
 
 
-def kill_a_rank_once(process: subprocess.Popen[str], checkpoints: Path) -> bool:
+def kill_a_rank(process: subprocess.Popen[str], checkpoints: Path) -> None:
     """When there is something to go on from."""
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if any(checkpoints.glob("step-*")):
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            os.kill(int(children[-1]), signal.SIGKILL)
-            return True
+    while not any(checkpoints.glob("step-*")):
+        assert time.monotonic() < deadline, "no checkpoint was written"
+        assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.05)
-    return False
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(folder: Path) -> None:
-    path = write_recipe(folder, ranks=1, data="zero1", steps=400, every=1000)
-    process = torchrun(path, 1)
-    curve = path.with_suffix("") / CURVE
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (curve.exists() and curve.read_text()):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    saved = [path.name for path in (path.with_suffix("") / "checkpoints").glob("step-*")]
-    assert len(saved) == 1
-    assert 0 < int(saved[0][5:]) < 400
+    path = write_recipe(folder, ranks=1, data="zero1", steps=100, every=1000)
+    curve, saved = path.with_suffix("") / CURVE, path.with_suffix("") / "checkpoints"
+    with torchrun(path, 1) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not (curve.exists() and curve.read_text()):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    (checkpoint,) = saved.glob("step-*")
+    assert 0 < int(checkpoint.name[5:]) < 100
+    finished(path, 1)
+    steps = [json.loads(line)["step"] for line in curve.read_text().splitlines()]
+    assert steps == sorted(steps)
+    assert steps[-1] == 99
 
 
-@pytest.mark.parametrize(
-    ("ranks", "said"), [(1, r"the plan is for 2 ranks .* start it with torchrun --nproc-per-node 2")]
-)
-def test_too_few_ranks_are_told_how_many_it_takes(folder: Path, ranks: int, said: str) -> None:
-    process = torchrun(write_recipe(folder, ranks=2), ranks)
-    out, _ = process.communicate(timeout=120)
+def test_too_few_ranks_are_told_how_many_it_takes(folder: Path) -> None:
+    with torchrun(write_recipe(folder, ranks=2), 1) as process:
+        said, _ = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert re.search(said, out.replace("\n", " ")), out
-    assert "Traceback" not in out
+    wanted = r"the plan is for 2 ranks .* start it with torchrun --nproc-per-node 2"
+    assert re.search(wanted, said.replace("\n", " ")), said
+    assert "Traceback" not in said

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +48,7 @@ VIDEOS_PER_SHARD = 16
 SHEET, SKIPPED = "sheet.png", "skipped.txt"
 SHOWN, MOMENTS = 12, 4
 """Clips on the sheet, and pictures of each."""
+WORDS_SHOWN = 12
 ENCODED_AT_ONCE = 2
 """Latent frames: what a VAE holds of a long clip."""
 
@@ -77,15 +79,22 @@ class PrepareRequest:
 
 def run_prepare(request: PrepareRequest) -> str:
     """What to say of it."""
-    clips = prepare(request)
-    if clips is None:
+    done = prepare(request)
+    if done is None:
         return f"part {request.part[0]} of {request.part[1]} is done; the others are not"
     skipped = len((request.out / SKIPPED).read_text().splitlines())
     left_out = f", {skipped} videos left out (see {request.out / SKIPPED})" if skipped else ""
-    return f"{request.out}: {len(clips)} clips{left_out}; look at {request.out / SHEET}"
+    no_word = f"\n{request.model} has no word for: {', '.join(done.unknown[:WORDS_SHOWN])}" if done.unknown else ""
+    return f"{request.out}: {len(done.clips)} clips{left_out}; look at {request.out / SHEET}{no_word}"
 
 
-def prepare(request: PrepareRequest) -> ClipSet | None:
+class Prepared(NamedTuple):
+    clips: ClipSet
+    unknown: list[str]
+    """Words of the captions that the model reads over."""
+
+
+def prepare(request: PrepareRequest) -> Prepared | None:
     """The dataset, if it is whole; None while other parts are being made."""
     spec = find_model(request.model)
     size = request.size or (spec.stream.height, spec.stream.width)
@@ -119,7 +128,8 @@ def prepare(request: PrepareRequest) -> ClipSet | None:
     clips = ClipSet(request.out)
     with Staging(request.out) as staging:
         staging.path(SHEET).write_bytes(png(_sheet(clips, model)))
-    return clips
+    unknown = dict.fromkeys(word for clip in clips.clips for word in model.text.embedder.unknown(clip.caption))
+    return Prepared(clips, list(unknown))
 
 
 def _encoded(

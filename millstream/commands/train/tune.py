@@ -23,6 +23,8 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from millstream import __version__
 from millstream.commands.train.gallery import Gallery
@@ -83,9 +85,9 @@ def _process_group(device: str) -> Iterator[torch.device]:
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(local_rank))
         torch.cuda.set_device(chosen)
-    store, rank, ranks = next(dist.rendezvous("env://"))
+    store, rank, ranks = next(rendezvous("env://"))
     life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # one store may serve all lives, with the dead's addresses in it
-    backend, known = NCCL if chosen.type == "cuda" else GLOO, dist.PrefixStore(f"life {life}", store)
+    backend, known = NCCL if chosen.type == "cuda" else GLOO, PrefixStore(f"life {life}", store)
     dist.init_process_group(backend, store=known, rank=rank, world_size=ranks)
     try:
         yield chosen

@@ -82,8 +82,8 @@ def shard_path(folder: Path, number: int) -> Path:
 def write_shard(path: Path, clips: Sequence[EncodedClip], skipped: Sequence[SkippedVideo]) -> None:
     tensors = dict[str, Tensor]()
     if clips:
-        tensors["latents"] = torch.stack([each.latents_FCYX for each in clips]).to("cpu", STORED)
-        tensors["text"] = torch.stack([each.text_SE for each in clips]).to("cpu", STORED)
+        tensors["latents"] = torch.stack([each.latents_FCYX for each in clips]).to("cpu", STORED).contiguous()
+        tensors["text"] = torch.stack([each.text_SE for each in clips]).to("cpu", STORED).contiguous()
     contents = ShardContents(clips=tuple(each.clip for each in clips), skipped=tuple(skipped))
     with Staging(path.parent) as staging:
         save_file(tensors, staging.path(path.name), metadata={"contents": msgspec.json.encode(contents).decode()})

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
+from millstream.trainer.plan import RECIPES
 from millstream.trainer.tuning.recipe import LoRAPlan, read_recipe
 from tests.unit.trainer.tuning.datasets import SPEC, recipe
 
@@ -42,6 +44,15 @@ def test_a_file_is_read_as_it_is_written(tmp_path: Path) -> None:
     )
     found = read_recipe(path)
     assert (found.lora, found.plan.dp, found.plan.data) == (LoRAPlan(rank=4), 2, "fsdp")
+
+
+SHIPPED = [path for path in sorted(RECIPES.glob("*.toml")) if not path.name.startswith("brook")]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_recipes_that_ship_can_be(path: Path) -> None:
+    found = read_recipe(path)
+    found.check(find_model(found.model).dit)
 
 
 @pytest.mark.parametrize("text", ["model = 3", "steps = ", 'model = "x"\nunknown = 1'])

@@ -1,0 +1,99 @@
+"""From videos to shards: what is read, at which rate, what is left out, and that it goes on where it was left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from millstream.commands.train import prepare as module
+from millstream.commands.train.prepare import SHEET, SKIPPED, PrepareRequest, run_prepare
+from millstream.core.errors import ConfigError
+from millstream.trainer.tuning.dataset import ClipSet, shard_path
+from millstream.video.writer import VideoWriter
+
+FRAMES = 3
+"""Latent: 9 pictures."""
+
+
+@pytest.fixture
+def videos(tmp_path: Path) -> Path:
+    """Three that can be used, one that is too short, one that is no video, one of which nothing is said."""
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    for name, fps, pictures in (("a", 16.0, 20), ("b", 32.0, 40), ("c", 8.0, 10), ("short", 16.0, 4), ("silent", 16.0, 20)):
+        brightness = np.linspace(20, 230, pictures).astype(np.uint8)
+        with VideoWriter(folder / f"{name}.mp4", fps=fps, overwrite=True) as writer:
+            writer.write(np.broadcast_to(brightness[:, None, None, None], (pictures, 48, 64, 3)).copy())
+        if name != "silent":
+            (folder / f"{name}.txt").write_text(f"a red boat, {name}")
+    (folder / "damaged.mp4").write_bytes(b"no video")
+    (folder / "damaged.txt").write_text("a red boat")
+    return folder
+
+
+def request(videos: Path, **changed: object) -> PrepareRequest:
+    given: dict[str, object] = {"source": videos, "out": videos.parent / "clips", "size": (32, 32), "latent_frames": FRAMES}
+    return PrepareRequest(**{**given, "device": "cpu", **changed})  # type: ignore[arg-type]
+
+
+def prepared(videos: Path, **changed: object) -> ClipSet:
+    done = module.prepare(request(videos, **changed))
+    assert done is not None
+    return done.clips
+
+
+def test_videos_become_clips_and_what_cannot_is_listed(videos: Path) -> None:
+    clips = prepared(videos)
+    assert [Path(clip.video).stem for clip in clips.clips] == ["a", "b", "c"]
+    assert clips[0].latents_FCYX.shape == (FRAMES, 8, 4, 4)
+    skipped = (videos.parent / "clips" / SKIPPED).read_text().splitlines()
+    assert [line.split(": ")[0].rpartition("/")[2] for line in skipped] == ["damaged.mp4", "short.mp4", "silent.mp4"]
+    assert "a clip takes 0.6 s" in skipped[1]
+    assert "no caption" in skipped[2]
+    assert (videos.parent / "clips" / SHEET).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_rate_of_a_video_does_not_matter(videos: Path) -> None:
+    """The same brightening in 1.25 s, at 16, 32 and 8 pictures a second."""
+    clips = prepared(videos)
+    first = clips[0].latents_FCYX
+    for number in (1, 2):
+        distance = (clips[number].latents_FCYX - first).norm() / first.norm()
+        assert distance < 0.25, f"video {number} was read at another rate"
+
+
+def test_several_clips_of_a_video_follow_each_other(videos: Path) -> None:
+    clips = prepared(videos, clips=2)
+    assert [clip.start_s for clip in clips.clips] == [0.0, 0.5625] * 3
+    with pytest.raises(ConfigError, match="was begun with clips_per_video = 2 and this is 1"):
+        prepared(videos)
+
+
+def test_parts_are_made_apart_and_what_is_there_is_not_made_again(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "VIDEOS_PER_SHARD", 2)
+    out = videos.parent / "clips"
+    assert run_prepare(request(videos, part=(2, 2))) == "part 2 of 2 is done; the others are not"
+    assert [shard_path(out, number).exists() for number in range(3)] == [False, True, False]
+    made = shard_path(out, 1).stat().st_mtime_ns
+    said = run_prepare(request(videos))
+    assert said.startswith(f"{out}: 3 clips, 3 videos left out")
+    assert said.endswith("brook has no word for: b, c"), "a is a word"
+    assert shard_path(out, 1).stat().st_mtime_ns == made
+    assert len(ClipSet(out)) == 3
+
+
+def test_latents_do_not_depend_on_how_many_frames_are_encoded_at_once(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = prepared(videos, out=videos.parent / "few")
+    monkeypatch.setattr(module, "ENCODED_AT_ONCE", FRAMES)
+    all_at_once = prepared(videos, out=videos.parent / "all")
+    for number in range(len(few)):
+        torch.testing.assert_close(few[number].latents_FCYX, all_at_once[number].latents_FCYX, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("changed", [{"latent_frames": 0}, {"clips": 0}, {"part": (3, 2)}, {"part": (0, 2)}])
+def test_what_makes_no_sense_is_refused(videos: Path, changed: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="--"):
+        request(videos, **changed)
