@@ -55,6 +55,20 @@ def recipe(
             typer.echo(written)
 
 
+@train.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN", help="Folders that `millstream train RECIPE` left.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("compare.html"),
+) -> None:
+    """Curves, speed and memory of runs side by side, in one HTML file."""
+    from millstream.commands.train.compare import compare as run
+
+    with plain_errors():
+        for line in run(runs, out):
+            typer.echo(line)
+        typer.echo(out)
+
+
 @data.command()
 def prepare(
     source: Annotated[Path, typer.Argument(metavar="VIDEOS", help="A folder with captions beside its videos, or a list.")],

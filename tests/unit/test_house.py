@@ -234,6 +234,7 @@ SURFACE = {
         "--weights",
     },
     "train recipe": {"--device", "--dry-run", "--out"},
+    "train compare": {"--out"},
     "train data prepare": {"--clips", "--device", "--frames", "--model", "--out", "--part", "--size", "--weights"},
     "train data world": {"--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size"},
 }  # fmt: skip

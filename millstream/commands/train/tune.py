@@ -40,7 +40,7 @@ from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.export import export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
-from millstream.trainer.tuning.run import TuningRun
+from millstream.trainer.tuning.run import TuningRun, peak_bytes
 
 RECIPE, RUN = "recipe.toml", "run.json"
 GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
@@ -61,7 +61,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool) -> P
     with _process_group(device) as here, Interrupt() as interrupt:
         run = TuningRun(recipe, spec, clips, folder, here)
         if run.is_first:
-            _keep_record(path, folder, recipe, clips)
+            _keep_record(path, folder, run, clips)
         with _Shown(run) if run.is_first else nullcontext() as shown:
             is_whole = run.train(_nothing if shown is None else shown.add, lambda: interrupt.asked)
         if not is_whole:
@@ -104,7 +104,7 @@ def _process_group(device: str) -> Iterator[torch.device]:
 _PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|closed|refused)|NCCL", re.IGNORECASE)
 
 
-def _keep_record(path: Path, folder: Path, recipe: TuningRecipe, clips: ClipSet) -> None:
+def _keep_record(path: Path, folder: Path, run: TuningRun, clips: ClipSet) -> None:
     """What it would take to do it again. A run that goes on must be the same run."""
     kept = folder / RECIPE
     if kept.exists() and kept.read_bytes() != path.read_bytes():
@@ -115,7 +115,9 @@ def _keep_record(path: Path, folder: Path, recipe: TuningRecipe, clips: ClipSet)
         "python": platform.python_version(),
         "machine": platform.machine(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-        "parallel": asdict(recipe.plan),
+        "parallel": asdict(run.recipe.plan),
+        "learning": run.learning,
+        "tokens_per_step": run.tokens_per_step,
         "dataset": clips.card,
         "clips": len(clips),
     }
@@ -159,8 +161,7 @@ class _Shown:
         (step, seconds), done = self._last, report.step + 1
         tokens = (done - step) * self._run.tokens_per_step / max(report.seconds - seconds, 1e-9)
         said = f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {tokens:,.0f} tokens/s"
-        if torch.cuda.is_available():
-            said += f"  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+        said += f"  {peak_bytes(self._run.device) / 2**30:.1f} GiB"
         if report.losses["skipped"]:
             self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
         self._last = done, report.seconds

@@ -6,6 +6,7 @@ All ranks take the same decisions, from numbers that are alike on all of them: w
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ class TuningRun:
         plan = recipe.plan
         recipe.check(spec.dit)
         noising = _noising(recipe, spec, clips)
-        self.recipe, self.folder, self._device = recipe, folder, device
+        self.recipe, self.folder, self.device = recipe, folder, device
         self._clips, self._noising = clips, noising
         self.groups: TrainingGroups = create_training_groups(plan, device)
         self.is_first = self.groups.everybody.place == 0
@@ -90,6 +91,7 @@ class TuningRun:
                 if self.is_first and (step % LOG_EVERY == 0 or step in (1, self.recipe.steps) or not learnt.taken):
                     said = self._said(step, learnt, time.perf_counter() - begun)
                     line = {"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **said.losses}
+                    line["peak_gib"] = round(peak_bytes(self.device) / 2**30, 3)
                     curve.write(json.dumps(line) + "\n")
                     curve.flush()
                     report(said)
@@ -109,7 +111,7 @@ class TuningRun:
         """Weights that learn are in float32; those that do not, in what products are made in."""
         frozen = self.recipe.lora is not None and self.recipe.precision == "bf16"
         dtype = torch.bfloat16 if frozen else torch.float32
-        dit = load_dit(spec, self.recipe.weights, device=self._device, dtype=dtype)
+        dit = load_dit(spec, self.recipe.weights, device=self.device, dtype=dtype)
         dit.requires_grad_(requires_grad=True)
         if (lora := self.recipe.lora) is not None:
             torch.manual_seed(self.recipe.seed)
@@ -118,7 +120,7 @@ class TuningRun:
 
     def _rows(self, step: int) -> FlowRows:
         seed = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks)
-        rows = ClipRows(self._clips, self._noising, batch=self.recipe.batch, seed=seed, device=self._device)
+        rows = ClipRows(self._clips, self._noising, batch=self.recipe.batch, seed=seed, device=self.device)
         return rows.rows(step, self._numbers)
 
     def _go_back(self, step: int) -> int:
@@ -141,12 +143,19 @@ class TuningRun:
     def _anybody(self, asked: bool) -> bool:
         if self.groups.everybody.size == 1:
             return asked
-        return bool(self.groups.everybody.sum(torch.tensor(float(asked), device=self._device), "stop") > 0)
+        return bool(self.groups.everybody.sum(torch.tensor(float(asked), device=self.device), "stop") > 0)
 
     def _said(self, step: int, learnt: LearntStep, seconds: float) -> StepReport:
         losses = {"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)}
         lr = learning_rate(self.recipe, step - 1)
         return StepReport(step=step - 1, total=self.recipe.steps, losses=losses, lr=lr, seconds=seconds)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most that was in use: on the GPU, or by the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _noising(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet) -> Noising:

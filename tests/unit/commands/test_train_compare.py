@@ -1,0 +1,47 @@
+"""Runs side by side: what was written down is what is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millstream.commands.train.compare import compare
+from millstream.core.errors import ConfigError
+
+
+def write_run(folder: Path, losses: list[float], *, seconds_per_step: float, dp: int = 1) -> Path:
+    folder.mkdir()
+    record = {"parallel": {"pp": 1, "dp": dp, "cp": 1, "tp": 1}, "tokens_per_step": 1000, "torch": "<2>"}
+    (folder / "run.json").write_text(json.dumps(record))
+    lines = [
+        {"step": 10 * n, "seconds": 10 * n * seconds_per_step, "lr": 1, "flow": loss, "norm": 1, "skipped": 0, "peak_gib": 2.5}
+        for n, loss in enumerate(losses)
+    ]
+    (folder / "curve.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_the_page_has_both_curves_and_what_each_run_cost(tmp_path: Path) -> None:
+    slow = write_run(tmp_path / "slow", [1.0, 0.5, 0.6], seconds_per_step=2.0)
+    quick = write_run(tmp_path / "quick", [1.0, 0.4, float("nan")], seconds_per_step=0.5, dp=4)
+    lines = compare([slow, quick], tmp_path / "page.html")
+    assert lines == [
+        "run slow  ranks 1  steps 21  last loss 0.6000  lowest 0.5000  steps/s 0.5  tokens/s 500  peak GiB 2.50  left out 0",
+        "run quick  ranks 4  steps 21  last loss 0.4000  lowest 0.4000  steps/s 2  tokens/s 2,000  peak GiB 2.50  left out 0",
+    ]
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<polyline") == 4
+    assert "&lt;2&gt;" in page
+    assert "<2>" not in page
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [1.0], seconds_per_step=1.0)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ConfigError, match="other is no run of"):
+        compare([run, tmp_path / "other"], tmp_path / "page.html")
+    with pytest.raises(ConfigError, match="name two runs or more"):
+        compare([run, run], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
