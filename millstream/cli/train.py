@@ -69,6 +69,20 @@ def compare(
         typer.echo(out)
 
 
+@train.command()
+def translate(
+    config: Annotated[Path, typer.Argument(metavar="DS_CONFIG", help="A DeepSpeed configuration, JSON.")],
+    ranks: Annotated[int, typer.Option(help="GPUs it runs on.", min=1)] = 1,
+) -> None:
+    """What a DeepSpeed configuration is in a recipe, and what has no twin."""
+    from millstream.trainer.tuning.translate import read_deepspeed
+    from millstream.trainer.tuning.translate import translate as run
+
+    with plain_errors():
+        for line in run(read_deepspeed(config), ranks).lines():
+            typer.echo(line)
+
+
 @data.command()
 def prepare(
     source: Annotated[Path, typer.Argument(metavar="VIDEOS", help="A folder with captions beside its videos, or a list.")],

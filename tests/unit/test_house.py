@@ -235,6 +235,7 @@ SURFACE = {
     },
     "train recipe": {"--device", "--dry-run", "--out"},
     "train compare": {"--out"},
+    "train translate": {"--ranks"},
     "train data prepare": {"--clips", "--device", "--frames", "--model", "--out", "--part", "--size", "--weights"},
     "train data world": {"--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size"},
 }  # fmt: skip

@@ -1,0 +1,159 @@
+"""What a DeepSpeed configuration is in our recipe, and what of it has no twin here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millstream.core.errors import ConfigError
+
+AUTO = "auto"
+"""DeepSpeed's word for what another library fills in."""
+STAGES = {0: "replicas", 1: "zero1", 2: "zero2", 3: "fsdp"}
+SCHEDULES = {"WarmupLR": "constant", "WarmupCosineLR": "cosine"}
+LEFT_ALONE = {"steps_per_print", "wall_clock_breakdown", "dump_state", "prescale_gradients", "communication_data_type"}
+"""Says what is shown, or how bits travel: nothing that a recipe would say."""
+
+
+@dataclass(slots=True)
+class Translation:
+    recipe: dict[str, Any] = field(default_factory=dict)
+    parallel: dict[str, Any] = field(default_factory=dict)
+    without_twin: list[str] = field(default_factory=list)
+    """Each with the reason."""
+
+    def lines(self) -> list[str]:
+        """A recipe to go on with, and what is missing as comments."""
+        found = [f"{name} = {_toml(value)}" for name, value in self.recipe.items()]
+        found += ["", "[parallel]", *(f"{name} = {_toml(value)}" for name, value in self.parallel.items())]
+        if self.without_twin:
+            found += ["", "# Without a twin here:", *(f"# - {each}" for each in self.without_twin)]
+        return found
+
+    def lacks(self, what: str, why: str) -> None:
+        self.without_twin.append(f"{what}: {why}")
+
+
+def translate(config: Mapping[str, Any], ranks: int) -> Translation:
+    """For so many ranks. A field that is not known is named, never dropped."""
+    found = Translation()
+    for name, value in config.items():
+        if value == AUTO:
+            found.lacks(name, "auto: another library fills it in; say it in the recipe")
+        elif name in _FIELDS:
+            _FIELDS[name](found, value)
+        elif name not in LEFT_ALONE and value not in (False, None, {}):
+            found.lacks(name, "nothing like it")
+    _translate_batch(found, config, ranks)
+    found.parallel.setdefault("dp", ranks)
+    return found
+
+
+def read_deepspeed(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path} is no DeepSpeed configuration: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path} is no DeepSpeed configuration: not a JSON object")
+    return config
+
+
+def _translate_batch(found: Translation, config: Mapping[str, Any], ranks: int) -> None:
+    """Two of the three say the third, as DeepSpeed has it."""
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    given = {name: config[name] for name in names if isinstance(config.get(name), int)}
+    whole, micro, parts = (given.get(name) for name in names)
+    if parts is None:
+        parts = whole // (micro * ranks) if whole and micro else 1
+    if whole is None and micro:
+        whole = micro * parts * ranks
+    if whole is None:
+        return
+    if micro is not None and micro * parts * ranks != whole:
+        raise ConfigError(f"{names[0]} {whole} is not {names[1]} {micro} x {names[2]} {parts} x {ranks} ranks; give --ranks")
+    found.recipe["batch"] = whole
+    if parts > 1:
+        found.parallel["micro_batches"] = parts
+
+
+def _optimizer(found: Translation, value: Mapping[str, Any]) -> None:
+    kind, params = value.get("type"), value.get("params", {})
+    if kind not in ("Adam", "AdamW"):
+        found.lacks(f"optimizer {kind}", "AdamW is what learns here")
+    for theirs, ours in (("lr", "lr"), ("weight_decay", "weight_decay")):
+        if params.get(theirs, AUTO) != AUTO:
+            found.recipe[ours] = params[theirs]
+    if params.get("betas", AUTO) not in (AUTO, [0.9, 0.99]):
+        found.lacks("optimizer betas", f"{params['betas']}, always 0.9 and 0.99 here")
+
+
+def _scheduler(found: Translation, value: Mapping[str, Any]) -> None:
+    kind, params = value.get("type"), value.get("params", {})
+    if kind in SCHEDULES:
+        found.recipe["schedule"] = SCHEDULES[kind]
+    else:
+        found.lacks(f"scheduler {kind}", "a warm-up, then a constant rate or a cosine")
+    for theirs, ours in (("warmup_num_steps", "warm_up"), ("total_num_steps", "steps"), ("warmup_max_lr", "lr")):
+        if isinstance(params.get(theirs), int | float):
+            found.recipe[ours] = params[theirs]
+
+
+def _precision(name: str) -> Callable[[Translation, Mapping[str, Any]], None]:
+    def said(found: Translation, value: Mapping[str, Any]) -> None:
+        if value.get("enabled") is True:
+            found.recipe["precision"] = name
+        if value.get("loss_scale", 0) not in (0, AUTO):
+            found.lacks(f"{name} loss_scale", "the scale follows overflows, it cannot be fixed")
+
+    return said
+
+
+def _zero(found: Translation, value: Mapping[str, Any]) -> None:
+    stage = value.get("stage", 0)
+    if stage not in STAGES:
+        raise ConfigError(f"zero_optimization stage must be 0, 1, 2 or 3, got {stage!r}")
+    found.parallel["data"] = STAGES[stage]
+    for name in ("offload_optimizer", "offload_param"):
+        if isinstance(value.get(name), Mapping) and value[name].get("device", "none") != "none":
+            found.lacks(name, f"{value[name]['device']}: states stay on the device")
+    for name in ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients"):
+        if value.get(name):
+            found.lacks(name, "hsdp shards within groups; nothing travels in fewer bits")
+
+
+def _clipping(found: Translation, value: float) -> None:
+    if value:
+        found.recipe["clip"] = value
+
+
+def _checkpointing(found: Translation, value: Mapping[str, Any]) -> None:
+    found.recipe["recompute"] = "full"
+    for name in ("cpu_checkpointing", "partition_activations"):
+        if value.get(name):
+            found.lacks(f"activation_checkpointing {name}", "what a block keeps stays whole and on the device")
+
+
+def _nothing(_: Translation, __: object) -> None:
+    """Read with others, by `_translate_batch`."""
+
+
+_FIELDS: dict[str, Callable[[Translation, Any], None]] = {
+    "optimizer": _optimizer,
+    "scheduler": _scheduler,
+    "fp16": _precision("fp16"),
+    "bf16": _precision("bf16"),
+    "zero_optimization": _zero,
+    "gradient_clipping": _clipping,
+    "activation_checkpointing": _checkpointing,
+    "train_batch_size": _nothing,
+    "train_micro_batch_size_per_gpu": _nothing,
+    "gradient_accumulation_steps": _nothing,
+}
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value)
