@@ -39,6 +39,10 @@ def recipe(
         Path | None,
         typer.Option("--out", "-o", help="Folder of the run; one that was begun goes on. By default named as the recipe is."),
     ] = None,
+    deepspeed: Annotated[
+        Path | None,
+        typer.Option(help="A configuration of DeepSpeed, whose engine then trains (an extra).", show_default=False),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe, print what it would do.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -50,7 +54,7 @@ def recipe(
     from millstream.commands.train.tune import run_tuning
 
     with plain_errors():
-        written = run_tuning(path, out=out, device=device, dry_run=dry_run)
+        written = run_tuning(path, out=out, device=device, dry_run=dry_run, deepspeed=deepspeed)
         if written is not None:
             typer.echo(written)
 

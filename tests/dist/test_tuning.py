@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,13 +106,13 @@ def write_recipe(folder: Path, *, ranks: int, data: str = "replicas", steps: int
 
 
 @contextmanager
-def torchrun(path: Path, ranks: int, *more: str) -> Iterator[subprocess.Popen[str]]:
+def torchrun(path: Path, ranks: int, *more: str, command: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """The command, alone or on ranks. Nothing of it outlives the test."""
     how = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *more] if ranks > 1 else []
-    command = [sys.executable, *how, "-m", "millstream", "train", str(path), "--device", "cpu"]
+    words = [sys.executable, *how, "-m", "millstream", "train", str(path), "--device", "cpu", *command]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(words, env=environment, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
         try:
             yield process
         finally:
@@ -125,9 +125,9 @@ def last_loss(path: Path) -> float:
     return float(json.loads(curve.read_text().splitlines()[-1])["flow"])
 
 
-def finished(path: Path, ranks: int, *more: str) -> str:
+def finished(path: Path, ranks: int, *more: str, command: Sequence[str] = ()) -> str:
     """What a run said that came to its end."""
-    with torchrun(path, ranks, *more) as process:
+    with torchrun(path, ranks, *more, command=command) as process:
         said, _ = process.communicate(timeout=240)
         assert process.returncode == 0, said
     return said

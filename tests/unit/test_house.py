@@ -233,7 +233,7 @@ SURFACE = {
         "--classifier", "--count", "--device", "--out", "--plots", "--precision", "--response-pairs", "--seconds", "--steps",
         "--weights",
     },
-    "train recipe": {"--device", "--dry-run", "--out"},
+    "train recipe": {"--deepspeed", "--device", "--dry-run", "--out"},
     "train compare": {"--out"},
     "train translate": {"--ranks"},
     "train data prepare": {"--clips", "--device", "--frames", "--model", "--out", "--part", "--size", "--weights"},

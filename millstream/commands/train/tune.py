@@ -41,16 +41,18 @@ from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.export import export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
 from millstream.trainer.tuning.run import TuningRun, peak_bytes
+from millstream.trainer.tuning.translate import read_deepspeed
 
 RECIPE, RUN = "recipe.toml", "run.json"
 GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
 
 
-def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Path | None:
+def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deepspeed: Path | None = None) -> Path | None:
     """The file that was written; None if the run was stopped before its end, or by a rank that writes nothing."""
     recipe = read_recipe(path)
     spec = find_model(recipe.model)
     recipe.check(spec.dit)
+    config = None if deepspeed is None else read_deepspeed(deepspeed)
     if dry_run:
         Console().print(_table(recipe, spec))
         return None
@@ -59,7 +61,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool) -> P
     folder = out or path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     with _process_group(device) as here, Interrupt() as interrupt:
-        run = TuningRun(recipe, spec, clips, folder, here)
+        run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
             _keep_record(path, folder, run, clips)
         with _Shown(run) if run.is_first else nullcontext() as shown:
@@ -79,6 +81,7 @@ def _process_group(device: str) -> Iterator[torch.device]:
     """Where this rank works. Under torchrun all of them meet as it has told them; a process by itself needs nobody."""
     local_rank = os.environ.get("LOCAL_RANK")
     chosen = choose_device(device)
+    os.environ.setdefault("DS_ACCELERATOR", chosen.type)  # else DeepSpeed asks every accelerator whether it is there
     if local_rank is None:
         yield chosen
         return

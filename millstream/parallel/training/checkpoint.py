@@ -53,15 +53,13 @@ class Checkpoints:
         """Begin to write what is there now. On every rank."""
         self.finish()
         path = self._folder / f"step-{step:08d}"
-        state = self._mine()
-        if self._group.handle is None:
-            with _alone():
-                save(state, checkpoint_id=_partial(path), no_dist=True)
+        writing = self._write(_partial(path))
+        if writing is None:
+            self._meet()
             self._appear(path)
+            self._meet()
         else:
-            found = async_save(state, checkpoint_id=_partial(path), process_group=self._group.handle)
-            assert isinstance(found, Future), f"an asynchronous save is waited for, got {type(found)}"
-            self._writing = path, found
+            self._writing = path, writing
 
     def finish(self) -> None:
         """Wait for what is being written; the ranks then agree that it is there."""
@@ -86,7 +84,18 @@ class Checkpoints:
         except (OSError, CheckpointException, KeyError, EOFError) as error:
             wrong = f"has no {error}" if isinstance(error, KeyError) else f"cannot be read ({type(error).__name__})"
             raise WeightsError(f"{path} {wrong}: it is half written, or of another model; remove it or name another") from None
-        return int(_step_of(path))
+        return step_of(path)
+
+    def _write(self, path: Path) -> Future[Any] | None:
+        """Into a folder of that name; None if it is there already."""
+        state = self._mine()
+        if self._group.handle is None:
+            with _alone():
+                save(state, checkpoint_id=path, no_dist=True)
+            return None
+        found = async_save(state, checkpoint_id=path, process_group=self._group.handle)
+        assert isinstance(found, Future), f"an asynchronous save is waited for, got {type(found)}"
+        return found
 
     def _meet(self) -> None:
         self._group.gather(None, "checkpoint")
@@ -140,11 +149,11 @@ def _all_of(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if _NAMED.fullmatch(path.name)]
 
 
-def _step_of(path: Path) -> str:
+def step_of(path: Path) -> int:
     found = _NAMED.fullmatch(path.name)
     if found is None:
         raise WeightsError(f"{path} is not a checkpoint: those are called step-00000100")
-    return found[1]
+    return int(found[1])
 
 
 def _partial(path: Path) -> Path:

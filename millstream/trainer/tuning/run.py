@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +23,9 @@ from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.parallel.training.checkpoint import Checkpoints
+from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpeedLearner
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
-from millstream.parallel.training.learner import FlowRows, LearntStep, TrainingTask, make_learner
+from millstream.parallel.training.learner import FlowRows, Learner, LearntStep, TrainingTask, make_learner
 from millstream.parallel.training.states import AVERAGE, WEIGHT
 from millstream.trainer.loop import LOG_EVERY, Diverged, StepReport
 from millstream.trainer.optimise import learning_rate
@@ -42,8 +44,18 @@ ANOTHER_SEED = 1_000_003
 
 
 class TuningRun:
-    def __init__(self, recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet, folder: Path, device: torch.device) -> None:
-        """On every rank of an initialised process group, or in a process by itself."""
+    def __init__(
+        self,
+        recipe: TuningRecipe,
+        spec: ModelSpec,
+        clips: ClipSet,
+        folder: Path,
+        device: torch.device,
+        *,
+        deepspeed: Mapping[str, Any] | None = None,
+    ) -> None:
+        """On every rank of an initialised process group, or in a process by itself. With a configuration of DeepSpeed, its
+        engine takes the place of our own."""
         plan = recipe.plan
         recipe.check(spec.dit)
         noising = _noising(recipe, spec, clips)
@@ -55,18 +67,16 @@ class TuningRun:
         self.tokens_per_step = recipe.batch * sequence.num_tokens
         dit = self._load(spec)
         self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
-        self.learner = make_learner(
-            TrainingTask(
-                dit=dit,
-                sequence=sequence,
-                latent_size=clips.latent_size,
-                loss=flow_error,
-                plan=plan,
-                groups=self.groups,
-                options=recipe.options,
-            )
+        task = TrainingTask(
+            dit=dit,
+            sequence=sequence,
+            latent_size=clips.latent_size,
+            loss=flow_error,
+            plan=plan,
+            groups=self.groups,
+            options=recipe.options,
         )
-        self.checkpoints = Checkpoints(folder / CHECKPOINTS, self.learner, keep=recipe.keep)
+        self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed)
         share = recipe.batch // plan.dp
         self._numbers = range(self.groups.place.dp * share, (self.groups.place.dp + 1) * share)
         self._guard = SpikeGuard(recipe.spike)
@@ -149,6 +159,16 @@ class TuningRun:
         losses = {"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)}
         lr = learning_rate(self.recipe, step - 1)
         return StepReport(step=step - 1, total=self.recipe.steps, losses=losses, lr=lr, seconds=seconds)
+
+
+def _learner(
+    task: TrainingTask, recipe: TuningRecipe, folder: Path, deepspeed: Mapping[str, Any] | None
+) -> tuple[Learner, Checkpoints]:
+    if deepspeed is None:
+        learner = make_learner(task)
+        return learner, Checkpoints(folder, learner, keep=recipe.keep)
+    engine = DeepSpeedLearner(task, deepspeed, recipe.batch)
+    return engine, DeepSpeedCheckpoints(folder, engine, keep=recipe.keep)
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -1,0 +1,129 @@
+"""DeepSpeed's engine in the place of our own learners: its ZeRO stages, its optimiser, its checkpoints, under the same loop.
+
+An extra (`pip install millstream[deepspeed]`). What a configuration leaves open, or calls `auto`, is the recipe's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from millstream.core.errors import ConfigError, WeightsError
+from millstream.parallel.training.checkpoint import Checkpoints, step_of
+from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner, TrainingTask
+from millstream.parallel.training.precision import Precision, in_precision
+from millstream.parallel.training.recompute import recompute_blocks
+from millstream.parallel.training.states import WEIGHT
+
+AUTO = "auto"
+
+
+class DeepSpeedLearner(ModuleLearner):
+    def __init__(self, task: TrainingTask, config: Mapping[str, Any], batch: int) -> None:
+        """`batch` rows of all ranks together."""
+        try:
+            import deepspeed
+        except ImportError:
+            raise ConfigError("DeepSpeed is not installed: pip install millstream[deepspeed]") from None
+        plan = task.plan
+        if plan.world_size != plan.dp or task.options.ema:
+            raise ConfigError("DeepSpeed shares out the batch alone: take dp for all ranks, and no pp, cp, tp or ema")
+        recompute_blocks(task.dit, task.options.recompute)
+        super().__init__(task)
+        settled = _settled(config, batch, plan.dp, plan.micro_batches, task.options.clip)
+        own = None if "optimizer" in settled else task.options.optimiser(self._dit.parameters())
+        learning = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self._deepspeed = deepspeed
+        self.engine, self.optimiser, _, schedule = deepspeed.initialize(
+            model=self._model, model_parameters=learning, optimizer=own, config=settled, dist_init_required=False
+        )
+        self._follows_recipe = schedule is None
+        reduced: dict[bool, Precision] = {self.engine.bfloat16_enabled(): "bf16", self.engine.fp16_enabled(): "fp16"}
+        self._precision: Precision = reduced.get(True, "fp32")
+
+    def learn(self, rows: FlowRows, may_step: MayStep = math.isfinite) -> LearntStep:
+        """DeepSpeed clips and steps by itself; `may_step` is told the norm when it has."""
+        losses, whole = list[Tensor](), float("nan")
+        for part in rows.split(self.plan.micro_batches):
+            with in_precision(self._precision, rows.target_BFCYX.device):
+                flow = self.engine(*part[:3])
+            loss = self._loss(flow.float(), part.target_BFCYX)
+            self.engine.backward(loss)
+            whole = self._norm_of_whole_gradients()
+            self.engine.step()
+            losses.append(loss.detach())
+        said = self.engine.get_global_grad_norm()
+        norm = torch.as_tensor(whole if said is None else said, dtype=torch.float32)
+        taken = may_step(float(norm)) and bool(self.engine.was_step_applied())
+        mean = self.groups.batch.sum(torch.stack(losses).mean(), "loss") / self.groups.batch.size
+        return LearntStep(mean, norm, taken)
+
+    def set_rate(self, lr: float) -> None:
+        """Unless the configuration has a schedule of its own."""
+        if self._follows_recipe:
+            super().set_rate(lr)
+
+    def weights(self, kind: str = WEIGHT) -> dict[str, Tensor]:
+        assert kind == WEIGHT, f"DeepSpeed keeps no {kind}"
+        return {name: self._whole(parameter) for name, parameter in self._named()}
+
+    def _whole(self, parameter: torch.nn.Parameter) -> Tensor:
+        """In float32, collected from whoever has it."""
+        if self.engine.zero_optimization_stage() == 0:
+            return parameter.detach().float().clone()
+        found: Tensor = self._deepspeed.utils.safe_get_full_fp32_param(parameter)
+        return found.detach().clone()
+
+    def _norm_of_whole_gradients(self) -> float:
+        """Where every rank has them: DeepSpeed then says none."""
+        if self.engine.zero_optimization_stage() > 0 or not self.engine.is_gradient_accumulation_boundary():
+            return float("nan")
+        squares = [parameter.grad.square().sum() for _, parameter in self._named() if parameter.grad is not None]
+        return float(torch.stack(squares).sum().sqrt())
+
+    def _no_sync(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the engine knows which micro-batch is the last
+
+    def _finish(self) -> None:
+        """The engine has waited."""
+
+
+class DeepSpeedCheckpoints(Checkpoints):
+    """In DeepSpeed's own format: for the same configuration on as many ranks."""
+
+    def __init__(self, folder: Path, learner: DeepSpeedLearner, *, keep: int) -> None:
+        self._engine = learner.engine
+        super().__init__(folder, learner, keep=keep)
+
+    def _write(self, path: Path) -> Future[Any] | None:
+        self._engine.save_checkpoint(str(path.parent), tag=path.name, save_latest=False, exclude_frozen_parameters=True)
+        return None
+
+    def load(self, path: Path) -> int:
+        found, _ = self._engine.load_checkpoint(str(path.parent), tag=path.name, load_module_strict=False)
+        if found is None:
+            raise WeightsError(
+                f"{path} cannot be read by DeepSpeed: it is half written, or of another configuration; remove it"
+            )
+        return step_of(path)
+
+
+def _settled(config: Mapping[str, Any], batch: int, ranks: int, micro_batches: int, clip: float) -> dict[str, Any]:
+    """The configuration with what the recipe decides filled in; what contradicts it is refused."""
+    decided = {
+        "train_batch_size": batch,
+        "train_micro_batch_size_per_gpu": batch // ranks // micro_batches,
+        "gradient_accumulation_steps": micro_batches,
+    }
+    for name, value in decided.items():
+        if config.get(name, AUTO) not in (AUTO, value):
+            raise ConfigError(f"{name} is {config[name]} in DeepSpeed's configuration and {value} by the recipe; make it auto")
+    rest = {name: value for name, value in config.items() if value != AUTO}
+    return {"gradient_clipping": clip, "zero_allow_untested_optimizer": True, **rest, **decided}

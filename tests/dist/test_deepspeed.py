@@ -1,0 +1,77 @@
+"""DeepSpeed's engine under our loop: what our own learners learn, by every stage; and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch import Tensor
+
+from millstream.core.errors import ConfigError
+from millstream.parallel.training.deepspeed import _settled
+from tests.dist.test_tuning import finished, last_loss, write_recipe
+from tests.unit.trainer.tuning.datasets import small_dataset
+
+LR = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.99], "weight_decay": 0.01, "torch_adam": True}}}
+
+
+@pytest.fixture
+def installed() -> None:
+    pytest.importorskip("deepspeed", reason="DeepSpeed is an extra: pip install millstream[deepspeed]")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("deepspeed")
+    small_dataset(found / "clips")
+    return found
+
+
+def learnt(path: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = load_file(path.with_suffix("") / "lora.safetensors")
+    return found
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(("stage", "more"), [(0, {}), (1, LR), (2, {}), (3, {})])
+def test_each_stage_learns_what_one_process_learns(folder: Path, stage: int, more: dict[str, Any]) -> None:
+    alone, ranks = write_recipe(folder, ranks=1), write_recipe(folder, ranks=2, steps=6)
+    if not alone.with_suffix("").exists():
+        finished(alone, 1)
+    ds = folder / f"ds{stage}.json"
+    ds.write_text(json.dumps({"zero_optimization": {"stage": stage}, "train_batch_size": "auto", **more}))
+    out = folder / f"stage{stage}"
+    finished(ranks, 2, command=("--deepspeed", str(ds), "--out", str(out)))
+    assert last_loss(out.with_suffix(".toml")) == pytest.approx(last_loss(alone), rel=1e-4)
+    for name, value in learnt(alone).items():
+        assert (learnt(out.with_suffix(".toml"))[name] - value).norm() <= 1e-3 * value.norm() + 1e-6, name
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_run_goes_on_from_deepspeeds_checkpoint(folder: Path) -> None:
+    ds = folder / "ds.json"
+    ds.write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    whole, parts = write_recipe(folder, ranks=2, steps=8), folder / "parts"
+    finished(whole, 2, command=("--deepspeed", str(ds)))
+    (first,) = sorted((whole.with_suffix("") / "checkpoints").glob("step-00000004"))
+    (parts / "checkpoints").mkdir(parents=True)
+    first.rename(parts / "checkpoints" / first.name)
+    finished(whole, 2, command=("--deepspeed", str(ds), "--out", str(parts)))
+    for name, value in learnt(whole).items():
+        assert (learnt(parts.with_suffix(".toml"))[name] == value).all(), name
+
+
+def test_what_contradicts_the_recipe_is_refused() -> None:
+    assert _settled({"train_batch_size": "auto", "zero_optimization": {"stage": 1}}, 8, 2, 2, 0.5) == {
+        "gradient_clipping": 0.5,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {"stage": 1},
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+    }
+    with pytest.raises(ConfigError, match="train_batch_size is 16 in DeepSpeed's configuration and 8 by the recipe"):
+        _settled({"train_batch_size": 16}, 8, 2, 2, 0.5)
