@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from millstream.core.config import ModelSpec, StreamConfig
+from millstream.core.config import ModelSpec, Recompute, StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.planner.communication import all_gather, broadcast, point_to_point
 from millstream.planner.flops import call_flops
 from millstream.planner.footprint import PROCESS_BYTES
 from millstream.planner.hardware import PCIE5, Fleet
 from millstream.planner.memory import dit_parameters, text_parameters, tokens_per_frame, vae_parameters, window_bytes
-from millstream.planner.training import Recompute, Sharding, lora_parameters, saved_bytes, training_state, unsharded_bytes
+from millstream.planner.training import Sharding, lora_parameters, saved_bytes, training_state, unsharded_bytes
 
 MEMORY_SHARE = 0.95
 UTILISATION = 0.55

@@ -8,12 +8,10 @@ shards within a group and repeats between groups: `shards` is that group's size.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from millstream.core.config import DiTConfig
+from millstream.core.config import DiTConfig, Recompute
 from millstream.core.errors import ConfigError
 
-Recompute = Literal["none", "selective", "full"]
 ADAM_BYTES = 12
 EMA_BYTES = 4
 
@@ -65,6 +63,29 @@ def training_state(parameters: int, sharding: Sharding, *, trained: int | None =
         optimizer=0.0 if sharding.offload else optimizer,
         average=0.0 if sharding.offload else average,
         host=optimizer + average if sharding.offload else 0.0,
+    )
+
+
+def learner_state(
+    learning: int, frozen: int, *, data: str, ranks: int, frozen_bytes: int = 4, ema: bool = False
+) -> TrainingState:
+    """As `millstream train RECIPE` holds it on each of so many ranks that share a copy: what learns in float32 with two
+    moments, gradients in float32, and frozen weights beside, which our own ZeRO leaves whole."""
+    everything, gradients, optimizer = (
+        ranks if data in kinds else 1
+        for kinds in (
+            ("zero3", "fsdp", "hsdp"),
+            ("zero2", "zero3", "fsdp", "hsdp"),
+            ("zero1", "zero2", "zero3", "fsdp", "hsdp"),
+        )
+    )
+    frozen_shards = ranks if data in ("fsdp", "hsdp") else 1
+    return TrainingState(
+        weights=4 * learning / everything + frozen_bytes * frozen / frozen_shards,
+        gradients=4 * learning / gradients,
+        optimizer=8 * learning / optimizer,
+        average=EMA_BYTES * learning / optimizer if ema else 0.0,
+        host=0.0,
     )
 
 

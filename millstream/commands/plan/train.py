@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.commands.plan.run import profile_path
-from millstream.core.config import GIB
+from millstream.core.config import GIB, Recompute
 from millstream.planner.checkpoints import resolve_model
 from millstream.planner.hardware import parse_fleet
 from millstream.planner.profile import read_profile
 from millstream.planner.roles import RolePlacement, TrainAsk, placements
-from millstream.planner.training import Recompute, Sharding
+from millstream.planner.training import Sharding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

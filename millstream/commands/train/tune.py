@@ -34,7 +34,7 @@ from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.engine.engine import choose_device
 from millstream.planner.memory import dit_parameters
-from millstream.planner.training import lora_parameters
+from millstream.planner.training import learner_state, lora_parameters
 from millstream.trainer.interrupt import Interrupt
 from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
@@ -136,6 +136,18 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     plan = recipe.plan
     table = Table("what", "value", title=f"{recipe.model}: {recipe.steps} steps of {recipe.batch} clips")
     table.add_row("learns", f"{learns / 1e6:.2f}M of {whole / 1e6:.1f}M parameters")
+    in_parts = plan.tp * plan.pp
+    state = learner_state(
+        learns // in_parts,
+        (whole - learns if recipe.lora is None else whole) // in_parts,
+        data=plan.data,
+        ranks=plan.shards or plan.dp * plan.cp,
+        frozen_bytes=2 if recipe.precision == "bf16" else 4,
+        ema=recipe.ema > 0,
+    )
+    held = {"weights": state.weights, "gradients": state.gradients, "optimiser": state.optimizer, "average": state.average}
+    said = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in held.items() if size)
+    table.add_row("MiB a rank", f"{state.total / 2**20:,.0f}: {said}; activations come on top")
     table.add_row("ranks", f"{plan.world_size}: pp {plan.pp} x dp {plan.dp} ({plan.data}) x cp {plan.cp} x tp {plan.tp}")
     table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
     table.add_row("start", f"torchrun --nproc-per-node {plan.world_size} -m millstream train RECIPE")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from millstream.core.config import Recompute
 from millstream.core.errors import UnusedParameters
 from millstream.models.dit import CausalDiT
 from millstream.models.kv import Memory
@@ -30,7 +31,7 @@ from millstream.parallel.training.fully_sharded import shard_fully
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import LossScale, Precision, in_precision
-from millstream.parallel.training.recompute import Recompute, recompute_blocks
+from millstream.parallel.training.recompute import recompute_blocks
 from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.stages import LayerPipeline
 from millstream.parallel.training.states import (

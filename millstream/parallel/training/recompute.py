@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from millstream.core.config import Recompute
 from millstream.models.dit import CausalDiT
-
-Recompute = Literal["none", "selective", "full"]
 
 _aten = torch.ops.aten
 KEPT = {

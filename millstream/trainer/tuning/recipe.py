@@ -8,14 +8,13 @@ from typing import Literal
 
 import msgspec
 
-from millstream.core.config import DiTConfig
+from millstream.core.config import DiTConfig, Recompute
 from millstream.core.errors import ConfigError
 from millstream.core.schedule import FULL
 from millstream.models.adapters import AdaptedPart
 from millstream.parallel.training.learner import StepOptions
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import Precision
-from millstream.parallel.training.recompute import Recompute
 from millstream.trainer.options import Forcing
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from benchmarks.train_equality import CHUNKS, FRAMES_PER_CHUNK, LATENT_SIZE, MODELS, WINDOW, batches, mean_square
+from millstream.core.config import Recompute
 from millstream.models.dit import CausalDiT
 from millstream.models.prompted import PromptedDiT
-from millstream.parallel.training.recompute import Recompute, recompute_blocks
+from millstream.parallel.training.recompute import recompute_blocks
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
 CONFIG = MODELS["tiny"]
