@@ -1,4 +1,4 @@
-"""From a DiT, whole or as much of it as is a rank's, to what that rank calls, as a topology says."""
+"""From as much of a DiT as is a rank's to what that rank calls, as a topology says."""
 
 from __future__ import annotations
 
@@ -10,27 +10,16 @@ from millstream.parallel.layers import StagedDiT, stage_blocks
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.overlapped import overlap_exchange
 from millstream.parallel.sequence import SequenceDiT
-from millstream.parallel.shares import keep_share, share_of
 from millstream.parallel.tensor import connect_tensors
 
 
-def parallelise(
-    dit: CausalDiT, topology: Topology, groups: Groups, *, bounds: Bounds | None = None, head_groups: int = 1
-) -> CausalDiT | MeshDiT:
-    """What to call instead of `dit`, which is here whole and is taken apart. Every rank of the mesh then makes the same calls
-    in the same order, and every one gets the whole flow.
-
-    `bounds` split the layers of a pipeline; without them all count the same. Sequence parallel exchanges heads in
-    `head_groups`, one while the next is projected.
-    """
-    topology.check(dit.config, head_groups=head_groups)
-    bounds = bounds or even_bounds(len(dit.blocks), topology.pp)
-    keep_share(dit, share_of(topology, groups.mesh.rank, bounds))
-    return connect(dit, topology, groups, bounds=bounds, head_groups=head_groups)
-
-
 def connect(dit: CausalDiT, topology: Topology, groups: Groups, *, bounds: Bounds, head_groups: int = 1) -> CausalDiT | MeshDiT:
-    """The same for a `dit` that holds this rank's share of its parameters (`share_of`) and nothing more."""
+    """What to call instead of `dit`, which holds this rank's share of its parameters (`share_of`) and nothing more. Every rank
+    of the mesh then makes the same calls in the same order, and every one gets the whole flow.
+
+    `bounds` split the layers of a pipeline. Sequence parallel exchanges heads in `head_groups`, one while the next is
+    projected.
+    """
     if topology.sp > 1 and head_groups > 1:
         overlap_exchange(dit, groups.stage, head_groups)
     if topology.pp > 1:

@@ -1,7 +1,7 @@
 """Pipeline schedules: the share of time that stages idle, and how many micro-batches' activations they hold.
 
 p stages, m micro-batches, v model chunks per stage. 1F1B saves memory, not bubble; zero-bubble fills it with the
-weights' share of the backward pass. A stream has no flush: its bubble is what too few chunks in flight leave open.
+weights' share of the backward pass.
 """
 
 from __future__ import annotations
@@ -37,12 +37,6 @@ def held_micro_batches(schedule: Schedule, stages: int, micro_batches: int, *, c
         "zero-bubble-h1": float(min(m, p)),
         "zero-bubble-h2": float(min(m, 2 * p - 1)),
     }[schedule]
-
-
-def streaming_bubble(stages: int, in_flight: int) -> float:
-    """Little's law: a stage works `in_flight / stages` of the time, at most always."""
-    assert stages >= 1, f"a pipeline of {stages} stages"
-    return max(0.0, 1 - in_flight / stages)
 
 
 def _check(schedule: Schedule, stages: int, micro_batches: int, chunks: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from millstream.core.controls import Cut, SetPrompt
 from millstream.core.topology import FRONT, Topology
 from millstream.models.dit import CausalDiT
-from millstream.parallel.apply import parallelise
+from tests.dist.spread import parallelise
 from millstream.parallel.groups import Groups, create_groups
 from millstream.engine.engine import Engine
 from millstream.generation.generator import Commits

@@ -11,7 +11,7 @@ from torch import Tensor
 from millstream.core.errors import CompileRefused
 from millstream.core.topology import FRONT, Topology
 from millstream.parallel import tensor
-from millstream.parallel.apply import parallelise
+from tests.dist.spread import parallelise
 from millstream.parallel.compiled import (
     CompileCounters,
     check_after_warm_up,

@@ -10,7 +10,7 @@ import torch
 from millstream.core.presets import MODELS
 from millstream.core.topology import FRONT, Topology
 from millstream.models.sampler import Call
-from millstream.parallel.apply import parallelise
+from tests.dist.spread import parallelise
 from millstream.parallel.collectives import PendingCollective
 from millstream.parallel.groups import create_groups
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows

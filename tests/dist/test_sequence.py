@@ -8,7 +8,7 @@ import pytest
 
 from millstream.core.errors import ConfigError
 from millstream.core.topology import FRONT, Topology
-from millstream.parallel.apply import parallelise
+from tests.dist.spread import parallelise
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import create_groups
 from millstream.parallel.overlapped import overlap_exchange

@@ -9,7 +9,7 @@ import torch
 from millstream.core.presets import MODELS
 from millstream.core.topology import FRONT, Topology
 from millstream.models.dit import CausalDiT
-from millstream.parallel.apply import parallelise
+from tests.dist.spread import parallelise
 from millstream.parallel.groups import create_groups
 from millstream.planner.footprint import rank_parameters
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, ring_for, whole_flows

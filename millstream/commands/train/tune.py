@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
+from typing import cast, get_args
 
 import msgspec
 import torch
@@ -33,6 +34,8 @@ from millstream.core.errors import ConfigError, MeshLost
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.engine.engine import choose_device
+from millstream.planner.bubbles import Schedule as KnownSchedule
+from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import learner_state, lora_parameters
 from millstream.trainer.interrupt import Interrupt
@@ -149,6 +152,12 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     said = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in held.items() if size)
     table.add_row("MiB a rank", f"{state.total / 2**20:,.0f}: {said}; activations come on top")
     table.add_row("ranks", f"{plan.world_size}: pp {plan.pp} x dp {plan.dp} ({plan.data}) x cp {plan.cp} x tp {plan.tp}")
+    if plan.pp > 1 and plan.schedule in get_args(KnownSchedule):
+        waits, holds = (
+            of(cast(KnownSchedule, plan.schedule), plan.pp, plan.micro_batches, chunks=plan.parts_per_rank)
+            for of in (bubble, held_micro_batches)
+        )
+        table.add_row("pipeline", f"{plan.schedule}: waits {waits:.0%} of a step, holds {holds:.3g} micro-batches")
     table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
     table.add_row("start", f"torchrun --nproc-per-node {plan.world_size} -m millstream train RECIPE")
     return table

@@ -19,7 +19,7 @@ from millstream.core.presets import MODELS
 from millstream.models import dit as dit_module
 from millstream.models.dit import Block, CrossKV
 from millstream.ops.rope import Phases
-from millstream.planner.bubbles import bubble, held_micro_batches, streaming_bubble
+from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.hardware import parse_fleet
 from millstream.planner.memory import dit_parameters
 from millstream.planner.roles import TrainAsk, placements
@@ -130,8 +130,6 @@ def test_bubbles_are_the_known_ones() -> None:
     assert bubble("interleaved", 4, 8, chunks=2) == pytest.approx(3 / 19)
     assert bubble("zero-bubble-h1", 4, 8) == pytest.approx(1 / 9)
     assert bubble("zero-bubble-h2", 4, 8) == 0
-    assert streaming_bubble(4, 1) == 0.75
-    assert streaming_bubble(4, 9) == 0
 
 
 @given(stages=st.integers(1, 64), micro=st.integers(1, 512))
