@@ -40,8 +40,8 @@ class Curve(NamedTuple):
         return sum(line["skipped"] > 0 for line in self.lines)
 
     def series(self, name: str) -> list[tuple[float, float]]:
-        """Of numbers: a loss that was none is left out."""
-        return [(line["step"] + 1, line[name]) for line in self.lines if line[name] == line[name]]
+        """A loss that was no number is left out."""
+        return [(line["step"] + 1, line[name]) for line in self.lines if line[name] is not None]
 
 
 def compare(folders: Sequence[Path], out: Path) -> list[str]:

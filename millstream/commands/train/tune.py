@@ -63,6 +63,9 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     clips = ClipSet(path.parent / recipe.data)
     folder = out or path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / RECIPE
+    if kept.exists() and kept.read_bytes() != path.read_bytes():
+        raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
     with _process_group(device) as here, Interrupt() as interrupt:
         run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
@@ -111,10 +114,7 @@ _PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|clos
 
 
 def _keep_record(path: Path, folder: Path, run: TuningRun, clips: ClipSet) -> None:
-    """What it would take to do it again. A run that goes on must be the same run."""
-    kept = folder / RECIPE
-    if kept.exists() and kept.read_bytes() != path.read_bytes():
-        raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
+    """What it would take to do it again."""
     record = {
         "millstream": __version__,
         "torch": str(torch.__version__),

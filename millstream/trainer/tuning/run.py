@@ -6,6 +6,7 @@ All ranks take the same decisions, from numbers that are alike on all of them: w
 from __future__ import annotations
 
 import json
+import math
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -100,13 +101,12 @@ class TuningRun:
                 step += 1
                 if self.is_first and (step % LOG_EVERY == 0 or step in (1, self.recipe.steps) or not learnt.taken):
                     said = self._said(step, learnt, time.perf_counter() - begun)
-                    line = {"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **said.losses}
-                    line["peak_gib"] = round(peak_bytes(self.device) / 2**30, 3)
-                    curve.write(json.dumps(line) + "\n")
+                    curve.write(self._line(said) + "\n")
                     curve.flush()
                     report(said)
                 stopped = self._anybody(stop())
-                if step % self.recipe.checkpoint_every == 0 or step == self.recipe.steps or stopped:
+                due = step % self.recipe.checkpoint_every == 0 and not self._guard.in_a_row
+                if due or stopped or step == self.recipe.steps:
                     self.checkpoints.save(step)
                 if stopped:
                     break
@@ -159,6 +159,12 @@ class TuningRun:
         losses = {"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)}
         lr = learning_rate(self.recipe, step - 1)
         return StepReport(step=step - 1, total=self.recipe.steps, losses=losses, lr=lr, seconds=seconds)
+
+    def _line(self, said: StepReport) -> str:
+        """Of the curve; what is no number is null."""
+        losses = {name: value if math.isfinite(value) else None for name, value in said.losses.items()}
+        peak = round(peak_bytes(self.device) / 2**30, 3)
+        return json.dumps({"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **losses, "peak_gib": peak})
 
 
 def _learner(

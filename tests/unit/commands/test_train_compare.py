@@ -11,7 +11,7 @@ from millstream.commands.train.compare import compare
 from millstream.core.errors import ConfigError
 
 
-def write_run(folder: Path, losses: list[float], *, seconds_per_step: float, dp: int = 1) -> Path:
+def write_run(folder: Path, losses: list[float | None], *, seconds_per_step: float, dp: int = 1) -> Path:
     folder.mkdir()
     record = {"parallel": {"pp": 1, "dp": dp, "cp": 1, "tp": 1}, "tokens_per_step": 1000, "torch": "<2>"}
     (folder / "run.json").write_text(json.dumps(record))
@@ -25,7 +25,7 @@ def write_run(folder: Path, losses: list[float], *, seconds_per_step: float, dp:
 
 def test_the_page_has_both_curves_and_what_each_run_cost(tmp_path: Path) -> None:
     slow = write_run(tmp_path / "slow", [1.0, 0.5, 0.6], seconds_per_step=2.0)
-    quick = write_run(tmp_path / "quick", [1.0, 0.4, float("nan")], seconds_per_step=0.5, dp=4)
+    quick = write_run(tmp_path / "quick", [1.0, 0.4, None], seconds_per_step=0.5, dp=4)
     lines = compare([slow, quick], tmp_path / "page.html")
     assert lines == [
         "run slow  ranks 1  steps 21  last loss 0.6000  lowest 0.5000  steps/s 0.5  tokens/s 500  peak GiB 2.50  left out 0",

@@ -117,6 +117,8 @@ def test_a_step_without_numbers_is_left_out_and_said(tmp_path: Path, monkeypatch
     monkeypatch.setattr(made, "_rows", Breaking(made, lambda step, _: step == 3))
     said = train(made)
     assert [report.step for report in said if report.losses["skipped"]] == [3]
+    curve = [json.loads(line) for line in (made.folder / CURVE).read_text().splitlines()]
+    assert [line["step"] for line in curve if line["flow"] is None] == [3]
     assert all(torch.isfinite(value).all() for value in made.learnt().values())
 
 
@@ -124,7 +126,7 @@ def test_steps_that_stay_broken_send_it_back_once_with_other_rows(tmp_path: Path
     made = run(tmp_path, steps=14)
     monkeypatch.setattr(made, "_rows", Breaking(made, lambda step, rolled: step >= 5 and not rolled))
     train(made)
-    assert json.loads((made.folder / ROLLBACKS).read_text()) == [{"at": 9, "to": 8}]
+    assert json.loads((made.folder / ROLLBACKS).read_text()) == [{"at": 9, "to": 4}], "nothing is saved meanwhile"
     assert all(torch.isfinite(value).all() for value in made.learnt().values())
 
 
