@@ -99,7 +99,7 @@ def main() -> None:
             millstream("train", folder / "lora-brook.toml")
             seconds, lora = time.perf_counter() - begun, folder / "lora-brook" / "lora.safetensors"
         before, after = streams(None), streams(lora)
-    rows = torch.from_numpy(np.concatenate([before, after])[:, list(SHOWN)])
+    rows = torch.from_numpy(np.concatenate([before, after])[:, list(SHOWN), ::2, ::2])
     PICTURE.write_bytes(png(tile(rows).numpy()))
     measured = {
         "training_seconds": seconds,
