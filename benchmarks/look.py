@@ -99,14 +99,14 @@ def main() -> None:
             millstream("train", folder / "lora-brook.toml")
             seconds, lora = time.perf_counter() - begun, folder / "lora-brook" / "lora.safetensors"
         before, after = streams(None), streams(lora)
-    rows = torch.from_numpy(np.concatenate([before, after])[:, list(SHOWN), ::2, ::2])
-    PICTURE.write_bytes(png(tile(rows).numpy()))
     measured = {
         "training_seconds": seconds,
         "hue_spread": {"before": hue_spread(before), "after": hue_spread(after)},
         "sharpness": {"before": sharpness(before), "after": sharpness(after)},
     }
     write_report("look", {"clips": CLIPS, "recipe": "lora-brook.toml", "prompts": list(PROMPTS)}, measured)
+    rows = torch.from_numpy(np.concatenate([before, after])[:, list(SHOWN), ::2, ::2])
+    PICTURE.write_bytes(png(tile(rows).numpy()))
 
 
 if __name__ == "__main__":
