@@ -21,6 +21,7 @@ from millstream.trainer.tuning.run import CURVE, ROLLBACKS, TuningRun
 from tests.unit.trainer.tuning.datasets import FRAMES, SPEC, recipe, small_dataset
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.slow  # it trains
 
 
 def run(folder: Path, name: str = "run", **changed: Any) -> TuningRun:
@@ -53,7 +54,6 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path, lora: Lo
     assert not same(second.learnt(), second.learner.weights()), "an average is not the last weight"
 
 
-@pytest.mark.slow
 def test_it_learns_these_clips(tmp_path: Path) -> None:
     said = train(run(tmp_path, steps=60, batch=7, drop=0.0))
     losses = [report.losses["flow"] for report in said]
