@@ -49,6 +49,12 @@ class ChunkedSequence:
         return self.num_frames * self._tokens
 
     @property
+    def keys_per_query(self) -> float:
+        """On average: pieces see more or less."""
+        pairs = sum(_length(piece.frames) * sum(map(_length, piece.sees)) for piece in self._pieces)
+        return pairs / self.num_tokens
+
+    @property
     def phases(self) -> Phases:
         return self._phases
 
@@ -124,6 +130,11 @@ def forced_flow(
     both = torch.cat([context_BFCYX, noisy_BFCYX], dim=1)
     assert both.shape[1] == sequence.num_frames, f"{both.shape[1]} frames for a sequence of {sequence.num_frames}"
     return dit(both, levels, sequence, cross)[:, context_BFCYX.shape[1] :].float()
+
+
+def _length(run: slice) -> int:
+    length: int = run.stop - run.start
+    return length
 
 
 def _runs(x_BLNH: Tensor, runs: tuple[slice, ...]) -> Tensor:

@@ -36,6 +36,8 @@ from millstream.core.presets import find_model
 from millstream.engine.engine import choose_device
 from millstream.planner.bubbles import Schedule as KnownSchedule
 from millstream.planner.bubbles import bubble, held_micro_batches
+from millstream.planner.flops import call_flops
+from millstream.planner.hardware import DEVICES
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import learner_state, lora_parameters
 from millstream.trainer.interrupt import Interrupt
@@ -163,6 +165,21 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     return table
 
 
+def _flops(run: TuningRun) -> float:
+    """That the model asks for: a forward pass and twice that backward, or once where weights are frozen. Not what is made
+    again."""
+    dit = find_model(run.recipe.model).dit
+    forward = call_flops(dit, run.tokens_per_row, round(run.keys_per_query))
+    return run.recipe.batch * forward * (3 if run.recipe.lora is None else 2)
+
+
+def _of_peak(tflops_per_rank: float) -> str:
+    """On a GPU whose datasheet is known."""
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    known = next((device for device in DEVICES.values() if device.name in name and not device.processor), None)
+    return "" if known is None else f" ({tflops_per_rank / known.bf16_tflops:.0%} of a {known.name})"
+
+
 class _Shown:
     """Progress on the terminal and, where it is installed, in TensorBoard."""
 
@@ -172,6 +189,7 @@ class _Shown:
         self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
         self._task = self._progress.add_task("", total=run.recipe.steps, said=f"{run.learning / 1e6:.2f}M parameters learn")
         self._gallery = Gallery(run.folder)
+        self._flops_per_step = _flops(run)
 
     def __enter__(self) -> _Shown:
         self._progress.start()
@@ -183,8 +201,10 @@ class _Shown:
 
     def add(self, report: StepReport) -> None:
         (step, seconds), done = self._last, report.step + 1
-        tokens = (done - step) * self._run.tokens_per_step / max(report.seconds - seconds, 1e-9)
+        rate = (done - step) / max(report.seconds - seconds, 1e-9)
+        tokens, tflops = rate * self._run.tokens_per_step, rate * self._flops_per_step / 1e12
         said = f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {tokens:,.0f} tokens/s"
+        said += f"  {tflops:.3g} TFLOP/s{_of_peak(tflops / self._run.groups.everybody.size)}"
         said += f"  {peak_bytes(self._run.device) / 2**30:.1f} GiB"
         if report.losses["skipped"]:
             self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")

@@ -66,6 +66,7 @@ class TuningRun:
         self.is_first = self.groups.everybody.place == 0
         sequence = ChunkedSequence(noising.layout(clips.card.latent_frames), spec.dit, clips.latent_size, device)
         self.tokens_per_step = recipe.batch * sequence.num_tokens
+        self.tokens_per_row, self.keys_per_query = sequence.num_tokens, sequence.keys_per_query
         dit = self._load(spec)
         self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
         task = TrainingTask(

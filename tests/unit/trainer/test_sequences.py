@@ -55,3 +55,10 @@ def test_layouts_beside_each_other_do_not_see_each_other() -> None:
     assert positions == [0, 1, 2, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]
     assert pieces[-1] == Piece(slice(9, 15), (slice(9, 15),))
     assert all(run.stop <= 9 for piece in pieces[:-1] for run in piece.sees)
+
+
+def test_keys_are_counted_as_they_are_seen() -> None:
+    """Three chunks of two frames: the first sees itself, the others a window of four."""
+    sequence = ChunkedSequence(diffusion_forced(3, 2, 4), DIT, (4, 8), CPU)
+    assert sequence.num_tokens == 6 * 8
+    assert sequence.keys_per_query == 8 * (2 + 4 + 4) / 3
