@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from millstream.core.topology import FRONT, Topology
-from millstream.parallel.apply import parallelise
 from millstream.parallel.groups import create_groups
 from millstream.parallel.layers import StagedDiT
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows
 from tests.dist.ranks import run_ranks
+from tests.dist.spread import parallelise
 from tests.unit.models_for_tests import dit, relative_error
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
