@@ -23,9 +23,9 @@ from torch import Tensor
 from benchmarks.report import write_report
 from millstream.core.topology import FRONT, LEADER, Topology
 from millstream.engine.engine import Engine
-from millstream.parallel.apply import parallelise
 from millstream.parallel.groups import create_groups
 from millstream.parallel.layers import StagedDiT
+from tests.dist.spread import parallelise
 
 TOPOLOGY = Topology.parse("front+pp2")
 SLEEP_S = 0.01
