@@ -112,6 +112,6 @@ def read_recipe(path: Path) -> TuningRecipe:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=TuningRecipe)
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; name a recipe (TOML), or see millstream train --help") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}; name a recipe, or see millstream train --help") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(f"{path} is not a recipe: {error}") from None
