@@ -4,8 +4,6 @@ and said plainly if it happens later."""
 from __future__ import annotations
 
 import os
-import resource
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,22 +29,6 @@ def free_bytes(device: torch.device) -> int:
         return 1024 * int(available[0].split()[1])
     except (OSError, IndexError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def bytes_in_use(device: torch.device) -> int:
-    """By this process."""
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else most_bytes_in_use(device)
-
-
-def most_bytes_in_use(device: torch.device) -> int:
-    """At any time so far."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def session_bytes(spec: ModelSpec, config: StreamConfig, dtype: torch.dtype, speed: Speed) -> int:

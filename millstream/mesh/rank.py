@@ -42,6 +42,7 @@ from millstream.models.registry import load_dit
 from millstream.models.weights.fingerprint import FingerprintRecorder, fingerprint_of
 from millstream.ops.precision import DTYPES
 from millstream.parallel.apply import connect
+from millstream.parallel.collectives import GLOO, NCCL
 from millstream.parallel.compiled import compile_blocks
 from millstream.parallel.groups import Groups, create_groups
 from millstream.parallel.mesh_dit import MeshDiT
@@ -58,7 +59,6 @@ DOOR = "door"
 """Where the front waits for the leader."""
 PEER_GONE = "a peer is gone"
 LOST_SIGNS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Timed out waiting", "Application timeout")
-GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
 
 
 def run_rank(

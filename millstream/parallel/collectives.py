@@ -22,6 +22,8 @@ from torch.distributed import _functional_collectives as functional
 
 from millstream.core.errors import CollectiveRefused
 
+GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
+"""What ranks speak through: host memory alone, or devices too."""
 Kind = Literal["sum", "scatter", "exchange", "collect", "broadcast", "gather", "send", "receive"]
 Purpose = Literal["start-up", "mesh", "training"]
 

@@ -89,7 +89,7 @@ def train_stage(
             losses: dict[str, Tensor] = {}
             for turn in method.turns:
                 if step >= turn.after and step % turn.every == 0:
-                    found = turn.losses(step_generator(seed, f"{stage.name}.{turn.name}", step, device))
+                    found = turn.losses(keyed_generator(device, seed, f"{stage.name}.{turn.name}", step))
                     torch.stack(list(found.values())).sum().backward()
                     found["norm" if turn.module is student else f"{turn.name} norm"] = optimisers[turn.name].step(step)
                     losses |= found
@@ -107,9 +107,9 @@ def train_stage(
     return average.module
 
 
-def step_generator(seed: int, stage: str, step: int, device: torch.device) -> torch.Generator:
-    """Fresh randomness for one step, the same however the step was reached."""
-    name = hashlib.blake2b(f"{seed}:{stage}:{step}".encode(), digest_size=8).digest()
+def keyed_generator(device: torch.device, *key: str | int) -> torch.Generator:
+    """Fresh randomness for what the key names, the same however and by whom it was reached."""
+    name = hashlib.blake2b(":".join(map(str, key)).encode(), digest_size=8).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(name, "little") >> 1)
 
 

@@ -14,13 +14,14 @@ from typing import Any
 from rich.console import Console
 
 from millstream.commands.engine_from_options import load_engine
-from millstream.commands.memory import bytes_in_use, session_bytes
+from millstream.commands.memory import session_bytes
 from millstream.core.config import StreamConfig
 from millstream.core.engine_config import EngineConfig
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing, Planned
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
+from millstream.ops.memory import bytes_in_use
 from millstream.session.chunk import Chunk, ChunkPlan
 from millstream.session.session import Session
 

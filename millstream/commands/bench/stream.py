@@ -19,7 +19,7 @@ from rich.table import Table
 from millstream.commands.bench.floor import Setting, measure_floor
 from millstream.commands.bench.sessions import MAX_SESSIONS, MIB, measure_sessions, settling_chunks, show_sessions
 from millstream.commands.engine_from_options import load_engine
-from millstream.commands.memory import bytes_in_use, most_bytes_in_use, plain_out_of_memory
+from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.report import describe, make_folder, spelled, tell
 from millstream.core.config import StreamConfig
 from millstream.core.engine_config import EngineConfig
@@ -29,6 +29,7 @@ from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
 from millstream.engine.engine import Engine, stream_config
 from millstream.ops.conv3 import find_convolution
+from millstream.ops.memory import bytes_in_use, most_bytes_in_use
 from millstream.planner.phase_work import Part, chunk_parts
 from millstream.session.chunk import Chunk
 from millstream.session.session import Session

@@ -67,8 +67,8 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
 
 def _cells(run: Curve) -> list[str]:
     rate, losses = run.steps_per_second, [loss for _, loss in run.series("flow")]
-    tokens = run.record["tokens_per_step"] * rate if rate else None
-    parallel = run.record["parallel"]
+    tokens = run.record["measured"]["tokens_per_step"] * rate if rate else None
+    parallel = run.record["configuration"]["parallel"]
     return [
         run.name,
         str(parallel["pp"] * parallel["dp"] * parallel["cp"] * parallel["tp"]),

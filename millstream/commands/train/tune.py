@@ -7,8 +7,8 @@ A run's folder can be read years later: the recipe, what it ran on, the curve, c
 
 from __future__ import annotations
 
+import json
 import os
-import platform
 import re
 import shutil
 from collections.abc import Iterator
@@ -27,13 +27,15 @@ from rich.table import Table
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from millstream import __version__
+from millstream.commands.report import describe
 from millstream.commands.train.gallery import Gallery
 from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError, MeshLost
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.engine.engine import choose_device
+from millstream.ops.memory import most_bytes_in_use
+from millstream.parallel.collectives import GLOO, NCCL
 from millstream.planner.bubbles import Schedule as KnownSchedule
 from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.flops import call_flops
@@ -45,11 +47,10 @@ from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.export import export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
-from millstream.trainer.tuning.run import TuningRun, peak_bytes
+from millstream.trainer.tuning.run import TuningRun
 from millstream.trainer.tuning.translate import read_deepspeed
 
 RECIPE, RUN = "recipe.toml", "run.json"
-GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
 
 
 def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deepspeed: Path | None = None) -> Path | None:
@@ -89,7 +90,6 @@ def _process_group(device: str) -> Iterator[torch.device]:
     """Where this rank works. Under torchrun all of them meet as it has told them; a process by itself needs nobody."""
     local_rank = os.environ.get("LOCAL_RANK")
     chosen = choose_device(device)
-    os.environ.setdefault("DS_ACCELERATOR", chosen.type)  # else DeepSpeed asks every accelerator whether it is there
     if local_rank is None:
         yield chosen
         return
@@ -117,21 +117,11 @@ _PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|clos
 
 def _keep_record(path: Path, folder: Path, run: TuningRun, clips: ClipSet) -> None:
     """What it would take to do it again."""
-    record = {
-        "millstream": __version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-        "parallel": asdict(run.recipe.plan),
-        "learning": run.learning,
-        "tokens_per_step": run.tokens_per_step,
-        "dataset": clips.card,
-        "clips": len(clips),
-    }
+    asked = {"parallel": asdict(run.recipe.plan), "dataset": msgspec.to_builtins(clips.card), "clips": len(clips)}
+    record = describe("train", asked, {"learning": run.learning, "tokens_per_step": run.tokens_per_step})
     with Staging(folder) as staging:
         shutil.copyfile(path, staging.path(RECIPE))
-        staging.path(RUN).write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2))
+        staging.path(RUN).write_text(json.dumps(record, indent=2))
 
 
 def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
@@ -144,7 +134,7 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     in_parts = plan.tp * plan.pp
     state = learner_state(
         learns // in_parts,
-        (whole - learns if recipe.lora is None else whole) // in_parts,
+        0 if recipe.lora is None else whole // in_parts,
         data=plan.data,
         ranks=plan.shards or plan.dp * plan.cp,
         frozen_bytes=2 if recipe.precision == "bf16" else 4,
@@ -168,8 +158,8 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
 def _flops(run: TuningRun) -> float:
     """That the model asks for: a forward pass and twice that backward, or once where weights are frozen. Not what is made
     again."""
-    dit = find_model(run.recipe.model).dit
-    forward = call_flops(dit, run.tokens_per_row, round(run.keys_per_query))
+    dit, sequence = find_model(run.recipe.model).dit, run.sequence
+    forward = call_flops(dit, sequence.num_tokens, round(sequence.keys_per_query))
     return run.recipe.batch * forward * (3 if run.recipe.lora is None else 2)
 
 
@@ -205,7 +195,7 @@ class _Shown:
         tokens, tflops = rate * self._run.tokens_per_step, rate * self._flops_per_step / 1e12
         said = f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {tokens:,.0f} tokens/s"
         said += f"  {tflops:.3g} TFLOP/s{_of_peak(tflops / self._run.groups.everybody.size)}"
-        said += f"  {peak_bytes(self._run.device) / 2**30:.1f} GiB"
+        said += f"  {most_bytes_in_use(self._run.device) / 2**30:.1f} GiB"
         if report.losses["skipped"]:
             self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
         self._last = done, report.seconds

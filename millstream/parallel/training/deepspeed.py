@@ -6,6 +6,7 @@ An extra (`pip install millstream[deepspeed]`). What a configuration leaves open
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -28,6 +29,8 @@ AUTO = "auto"
 class DeepSpeedLearner(ModuleLearner):
     def __init__(self, task: TrainingTask, config: Mapping[str, Any], batch: int) -> None:
         """`batch` rows of all ranks together."""
+        device = next(task.dit.parameters()).device
+        os.environ.setdefault("DS_ACCELERATOR", device.type)  # else it asks every accelerator whether it is there
         try:
             import deepspeed
         except ImportError:

@@ -6,7 +6,6 @@ Shapes: B rows, F latent frames, C latent channels, Y and X latent rows and colu
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,10 +14,14 @@ from torch import Tensor
 
 from millstream.core.schedule import FULL
 from millstream.parallel.training.learner import FlowRows
+from millstream.trainer.loop import keyed_generator
 from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.options import Forcing
 from millstream.trainer.sequence import Layout, diffusion_forced, teacher_forced
 from millstream.trainer.tuning.dataset import ClipSet
+
+HOST = torch.device("cpu")
+"""Where rows are drawn, so that they are the same for every device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +55,7 @@ class ClipRows:
     def rows(self, step: int, numbers: Sequence[int]) -> FlowRows:
         """Those of a step's batch that have these numbers."""
         order = clip_order(len(self._clips), self._seed, self._batch, step)
-        made = [self._row(order[number], _generator("row", self._seed, step, number)) for number in numbers]
+        made = [self._row(order[number], keyed_generator(HOST, "row", self._seed, step, number)) for number in numbers]
         return FlowRows(*(torch.stack(parts).to(self._device) for parts in zip(*made, strict=True)))
 
     def _row(self, clip: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -73,7 +76,7 @@ def clip_order(clips: int, seed: int, batch: int, step: int) -> list[int]:
     """Which clips a step's rows are: all of them once, shuffled, then all of them again in another order."""
     assert min(clips, batch) >= 1, f"batches of {batch} from {clips} clips"
     rounds = range(step * batch // clips, ((step + 1) * batch - 1) // clips + 1)
-    shuffled = [torch.randperm(clips, generator=_generator("order", seed, number)) for number in rounds]
+    shuffled = [torch.randperm(clips, generator=keyed_generator(HOST, "order", seed, number)) for number in rounds]
     begin = step * batch - rounds.start * clips
     return torch.cat(shuffled)[begin : begin + batch].tolist()
 
@@ -81,8 +84,3 @@ def clip_order(clips: int, seed: int, batch: int, step: int) -> list[int]:
 def flow_error(flow_BFCYX: Tensor, target_BFCYX: Tensor) -> Tensor:
     """Of the frames that are to be learnt, which come last."""
     return (flow_BFCYX[:, -target_BFCYX.shape[1] :] - target_BFCYX).square().mean()
-
-
-def _generator(*key: str | int) -> torch.Generator:
-    digest = hashlib.blake2b(":".join(map(str, key)).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

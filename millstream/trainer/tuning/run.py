@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from millstream.core.files import Staging
 from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
+from millstream.ops.memory import most_bytes_in_use
 from millstream.parallel.training.checkpoint import Checkpoints
 from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpeedLearner
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
@@ -64,14 +64,12 @@ class TuningRun:
         self._clips, self._noising = clips, noising
         self.groups: TrainingGroups = create_training_groups(plan, device)
         self.is_first = self.groups.everybody.place == 0
-        sequence = ChunkedSequence(noising.layout(clips.card.latent_frames), spec.dit, clips.latent_size, device)
-        self.tokens_per_step = recipe.batch * sequence.num_tokens
-        self.tokens_per_row, self.keys_per_query = sequence.num_tokens, sequence.keys_per_query
+        self.sequence = ChunkedSequence(noising.layout(clips.card.latent_frames), spec.dit, clips.latent_size, device)
         dit = self._load(spec)
         self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
         task = TrainingTask(
             dit=dit,
-            sequence=sequence,
+            sequence=self.sequence,
             latent_size=clips.latent_size,
             loss=flow_error,
             plan=plan,
@@ -84,6 +82,10 @@ class TuningRun:
         self._guard = SpikeGuard(recipe.spike)
         path = folder / ROLLBACKS
         self._rollbacks: list[dict[str, int]] = json.loads(path.read_text()) if path.exists() else []
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.recipe.batch * self.sequence.num_tokens
 
     def train(self, report: Callable[[StepReport], None], stop: Callable[[], bool]) -> bool:
         """To the end, going on from the newest checkpoint; or until `stop` on any rank, saved there. Whether it is the end."""
@@ -164,7 +166,7 @@ class TuningRun:
     def _line(self, said: StepReport) -> str:
         """Of the curve; what is no number is null."""
         losses = {name: value if math.isfinite(value) else None for name, value in said.losses.items()}
-        peak = round(peak_bytes(self.device) / 2**30, 3)
+        peak = round(most_bytes_in_use(self.device) / 2**30, 3)
         return json.dumps({"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **losses, "peak_gib": peak})
 
 
@@ -176,13 +178,6 @@ def _learner(
         return learner, Checkpoints(folder, learner, keep=recipe.keep)
     engine = DeepSpeedLearner(task, deepspeed, recipe.batch)
     return engine, DeepSpeedCheckpoints(folder, engine, keep=recipe.keep)
-
-
-def peak_bytes(device: torch.device) -> int:
-    """The most that was in use: on the GPU, or by the whole process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _noising(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet) -> Noising:

@@ -13,7 +13,8 @@ from millstream.core.errors import ConfigError
 
 def write_run(folder: Path, losses: list[float | None], *, seconds_per_step: float, dp: int = 1) -> Path:
     folder.mkdir()
-    record = {"parallel": {"pp": 1, "dp": dp, "cp": 1, "tp": 1}, "tokens_per_step": 1000, "torch": "<2>"}
+    parallel = {"pp": 1, "dp": dp, "cp": 1, "tp": 1}
+    record = {"configuration": {"parallel": parallel}, "measured": {"tokens_per_step": 1000}, "versions": {"torch": "<2>"}}
     (folder / "run.json").write_text(json.dumps(record))
     lines = [
         {"step": 10 * n, "seconds": 10 * n * seconds_per_step, "lr": 1, "flow": loss, "norm": 1, "skipped": 0, "peak_gib": 2.5}
