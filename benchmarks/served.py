@@ -39,7 +39,7 @@ GENEROUS = 1.5
 def bench_stream(words: list[str], chunks: int) -> dict[str, Any]:
     """In a process of its own, so that the server finds the device as it was."""
     command = [sys.executable, "-m", "millstream", "bench", "stream", *words, "--no-floor", "--chunks", str(chunks), "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     measured: dict[str, Any] = json.loads(done.stdout)["measured"]
     return measured
 
