@@ -38,6 +38,9 @@ LORA_PLANS: dict[str, dict[str, Any]] = {
 WHOLE_PLANS: dict[str, dict[str, Any]] = {"FSDP2": {"dp": 2, "data": "fsdp"}, "tensor": {"tp": 2}, "ZeRO 3": {"dp": 2, "data": "zero3"}}
 
 
+COMPILED_PLANS: dict[str, dict[str, Any]] = {"alone": {}, "FSDP2": {"dp": 2, "data": "fsdp"}, "ZeRO 3": {"dp": 2, "data": "zero3"}}
+
+
 class Tuned(NamedTuple):
     losses: list[float]
     learnt: dict[str, Tensor]
@@ -60,6 +63,13 @@ def tuned(folder: Path, name: str, changed: dict[str, Any]) -> Tuned:
     return found
 
 
+def assert_same(found: Tuned, expected: Tuned) -> None:
+    assert found.losses == pytest.approx(expected.losses, rel=1e-5)
+    assert found.learnt.keys() == expected.learnt.keys()
+    for key, value in expected.learnt.items():
+        assert (found.learnt[key] - value).norm() <= 1e-4 * value.norm() + 1e-7, key
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("tuning")
@@ -75,10 +85,15 @@ def test_however_it_is_shared_out_the_same_is_learnt(folder: Path, lora: LoRAPla
     alone = tuned(folder, f"{kind} alone beside {name}", {"lora": lora})
     plan = (WHOLE_PLANS if lora is None else LORA_PLANS)[name]
     found = tuned(folder, f"{kind} {name}", {"lora": lora, "parallel": plan})
-    assert found.losses == pytest.approx(alone.losses, rel=1e-5)
-    assert found.learnt.keys() == alone.learnt.keys()
-    for key, value in alone.learnt.items():
-        assert (found.learnt[key] - value).norm() <= 1e-4 * value.norm() + 1e-7, key
+    assert_same(found, alone)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
+@pytest.mark.parametrize("name", COMPILED_PLANS)
+def test_compiled_blocks_learn_the_same(folder: Path, name: str) -> None:
+    plain = tuned(folder, f"plain beside {name}", {})
+    found = tuned(folder, f"compiled {name}", {"compile": "aot_eager", "recompute": "selective", "parallel": COMPILED_PLANS[name]})
+    assert_same(found, plain)
 
 
 RECIPE = """

@@ -20,7 +20,6 @@ from millstream.core.errors import ConfigError, WeightsError
 from millstream.parallel.training.checkpoint import Checkpoints, step_of
 from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner, TrainingTask
 from millstream.parallel.training.precision import Precision, in_precision
-from millstream.parallel.training.recompute import recompute_blocks
 from millstream.parallel.training.states import WEIGHT
 
 AUTO = "auto"
@@ -38,7 +37,7 @@ class DeepSpeedLearner(ModuleLearner):
         plan = task.plan
         if plan.world_size != plan.dp or task.options.ema:
             raise ConfigError("DeepSpeed shares out the batch alone: take dp for all ranks, and no pp, cp, tp or ema")
-        recompute_blocks(task.dit, task.options.recompute)
+        task.prepare_blocks()
         super().__init__(task)
         settled = _settled(config, batch, plan.dp, plan.micro_batches, task.options.clip)
         own = None if "optimizer" in settled else task.options.optimiser(self._dit.parameters())

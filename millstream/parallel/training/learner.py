@@ -31,7 +31,7 @@ from millstream.parallel.training.fully_sharded import shard_fully
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import LossScale, Precision, in_precision
-from millstream.parallel.training.recompute import recompute_blocks
+from millstream.parallel.training.recompute import prepare_blocks
 from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.stages import LayerPipeline
 from millstream.parallel.training.states import (
@@ -88,6 +88,8 @@ class StepOptions:
     recompute: Recompute = "none"
     ema: float = 0.0
     """How much of the weights' average is kept at each step; 0 for no average."""
+    compile: str = ""
+    """What compiles the blocks, one of parallel.compiled.BACKENDS; nothing by default."""
 
     def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         learning = [parameter for parameter in parameters if parameter.requires_grad]
@@ -109,6 +111,11 @@ class TrainingTask:
     plan: ParallelPlan
     groups: TrainingGroups
     options: StepOptions
+
+    def prepare_blocks(self) -> None:
+        """Before they are shared out."""
+        options = self.options
+        prepare_blocks(self.dit, options.recompute, backend=options.compile, sequence=type(self.sequence))
 
 
 class Learner(ABC):
@@ -343,7 +350,7 @@ class PipelineLearner(Learner):
 
 def make_learner(task: TrainingTask) -> Learner:
     plan = task.plan
-    recompute_blocks(task.dit, task.options.recompute)
+    task.prepare_blocks()
     if plan.pp > 1:
         return PipelineLearner(task)
     if plan.world_size == 1:

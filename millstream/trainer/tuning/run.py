@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class TuningRun:
             loss=flow_error,
             plan=plan,
             groups=self.groups,
-            options=recipe.options,
+            options=replace(recipe.options, compile=recipe.backend(device.type)),
         )
         self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed)
         share = recipe.batch // plan.dp
