@@ -99,19 +99,24 @@ def sessions() -> Iterator[str]:
         yield f"| {measured['sessions']}, {how} | {measured['fps']:.1f} | {memory['further']:.0f} | {memory['declared']:.0f} |"
 
 
+NAMES = {"raw": "raw", "jpeg": "JPEG", "mp4": "H.264"}
+
+
 def served() -> Iterator[str]:
     """What viewers get, beside what `bench stream` makes in the same run."""
-    yield "| stream | `bench stream` | served raw, JPEG, H.264 | first chunk | promised to 1, 2, 4, 8 | lowest continuity |"
-    yield "|---|---|---|---|---|---|"
+    yield "| stream | `bench stream` | served | first chunk | together | promised | lowest continuity |"
+    yield "|---|---|---|---|---|---|---|"
     for file in sorted(RESULTS.glob("served-*.json")):
         measured = report_of(file.stem)["measured"]
         streams, crowds = measured["one_unpaced_stream"], measured["crowds"]
+        together = [f"{each['unpaced_fps']:.1f} ({each['people']})" for each in crowds if "unpaced_fps" in each]
         cells = [
             file.stem.removeprefix("served-"),
             f"{measured['bench_stream']['fps']:.1f}",
-            ", ".join(f"{each['fps']:.1f}" for each in streams.values()),
+            ", ".join(f"{each['fps']:.1f} ({NAMES[name]})" for name, each in streams.items()),
             f"{max(each['first_chunk_s'] for each in streams.values()):.2f} s",
-            ", ".join(f"{each['promised_fps']:.1f}" for each in crowds),
+            ", ".join(together),
+            ", ".join(f"{each['promised_fps']:.1f} ({each['people']})" for each in crowds),
             f"{min(each['continuity'] for each in crowds):.3f}",
         ]
         yield row(cells)
