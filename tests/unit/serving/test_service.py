@@ -55,11 +55,6 @@ class Owner:
         return [each.chunk.digest for each in self.wait_for(Pictured, lambda found: len(found) >= count)]
 
 
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
-
-
 @contextmanager
 def running(
     engine: Engine, *, memory: int = 100 * BYTES, max_waiting: int = 4, share: float = 1.0, batch: int = 1
