@@ -46,9 +46,8 @@ from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.ops.precision import DTYPES, working_dtype
 from millstream.parallel.compiled import check_backend, compile_blocks, let_compile
 from millstream.parallel.spatial import check_rows
-from millstream.session.feed import FrameFeed, Frames
+from millstream.session.feed import FrameFeed, Frames, LiveFeed
 from millstream.session.journal import Header, InputVideo
-from millstream.session.live_feed import LiveFeed
 from millstream.session.ports import ChunkLog, Transport
 from millstream.session.session import Session, SharedParts
 from millstream.wire.local import LocalTransport

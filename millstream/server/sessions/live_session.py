@@ -3,7 +3,7 @@
 The engine's thread hands notices over with `tell` and goes on. Here they wait in line for a task of its own, which
 has each chunk encoded once for every format somebody watches in, in a pool of threads, and puts it into the viewers' outboxes.
 When encoding falls behind, the oldest frames that wait are let go; everything else about their chunk still comes.
-Knows no protocol: `server/protocol/native.py` and others turn what is in an outbox into messages.
+Knows no protocol: `server/protocol/conversation.py` and others turn what is in an outbox into messages.
 """
 
 from __future__ import annotations

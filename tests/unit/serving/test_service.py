@@ -23,7 +23,7 @@ from millstream.serving.notices import Applied, Ended, Live, Notice, Pictured, W
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, geometry
 from millstream.session.chunk import ChunkPlan
-from millstream.session.live_feed import CAPACITY, LiveFeed
+from millstream.session.feed import CAPACITY, LiveFeed
 from millstream.session.session import Session
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,8 @@ from millstream.serving.notices import Applied, Pictured
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, geometry
 from millstream.session.chunk import Chunk
+from millstream.session.feed import LiveFeed
 from millstream.session.journal import JournalWriter, read_journal
-from millstream.session.live_feed import LiveFeed
 from millstream.session.session import Session
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.fake_mesh import FakeMesh, Viewer

@@ -14,7 +14,7 @@ from millstream.core.errors import EnvelopeRefused
 from millstream.engine.engine import Engine
 from millstream.serving.batching import BatchTimes
 from millstream.session.chunk import Chunk
-from millstream.session.live_feed import LiveFeed
+from millstream.session.feed import LiveFeed
 from millstream.session.session import Session
 from millstream.wire.parcel import Delivery
 from tests.unit.fake_mesh import FakeMesh
