@@ -5,23 +5,17 @@ python -m benchmarks.performance_page
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ladder import RUNGS
-from benchmarks.pages import row, write_between
+from benchmarks.pages import report_of, row, write_tables
 from benchmarks.report import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 CALLS = ("step", "commit")
-
-
-def report_of(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return found
 
 
 def ladder() -> Iterator[str]:
@@ -125,10 +119,5 @@ def served() -> Iterator[str]:
 TABLES = {"ladder": ladder, "served": served, "peers": peers, "quality": quality, "sessions": sessions}
 
 
-def main() -> None:
-    for name, table in TABLES.items():
-        write_between(PAGE, name, table())
-
-
 if __name__ == "__main__":
-    main()
+    write_tables(PAGE, TABLES)

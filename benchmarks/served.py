@@ -22,11 +22,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from benchmarks.report import write_report
+from benchmarks.saturate import MAX_CHUNK_FRAMES, find_rate
 from millstream.core.config import MAX_FPS
 from millstream.core.messages import MAX_LEAD_S
 from millstream.load.host import serve
 from millstream.load.playout import WatchedPlayout
-from millstream.load.saturate import MAX_CHUNK_FRAMES, find_rate
 from millstream.load.visitor import Visitor
 
 FORMATS = ("raw", "jpeg", "mp4")

@@ -49,14 +49,6 @@ class LocalTransport:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    def submit(self, parcel: Parcel) -> Delivery:
-        (delivery,) = self.submit_together([parcel])
-        return delivery
-
-    def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        """Chunks of different sessions that can share their model calls."""
-        return self.post(parcels).result()
-
     def post(self, parcels: Sequence[Parcel]) -> Handed:
         """Refuses before anything runs, as a wire would before the first byte."""
         for parcel in parcels:

@@ -9,6 +9,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
 from millstream.cli.main import app
@@ -16,8 +17,9 @@ from millstream.trainer.data import vocabulary
 from millstream.trainer.data.captions import LEFT_OUT, WORDS, canonical_captions, captions, mentioned
 from millstream.trainer.data.motion import camera_travel, places
 from millstream.trainer.data.preview import GUTTER, contact_sheet
-from millstream.trainer.data.render import FPS, render, thing_coverage
+from millstream.trainer.data.render import FPS, render, view_of
 from millstream.trainer.data.scene import Scenes, attributes, sample_scenes, shown
+from millstream.trainer.data.stamp import draw_things
 from millstream.trainer.data.vocabulary import COLOURS, MOTIONS, SETTINGS, THINGS, TIMES, WEATHERS, Combination
 
 SMALL = (64, 64)
@@ -135,6 +137,15 @@ def test_at_every_moment_of_two_minutes_a_thing_is_in_the_picture() -> None:
         down = ((place.y + place.half).clamp(max=1) - (place.y - place.half).clamp(min=0)).clamp(min=0)
         best = torch.maximum(best, across * down / (2 * place.half).square() * place.there)
     assert best.min() > 0.85, f"scene {int(best.min(1).values.argmin())} runs empty"
+
+
+def thing_coverage(scenes: Scenes, *, frames: int, size: tuple[int, int], fps: float) -> Tensor:
+    """How far things cover each pixel, 0 to 1: [B, T, H, W]. Where nothing is drawn, black stays black and white white."""
+    view, time_T = view_of(scenes, 0, frames, size, fps)
+    black, white = torch.zeros(len(view), 3, *size), torch.ones(len(view), 3, *size)
+    for canvas in (black, white):
+        draw_things(canvas, scenes, view, time_T)
+    return (1 - (white - black))[:, 0].view(len(scenes), frames, *size)
 
 
 def test_what_is_in_the_picture_is_painted() -> None:
