@@ -81,6 +81,15 @@ def test_however_it_is_shared_out_the_same_is_learnt(folder: Path, lora: LoRAPla
         assert (found.learnt[key] - value).norm() <= 1e-4 * value.norm() + 1e-7, key
 
 
+@pytest.mark.parametrize("plan", [{"dp": 2}, {"cp": 2}, {"dp": 2, "data": "fsdp"}], ids=str)
+def test_clips_of_several_sizes_teach_ranks_what_they_teach_one(tmp_path: Path, plan: dict[str, Any]) -> None:
+    small_dataset(tmp_path / "clips", sizes=((4, 4), (4, 8)))
+    alone, found = tuned(tmp_path, "alone", {}), tuned(tmp_path, "ranks", {"parallel": plan})
+    assert found.losses == pytest.approx(alone.losses, rel=1e-5)
+    for key, value in alone.learnt.items():
+        assert (found.learnt[key] - value).norm() <= 1e-4 * value.norm() + 1e-7, key
+
+
 RECIPE = """
 model = "wan-tiny"
 weights = ["random:3"]
