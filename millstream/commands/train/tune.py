@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast, get_args
 
 import msgspec
 import torch
@@ -33,8 +32,7 @@ from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.engine.engine import choose_device
 from millstream.parallel.collectives import GLOO, NCCL
-from millstream.planner.bubbles import Schedule as KnownSchedule
-from millstream.planner.bubbles import bubble, held_micro_batches
+from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import learner_state, lora_parameters
 from millstream.trainer.interrupt import Interrupt
@@ -139,9 +137,9 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     said = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in held.items() if size)
     table.add_row("MiB a rank", f"{state.total / 2**20:,.0f}: {said}; activations come on top")
     table.add_row("ranks", f"{plan.world_size}: pp {plan.pp} x dp {plan.dp} ({plan.data}) x cp {plan.cp} x tp {plan.tp}")
-    if plan.pp > 1 and plan.schedule in get_args(KnownSchedule):
+    if plan.pp > 1:
         waits, holds = (
-            of(cast(KnownSchedule, plan.schedule), plan.pp, plan.micro_batches, chunks=plan.parts_per_rank)
+            of(TRAINED[plan.schedule], plan.pp, plan.micro_batches, chunks=plan.parts_per_rank)
             for of in (bubble, held_micro_batches)
         )
         table.add_row("pipeline", f"{plan.schedule}: waits {waits:.0%} of a step, holds {holds:.3g} micro-batches")
