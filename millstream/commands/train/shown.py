@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 
+import msgspec
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
 from millstream.commands.train.gallery import Gallery
+from millstream.commands.train.streams import sample_prompts, sample_streams
+from millstream.commands.train.weights_and_biases import open_wandb
 from millstream.core.config import DiTConfig
 from millstream.ops.memory import most_bytes_in_use
 from millstream.planner.flops import call_flops
@@ -48,6 +53,12 @@ class ShownRun:
         self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
         self._task = self._progress.add_task("", total=run.recipe.steps, said=f"{run.learning / 1e6:.2f}M parameters learn")
         self._gallery = Gallery(run.folder)
+        self._prompts = sample_prompts(run.recipe, run.clips)
+        self._wandb = None
+        if project := run.recipe.wandb:
+            self._wandb = open_wandb(project, run.folder, msgspec.to_builtins(run.recipe))
+            if self._wandb is None:
+                self._progress.console.print("wandb is not installed (pip install wandb); the run goes on without it")
         on_gpu = run.device.type == "cuda"
         self._peak = peak_tflops(torch.cuda.get_device_name(run.device)) if on_gpu else None
 
@@ -58,6 +69,8 @@ class ShownRun:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._progress.stop()
         self._gallery.__exit__(kind, error, trace)
+        if self._wandb is not None:
+            self._wandb.close()
 
     def add(self, report: TuningReport) -> None:
         run, done, now = self._run, report.step + 1, report.since(self._last)
@@ -73,3 +86,12 @@ class ShownRun:
             self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
         self._progress.update(self._task, completed=done, said=said)
         self._gallery.add_losses("tuning", report)
+        if self._wandb is not None:
+            speed = {"tokens/s": now.tokens / max(now.seconds, 1e-9), "data": now.waiting}
+            self._wandb.add(done, report.losses | {"lr": report.lr} | speed)
+
+    def add_streams(self, step: int, learnt: Mapping[str, Tensor]) -> None:
+        made = sample_streams(self._run, self._prompts, step, learnt)
+        self._gallery.add_sheet("tuning", step, made.sheet_HW3)
+        if self._wandb is not None:
+            self._wandb.add_clips(step, made.clips, made.prompts)

@@ -36,7 +36,6 @@ from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import learner_state, lora_parameters
 from millstream.trainer.interrupt import Interrupt
-from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.export import export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
@@ -67,14 +66,15 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
         if run.is_first:
             _keep_record(path, folder, run, clips)
         with ShownRun(run) if run.is_first else nullcontext() as shown:
-            is_whole = run.train(_nothing if shown is None else shown.add, lambda: interrupt.asked)
+            seen = (_nothing, _nothing) if shown is None else (shown.add, shown.add_streams)
+            is_whole = run.train(seen[0], lambda: interrupt.asked, seen[1])
         if not is_whole:
             return None
         learnt = run.learnt()
         return export(recipe, spec, folder, learnt) if run.is_first else None
 
 
-def _nothing(_: StepReport) -> None:
+def _nothing(*_: object) -> None:
     """What the ranks after the first show."""
 
 

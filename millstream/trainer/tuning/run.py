@@ -45,6 +45,10 @@ ANOTHER_SEED = 1_000_003
 """Added with every rollback: the same rows would end in the same place."""
 
 
+ShowStreams = Callable[[int, Mapping[str, Tensor]], None]
+"""Told the steps that are done and what has been learnt in them."""
+
+
 class TuningRun:
     def __init__(
         self,
@@ -67,7 +71,7 @@ class TuningRun:
                 "prepare it with one of them as --sizes, or take dp, cp or tp in place of pp"
             )
         self.recipe, self.spec, self.folder, self.device = recipe, spec, folder, device
-        self._clips, self._noising = clips, noising
+        self.clips, self._noising = clips, noising
         self.groups: TrainingGroups = create_training_groups(plan, device)
         self.is_first = self.groups.everybody.place == 0
         first_size = clips.latent_sizes[0]
@@ -90,11 +94,16 @@ class TuningRun:
         path = folder / ROLLBACKS
         self._rollbacks: list[dict[str, int]] = json.loads(path.read_text()) if path.exists() else []
 
-    def train(self, report: Callable[[TuningReport], None], stop: Callable[[], bool]) -> bool:
-        """To the end, going on from the newest checkpoint; or until `stop` on any rank, saved there. Whether it is the end."""
+    def train(
+        self, report: Callable[[TuningReport], None], stop: Callable[[], bool], show: ShowStreams = lambda step, learnt: None
+    ) -> bool:
+        """To the end, going on from the newest checkpoint; or until `stop` on any rank, saved there. Whether it is the end.
+        `show` is called by the first rank, before the first step and at checkpoints, if the recipe asks for streams."""
         newest, begun, said = self.checkpoints.newest, time.perf_counter(), None
         step = self.checkpoints.load(newest) if newest is not None else 0
         self._tokens, self._pairs = 0, 0.0
+        if step == 0:
+            begun += self._show(step, show)
         with (self.folder / CURVE).open("a") as curve, RowLoader(self._rows, self.device, position=step) as loader:
             while step < self.recipe.steps:
                 self.learner.set_rate(learning_rate(self.recipe, step))
@@ -115,12 +124,23 @@ class TuningRun:
                     self.checkpoints.save(step)
                 if stopped:
                     break
+                if due or step == self.recipe.steps:
+                    begun += self._show(step, show)
         self.checkpoints.finish()
         return step == self.recipe.steps
 
     def learnt(self) -> dict[str, Tensor]:
         """What has been learnt, on every rank: averaged if the recipe averages."""
         return self.learner.weights(AVERAGE if self.recipe.ema else WEIGHT)
+
+    def _show(self, step: int, show: ShowStreams) -> float:
+        """The seconds it took, which are none of training's."""
+        begun = time.perf_counter()
+        if self.recipe.shows_streams:
+            learnt = self.learnt() if step else self.learner.weights()  # there is no average yet
+            if self.is_first:
+                show(step, learnt)
+        return time.perf_counter() - begun
 
     def _load(self, spec: ModelSpec) -> CausalDiT:
         """Weights that learn are in float32; those that do not, in what products are made in."""
@@ -135,7 +155,7 @@ class TuningRun:
 
     def _rows(self, step: int) -> FlowRows:
         seed = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks)
-        rows = ClipRows(self._clips, self._noising, batch=self.recipe.batch, seed=seed)
+        rows = ClipRows(self.clips, self._noising, batch=self.recipe.batch, seed=seed)
         return rows.rows(step, self._numbers)
 
     def _learn(self, rows: FlowRows) -> LearntStep:
