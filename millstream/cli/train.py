@@ -95,9 +95,21 @@ def prepare(
     ),
     model: Annotated[str, typer.Option(help="Who is to learn from it.")] = "brook",
     weights: Weights = None,
-    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH; the model's own by default.", show_default=False)] = None,
+    sizes: Annotated[
+        str,
+        typer.Option(
+            help="HEIGHTxWIDTH,... or auto: each video takes the one nearest to its shape. The model's own by default.",
+            show_default=False,
+        ),
+    ] = "",
     frames: Annotated[int, typer.Option(help="Latent frames of a clip: 4 pictures each, the first 1.")] = 9,
-    clips: Annotated[int, typer.Option(help="Clips of a video, at most, one after the other from its beginning.")] = 1,
+    clips: Annotated[int, typer.Option(help="Clips of a video, at most, from its beginning.")] = 1,
+    stride: Annotated[
+        float, typer.Option(help="Seconds from the beginning of a clip to that of the next; 0: one after the other.")
+    ] = 0.0,
+    motion: Annotated[float, typer.Option(help="Leave out clips that change less, in levels of 255 a second; try 2.")] = 0.0,
+    brightness: Annotated[float, typer.Option(help="Leave out darker clips, in levels of 255; try 10.")] = 0.0,
+    across_cuts: Annotated[bool, typer.Option("--across-cuts", help="Let clips have cuts in them.")] = False,
     part: Annotated[str, typer.Option(help="K/N: one of N processes that share the work.")] = "1/1",
     device: Device = "auto",
 ) -> None:
@@ -110,9 +122,13 @@ def prepare(
             out=out,
             model=model,
             weights=tuple(weights or ("bundled",)),
-            size=None if size is None else parse_size(size),
+            sizes=sizes,
             latent_frames=frames,
             clips=clips,
+            stride_s=stride,
+            least_motion=motion,
+            least_brightness=brightness,
+            across_cuts=across_cuts,
             part=parse_part(part),
             device=device,
         )

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,6 +24,7 @@ from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import LoRAPlan
 from millstream.trainer.tuning.run import CURVE, TuningRun
+from millstream.video.reader import VideoReader
 from tests.dist.ranks import run_ranks
 from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
 
@@ -96,6 +98,15 @@ def test_compiled_blocks_learn_the_same(folder: Path, name: str) -> None:
     assert_same(found, plain)
 
 
+@pytest.mark.parametrize("plan", [{"dp": 2}, {"cp": 2}, {"dp": 2, "data": "fsdp"}], ids=str)
+def test_clips_of_several_sizes_teach_ranks_what_they_teach_one(tmp_path: Path, plan: dict[str, Any]) -> None:
+    small_dataset(tmp_path / "clips", sizes=((4, 4), (4, 8)))
+    alone, found = tuned(tmp_path, "alone", {}), tuned(tmp_path, "ranks", {"parallel": plan})
+    assert found.losses == pytest.approx(alone.losses, rel=1e-5)
+    for key, value in alone.learnt.items():
+        assert (found.learnt[key] - value).norm() <= 1e-4 * value.norm() + 1e-7, key
+
+
 RECIPE = """
 model = "wan-tiny"
 weights = ["random:3"]
@@ -106,6 +117,7 @@ lr = 1e-2
 frames_per_chunk = 2
 window = 4
 checkpoint_every = {every}
+{more}
 [lora]
 rank = 2
 [parallel]
@@ -114,9 +126,9 @@ data = "{data}"
 """
 
 
-def write_recipe(folder: Path, *, ranks: int, data: str = "replicas", steps: int = 6, every: int = 2) -> Path:
-    path = folder / f"{data}-{ranks}-{steps}.toml"
-    path.write_text(RECIPE.format(ranks=ranks, data=data, steps=steps, every=every))
+def write_recipe(folder: Path, *, ranks: int, data: str = "replicas", steps: int = 6, every: int = 2, more: str = "") -> Path:
+    path = folder / f"{data}-{ranks}-{steps}{'-more' if more else ''}.toml"
+    path.write_text(RECIPE.format(ranks=ranks, data=data, steps=steps, every=every, more=more))
     return path
 
 
@@ -156,6 +168,18 @@ def test_the_command_on_two_ranks_ends_at_the_loss_of_one(folder: Path) -> None:
     learnt = [load_file(path.with_suffix("") / "lora.safetensors") for path in (one, two)]
     for name, value in learnt[0].items():
         torch.testing.assert_close(learnt[1][name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_ranks_show_the_streams_that_one_process_shows(folder: Path) -> None:
+    one, two = (write_recipe(folder, ranks=ranks, data="fsdp", steps=4, more="samples = 1") for ranks in (1, 2))
+    shown = []
+    for path, ranks in ((one, 1), (two, 2)):
+        finished(path, ranks)
+        clips = sorted(clip.relative_to(path.with_suffix("")) for clip in path.with_suffix("").rglob("*.mp4"))
+        assert [str(clip) for clip in clips] == [f"samples/step-00000{step}/0.mp4" for step in (0, 2, 4)]
+        with VideoReader(path.with_suffix("") / clips[-1]) as reader:
+            shown.append(np.stack(list(reader.frames())).astype(int))
+    assert np.abs(shown[0] - shown[1]).mean() < 1.0, "levels of 255"
 
 
 def test_a_rank_that_is_killed_comes_back_and_the_run_ends_as_if_nothing_had_happened(folder: Path) -> None:

@@ -236,7 +236,10 @@ SURFACE = {
     "train recipe": {"--deepspeed", "--device", "--dry-run", "--out"},
     "train compare": {"--out"},
     "train translate": {"--ranks"},
-    "train data prepare": {"--clips", "--device", "--frames", "--model", "--out", "--part", "--size", "--weights"},
+    "train data prepare": {
+        "--across-cuts", "--brightness", "--clips", "--device", "--frames", "--model", "--motion", "--out", "--part", "--sizes",
+        "--stride", "--weights",
+    },
     "train data world": {"--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size"},
 }  # fmt: skip
 

@@ -36,6 +36,22 @@ class Curve(NamedTuple):
         return statistics.median(rates) if rates else None
 
     @property
+    def tokens_per_second(self) -> float | None:
+        """The median too: clips of several sizes have more tokens or fewer."""
+        rates = [
+            (after["tokens"] - before["tokens"]) / (after["seconds"] - before["seconds"])
+            for before, after in pairwise(self.lines)
+            if after["seconds"] > before["seconds"] and after.get("tokens", 0) > before.get("tokens", 0)
+        ]
+        return statistics.median(rates) if rates else None
+
+    @property
+    def waiting(self) -> float | None:
+        """Median share of the time in which there were no rows."""
+        shares = [line["data"] for line in self.lines[1:] if "data" in line]
+        return statistics.median(shares) if shares else None
+
+    @property
     def skipped(self) -> int:
         return sum(line["skipped"] > 0 for line in self.lines)
 
@@ -49,7 +65,7 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
     if len({folder.resolve() for folder in folders}) < 2:
         raise ConfigError("name two runs or more: millstream train compare RUN RUN")
     runs = [_read(folder) for folder in folders]
-    heads = ("run", "ranks", "steps", "last loss", "lowest", "steps/s", "tokens/s", "peak GiB", "left out")
+    heads = ("run", "ranks", "steps", "last loss", "lowest", "steps/s", "tokens/s", "data", "peak GiB", "left out")
     rows = [Row(cells=_cells(run)) for run in runs]
     parts = [
         "<h1>Runs compared</h1>",
@@ -67,7 +83,7 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
 
 def _cells(run: Curve) -> list[str]:
     rate, losses = run.steps_per_second, [loss for _, loss in run.series("flow")]
-    tokens = run.record["measured"]["tokens_per_step"] * rate if rate else None
+    tokens, waiting = run.tokens_per_second, run.waiting
     parallel = run.record["configuration"]["parallel"]
     return [
         run.name,
@@ -77,6 +93,7 @@ def _cells(run: Curve) -> list[str]:
         f"{min(losses):.4f}" if losses else "none",
         f"{rate:.3g}" if rate else "unknown",
         f"{tokens:,.0f}" if tokens else "unknown",
+        f"{waiting:.1%}" if waiting is not None else "unknown",
         f"{max(line['peak_gib'] for line in run.lines):.2f}",
         str(run.skipped),
     ]

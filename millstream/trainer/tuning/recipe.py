@@ -62,6 +62,12 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Steps whose gradients are so many times the usual are left out; 0 for those that are no numbers alone."""
     checkpoint_every: int = 100
     keep: int = 3
+    samples: int = 0
+    """Streams that are made at every checkpoint with the weights as they are, and left as clips in `samples/`."""
+    sample_prompts: tuple[str, ...] = ()
+    """Of those streams; captions of the data if there are none here."""
+    wandb: str = ""
+    """A project of Weights & Biases, if that is installed."""
     lora: LoRAPlan | None = None
     """Without it, every weight of the DiT learns."""
     parallel: dict[str, int | str] = {}
@@ -98,6 +104,10 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def _shares_blocks(self) -> bool:
         return self.plan.tp * self.plan.cp * self.plan.pp > 1
 
+    @property
+    def shows_streams(self) -> bool:
+        return self.samples > 0 or len(self.sample_prompts) > 0
+
     def check(self, dit: DiTConfig) -> None:
         """What can be known before weights and clips are read."""
         positive = ("steps", "batch", "checkpoint_every", "keep", "lr", "clip")
@@ -107,6 +117,8 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name, most in (("drop", 1.0), ("ema", 1.0)):
             if not 0 <= getattr(self, name) < most:
                 raise ConfigError(f"{name} must be from 0 to less than {most:g}, got {getattr(self, name)}")
+        if self.samples < 0:
+            raise ConfigError(f"samples must be 0 or more, got {self.samples}")
         if not 0 <= self.noise_from < self.noise_to <= FULL:
             raise ConfigError(
                 f"noise_from must be below noise_to, both 0 to 1000, got {self.noise_from:g} and {self.noise_to:g}"

@@ -14,10 +14,11 @@ from millstream.core.errors import ConfigError
 def write_run(folder: Path, losses: list[float | None], *, seconds_per_step: float, dp: int = 1) -> Path:
     folder.mkdir()
     parallel = {"pp": 1, "dp": dp, "cp": 1, "tp": 1}
-    record = {"configuration": {"parallel": parallel}, "measured": {"tokens_per_step": 1000}, "versions": {"torch": "<2>"}}
+    record = {"configuration": {"parallel": parallel}, "measured": {"learning": 1}, "versions": {"torch": "<2>"}}
     (folder / "run.json").write_text(json.dumps(record))
+    same = {"lr": 1, "norm": 1, "skipped": 0, "peak_gib": 2.5, "data": 0.02}
     lines = [
-        {"step": 10 * n, "seconds": 10 * n * seconds_per_step, "lr": 1, "flow": loss, "norm": 1, "skipped": 0, "peak_gib": 2.5}
+        {"step": 10 * n, "seconds": 10 * n * seconds_per_step, "tokens": 10_000 * n, "flow": loss, **same}
         for n, loss in enumerate(losses)
     ]
     (folder / "curve.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -28,9 +29,10 @@ def test_the_page_has_both_curves_and_what_each_run_cost(tmp_path: Path) -> None
     slow = write_run(tmp_path / "slow", [1.0, 0.5, 0.6], seconds_per_step=2.0)
     quick = write_run(tmp_path / "quick", [1.0, 0.4, None], seconds_per_step=0.5, dp=4)
     lines = compare([slow, quick], tmp_path / "page.html")
+    about = "steps/s {}  tokens/s {}  data 2.0%  peak GiB 2.50  left out 0"
     assert lines == [
-        "run slow  ranks 1  steps 21  last loss 0.6000  lowest 0.5000  steps/s 0.5  tokens/s 500  peak GiB 2.50  left out 0",
-        "run quick  ranks 4  steps 21  last loss 0.4000  lowest 0.4000  steps/s 2  tokens/s 2,000  peak GiB 2.50  left out 0",
+        f"run slow  ranks 1  steps 21  last loss 0.6000  lowest 0.5000  {about.format('0.5', '500')}",
+        f"run quick  ranks 4  steps 21  last loss 0.4000  lowest 0.4000  {about.format('2', '2,000')}",
     ]
     page = (tmp_path / "page.html").read_text()
     assert page.count("<polyline") == 4
