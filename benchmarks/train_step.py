@@ -17,12 +17,28 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from benchmarks.pages import row, write_between
+from benchmarks.report import RESULTS, write_report
+from millstream.core.config import SPATIAL_STRIDE
+from millstream.core.presets import find_model
+from millstream.models.adapters import add_adapters
+from millstream.models.registry import load_dit
+from millstream.parallel.training.groups import create_training_groups
+from millstream.parallel.training.learner import FlowRows, Learner, TrainingTask, make_learner
+from millstream.parallel.training.plan import ParallelPlan
+from millstream.planner.flops import call_flops
+from millstream.planner.hardware import DEVICES
+from millstream.planner.training import LearningWork, TrainingState, learner_state, learning_peak, learning_time
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
+from millstream.trainer.tuning.recipe import TuningRecipe
+from millstream.trainer.tuning.rows import flow_error
 
 FRAMES, FRAMES_PER_CHUNK, SIZE = 21, 3, (480, 832)
 RUNS, WARM_UP = 4, 2
@@ -32,6 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
     "1.3b-none": {"model": SMALL, "recompute": "none"},
     "1.3b-selective": {"model": SMALL, "recompute": "selective"},
     "1.3b-full": {"model": SMALL, "recompute": "full"},
+    "1.3b-fp8-none": {"model": SMALL, "recompute": "none", "precision": "fp8"},
     "14b-lora-full": {"model": LARGE, "recompute": "full", "rank": LORA_RANK},
 }
 PUBLISHED = {"none": {"seconds": 1.72, "peak_gib": 109.0}, "full": {"seconds": 2.25, "peak_gib": 9.6}}
@@ -40,65 +57,54 @@ WITHIN = {"seconds": 0.10, "peak_gib": 0.05}
 """Of the plan."""
 
 
-def measure(name: str) -> dict[str, float]:
-    """In a process of its own."""
-    import torch
+class Trained(NamedTuple):
+    """A model that learns, what it learns from, and what the planner is told of it."""
 
-    from millstream.core.presets import find_model
-    from millstream.models.adapters import add_adapters
-    from millstream.models.registry import load_dit
-    from millstream.parallel.training.groups import create_training_groups
-    from millstream.parallel.training.learner import FlowRows, TrainingTask, make_learner
-    from millstream.parallel.training.plan import ParallelPlan
-    from millstream.planner.flops import call_flops
-    from millstream.planner.hardware import DEVICES
-    from millstream.planner.training import LearningWork, learner_state, learning_peak, learning_time
-    from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
-    from millstream.trainer.tuning.recipe import TuningRecipe
-    from millstream.trainer.tuning.rows import flow_error
+    learner: Learner
+    rows: FlowRows
+    work: LearningWork
+    state: TrainingState
 
-    case = CASES[name]
+
+def prepare(case: dict[str, Any]) -> Trained:
     spec, rank, device, plan = find_model(case["model"]), case.get("rank", 0), torch.device("cuda"), ParallelPlan()
-    recipe = TuningRecipe(
-        model=spec.name, weights=("random",), data="", steps=1, batch=1, lr=1e-5, precision="bf16", recompute=case["recompute"]
-    )
+    asked = dict(model=spec.name, weights=("random",), data="", steps=1, batch=1, lr=1e-5, recompute=case["recompute"])
+    recipe = TuningRecipe(**asked, precision=case.get("precision", "bf16"))
     dit = load_dit(spec, recipe.weights, device=device, dtype=torch.bfloat16 if rank else torch.float32)
     frozen = sum(parameter.numel() for parameter in dit.parameters()) if rank else 0
+    dit.requires_grad_(requires_grad=True)
     if rank:
         add_adapters(dit, rank=rank, alpha=rank, parts=("self_attn", "cross_attn", "ffn"))
     learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
-    latent_size = SIZE[0] // 8, SIZE[1] // 8
+    latent_size = SIZE[0] // SPATIAL_STRIDE, SIZE[1] // SPATIAL_STRIDE
     layout = diffusion_forced(FRAMES // FRAMES_PER_CHUNK, FRAMES_PER_CHUNK, FRAMES)
     sequence = ChunkedSequence(layout, spec.dit, latent_size, device)
-    task = TrainingTask(
-        dit=dit,
-        sequence=sequence,
-        latent_size=latent_size,
-        loss=flow_error,
-        plan=plan,
-        groups=create_training_groups(plan, device),
-        options=replace(recipe.options, compile=recipe.backend(device.type)),
+    options = replace(recipe.options, compile=recipe.backend(device.type))
+    groups = create_training_groups(plan, device)
+    learner = make_learner(
+        TrainingTask(
+            dit=dit, sequence=sequence, latent_size=latent_size, loss=flow_error, plan=plan, groups=groups, options=options
+        )
     )
-    learner = make_learner(task)
     latents = torch.randn(1, FRAMES, spec.dit.channels, *latent_size, device=device)
     text = torch.randn(1, spec.dit.text_tokens, spec.dit.text_width, device=device)
     rows = FlowRows(latents, 1000 * torch.rand(1, FRAMES, device=device), text, torch.randn_like(latents))
+    tokens, keys = sequence.num_tokens, sequence.keys_per_query
+    work = LearningWork(dit=spec.dit, tokens=tokens, keys=keys, recompute=recipe.recompute, is_frozen=rank > 0)
+    return Trained(learner, rows, work, learner_state(learning, frozen, data=plan.data, ranks=1, frozen_bytes=2))
+
+
+def measure(name: str) -> dict[str, float]:
+    """In a process of its own."""
+    learner, rows, work, state = prepare(CASES[name])
 
     def forward_and_backward() -> None:
         learner._backward(rows)
         learner.optimiser.zero_grad(set_to_none=True)
 
-    alone_s, alone_gib = _timed(forward_and_backward)
-    step_s, step_gib = _timed(lambda: learner.learn(rows))
-    work = LearningWork(
-        dit=spec.dit,
-        tokens=sequence.num_tokens,
-        keys=sequence.keys_per_query,
-        recompute=recipe.recompute,
-        is_frozen=rank > 0,
-    )
-    state = learner_state(learning, frozen, data=plan.data, ranks=1, frozen_bytes=2)
-    flops = call_flops(spec.dit, sequence.num_tokens, round(sequence.keys_per_query)) * (2 if rank else 3)
+    alone_s, alone_gib = timed(forward_and_backward)
+    step_s, step_gib = timed(lambda: learner.learn(rows))
+    flops = call_flops(work.dit, work.tokens, round(work.keys)) * (2 if work.is_frozen else 3)
     return {
         "seconds": alone_s,
         "peak_gib": alone_gib,
@@ -108,14 +114,11 @@ def measure(name: str) -> dict[str, float]:
         "planned_seconds": learning_time(work, DEVICES["h200"]).total / 1e3,
         "planned_peak_gib": learning_peak(work, replace(state, optimizer=0.0)) / 2**30,
         "planned_step_peak_gib": learning_peak(work, state) / 2**30,
-        "learning": learning,
     }
 
 
-def _timed(run: Any) -> tuple[float, float]:
+def timed(run: Callable[[], object]) -> tuple[float, float]:
     """Seconds in the median, and the most gibibytes in use."""
-    import torch
-
     for _ in range(WARM_UP):
         run()
     torch.cuda.synchronize()
@@ -158,7 +161,11 @@ def plot(report: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 3.6))
-    cases = {name.removeprefix("1.3b-"): case for name, case in report["measured"]["cases"].items() if name.startswith("1.3b")}
+    cases = {
+        name.removeprefix("1.3b-"): case
+        for name, case in report["measured"]["cases"].items()
+        if name.startswith("1.3b") and "fp8" not in name
+    }
     ours = [(case["peak_gib"], case["seconds"]) for case in cases.values()]
     axes.plot(*zip(*ours, strict=True), "o-", label="Millstream")
     for (gib, seconds), name in zip(ours, cases, strict=True):
@@ -173,8 +180,6 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 
 def write_page() -> None:
-    from benchmarks.report import RESULTS
-
     docs = RESULTS.parents[1] / "docs"
     report = json.loads((RESULTS / "train_step.json").read_text())
     write_between(docs / "training.md", "benchmarks.train_step", table(report))
@@ -193,8 +198,6 @@ def main() -> None:
     if options.measure:
         print(json.dumps(measure(options.measure)))
         return
-    from benchmarks.report import write_report
-
     found = {}
     for name in options.only:
         done = subprocess.run(
