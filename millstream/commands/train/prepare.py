@@ -99,8 +99,10 @@ def run_prepare(request: PrepareRequest) -> str:
     done = prepare(request)
     if done is None:
         return f"part {request.part[0]} of {request.part[1]} is done; the others are not"
-    skipped = f" and {clips} clips" if (clips := sum(each.start_s is not None for each in done.skipped)) else ""
-    left_out = f", {len(done.skipped) - clips} videos{skipped} left out (see {request.out / SKIPPED})" if done.skipped else ""
+    clips = sum(each.start_s is not None for each in done.skipped)
+    counts = {"video": len(done.skipped) - clips, "clip": clips}
+    skipped = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count)
+    left_out = f", {skipped} left out (see {request.out / SKIPPED})" if skipped else ""
     by_size = ", ".join(f"{len(numbers)} of {size_name(size)}" for size, numbers in done.clips.buckets.items())
     buckets = f" ({by_size})" if len(done.clips.buckets) > 1 else ""
     no_word = f"\n{request.model} has no word for: {', '.join(done.unknown[:WORDS_SHOWN])}" if done.unknown else ""

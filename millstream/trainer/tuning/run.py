@@ -101,7 +101,7 @@ class TuningRun:
         `show` is called by the first rank, before the first step and at checkpoints, if the recipe asks for streams."""
         newest, begun, said = self.checkpoints.newest, time.perf_counter(), None
         step = self.checkpoints.load(newest) if newest is not None else 0
-        self._tokens, self._pairs = 0, 0.0
+        self._steps, self._tokens, self._pairs = 0, 0, 0.0
         if step == 0:
             begun += self._show(step, show)
         with (self.folder / CURVE).open("a") as curve, RowLoader(self._rows, self.device, position=step) as loader:
@@ -162,6 +162,7 @@ class TuningRun:
         height, width = rows.latents_BFCYX.shape[-2:]
         self.sequence.turn_to((height, width))
         tokens = self.recipe.batch * self.sequence.num_tokens
+        self._steps += 1
         self._tokens += tokens
         self._pairs += tokens * self.sequence.keys_per_query
         return self.learner.learn(rows, self._guard.may_step)
@@ -195,6 +196,7 @@ class TuningRun:
             losses={"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)},
             lr=learning_rate(self.recipe, step - 1),
             seconds=seconds,
+            steps=self._steps,
             tokens=self._tokens,
             pairs=self._pairs,
             waited_s=waited_s,

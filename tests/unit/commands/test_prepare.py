@@ -132,4 +132,4 @@ def test_what_was_left_out_of_a_video_is_listed_with_its_time(videos: Path) -> N
     assert [clip.start_s for clip in clips.clips] == [0.5625] * 3
     skipped = (videos.parent / "clips" / SKIPPED).read_text()
     assert skipped.count(".mp4, 0.00 s: dark: ") == 3
-    assert ", 2 videos" not in run_prepare(request(videos, clips=2, least_brightness=100))
+    assert "3 clips, 3 videos and 3 clips left out" in run_prepare(request(videos, clips=2, least_brightness=100))

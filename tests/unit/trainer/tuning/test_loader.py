@@ -89,8 +89,8 @@ def test_on_a_gpu_rows_are_whole_when_they_are_used() -> None:
             assert all(bool((tensor == step).all()) for tensor in rows)
 
 
-def report(seconds: float, tokens: int, waited_s: float, pairs: float = 0.0) -> TuningReport:
-    given = dict(step=0, total=9, losses={}, lr=1.0)
+def report(seconds: float, tokens: int, waited_s: float, pairs: float = 0.0, step: int = 0) -> TuningReport:
+    given = dict(step=step, total=109, losses={}, lr=1.0, steps=5)
     return TuningReport(**given, seconds=seconds, tokens=tokens, pairs=pairs, waited_s=waited_s)  # type: ignore[arg-type]
 
 
@@ -100,3 +100,9 @@ def test_a_report_since_another_is_of_what_came_between() -> None:
     assert (between.seconds, between.tokens, between.waiting, between.keys_per_query) == (20.0, 4000, 0.05, 20.0)
     assert (first.since(None), first.waiting) == (first, 0.4)
     assert report(0.0, 0, 0.0).waiting == report(0.0, 0, 0.0).keys_per_query == 0.0
+
+
+def test_the_time_left_goes_by_the_steps_of_this_life() -> None:
+    """Taken up again at step 94, five steps have taken ten seconds, and ten are left."""
+    assert report(10.0, 1, 0.0, step=98).left_s == 20.0
+    assert report(10.0, 1, 0.0, step=108).left_s == 0.0
