@@ -40,10 +40,11 @@ def progress_line(report: TuningReport, flops: float, *, ranks: int, peak: float
     """Of what was done since the last one."""
     seconds = max(report.seconds, 1e-9)
     tflops = flops / seconds / 1e12
+    speed = f"{tflops:,.0f}" if tflops >= 100 else f"{tflops:.3g}"
     used = "" if peak is None else f"  MFU {tflops / ranks / peak:.0%}"
     return (
         f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {report.tokens / seconds:,.0f} tokens/s"
-        f"  {tflops:{',.0f' if tflops >= 100 else '.3g'}} TFLOP/s{used}  {peak_bytes / 2**30:.1f} GiB  data {report.waiting:.0%}"
+        f"  {speed} TFLOP/s{used}  {peak_bytes / 2**30:.1f} GiB  data {report.waiting:.0%}"
     )
 
 
