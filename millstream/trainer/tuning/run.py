@@ -38,6 +38,8 @@ from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.rows import ClipRows, Noising, flow_error
 
 CURVE, CHECKPOINTS, ROLLBACKS = "curve.jsonl", "checkpoints", "rollbacks.json"
+POINTS = 100
+"""Of a curve, at least, if the run has as many steps."""
 PATIENCE = 5
 """Steps left out in a row before a run goes back to its last checkpoint."""
 MOST_ROLLBACKS = 3
@@ -102,6 +104,7 @@ class TuningRun:
         newest, begun, said = self.checkpoints.newest, time.perf_counter(), None
         step = self.checkpoints.load(newest) if newest is not None else 0
         self._steps, self._tokens, self._pairs = 0, 0, 0.0
+        log_every = min(LOG_EVERY, max(1, self.recipe.steps // POINTS))
         if step == 0:
             begun += self._show(step, show)
         with (self.folder / CURVE).open("a") as curve, RowLoader(self._rows, self.device, position=step) as loader:
@@ -113,7 +116,7 @@ class TuningRun:
                     loader.seek(step)
                     continue
                 step += 1
-                if self.is_first and (step % LOG_EVERY == 0 or step in (1, self.recipe.steps) or not learnt.taken):
+                if self.is_first and (step % log_every == 0 or step in (1, self.recipe.steps) or not learnt.taken):
                     before, said = said, self._said(step, learnt, time.perf_counter() - begun, loader.waited_s)
                     curve.write(self._line(said, said.since(before).waiting) + "\n")
                     curve.flush()
@@ -206,7 +209,7 @@ class TuningRun:
         """Of the curve; what is no number is null."""
         losses = {name: value if math.isfinite(value) else None for name, value in said.losses.items()}
         peak = round(most_bytes_in_use(self.device) / 2**30, 3)
-        told = {"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **losses, "peak_gib": peak}
+        told = {"step": said.step, "seconds": round(said.seconds, 3), "lr": said.lr, **losses, "peak_gib": peak}
         return json.dumps(told | {"tokens": said.tokens, "data": round(waiting, 4)})
 
 
