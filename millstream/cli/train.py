@@ -138,20 +138,25 @@ def prepare(
 @data.command()
 def world(
     preview: Annotated[bool, typer.Option("--preview", help="Write a contact sheet, a clip and captions.")] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the preview.")] = Path("out/data"),
+    videos: Annotated[
+        bool, typer.Option("--videos", help="Write each scene as a video with its caption: what prepare reads.")
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("out/data"),
     seed: Annotated[int, typer.Option(help="Which scenes.")] = 0,
     count: Annotated[int, typer.Option(help="How many scenes.")] = 8,
-    seconds: Annotated[float, typer.Option(help="Length of the clip.")] = 4.0,
+    seconds: Annotated[float, typer.Option(help="Length of a clip.")] = 4.0,
     size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene, multiples of 16.")] = "256x256",
     held_out: Annotated[bool, typer.Option("--held-out", help="Only combinations that training never sees.")] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """The painted world that the small model learns: what is in it, or with --preview what it looks like."""
+    """The painted world that the small model learns: what is in it, with --preview how it looks, with --videos as data."""
     from millstream.commands.train.world import PreviewRequest, print_summary
     from millstream.commands.train.world import preview as run
 
     with plain_errors():
-        if not preview:
+        if preview and videos:
+            raise ConfigError("--preview or --videos, not both")
+        if not preview and not videos:
             print_summary()
             return
         request = PreviewRequest(
@@ -162,8 +167,13 @@ def world(
             size=parse_size(size),
             held_out=held_out,
             overwrite=overwrite,
+            videos=videos,
         )
-        for path in run(request):
+        written = run(request)
+        if videos:
+            typer.echo(f"{out}: {count} videos with captions; next: millstream train data prepare {out}")
+            return
+        for path in written:
             typer.echo(path)
 
 

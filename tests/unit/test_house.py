@@ -240,7 +240,9 @@ SURFACE = {
         "--across-cuts", "--brightness", "--clips", "--device", "--frames", "--model", "--motion", "--out", "--part", "--sizes",
         "--stride", "--weights",
     },
-    "train data world": {"--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size"},
+    "train data world": {
+        "--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size", "--videos",
+    },
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ Shapes: T pixel frames, H height, W width, F latent frames, C channels, Y and X 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from torch.nn import functional
 
 from millstream.commands.progress import counting_bar
 from millstream.commands.train.captions import CaptionedVideo, find_videos
-from millstream.commands.train.selection import Selection, select
+from millstream.commands.train.selection import FoundClip, LeftOut, select
 from millstream.commands.train.sizes import nearest, parse_sizes
 from millstream.core.config import TEMPORAL_STRIDE, pixel_frames
 from millstream.core.errors import ConfigError, VideoError
@@ -54,6 +55,7 @@ SHEET, SKIPPED = "sheet.png", "skipped.txt"
 SHOWN, MOMENTS = 12, 4
 """Clips on the sheet, and pictures of each."""
 WORDS_SHOWN, WHITE = 12, 255
+FoundInVideo = tuple[CaptionedVideo, FoundClip | LeftOut | VideoError]
 ENCODED_AT_ONCE = 2
 """Latent frames: what a VAE holds of a long clip."""
 
@@ -99,8 +101,10 @@ def run_prepare(request: PrepareRequest) -> str:
     done = prepare(request)
     if done is None:
         return f"part {request.part[0]} of {request.part[1]} is done; the others are not"
-    skipped = f" and {clips} clips" if (clips := sum(each.start_s is not None for each in done.skipped)) else ""
-    left_out = f", {len(done.skipped) - clips} videos{skipped} left out (see {request.out / SKIPPED})" if done.skipped else ""
+    clips = sum(each.start_s is not None for each in done.skipped)
+    counts = {"video": len(done.skipped) - clips, "clip": clips}
+    skipped = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count)
+    left_out = f", {skipped} left out (see {request.out / SKIPPED})" if skipped else ""
     by_size = ", ".join(f"{len(numbers)} of {size_name(size)}" for size, numbers in done.clips.buckets.items())
     buckets = f" ({by_size})" if len(done.clips.buckets) > 1 else ""
     no_word = f"\n{request.model} has no word for: {', '.join(done.unknown[:WORDS_SHOWN])}" if done.unknown else ""
@@ -159,38 +163,47 @@ def prepare(request: PrepareRequest) -> Prepared | None:
 def _encoded(
     videos: Sequence[CaptionedVideo], model: LoadedModel, card: DatasetCard, decoder: ThreadPoolExecutor
 ) -> tuple[list[EncodedClip], list[SkippedVideo]]:
-    """Of a shard's videos. The next is decoded while one is encoded."""
+    """Of a shard's videos. The next clip is decoded while one is encoded; what is kept of it is small."""
     clips, skipped = list[EncodedClip](), list[SkippedVideo]()
-    coming = [decoder.submit(_clips_of, videos[0], card)]
-    for video, following in zip(videos, (*videos[1:], None), strict=True):
-        decoded = coming.pop()
-        if following is not None:
-            coming.append(decoder.submit(_clips_of, following, card))
-        try:
-            found = decoded.result()
-        except VideoError as error:
-            skipped.append(SkippedVideo(video=str(video.path), why=str(error)))
-            continue
-        for start_s, why in found.left_out:
-            skipped.append(SkippedVideo(video=str(video.path), why=why, start_s=start_s))
-        text_SE = model.text.encode(video.caption)[0]
-        for start_s, pixels_THW3 in found.clips:
-            size = pixels_THW3.shape[1], pixels_THW3.shape[2]
-            clip = Clip(video=str(video.path), size=size, start_s=start_s, caption=video.caption)
-            clips.append(EncodedClip(clip, _latents(model, pixels_THW3), text_SE))
+    text_SE = functools.lru_cache(1)(lambda caption: model.text.encode(caption)[0])
+    for video, found in _ahead(_found_in(videos, card), decoder):
+        name = str(video.path)
+        match found:
+            case FoundClip(start_s, pixels_THW3):
+                size = pixels_THW3.shape[1], pixels_THW3.shape[2]
+                clip = Clip(video=name, size=size, start_s=start_s, caption=video.caption)
+                clips.append(EncodedClip(clip, _latents(model, pixels_THW3), text_SE(video.caption)))
+            case LeftOut(start_s, why):
+                skipped.append(SkippedVideo(video=name, why=why, start_s=start_s))
+            case VideoError():  # of a video that breaks off, nothing is taken
+                clips = [each for each in clips if each.clip.video != name]
+                skipped = [*(each for each in skipped if each.video != name), SkippedVideo(video=name, why=str(found))]
     return clips, skipped
 
 
-def _clips_of(video: CaptionedVideo, card: DatasetCard) -> Selection:
+def _found_in(videos: Sequence[CaptionedVideo], card: DatasetCard) -> Iterator[FoundInVideo]:
+    for video in videos:
+        try:
+            yield from ((video, found) for found in _clips_of(video, card))
+        except VideoError as error:
+            yield video, error
+
+
+def _ahead(found: Iterator[FoundInVideo], thread: ThreadPoolExecutor) -> Iterator[FoundInVideo]:
+    """The next one is made while one is used."""
+    coming = thread.submit(next, found, None)
+    while (item := coming.result()) is not None:
+        coming = thread.submit(next, found, None)
+        yield item
+
+
+def _clips_of(video: CaptionedVideo, card: DatasetCard) -> Iterator[FoundClip | LeftOut]:
     """At the model's frame rate, in the size whose shape is nearest to the video's."""
     if not video.caption:
         raise VideoError("it has no caption")
     with VideoReader(video.path) as reader:
         reader.size = nearest(card.sizes, reader.source_size)
-        found = select(_at_rate(reader, card.fps), card)
-    if found.seconds < (lasts_s := pixel_frames(0, card.latent_frames) / card.fps):
-        raise VideoError(f"it is {found.seconds:.1f} s long, a clip takes {lasts_s:.1f} s; try fewer --frames")
-    return found
+        yield from select(_at_rate(reader, card.fps), card)
 
 
 def _at_rate(reader: VideoReader, fps: float) -> Iterator[np.ndarray]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from millstream.core.config import pixel_frames
+from millstream.core.errors import VideoError
 from millstream.trainer.tuning.dataset import DatasetCard
 
 CELLS = 16
@@ -32,13 +33,6 @@ class FoundClip(NamedTuple):
 class LeftOut(NamedTuple):
     start_s: float
     why: str
-
-
-class Selection(NamedTuple):
-    clips: list[FoundClip]
-    left_out: list[LeftOut]
-    seconds: float
-    """How far the video was read."""
 
 
 class Shot:
@@ -60,15 +54,15 @@ class Shot:
         return is_cut
 
 
-def select(pictures: Iterable[np.ndarray], card: DatasetCard) -> Selection:
-    """Clips of the pictures, which come at the card's frame rate. One clip is in memory besides those that are found."""
-    length, found = pixel_frames(0, card.latent_frames), Selection([], [], 0.0)
-    stride, begins, number = max(1, round(card.stride_s * card.fps)) if card.stride_s else length, 0, -1
+def select(pictures: Iterable[np.ndarray], card: DatasetCard) -> Iterator[FoundClip | LeftOut]:
+    """Clips of the pictures, which come at the card's frame rate, one after the other: one is in memory at a time."""
+    length, number, found = pixel_frames(0, card.latent_frames), -1, 0
+    stride, begins = max(1, round(card.stride_s * card.fps)) if card.stride_s else length, 0
     shot, held = Shot(), list[tuple[np.ndarray, np.ndarray]]()
     for number, picture_HW3 in enumerate(pictures):
         cells = cell_means(picture_HW3)
         if shot.begins_with(cells) and not card.across_cuts and number > begins:
-            found.left_out.append(LeftOut(begins / card.fps, f"cut at {number / card.fps:.2f} s"))
+            yield LeftOut(begins / card.fps, f"cut at {number / card.fps:.2f} s")
             held, begins = [], number
         if number >= begins:
             held.append((picture_HW3, cells))
@@ -76,13 +70,15 @@ def select(pictures: Iterable[np.ndarray], card: DatasetCard) -> Selection:
             continue
         why = unfit(np.stack([cells for _, cells in held]), card)
         if why is None:
-            found.clips.append(FoundClip(begins / card.fps, np.stack([picture for picture, _ in held])))
+            yield FoundClip(begins / card.fps, np.stack([picture for picture, _ in held]))
+            found += 1
         else:
-            found.left_out.append(LeftOut(begins / card.fps, why))
+            yield LeftOut(begins / card.fps, why)
         held, begins = held[stride:], begins + stride
-        if len(found.clips) == card.clips_per_video:
+        if found == card.clips_per_video:
             break
-    return found._replace(seconds=(number + 1) / card.fps)
+    if (seconds := (number + 1) / card.fps) < (lasts_s := length / card.fps):
+        raise VideoError(f"it is {seconds:.1f} s long, a clip takes {lasts_s:.1f} s; try fewer --frames")
 
 
 def unfit(cells_TNN3: np.ndarray, card: DatasetCard) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from types import TracebackType
 
 import msgspec
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 from torch import Tensor
 
 from millstream.commands.train.gallery import Gallery
@@ -38,10 +40,11 @@ def progress_line(report: TuningReport, flops: float, *, ranks: int, peak: float
     """Of what was done since the last one."""
     seconds = max(report.seconds, 1e-9)
     tflops = flops / seconds / 1e12
+    speed = f"{tflops:,.0f}" if tflops >= 100 else f"{tflops:.3g}"
     used = "" if peak is None else f"  MFU {tflops / ranks / peak:.0%}"
     return (
         f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {report.tokens / seconds:,.0f} tokens/s"
-        f"  {tflops:.3g} TFLOP/s{used}  {peak_bytes / 2**30:.1f} GiB  data {report.waiting:.0%}"
+        f"  {speed} TFLOP/s{used}  {peak_bytes / 2**30:.1f} GiB  data {report.waiting:.0%}"
     )
 
 
@@ -49,9 +52,11 @@ class ShownRun:
     def __init__(self, run: TuningRun) -> None:
         self._run = run
         self._last: TuningReport | None = None
-        columns = TextColumn("{task.fields[said]}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
+        said = TextColumn("{task.fields[said]}", table_column=Column(ratio=1))  # it wraps where the terminal is narrow
+        columns = said, BarColumn(bar_width=12), MofNCompleteColumn(), TextColumn("{task.fields[left]}")
         self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
-        self._task = self._progress.add_task("", total=run.recipe.steps, said=f"{run.learning / 1e6:.2f}M parameters learn")
+        learns = f"{run.learning / 1e6:.2f}M parameters learn"
+        self._task = self._progress.add_task("", total=run.recipe.steps, said=learns, left="")
         self._gallery = Gallery(run.folder)
         self._prompts = sample_prompts(run.recipe, run.clips)
         self._wandb = None
@@ -84,7 +89,8 @@ class ShownRun:
         )
         if report.losses["skipped"]:
             self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
-        self._progress.update(self._task, completed=done, said=said)
+        left = f"{timedelta(seconds=round(report.left_s))} left"
+        self._progress.update(self._task, completed=done, said=said, left=left)
         self._gallery.add_losses("tuning", report)
         if self._wandb is not None:
             speed = {"tokens/s": now.tokens / max(now.seconds, 1e-9), "data": now.waiting}

@@ -11,6 +11,7 @@ from millstream.trainer.loop import StepReport
 class TuningReport(StepReport):
     """All counts are since `seconds` began."""
 
+    steps: int
     tokens: int
     """Of all ranks together."""
     pairs: float
@@ -32,6 +33,7 @@ class TuningReport(StepReport):
             losses=self.losses,
             lr=self.lr,
             seconds=self.seconds - before.seconds,
+            steps=self.steps - before.steps,
             tokens=self.tokens - before.tokens,
             pairs=self.pairs - before.pairs,
             waited_s=self.waited_s - before.waited_s,
@@ -41,3 +43,8 @@ class TuningReport(StepReport):
     def waiting(self) -> float:
         """Share of the time."""
         return self.waited_s / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Until the last step, if steps go on taking as long."""
+        return (self.total - self.step - 1) * self.seconds / self.steps

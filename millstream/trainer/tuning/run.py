@@ -39,6 +39,8 @@ from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.rows import ClipRows, Noising, flow_error
 
 CURVE, CHECKPOINTS, ROLLBACKS = "curve.jsonl", "checkpoints", "rollbacks.json"
+POINTS = 100
+"""Of a curve, at least, if the run has as many steps."""
 PATIENCE = 5
 """Steps left out in a row before a run goes back to its last checkpoint."""
 MOST_ROLLBACKS = 3
@@ -102,7 +104,8 @@ class TuningRun:
         `show` is called by the first rank, before the first step and at checkpoints, if the recipe asks for streams."""
         newest, begun, said = self.checkpoints.newest, time.perf_counter(), None
         step = self.checkpoints.load(newest) if newest is not None else 0
-        self._tokens, self._pairs = 0, 0.0
+        self._steps, self._tokens, self._pairs = 0, 0, 0.0
+        log_every = min(LOG_EVERY, max(1, self.recipe.steps // POINTS))
         if step == 0:
             begun += self._show(step, show)
         with (self.folder / CURVE).open("a") as curve, RowLoader(self._rows, self.device, position=step) as loader:
@@ -114,7 +117,7 @@ class TuningRun:
                     loader.seek(step)
                     continue
                 step += 1
-                if self.is_first and (step % LOG_EVERY == 0 or step in (1, self.recipe.steps) or not learnt.taken):
+                if self.is_first and (step % log_every == 0 or step in (1, self.recipe.steps) or not learnt.taken):
                     before, said = said, self._said(step, learnt, time.perf_counter() - begun, loader.waited_s)
                     curve.write(self._line(said, said.since(before).waiting) + "\n")
                     curve.flush()
@@ -163,6 +166,7 @@ class TuningRun:
         height, width = rows.latents_BFCYX.shape[-2:]
         self.sequence.turn_to((height, width))
         tokens = self.recipe.batch * self.sequence.num_tokens
+        self._steps += 1
         self._tokens += tokens
         self._pairs += tokens * self.sequence.keys_per_query
         return self.learner.learn(rows, self._guard.may_step)
@@ -196,6 +200,7 @@ class TuningRun:
             losses={"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)},
             lr=learning_rate(self.recipe, step - 1),
             seconds=seconds,
+            steps=self._steps,
             tokens=self._tokens,
             pairs=self._pairs,
             waited_s=waited_s,
@@ -205,7 +210,7 @@ class TuningRun:
         """Of the curve; what is no number is null."""
         losses = {name: value if math.isfinite(value) else None for name, value in said.losses.items()}
         peak = round(most_bytes_in_use(self.device) / 2**30, 3)
-        told = {"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **losses, "peak_gib": peak}
+        told = {"step": said.step, "seconds": round(said.seconds, 3), "lr": said.lr, **losses, "peak_gib": peak}
         return json.dumps(told | {"tokens": said.tokens, "data": round(waiting, 4)})
 
 

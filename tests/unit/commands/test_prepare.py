@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -132,4 +133,17 @@ def test_what_was_left_out_of_a_video_is_listed_with_its_time(videos: Path) -> N
     assert [clip.start_s for clip in clips.clips] == [0.5625] * 3
     skipped = (videos.parent / "clips" / SKIPPED).read_text()
     assert skipped.count(".mp4, 0.00 s: dark: ") == 3
-    assert ", 2 videos" not in run_prepare(request(videos, clips=2, least_brightness=100))
+    assert "3 clips, 3 videos and 3 clips left out" in run_prepare(request(videos, clips=2, least_brightness=100))
+
+
+def test_nothing_is_taken_of_a_video_that_breaks_off(videos: Path) -> None:
+    """Its first clip is whole; the file ends in the middle of its second."""
+    with VideoWriter(videos / "broken.mp4", fps=16.0) as writer:
+        writer.write(np.random.default_rng(0).integers(0, 255, (40, 48, 64, 3), dtype=np.uint8))
+    (videos / "broken.txt").write_text("a red boat")
+    whole = (videos / "broken.mp4").read_bytes()
+    at = whole.rindex(b"mdat")
+    (videos / "broken.mp4").write_bytes(whole[: at + 4 + (len(whole) - at) // 2])
+    clips = prepared(videos, clips=9)
+    assert "broken" not in {Path(clip.video).stem for clip in clips.clips}
+    assert re.search(r"broken.mp4: .* only the first \d\d frames can be read", (videos.parent / "clips" / SKIPPED).read_text())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
 
-from millstream.commands.train.selection import cell_means, motion_of, select
+from millstream.commands.train.selection import FoundClip, LeftOut, cell_means, motion_of, select
 from millstream.commands.train.sizes import nearest, parse_sizes
 from millstream.core.errors import ConfigError
 from millstream.trainer.tuning.dataset import DatasetCard
@@ -30,15 +30,21 @@ def shot(pictures: int, *, seed: int, speed: int = 1) -> Iterator[np.ndarray]:
         yield np.minimum(wall[:, number * speed : number * speed + 32], 249) + grain[number]
 
 
+def selected(pictures: Iterable[np.ndarray], **changed: object) -> tuple[list[FoundClip], list[LeftOut]]:
+    found = list(select(pictures, card(**changed)))
+    clips = [each for each in found if isinstance(each, FoundClip)]
+    return clips, [each for each in found if isinstance(each, LeftOut)]
+
+
 def starts(pictures: list[np.ndarray], **changed: object) -> list[int]:
-    return [round(clip.start_s * FPS) for clip in select(pictures, card(**changed)).clips]
+    return [round(clip.start_s * FPS) for clip in selected(pictures, **changed)[0]]
 
 
 def test_no_clip_has_a_cut_in_it() -> None:
     pictures = [*shot(14, seed=1), *shot(20, seed=2), *shot(4, seed=3), *shot(9, seed=4)]
-    found = select(pictures, card())
-    assert [round(clip.start_s * FPS) for clip in found.clips] == [0, 14, 23, 38]
-    assert [(round(each.start_s * FPS), each.why) for each in found.left_out] == [
+    clips, left_out = selected(pictures)
+    assert [round(clip.start_s * FPS) for clip in clips] == [0, 14, 23, 38]
+    assert [(round(each.start_s * FPS), each.why) for each in left_out] == [
         (9, "cut at 1.40 s"),
         (32, "cut at 3.40 s"),
         (34, "cut at 3.80 s"),
@@ -64,16 +70,15 @@ def test_what_stands_still_or_is_dark_is_left_out_and_grain_is_no_motion() -> No
     pictures = [*shot(9, seed=8), *shot(9, seed=8, speed=0), *(picture // 16 for picture in shot(9, seed=9))]
     moving, still = (motion_of(np.stack([cell_means(p) for p in part]), FPS) for part in (pictures[:9], pictures[9:18]))
     assert still < 10 < moving
-    found = select(pictures, card(least_motion=10.0, least_brightness=20.0, across_cuts=True))
-    assert [clip.start_s for clip in found.clips] == [0.0]
-    assert [each.why.partition(":")[0] for each in found.left_out] == ["still", "dark"]
-    clip = found.clips[0].pixels_THW3
-    assert np.array_equal(clip, np.stack(pictures[:LENGTH]))
+    clips, left_out = selected(pictures, least_motion=10.0, least_brightness=20.0, across_cuts=True)
+    assert [clip.start_s for clip in clips] == [0.0]
+    assert [each.why.partition(":")[0] for each in left_out] == ["still", "dark"]
+    assert np.array_equal(clips[0].pixels_THW3, np.stack(pictures[:LENGTH]))
 
 
 def test_no_more_clips_than_asked_and_no_picture_is_read_after_them() -> None:
     pictures = shot(40, seed=10)
-    assert len(select(pictures, card(clips_per_video=2)).clips) == 2
+    assert len(selected(pictures, clips_per_video=2)[0]) == 2
     assert len(list(pictures)) == 40 - 2 * LENGTH
 
 

@@ -21,6 +21,7 @@ from millstream.trainer.data.render import FPS, render, view_of
 from millstream.trainer.data.scene import Scenes, attributes, sample_scenes, shown
 from millstream.trainer.data.stamp import draw_things
 from millstream.trainer.data.vocabulary import COLOURS, MOTIONS, SETTINGS, THINGS, TIMES, WEATHERS, Combination
+from millstream.trainer.tuning.dataset import ClipSet
 
 SMALL = (64, 64)
 
@@ -242,6 +243,24 @@ def test_the_preview_writes_a_sheet_a_clip_and_captions(tmp_path: Path) -> None:
     assert code == 2
     assert "--overwrite" in errors
     assert millstream("train", "data", "world", *asked, "--overwrite")[0] == 0
+
+
+@pytest.mark.slow
+def test_videos_of_the_world_are_data_for_a_recipe(tmp_path: Path) -> None:
+    videos, clips = tmp_path / "videos", tmp_path / "clips"
+    asked = ("--videos", "--out", videos, "--count", 3, "--seconds", 1.5, "--size", "64x96", "--seed", 4)
+    code, said, _ = millstream("train", "data", "world", *asked)
+    assert (code, said.strip()) == (0, f"{videos}: 3 videos with captions; next: millstream train data prepare {videos}")
+    lines = captions(sample_scenes(3, seed=4), seed=4)
+    assert [(videos / f"000{number}.txt").read_text().strip() for number in range(3)] == lines
+    prepare = ("--out", clips, "--frames", 6, "--sizes", "64x96", "--device", "cpu")
+    assert millstream("train", "data", "prepare", videos, *prepare)[0] == 0
+    assert [clip.caption for clip in ClipSet(clips).clips] == lines
+    (tmp_path / "r.toml").write_text(
+        'model = "brook"\nweights = ["bundled"]\ndata = "clips"\nsteps = 1\nbatch = 1\nlr = 1e-4\n[lora]\nrank = 2\n'
+    )
+    assert millstream("train", tmp_path / "r.toml", "--device", "cpu")[0] == 0
+    assert (tmp_path / "r" / "lora.safetensors").exists()
 
 
 def test_without_preview_it_says_what_the_data_is() -> None:

@@ -73,24 +73,8 @@ def test_time_without_rows_is_counted() -> None:
         assert 0.15 <= loader.waited_s <= time.perf_counter() - begun
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="copies beside computation need a GPU")
-def test_on_a_gpu_rows_are_whole_when_they_are_used() -> None:
-    gpu = torch.device("cuda")
-
-    def large(step: int) -> FlowRows:
-        return FlowRows(*(torch.full((1 << 24,), float(step)) for _ in range(4)))
-
-    busy = torch.randn(4096, 4096, device=gpu)
-    with RowLoader(large, gpu, position=0) as loader:
-        for step in range(6):
-            rows = loader.next()
-            busy = busy @ busy / 4096  # the device is behind when rows are asked for
-            assert {tensor.device.type for tensor in rows} == {"cuda"}
-            assert all(bool((tensor == step).all()) for tensor in rows)
-
-
-def report(seconds: float, tokens: int, waited_s: float, pairs: float = 0.0) -> TuningReport:
-    given = dict(step=0, total=9, losses={}, lr=1.0)
+def report(seconds: float, tokens: int, waited_s: float, pairs: float = 0.0, step: int = 0) -> TuningReport:
+    given = dict(step=step, total=109, losses={}, lr=1.0, steps=5)
     return TuningReport(**given, seconds=seconds, tokens=tokens, pairs=pairs, waited_s=waited_s)  # type: ignore[arg-type]
 
 
@@ -100,3 +84,9 @@ def test_a_report_since_another_is_of_what_came_between() -> None:
     assert (between.seconds, between.tokens, between.waiting, between.keys_per_query) == (20.0, 4000, 0.05, 20.0)
     assert (first.since(None), first.waiting) == (first, 0.4)
     assert report(0.0, 0, 0.0).waiting == report(0.0, 0, 0.0).keys_per_query == 0.0
+
+
+def test_the_time_left_goes_by_the_steps_of_this_life() -> None:
+    """Taken up again at step 94, five steps have taken ten seconds, and ten are left."""
+    assert report(10.0, 1, 0.0, step=98).left_s == 20.0
+    assert report(10.0, 1, 0.0, step=108).left_s == 0.0
