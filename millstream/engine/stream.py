@@ -23,9 +23,8 @@ from millstream.engine.pipeline import ChunkPipeline, raise_failure
 from millstream.generation.stopwatch import Stopwatch
 from millstream.session.chunk import Chunk, ChunkPlan
 from millstream.session.journal import ChunkLine
-from millstream.session.ports import Posted
 from millstream.session.timeline import Timeline
-from millstream.wire.parcel import Parcel
+from millstream.wire.parcel import Parcel, Posted
 
 KEPT_PACES = 512
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from millstream.session.ports import Posted
-from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.parcel import Delivery, Parcel, Posted
 
 
 class QueuedBytes:

@@ -20,8 +20,7 @@ from millstream.mesh.hang_report import KEPT_REPORTS, describe_rank, write_repor
 from millstream.mesh.link import LinkAnswer
 from millstream.mesh.recovery import MAX_KILLED, MAX_LOSSES, MeshTransport
 from millstream.mesh.worker import refused
-from millstream.session.ports import Posted
-from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.parcel import Delivery, Parcel, Posted
 from tests.unit.one_chunk import submit
 from tests.unit.wire.test_wire import envelope
 
