@@ -75,7 +75,7 @@ class SelfForcingMethod:
         lasting = options.guidance if options.lasting_guidance is None else options.lasting_guidance
         self._guidance: dict[Kind, float] = {"begin": options.guidance, "go on": lasting, "switch": options.guidance}
         self._renewed = round(options.renewed * batch)
-        self._made, self._wholes = stream_views(student.dit.config, (rows, columns), device, frames_per_chunk, window)
+        self._made, self._wholes = stream_views(student.dit.config, (rows, columns), device, options)
         self._painter = copy.deepcopy(student.dit).to(working_dtype(device)).requires_grad_(False)
         """The student as it is served: what rolls out."""
 
@@ -145,16 +145,19 @@ def choose_rollout(lot: Sequence[float], options: SelfForcingOptions, steps: int
     shortest = options.window // options.frames_per_chunk
     longest = options.longest if kind == "go on" else shortest
     as_whole = kind == "go on" or (kind == "begin" and lot[3] < options.whole)
+    as_whole = as_whole if options.judges == "both" else options.judges == "whole"
     return RolloutChoice(kind, shortest + int(lot[1] * (longest - shortest + 1)), int(lot[2] * steps), as_whole)
 
 
 def stream_views(
-    config: DiTConfig, size: tuple[int, int], device: torch.device, frames_per_chunk: int, window: int
+    config: DiTConfig, size: tuple[int, int], device: torch.device, options: SelfForcingOptions
 ) -> tuple[dict[Kind, StreamView], dict[Kind, StreamView]]:
     """How the student makes the last window of each kind, which is how it is judged chunk by chunk; and windows as a whole.
 
-    A stream's first latent frame stands for a single picture, which none does in the windows the teacher has learnt as a whole.
+    A stream's first latent frame stands for a single picture, which none does in the windows that Brook's teacher has learnt as
+    a whole, and the first of every window does for a teacher that knows nothing else.
     """
+    frames_per_chunk, window = options.frames_per_chunk, options.window
 
     def view(layout: Layout, alike: int, unjudged: int = 0) -> StreamView:
         return StreamView(ChunkedSequence(layout, config, size, device), alike, unjudged)
@@ -163,7 +166,9 @@ def stream_views(
     fresh = view(teacher_forced(range(chunks), frames_per_chunk, window), frames_per_chunk)
     later = view(teacher_forced(range(chunks - 1, 2 * chunks - 1), frames_per_chunk, window), frames_per_chunk)
     made: dict[Kind, StreamView] = {"begin": fresh, "go on": later, "switch": later}
-    return made, {"begin": view(together(window), window, unjudged=1), "go on": view(together(window), window)}
+    begun, later_on = (0, 1) if options.judges == "whole" else (1, 0)
+    first, whole = view(together(window), window, begun), view(together(window), window, later_on)
+    return made, {"begin": first, "go on": whole, "switch": whole}
 
 
 class StepRecorder:

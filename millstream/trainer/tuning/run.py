@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,18 @@ from millstream.ops.memory import most_bytes_in_use
 from millstream.parallel.training.checkpoint import Checkpoints
 from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpeedLearner
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
-from millstream.parallel.training.learner import FlowRows, Learner, LearntStep, TrainingTask, make_learner
+from millstream.parallel.training.learner import (
+    FlowRows,
+    Learner,
+    LearntStep,
+    MayStep,
+    ModuleLearner,
+    TrainingTask,
+    make_learner,
+)
 from millstream.parallel.training.states import AVERAGE, WEIGHT
+from millstream.trainer.distil.lessons import ClipBatch, Distillation, RoleStates, clip_batch
+from millstream.trainer.distil.make import make_distillation, painter_for, setting_of
 from millstream.trainer.loop import LOG_EVERY, Diverged, StepReport
 from millstream.trainer.optimise import learning_rate
 from millstream.trainer.sequence import ChunkedSequence
@@ -65,7 +75,8 @@ class TuningRun:
         self.groups: TrainingGroups = create_training_groups(plan, device)
         self.is_first = self.groups.everybody.place == 0
         self.sequence = ChunkedSequence(noising.layout(clips.card.latent_frames), spec.dit, clips.latent_size, device)
-        dit = self._load(spec)
+        self._spec = spec
+        dit = self._load(recipe.weights, learns=True)
         self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
         task = TrainingTask(
             dit=dit,
@@ -76,10 +87,23 @@ class TuningRun:
             groups=self.groups,
             options=recipe.options,
         )
-        self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed)
         share = recipe.batch // plan.dp
         self._numbers = range(self.groups.place.dp * share, (self.groups.place.dp + 1) * share)
-        self._guard = SpikeGuard(recipe.spike)
+        self._distillation: Distillation | None = None
+        if recipe.method == "flow":
+            self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed)
+        else:
+            if deepspeed is not None:
+                raise ConfigError(f'DeepSpeed trains one model: method = "flow", got {recipe.method!r}')
+            setting = setting_of(recipe, clips, task, self._numbers, device)
+            painter, learner = painter_for(recipe, setting, dit), make_learner(task)
+            assert isinstance(learner, ModuleLearner), f"a student is called by itself, got {type(learner)}"
+            self.learner = learner
+            self._distillation = make_distillation(recipe, setting, task, learner, painter, clips, self._load)
+            self.checkpoints = Checkpoints(folder / CHECKPOINTS, RoleStates(learner, self._distillation), keep=recipe.keep)
+        self._guards = {role: SpikeGuard(recipe.spike) for role in recipe.roles}
+        self._last = dict[str, LearntStep]()
+        """What each role learnt when it last did, by the name of its loss."""
         path = folder / ROLLBACKS
         self._rollbacks: list[dict[str, int]] = json.loads(path.read_text()) if path.exists() else []
 
@@ -94,21 +118,23 @@ class TuningRun:
         with (self.folder / CURVE).open("a") as curve, ThreadPoolExecutor(1) as reader:
             coming = reader.submit(self._rows, step)
             while step < self.recipe.steps:
-                self.learner.set_rate(learning_rate(self.recipe, step))
+                self._set_rates(learning_rate(self.recipe, step))
                 rows, coming = coming.result(), reader.submit(self._rows, step + 1)
-                learnt = self.learner.learn(rows, self._guard.may_step)
-                if self._guard.in_a_row == PATIENCE:
+                learnt = self._learn(step, rows)
+                if self._left_out >= PATIENCE:
                     step = self._go_back(step)
                     coming = reader.submit(self._rows, step)
                     continue
                 step += 1
-                if self.is_first and (step % LOG_EVERY == 0 or step in (1, self.recipe.steps) or not learnt.taken):
+                if self.is_first and (
+                    step % LOG_EVERY == 0 or step in (1, self.recipe.steps) or not all(each.taken for each in learnt.values())
+                ):
                     said = self._said(step, learnt, time.perf_counter() - begun)
                     curve.write(self._line(said) + "\n")
                     curve.flush()
                     report(said)
                 stopped = self._anybody(stop())
-                due = step % self.recipe.checkpoint_every == 0 and not self._guard.in_a_row
+                due = step % self.recipe.checkpoint_every == 0 and not self._left_out
                 if due or stopped or step == self.recipe.steps:
                     self.checkpoints.save(step)
                 if stopped:
@@ -120,20 +146,42 @@ class TuningRun:
         """What has been learnt, on every rank: averaged if the recipe averages."""
         return self.learner.weights(AVERAGE if self.recipe.ema else WEIGHT)
 
-    def _load(self, spec: ModelSpec) -> CausalDiT:
+    def _load(self, weights: Sequence[str], learns: bool) -> CausalDiT:
         """Weights that learn are in float32; those that do not, in what products are made in."""
-        frozen = self.recipe.lora is not None and self.recipe.precision == "bf16"
+        frozen = (self.recipe.lora is not None or not learns) and self.recipe.precision == "bf16"
         dtype = torch.bfloat16 if frozen else torch.float32
-        dit = load_dit(spec, self.recipe.weights, device=self.device, dtype=dtype)
-        dit.requires_grad_(requires_grad=True)
-        if (lora := self.recipe.lora) is not None:
+        dit = load_dit(self._spec, weights, device=self.device, dtype=dtype)
+        dit.requires_grad_(requires_grad=learns)
+        if learns and (lora := self.recipe.lora) is not None:
             torch.manual_seed(self.recipe.seed)
             add_adapters(dit, rank=lora.rank, alpha=lora.alpha, parts=lora.parts)
         return dit
 
-    def _rows(self, step: int) -> FlowRows:
-        seed = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks)
-        rows = ClipRows(self._clips, self._noising, batch=self.recipe.batch, seed=seed, device=self.device)
+    def _learn(self, step: int, rows: FlowRows | ClipBatch) -> dict[str, LearntStep]:
+        may_step: dict[str, MayStep] = {role: guard.may_step for role, guard in self._guards.items()}
+        if isinstance(rows, FlowRows):
+            learnt = {"flow": self.learner.learn(rows, may_step["student"])}
+        else:
+            assert self._distillation is not None, "clips by themselves are distilled"
+            learnt = self._distillation.learn(step, rows, may_step)
+        self._last |= learnt
+        return learnt
+
+    def _set_rates(self, lr: float) -> None:
+        self.learner.set_rate(lr)
+        if self._distillation is not None:
+            self._distillation.set_rate(lr * self.recipe.critic_options.lr / self.recipe.lr)
+
+    @property
+    def _left_out(self) -> int:
+        """Steps in a row that some role could not take."""
+        return max(guard.in_a_row for guard in self._guards.values())
+
+    def _rows(self, step: int) -> FlowRows | ClipBatch:
+        seed, batch = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks), self.recipe.batch
+        if self._distillation is not None:
+            return clip_batch(self._clips, self._numbers, step, batch=batch, seed=seed, device=self.device)
+        rows = ClipRows(self._clips, self._noising, batch=batch, seed=seed, device=self.device)
         return rows.rows(step, self._numbers)
 
     def _go_back(self, step: int) -> int:
@@ -150,7 +198,8 @@ class TuningRun:
         if self.is_first:
             with Staging(self.folder) as staging:
                 staging.path(ROLLBACKS).write_text(json.dumps(self._rollbacks))
-        self._guard.forget()
+        for guard in self._guards.values():
+            guard.forget()
         return done
 
     def _anybody(self, asked: bool) -> bool:
@@ -158,8 +207,11 @@ class TuningRun:
             return asked
         return bool(self.groups.everybody.sum(torch.tensor(float(asked), device=self.device), "stop") > 0)
 
-    def _said(self, step: int, learnt: LearntStep, seconds: float) -> StepReport:
-        losses = {"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)}
+    def _said(self, step: int, learnt: Mapping[str, LearntStep], seconds: float) -> StepReport:
+        """Of all roles, as they last learnt; the critic's norm under its name."""
+        losses = {name: float(each.loss) for name, each in self._last.items()}
+        losses |= {f"{name} norm" if name == "critic" else "norm": float(each.norm) for name, each in self._last.items()}
+        losses["skipped"] = float(any(not each.taken for each in learnt.values()))
         lr = learning_rate(self.recipe, step - 1)
         return StepReport(step=step - 1, total=self.recipe.steps, losses=losses, lr=lr, seconds=seconds)
 
