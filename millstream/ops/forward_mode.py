@@ -34,7 +34,6 @@ def forward_mode() -> Iterator[None]:
 
 
 class ChangingAttention(TorchFunctionMode):
-
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

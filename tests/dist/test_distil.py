@@ -41,17 +41,19 @@ def distilled(folder: Path, name: str, changed: dict[str, Any]) -> Distilled:
     ranks = recipe(**changed).world_size
     if ranks == 1:
         return distil(0, folder / name, changed)
-    found: Distilled = run_ranks(distil, ranks, folder / name, changed, timeout_s=120.0)[0]
-    return found
+    first, *_, last = run_ranks(distil, ranks, folder / name, changed, timeout_s=120.0)
+    if changed.get("placement") != "apart":
+        return first
+    return first._replace(learnt=first.learnt | {f"critic.{key}": value for key, value in last.learnt.items()})
 
 
-def assert_same(found: Distilled, wanted: Distilled) -> None:
+def assert_same(found: Distilled, wanted: Distilled, within: float = 1e-5) -> None:
     assert len(found.losses) == len(wanted.losses)
     for one, other in zip(found.losses, wanted.losses, strict=True):
-        assert one == pytest.approx(other, rel=1e-5)
+        assert one == pytest.approx(other, rel=within)
     assert found.learnt.keys() == wanted.learnt.keys()
     for key, value in wanted.learnt.items():
-        assert (found.learnt[key].float() - value.float()).norm() <= 1e-5 * value.float().norm() + 1e-6, key
+        assert (found.learnt[key].float() - value.float()).norm() <= within * value.float().norm() + 1e-6, key
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,8 @@ def test_however_roles_are_shared_out_the_same_is_learnt(folder: Path, method: s
     roles = PLANS[plan]
     alone = distilled(folder, f"{method} alone beside {plan}", changed)
     merged = changed | {name: value for name, value in roles.items() if name != "teacher"}
-    assert_same(distilled(folder, f"{method} {plan}", merged), alone)
+    within = 1e-4 if plan in ("tensor", "context") else 1e-5  # sums in another order, and AdamW's first steps ask for signs
+    assert_same(distilled(folder, f"{method} {plan}", merged), alone, within)
 
 
 def test_adapters_of_student_and_critic_learn_the_same_on_ranks(folder: Path) -> None:
@@ -103,3 +106,31 @@ def test_a_run_of_three_roles_goes_on_with_other_ranks(folder: Path) -> None:
         found = distilled(folder, "parts", changed | PLANS.get(plan, {}) | {"steps": steps, "cosine_over": 6})
     again = distilled(folder, "whole again", changed | {"steps": 6, "cosine_over": 6})
     assert_same(found._replace(losses=whole.losses[-1:]), again._replace(losses=whole.losses[-1:]))
+
+
+APART = {
+    "one and one": {"dp": 1},
+    "one, and two that share the judges": {"dp": 2, "data": "fsdp"},
+}
+
+
+@pytest.mark.parametrize("judges", APART)
+@pytest.mark.parametrize("method", ["dmd", "self-forcing"])
+def test_judges_on_ranks_of_their_own_say_the_same(folder: Path, method: str, judges: str) -> None:
+    changed = METHODS[method] | {"steps": 4}
+    alone = distilled(folder, f"{method} alone, {judges}", changed)
+    role = OtherRole(parallel=APART[judges])
+    teacher = OtherRole(weights=changed["teacher"].weights, parallel=APART[judges])
+    apart = changed | {"placement": "apart", "teacher": teacher, "critic": role}
+    assert_same(distilled(folder, f"{method} apart, {judges}", apart), alone)
+
+
+def test_students_and_judges_that_share_rows_otherwise_go_on_together(folder: Path) -> None:
+    judges = {"parallel": {"dp": 1}}
+    changed = METHODS["self-forcing"] | {"cosine_over": 6, "placement": "apart", "student": StudentRole(parallel={"dp": 2})}
+    changed |= {"teacher": OtherRole(weights=("random:4",), **judges), "critic": OtherRole(**judges)}
+    whole = distilled(folder, "apart, whole", changed | {"steps": 6})
+    distilled(folder, "apart, parts", changed | {"steps": 2})
+    found = distilled(folder, "apart, parts", changed | {"steps": 6})
+    assert found.learnt.keys() == whole.learnt.keys()
+    assert all(torch.equal(value, found.learnt[key]) for key, value in whole.learnt.items())

@@ -17,6 +17,8 @@ from millstream.planner.drawing import curves
 from millstream.planner.page import Row, page, table
 from millstream.trainer.tuning.run import CURVE
 
+LOSSES = ("flow", "ode", "consistency", "match", "critic")
+
 
 class Curve(NamedTuple):
     """A run as it was written down."""
@@ -41,7 +43,12 @@ class Curve(NamedTuple):
 
     def series(self, name: str) -> list[tuple[float, float]]:
         """A loss that was no number is left out."""
-        return [(line["step"] + 1, line[name]) for line in self.lines if line[name] is not None]
+        return [(line["step"] + 1, line[name]) for line in self.lines if line.get(name) is not None]
+
+    @property
+    def loss(self) -> list[tuple[float, float]]:
+        """The student's, whatever its method calls it."""
+        return self.series(next(name for name in LOSSES if any(name in line for line in self.lines)))
 
 
 def compare(folders: Sequence[Path], out: Path) -> list[str]:
@@ -55,7 +62,7 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
         "<h1>Runs compared</h1>",
         table(heads, rows, numeric=range(1, len(heads))),
         "<h2>Loss</h2>",
-        curves({run.name: run.series("flow") for run in runs}, x_label="step", y_label="flow"),
+        curves({run.name: run.loss for run in runs}, x_label="step", y_label="loss"),
         "<h2>Gradient norm</h2>",
         curves({run.name: run.series("norm") for run in runs}, x_label="step", y_label="norm"),
         *(f"<h2>{escape(run.name)}</h2><pre><code>{escape(json.dumps(run.record, indent=1))}</code></pre>" for run in runs),
@@ -66,7 +73,7 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
 
 
 def _cells(run: Curve) -> list[str]:
-    rate, losses = run.steps_per_second, [loss for _, loss in run.series("flow")]
+    rate, losses = run.steps_per_second, [loss for _, loss in run.loss]
     tokens = run.record["measured"]["tokens_per_step"] * rate if rate else None
     parallel = run.record["configuration"]["parallel"]
     return [

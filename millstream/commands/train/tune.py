@@ -29,6 +29,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from millstream.commands.report import describe
 from millstream.commands.train.gallery import Gallery
+from millstream.commands.train.role_memory import role_memory
 from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError, MeshLost
 from millstream.core.files import Staging
@@ -41,7 +42,7 @@ from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.flops import call_flops
 from millstream.planner.hardware import DEVICES
 from millstream.planner.memory import dit_parameters
-from millstream.planner.training import learner_state, lora_parameters
+from millstream.planner.training import lora_parameters
 from millstream.trainer.interrupt import Interrupt
 from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
@@ -62,7 +63,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     if dry_run:
         Console().print(_table(recipe, spec))
         return None
-    recipe.plan.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
+    recipe.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     clips = ClipSet(path.parent / recipe.data)
     folder = out or path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,19 +132,16 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     plan = recipe.plan
     table = Table("what", "value", title=f"{recipe.model}: {recipe.steps} steps of {recipe.batch} clips")
     table.add_row("learns", f"{learns / 1e6:.2f}M of {whole / 1e6:.1f}M parameters")
-    in_parts = plan.tp * plan.pp
-    state = learner_state(
-        learns // in_parts,
-        0 if recipe.lora is None else whole // in_parts,
-        data=plan.data,
-        ranks=plan.shards or plan.dp * plan.cp,
-        frozen_bytes=2 if recipe.precision == "bf16" else 4,
-        ema=recipe.ema > 0,
-    )
-    held = {"weights": state.weights, "gradients": state.gradients, "optimiser": state.optimizer, "average": state.average}
-    said = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in held.items() if size)
-    table.add_row("MiB a rank", f"{state.total / 2**20:,.0f}: {said}; activations come on top")
-    table.add_row("ranks", f"{plan.world_size}: pp {plan.pp} x dp {plan.dp} ({plan.data}) x cp {plan.cp} x tp {plan.tp}")
+    if recipe.method != "flow":
+        table.add_row("method", f"{recipe.method}, steps at {', '.join(f'{level:.0f}' for level in recipe.levels)}")
+    for held in role_memory(recipe, spec):
+        table.add_row(f"MiB a rank, {held.role}", f"{held}; activations come on top" if held.state.gradients else str(held))
+    for role in recipe.roles:
+        own = recipe.plan_of(role)
+        said = f"{own.world_size}: pp {own.pp} x dp {own.dp} ({own.data}) x cp {own.cp} x tp {own.tp}"
+        table.add_row(f"ranks, {role}", said)
+    if len(recipe.roles) > 1:
+        table.add_row("placement", f"{recipe.placement}, {recipe.world_size} ranks in all")
     if plan.pp > 1 and plan.schedule in get_args(KnownSchedule):
         waits, holds = (
             of(cast(KnownSchedule, plan.schedule), plan.pp, plan.micro_batches, chunks=plan.parts_per_rank)
@@ -151,7 +149,7 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
         )
         table.add_row("pipeline", f"{plan.schedule}: waits {waits:.0%} of a step, holds {holds:.3g} micro-batches")
     table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
-    table.add_row("start", f"torchrun --nproc-per-node {plan.world_size} -m millstream train RECIPE")
+    table.add_row("start", f"torchrun --nproc-per-node {recipe.world_size} -m millstream train RECIPE")
     return table
 
 
@@ -189,15 +187,20 @@ class _Shown:
         self._progress.stop()
         self._gallery.__exit__(kind, error, trace)
 
+    def _speed(self, rate: float) -> str:
+        tokens, tflops = rate * self._run.tokens_per_step, rate * self._flops_per_step / 1e12
+        return f"  {tokens:,.0f} tokens/s  {tflops:.3g} TFLOP/s{_of_peak(tflops / self._run.groups.everybody.size)}"
+
     def add(self, report: StepReport) -> None:
         (step, seconds), done = self._last, report.step + 1
         rate = (done - step) / max(report.seconds - seconds, 1e-9)
-        tokens, tflops = rate * self._run.tokens_per_step, rate * self._flops_per_step / 1e12
-        said = f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {tokens:,.0f} tokens/s"
-        said += f"  {tflops:.3g} TFLOP/s{_of_peak(tflops / self._run.groups.everybody.size)}"
+        shown = {name: value for name, value in report.losses.items() if name != "skipped"}
+        said = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
+        said += self._speed(rate) if self._run.recipe.method == "flow" else f"  {1 / rate:.3g} s a step"
         said += f"  {most_bytes_in_use(self._run.device) / 2**30:.1f} GiB"
         if report.losses["skipped"]:
-            self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
+            norms = ", ".join(f"{value:.3g}" for name, value in shown.items() if name.endswith("norm"))
+            self._progress.console.print(f"step {done}: gradients of norm {norms} were not followed")
         self._last = done, report.seconds
         self._progress.update(self._task, completed=done, said=said)
         self._gallery.add_losses("tuning", report)

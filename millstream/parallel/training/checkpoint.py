@@ -47,7 +47,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, learner: Resumable, *, keep: int = 3) -> None:
         assert keep >= 1, f"{keep} checkpoints are kept"
-        self._folder, self._learner, self._keep = folder, learner, keep
+        self.folder, self._learner, self._keep = folder, learner, keep
         self._writing: tuple[Path, Future[Any]] | None = None
         self._group = learner.groups.writers
         self._is_first = self._group.place == 0
@@ -59,12 +59,15 @@ class Checkpoints:
 
     @property
     def newest(self) -> Path | None:
-        return max(_all_of(self._folder), default=None)
+        return max(self.all(), default=None)
+
+    def all(self) -> list[Path]:
+        return _all_of(self.folder)
 
     def save(self, step: int) -> None:
         """Begin to write what is there now. On every rank."""
         self.finish()
-        path = self._folder / f"step-{step:08d}"
+        path = self.folder / f"step-{step:08d}"
         writing = self._write(_partial(path))
         if writing is None:
             self._meet()
@@ -126,7 +129,7 @@ class Checkpoints:
         if self._is_first:
             shutil.rmtree(path, ignore_errors=True)
             _partial(path).rename(path)
-            for old in sorted(_all_of(self._folder))[: -self._keep]:
+            for old in sorted(_all_of(self.folder))[: -self._keep]:
                 shutil.rmtree(old)
 
 

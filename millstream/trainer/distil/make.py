@@ -13,13 +13,16 @@ from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
 from millstream.parallel.training.learner import ModuleLearner, TrainingTask, make_learner
 from millstream.parallel.training.predictor import Predictor, frozen_predictor
+from millstream.trainer.distil.apart import JudgesApart, Placement, RemoteJudges
 from millstream.trainer.distil.consistency import ConsistencyDistillation
 from millstream.trainer.distil.judges import Judges
 from millstream.trainer.distil.lessons import Distillation, Setting
-from millstream.trainer.distil.matching import ClipPainting, MatchingDistillation, Painting
+from millstream.trainer.distil.matching import ClipPainting, MatchingDistillation, Painting, clip_views
 from millstream.trainer.distil.ode import ODEDistillation
 from millstream.trainer.distil.streams import Painter, StreamPainting
-from millstream.trainer.options import ConsistencyOptions, DMDOptions, ODEOptions, SelfForcingOptions
+from millstream.trainer.methods.matching import StreamView
+from millstream.trainer.methods.self_forcing import stream_views
+from millstream.trainer.options import ConsistencyOptions, DMDOptions, MatchingOptions, ODEOptions, SelfForcingOptions
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.roles import Role
@@ -42,29 +45,47 @@ def setting_of(recipe: TuningRecipe, clips: ClipSet, task: TrainingTask, numbers
     )
 
 
-def painter_for(recipe: TuningRecipe, setting: Setting, dit: CausalDiT) -> Painter | None:
+def painter_for(recipe: TuningRecipe, setting: Setting, dit: CausalDiT, learns: Role) -> Painter | None:
     """Before the student is taken apart; none for who paints through it."""
-    return Painter(copy.deepcopy(dit), setting.paints_in) if recipe.method == "self-forcing" else None
+    paints = recipe.method == "self-forcing" and learns == "student"
+    return Painter(copy.deepcopy(dit), setting.paints_in) if paints else None
 
 
 def make_distillation(
     recipe: TuningRecipe,
     setting: Setting,
     task: TrainingTask,
-    student: ModuleLearner,
+    learner: ModuleLearner,
     painter: Painter | None,
     clips: ClipSet,
     load: Load,
+    placement: Placement,
 ) -> Distillation:
-    """`task` is the student's; what others of it are like is its."""
-    teacher, options = _teacher(recipe, task, load), recipe.method_options
+    """`task` is the learner's, who is the student, or on the judges' own ranks the critic."""
+    options = recipe.method_options
+    if placement.exchange is not None:
+        assert isinstance(options, MatchingOptions), f"{recipe.method} has no judges"
+        if placement.learns == "critic":
+            judges, views = Judges(_teacher(recipe, task, load), learner, setting.no_prompt_SE), _views(setting, options)
+            return JudgesApart(judges, placement.exchange, views, options)
+        painting = _painting(options, setting, learner, painter, clips)
+        return MatchingDistillation(learner, RemoteJudges(placement.exchange, painting.views), painting, setting, options)
+    teacher = _teacher(recipe, task, load)
     match options:
         case ODEOptions():
-            return ODEDistillation(student, teacher, setting, options)
+            return ODEDistillation(learner, teacher, setting, options)
         case ConsistencyOptions():
-            return ConsistencyDistillation(student, teacher, setting, options)
-    critic = _critic(recipe, task, load)
-    painting: Painting
+            return ConsistencyDistillation(learner, teacher, setting, options)
+        case MatchingOptions():
+            judges = Judges(teacher, _critic(recipe, task, load), setting.no_prompt_SE)
+            return MatchingDistillation(learner, judges, _painting(options, setting, learner, painter, clips), setting, options)
+        case _:
+            raise AssertionError(f"{recipe.method} is no way to distil")
+
+
+def _painting(
+    options: MatchingOptions, setting: Setting, student: ModuleLearner, painter: Painter | None, clips: ClipSet
+) -> Painting:
     match options:
         case DMDOptions():
             if setting.latent_frames < options.window:
@@ -72,17 +93,25 @@ def make_distillation(
                     f"clips of {setting.latent_frames} latent frames do not fill a window of {options.window}; set window, or "
                     "prepare longer ones"
                 )
-            painting = ClipPainting(student.predictor, setting, options)
+            return ClipPainting(student.predictor, setting, options)
         case SelfForcingOptions():
             assert painter is not None, "somebody paints the streams"
 
             def text_of(numbers: Sequence[int]) -> Tensor:
                 return torch.stack([clips[number].text_SE for number in numbers]).to(setting.device)
 
-            painting = StreamPainting(painter, student, text_of, setting, options)
+            return StreamPainting(painter, student, text_of, setting, options)
         case _:
-            raise AssertionError(f"{recipe.method} is no way to distil")
-    return MatchingDistillation(student, Judges(teacher, critic, setting.no_prompt_SE), painting, setting, options)
+            raise AssertionError(f"nobody paints for {type(options)}")
+
+
+def _views(setting: Setting, options: MatchingOptions) -> list[StreamView]:
+    """As the student's ranks have them."""
+    if isinstance(options, DMDOptions):
+        return clip_views(setting, options)
+    assert isinstance(options, SelfForcingOptions), f"nobody judges for {type(options)}"
+    made, wholes = stream_views(setting.config, setting.latent_size, setting.device, options)
+    return [*made.values(), *wholes.values()]
 
 
 def _teacher(recipe: TuningRecipe, task: TrainingTask, load: Load) -> Predictor:

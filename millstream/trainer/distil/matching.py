@@ -30,6 +30,9 @@ PAINTED, CONTEXT, JUDGED = 0, 1, 2
 
 
 class Painting(Protocol):
+    views: list[StreamView]
+    """In which pictures may be judged, in the same order on every rank."""
+
     def paint(self, batch: ClipBatch, lots: RowLots) -> Painted:
         """Chunks of the student's, on every rank."""
 
@@ -85,6 +88,13 @@ class MatchingDistillation(Distillation):
         return Judged(clean, painted.past, seen, painted.text)
 
 
+def clip_views(setting: Setting, options: DMDOptions) -> list[StreamView]:
+    """How chunks are made and judged after real ones."""
+    frames, window = options.frames_per_chunk, options.window
+    layout = teacher_forced(range(window // frames), frames, window)
+    return [StreamView(ChunkedSequence(layout, setting.config, setting.latent_size, setting.device), frames)]
+
+
 def has_turn(options: MatchingOptions, step: int) -> bool:
     """The student, at a step: the critic has one at each."""
     return step >= options.critic_first and step % options.student_every == 0
@@ -94,14 +104,9 @@ class ClipPainting:
     """All chunks of real clips at once: none sees another that is painted."""
 
     def __init__(self, student: Predictor, setting: Setting, options: DMDOptions) -> None:
-        frames, window = options.frames_per_chunk, options.window
         self._student, self._setting, self._options = student, setting, options
-        layout = teacher_forced(range(window // frames), frames, window)
-        self._view = StreamView(ChunkedSequence(layout, setting.config, setting.latent_size, setting.device), frames)
-
-    @property
-    def views(self) -> list[StreamView]:
-        return [self._view]
+        self.views = clip_views(setting, options)
+        (self._view,) = self.views
 
     @torch.no_grad()
     def paint(self, batch: ClipBatch, lots: RowLots) -> Painted:

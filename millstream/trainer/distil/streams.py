@@ -19,7 +19,6 @@ from millstream.parallel.training.learner import Learner
 from millstream.parallel.training.states import ParameterState, Read
 from millstream.trainer.distil.lessons import ClipBatch, Setting
 from millstream.trainer.distil.lots import RowLots
-from millstream.trainer.methods.matching import StreamView
 from millstream.trainer.methods.self_forcing import Kind, Rollout, StepRecorder, choose_rollout, stream_views
 from millstream.trainer.options import SelfForcingOptions
 from millstream.trainer.rollout import continued, ring_for
@@ -141,12 +140,9 @@ class StreamPainting:
         kept = (options.window - frames, channels, rows, columns)
         self.kept = KeptStreams(places, kept, setting, student.groups)
         self._made, self._wholes = stream_views(setting.config, setting.latent_size, setting.device, options)
+        self.views = [*self._made.values(), *self._wholes.values()]
         lasting = options.guidance if options.lasting_guidance is None else options.lasting_guidance
         self._guidance: dict[Kind, float] = {"begin": options.guidance, "go on": lasting, "switch": options.guidance}
-
-    @property
-    def views(self) -> list[StreamView]:
-        return [*self._made.values(), *self._wholes.values()]
 
     @torch.no_grad()
     def paint(self, batch: ClipBatch, lots: RowLots) -> Rollout:

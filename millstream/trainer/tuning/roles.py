@@ -160,8 +160,11 @@ class MethodRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def _check_placement(self) -> None:
         """Rows stay where they are among roles that share ranks."""
-        beside = [role for role in self.roles if role != "student"] if self.placement == "apart" else self.roles
-        plans = {role: self.plan_of(role) for role in beside}
+        if self.placement == "apart" and "critic" not in self.roles:
+            raise ConfigError(f'placement = "apart" is for roles that judge, of dmd and self-forcing, not of {self.method!r}')
+        if self.placement == "apart" and self.plan_of("teacher") != self.plan_of("critic"):
+            raise ConfigError("apart, teacher and critic share their ranks and their plan; make the tables' parallel the same")
+        plans = {role: self.plan_of(role) for role in self.roles if role != "student" or self.placement == "together"}
         shapes = {(plan.dp, plan.world_size) for plan in plans.values()}
         if len(shapes) > 1:
             said = ", ".join(f"{role} dp = {plan.dp} of {plan.world_size} ranks" for role, plan in plans.items())

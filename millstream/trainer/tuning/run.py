@@ -25,7 +25,7 @@ from millstream.models.registry import load_dit
 from millstream.ops.memory import most_bytes_in_use
 from millstream.parallel.training.checkpoint import Checkpoints
 from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpeedLearner
-from millstream.parallel.training.groups import TrainingGroups, create_training_groups
+from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.learner import (
     FlowRows,
     Learner,
@@ -36,6 +36,7 @@ from millstream.parallel.training.learner import (
     make_learner,
 )
 from millstream.parallel.training.states import AVERAGE, WEIGHT
+from millstream.trainer.distil.apart import place_roles
 from millstream.trainer.distil.lessons import ClipBatch, Distillation, RoleStates, clip_batch
 from millstream.trainer.distil.make import make_distillation, painter_for, setting_of
 from millstream.trainer.loop import LOG_EVERY, Diverged, StepReport
@@ -67,16 +68,17 @@ class TuningRun:
     ) -> None:
         """On every rank of an initialised process group, or in a process by itself. With a configuration of DeepSpeed, its
         engine takes the place of our own."""
-        plan = recipe.plan
         recipe.check(spec.dit)
         noising = _noising(recipe, spec, clips)
         self.recipe, self.folder, self.device = recipe, folder, device
         self._clips, self._noising = clips, noising
-        self.groups: TrainingGroups = create_training_groups(plan, device)
-        self.is_first = self.groups.everybody.place == 0
+        self._placement = place_roles(recipe, device)
+        self.groups: TrainingGroups = self._placement.groups
+        self.is_first, role = self._placement.world.place == 0, self._placement.learns
+        plan = recipe.plan_of(role)
         self.sequence = ChunkedSequence(noising.layout(clips.card.latent_frames), spec.dit, clips.latent_size, device)
         self._spec = spec
-        dit = self._load(recipe.weights, learns=True)
+        dit = self._load(recipe.weights_of(role), learns=True)
         self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
         task = TrainingTask(
             dit=dit,
@@ -85,7 +87,7 @@ class TuningRun:
             loss=flow_error,
             plan=plan,
             groups=self.groups,
-            options=recipe.options,
+            options=recipe.critic_options if role == "critic" else recipe.options,
         )
         share = recipe.batch // plan.dp
         self._numbers = range(self.groups.place.dp * share, (self.groups.place.dp + 1) * share)
@@ -96,11 +98,13 @@ class TuningRun:
             if deepspeed is not None:
                 raise ConfigError(f'DeepSpeed trains one model: method = "flow", got {recipe.method!r}')
             setting = setting_of(recipe, clips, task, self._numbers, device)
-            painter, learner = painter_for(recipe, setting, dit), make_learner(task)
+            painter, learner = painter_for(recipe, setting, dit, role), make_learner(task)
             assert isinstance(learner, ModuleLearner), f"a student is called by itself, got {type(learner)}"
             self.learner = learner
-            self._distillation = make_distillation(recipe, setting, task, learner, painter, clips, self._load)
-            self.checkpoints = Checkpoints(folder / CHECKPOINTS, RoleStates(learner, self._distillation), keep=recipe.keep)
+            self._distillation = make_distillation(recipe, setting, task, learner, painter, clips, self._load, self._placement)
+            path, is_apart = folder / CHECKPOINTS, recipe.placement == "apart"
+            states, keep = RoleStates(learner, self._distillation), max(recipe.keep, 2 if is_apart else 1)
+            self.checkpoints = Checkpoints(path / role if is_apart else path, states, keep=keep)
         self._guards = {role: SpikeGuard(recipe.spike) for role in recipe.roles}
         self._last = dict[str, LearntStep]()
         """What each role learnt when it last did, by the name of its loss."""
@@ -113,7 +117,7 @@ class TuningRun:
 
     def train(self, report: Callable[[StepReport], None], stop: Callable[[], bool]) -> bool:
         """To the end, going on from the newest checkpoint; or until `stop` on any rank, saved there. Whether it is the end."""
-        newest, begun = self.checkpoints.newest, time.perf_counter()
+        newest, begun = self._newest(), time.perf_counter()
         step = self.checkpoints.load(newest) if newest is not None else 0
         with (self.folder / CURVE).open("a") as curve, ThreadPoolExecutor(1) as reader:
             coming = reader.submit(self._rows, step)
@@ -121,7 +125,8 @@ class TuningRun:
                 self._set_rates(learning_rate(self.recipe, step))
                 rows, coming = coming.result(), reader.submit(self._rows, step + 1)
                 learnt = self._learn(step, rows)
-                if self._left_out >= PATIENCE:
+                left_out = self._left_out
+                if left_out >= PATIENCE:
                     step = self._go_back(step)
                     coming = reader.submit(self._rows, step)
                     continue
@@ -134,7 +139,7 @@ class TuningRun:
                     curve.flush()
                     report(said)
                 stopped = self._anybody(stop())
-                due = step % self.recipe.checkpoint_every == 0 and not self._left_out
+                due = step % self.recipe.checkpoint_every == 0 and not left_out
                 if due or stopped or step == self.recipe.steps:
                     self.checkpoints.save(step)
                 if stopped:
@@ -175,7 +180,16 @@ class TuningRun:
     @property
     def _left_out(self) -> int:
         """Steps in a row that some role could not take."""
-        return max(guard.in_a_row for guard in self._guards.values())
+        mine = max(guard.in_a_row for guard in self._guards.values())
+        return mine if self._placement.exchange is None else max(self._placement.world.gather(mine, "left out"))
+
+    def _newest(self) -> Path | None:
+        """The newest checkpoint that every role has: they are written apart where roles are."""
+        if self._placement.exchange is None:
+            return self.checkpoints.newest
+        found = self._placement.world.gather(sorted(path.name for path in self.checkpoints.all()), "checkpoints")
+        name = max(set.intersection(*map(set, found)), default=None)
+        return None if name is None else self.checkpoints.folder / name
 
     def _rows(self, step: int) -> FlowRows | ClipBatch:
         seed, batch = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks), self.recipe.batch
@@ -187,7 +201,7 @@ class TuningRun:
     def _go_back(self, step: int) -> int:
         """To the newest checkpoint, and on from there with other rows."""
         self.checkpoints.finish()
-        newest, before = self.checkpoints.newest, len(self._rollbacks)
+        newest, before = self._newest(), len(self._rollbacks)
         if newest is None or before == MOST_ROLLBACKS:
             raise Diverged(
                 f"step {step}: {PATIENCE} steps in a row had gradients that cannot be followed, after {before} times of going "
@@ -203,9 +217,9 @@ class TuningRun:
         return done
 
     def _anybody(self, asked: bool) -> bool:
-        if self.groups.everybody.size == 1:
+        if self._placement.world.size == 1:
             return asked
-        return bool(self.groups.everybody.sum(torch.tensor(float(asked), device=self.device), "stop") > 0)
+        return bool(self._placement.world.sum(torch.tensor(float(asked), device=self.device), "stop") > 0)
 
     def _said(self, step: int, learnt: Mapping[str, LearntStep], seconds: float) -> StepReport:
         """Of all roles, as they last learnt; the critic's norm under its name."""

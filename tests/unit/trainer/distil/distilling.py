@@ -18,9 +18,17 @@ TEACHER = {"teacher": OtherRole(weights=("random:4",))}
 METHODS: dict[str, dict[str, Any]] = {
     "ode": {"method": "ode", "distil": {"teacher_steps": 3}, **TEACHER},
     "discrete consistency": {"method": "consistency", "distil": {"teacher_steps": 4}, **TEACHER},
-    "continuous consistency": {"method": "consistency", "distil": {"consistency": "continuous", "tangent_warm_up": 2}, **TEACHER},
+    "continuous consistency": {
+        "method": "consistency",
+        "distil": {"consistency": "continuous", "tangent_warm_up": 2},
+        **TEACHER,
+    },
     "dmd": {"method": "dmd", "forcing": "diffusion", **TEACHER},
-    "self-forcing": {"method": "self-forcing", "distil": {"longest": 3, "begun": 0.3, "switched": 0.3, "streams": 8}, **TEACHER},
+    "self-forcing": {
+        "method": "self-forcing",
+        "distil": {"longest": 3, "begun": 0.3, "switched": 0.3, "streams": 8},
+        **TEACHER,
+    },
 }
 
 

@@ -19,7 +19,9 @@ def test_attention_changes_as_its_scores_written_out_do(monkeypatch: pytest.Monk
     monkeypatch.setattr(forward_mode, "MOST_SCORES", 2 * 2 * 7 * 3)  # three queries at a time
     generator = torch.Generator().manual_seed(0)
     of = tuple(torch.randn(2, 2, length, 4, generator=generator) for length in (8, 7, 7))
-    by = tuple(torch.zeros_like(x) if index in still else torch.randn(x.shape, generator=generator) for index, x in enumerate(of))
+    by = tuple(
+        torch.zeros_like(x) if index in still else torch.randn(x.shape, generator=generator) for index, x in enumerate(of)
+    )
 
     def written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.mT / 2).softmax(-1) @ v

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_an_ode_student_is_sent_to_the_end_of_the_guided_path(tmp_path: Path) ->
     with torch.no_grad():
         wanted = noises[0]
         path = [1000 * 5 * s / (1 + 4 * s) for s in (1, 2 / 3, 1 / 3)] + [0.0]  # shift 5, three steps
-        for level, following in zip(path, path[1:], strict=False):
+        for level, following in pairwise(path):
             asked, without = (last_flow(teacher, wanted, level, text) for text in (batch.text_BSE, none))
             wanted = wanted - (level - following) / 1000 * (without + 2.5 * (asked - without))
     loss, clean = torch.zeros(()), noises[0]
@@ -135,7 +136,9 @@ def assert_learns(run: TuningRun, name: str, loss: Tensor, dit: CausalDiT) -> No
 def test_a_student_is_pulled_by_what_teacher_and_critic_disagree_about(tmp_path: Path, name: str) -> None:
     changed = METHODS[name] | {"forcing": "teacher"}
     changed["distil"] = changed.get("distil", {}) | {"guidance": 3.0}
-    run, reference = (run_of(tmp_path, folder, critic=changed["teacher"].__class__(weights=("random:5",)), **changed) for folder in "ab")
+    run, reference = (
+        run_of(tmp_path, folder, critic=changed["teacher"].__class__(weights=("random:5",)), **changed) for folder in "ab"
+    )
     assert isinstance(reference._distillation, MatchingDistillation)
     batch, lots = batch_of(run), RowLots(0, "student", 0, range(4), CPU)
     painted = reference._distillation._painting.paint(batch, lots)
