@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millstream.core.config import ModelSpec
+from millstream.core.presets import find_model
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import TrainingState, learner_state, lora_parameters
 from millstream.trainer.tuning.recipe import TuningRecipe
@@ -24,7 +25,7 @@ class RoleMemory(NamedTuple):
 
 def role_memory(recipe: TuningRecipe, spec: ModelSpec) -> list[RoleMemory]:
     """On a rank that has the role; with self-forcing the student's ranks have it once more, whole, as it is served."""
-    found = [RoleMemory(role, _state(recipe, spec, role)) for role in recipe.roles]
+    found = [RoleMemory(role, _state(recipe, role)) for role in recipe.roles]
     if recipe.method == "self-forcing":
         adapters = 0 if recipe.lora is None else lora_parameters(spec.dit, recipe.lora.rank)
         weights = (dit_parameters(spec.dit) + adapters) * _reduced(recipe)
@@ -32,9 +33,10 @@ def role_memory(recipe: TuningRecipe, spec: ModelSpec) -> list[RoleMemory]:
     return found
 
 
-def _state(recipe: TuningRecipe, spec: ModelSpec, role: Role) -> TrainingState:
-    plan, whole = recipe.plan_of(role), dit_parameters(spec.dit)
-    learns = whole if recipe.lora is None else lora_parameters(spec.dit, recipe.lora.rank)
+def _state(recipe: TuningRecipe, role: Role) -> TrainingState:
+    dit = find_model(recipe.model_of(role)).dit
+    plan, whole = recipe.plan_of(role), dit_parameters(dit)
+    learns = whole if recipe.lora is None else lora_parameters(dit, recipe.lora.rank)
     if role == "teacher":
         learns = 0
     in_parts = plan.tp * plan.pp

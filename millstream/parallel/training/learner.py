@@ -68,6 +68,11 @@ class FlowRows(NamedTuple):
     memory: Memory | None = None
     """What these attend in, if not what the task says."""
 
+    @property
+    def wanted(self) -> tuple[Tensor, ...]:
+        """What a loss is told."""
+        return (self.target_BFCYX,) if self.weight_BF is None else (self.target_BFCYX, self.weight_BF)
+
     def part(self, parts: int, place: int) -> FlowRows:
         return list(self.split(parts))[place]
 
@@ -238,7 +243,7 @@ class ModuleLearner(Learner):
             with nullcontext() if number == parts else self._no_sync():
                 with in_precision(self.options.precision, rows.target_BFCYX.device):
                     flow = self._model(*part[:3], part.memory)
-                loss = self._loss(flow.float(), part.target_BFCYX, part.weight_BF)
+                loss = self._loss(flow.float(), *part.wanted)
                 (loss * (self._scale * self.plan.cp / parts)).backward()
             losses.append(loss.detach())
         self._finish()

@@ -16,7 +16,7 @@ from torch import Tensor
 from millstream.core.schedule import FULL, even_steps, noise_levels
 from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner
 from millstream.parallel.training.predictor import Predictor
-from millstream.trainer.distil.lessons import ClipBatch, Distillation, Setting, forced_flows, lesson
+from millstream.trainer.distil.lessons import ClipBatch, Distillation, DistilSetting, forced_flows, lesson
 from millstream.trainer.distil.lots import RowLots
 from millstream.trainer.noising import at_levels, clean_estimate, per_pixel, spread_levels
 from millstream.trainer.options import ConsistencyOptions
@@ -32,7 +32,7 @@ CALM = 0.1
 
 
 class ConsistencyDistillation(Distillation):
-    def __init__(self, student: ModuleLearner, teacher: Predictor, setting: Setting, options: ConsistencyOptions) -> None:
+    def __init__(self, student: ModuleLearner, teacher: Predictor, setting: DistilSetting, options: ConsistencyOptions) -> None:
         self._student, self._teacher, self._setting, self._options = student, teacher, setting, options
         frames = options.frames_per_chunk
         layout = teacher_forced(range(setting.latent_frames // frames), frames, options.window)

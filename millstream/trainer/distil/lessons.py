@@ -51,7 +51,7 @@ def clip_batch(clips: ClipSet, numbers: Sequence[int], step: int, *, batch: int,
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class DistilSetting:
     """What all methods are told."""
 
     config: DiTConfig

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
 from millstream.parallel.training.learner import ModuleLearner, TrainingTask, make_learner
 from millstream.parallel.training.predictor import Predictor, frozen_predictor
-from millstream.trainer.distil.apart import JudgesApart, Placement, RemoteJudges
+from millstream.trainer.distil.apart import JudgesApart, RemoteJudges, RolePlacement
 from millstream.trainer.distil.consistency import ConsistencyDistillation
 from millstream.trainer.distil.judges import Judges
-from millstream.trainer.distil.lessons import Distillation, Setting
+from millstream.trainer.distil.lessons import Distillation, DistilSetting
 from millstream.trainer.distil.matching import ClipPainting, MatchingDistillation, Painting, clip_views
 from millstream.trainer.distil.ode import ODEDistillation
 from millstream.trainer.distil.streams import Painter, StreamPainting
@@ -27,12 +27,14 @@ from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.roles import Role
 
-Load = Callable[[Sequence[str], bool], CausalDiT]
-"""A DiT from these weights, that is to learn or is not."""
+
+class Load(Protocol):
+    def __call__(self, role: Role, dtype: torch.dtype | None = None) -> CausalDiT:
+        """A role's DiT, as it begins; in another dtype than it learns in, if so asked."""
 
 
-def setting_of(recipe: TuningRecipe, clips: ClipSet, task: TrainingTask, numbers: range, device: torch.device) -> Setting:
-    return Setting(
+def setting_of(recipe: TuningRecipe, clips: ClipSet, task: TrainingTask, numbers: range, device: torch.device) -> DistilSetting:
+    return DistilSetting(
         config=task.dit.config,
         latent_size=clips.latent_size,
         latent_frames=clips.card.latent_frames,
@@ -45,21 +47,14 @@ def setting_of(recipe: TuningRecipe, clips: ClipSet, task: TrainingTask, numbers
     )
 
 
-def painter_for(recipe: TuningRecipe, setting: Setting, dit: CausalDiT, learns: Role) -> Painter | None:
-    """Before the student is taken apart; none for who paints through it."""
-    paints = recipe.method == "self-forcing" and learns == "student"
-    return Painter(copy.deepcopy(dit), setting.paints_in) if paints else None
-
-
 def make_distillation(
     recipe: TuningRecipe,
-    setting: Setting,
+    setting: DistilSetting,
     task: TrainingTask,
     learner: ModuleLearner,
-    painter: Painter | None,
     clips: ClipSet,
     load: Load,
-    placement: Placement,
+    placement: RolePlacement,
 ) -> Distillation:
     """`task` is the learner's, who is the student, or on the judges' own ranks the critic."""
     options = recipe.method_options
@@ -68,7 +63,7 @@ def make_distillation(
         if placement.learns == "critic":
             judges, views = Judges(_teacher(recipe, task, load), learner, setting.no_prompt_SE), _views(setting, options)
             return JudgesApart(judges, placement.exchange, views, options)
-        painting = _painting(options, setting, learner, painter, clips)
+        painting = _painting(options, setting, learner, clips, load)
         return MatchingDistillation(learner, RemoteJudges(placement.exchange, painting.views), painting, setting, options)
     teacher = _teacher(recipe, task, load)
     match options:
@@ -78,14 +73,12 @@ def make_distillation(
             return ConsistencyDistillation(learner, teacher, setting, options)
         case MatchingOptions():
             judges = Judges(teacher, _critic(recipe, task, load), setting.no_prompt_SE)
-            return MatchingDistillation(learner, judges, _painting(options, setting, learner, painter, clips), setting, options)
+            return MatchingDistillation(learner, judges, _painting(options, setting, learner, clips, load), setting, options)
         case _:
             raise AssertionError(f"{recipe.method} is no way to distil")
 
 
-def _painting(
-    options: MatchingOptions, setting: Setting, student: ModuleLearner, painter: Painter | None, clips: ClipSet
-) -> Painting:
+def _painting(options: MatchingOptions, setting: DistilSetting, student: ModuleLearner, clips: ClipSet, load: Load) -> Painting:
     match options:
         case DMDOptions():
             if setting.latent_frames < options.window:
@@ -95,7 +88,7 @@ def _painting(
                 )
             return ClipPainting(student.predictor, setting, options)
         case SelfForcingOptions():
-            assert painter is not None, "somebody paints the streams"
+            painter = Painter(load("student", setting.paints_in), setting.paints_in)
 
             def text_of(numbers: Sequence[int]) -> Tensor:
                 return torch.stack([clips[number].text_SE for number in numbers]).to(setting.device)
@@ -105,7 +98,7 @@ def _painting(
             raise AssertionError(f"nobody paints for {type(options)}")
 
 
-def _views(setting: Setting, options: MatchingOptions) -> list[StreamView]:
+def _views(setting: DistilSetting, options: MatchingOptions) -> list[StreamView]:
     """As the student's ranks have them."""
     if isinstance(options, DMDOptions):
         return clip_views(setting, options)
@@ -115,14 +108,14 @@ def _views(setting: Setting, options: MatchingOptions) -> list[StreamView]:
 
 
 def _teacher(recipe: TuningRecipe, task: TrainingTask, load: Load) -> Predictor:
-    dit, plan = load(recipe.weights_of("teacher"), False), recipe.plan_of("teacher")
+    dit, plan = load("teacher"), recipe.plan_of("teacher")
     return frozen_predictor(dit, task.sequence, plan, _groups(recipe, "teacher", task), recipe.precision)
 
 
 def _critic(recipe: TuningRecipe, task: TrainingTask, load: Load) -> ModuleLearner:
     critic = make_learner(
         TrainingTask(
-            dit=load(recipe.weights_of("critic"), True),
+            dit=load("critic"),
             sequence=task.sequence,
             latent_size=task.latent_size,
             loss=task.loss,

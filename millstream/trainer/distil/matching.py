@@ -17,7 +17,7 @@ from millstream.parallel.training.learner import LearntStep, MayStep, ModuleLear
 from millstream.parallel.training.predictor import Predictor
 from millstream.parallel.training.states import ParameterState, Read
 from millstream.trainer.distil.judges import Judged, Judging
-from millstream.trainer.distil.lessons import ClipBatch, Distillation, Setting, forced_flows, lesson
+from millstream.trainer.distil.lessons import ClipBatch, Distillation, DistilSetting, forced_flows, lesson
 from millstream.trainer.distil.lots import RowLots
 from millstream.trainer.methods.dmd import painted_steps
 from millstream.trainer.methods.matching import MARGIN, Painted, StreamView
@@ -44,7 +44,7 @@ class Painting(Protocol):
 
 class MatchingDistillation(Distillation):
     def __init__(
-        self, student: ModuleLearner, judges: Judging, painting: Painting, setting: Setting, options: MatchingOptions
+        self, student: ModuleLearner, judges: Judging, painting: Painting, setting: DistilSetting, options: MatchingOptions
     ) -> None:
         self._student, self._judges, self._painting = student, judges, painting
         self._setting, self._options = setting, options
@@ -88,7 +88,7 @@ class MatchingDistillation(Distillation):
         return Judged(clean, painted.past, seen, painted.text)
 
 
-def clip_views(setting: Setting, options: DMDOptions) -> list[StreamView]:
+def clip_views(setting: DistilSetting, options: DMDOptions) -> list[StreamView]:
     """How chunks are made and judged after real ones."""
     frames, window = options.frames_per_chunk, options.window
     layout = teacher_forced(range(window // frames), frames, window)
@@ -103,7 +103,7 @@ def has_turn(options: MatchingOptions, step: int) -> bool:
 class ClipPainting:
     """All chunks of real clips at once: none sees another that is painted."""
 
-    def __init__(self, student: Predictor, setting: Setting, options: DMDOptions) -> None:
+    def __init__(self, student: Predictor, setting: DistilSetting, options: DMDOptions) -> None:
         self._student, self._setting, self._options = student, setting, options
         self.views = clip_views(setting, options)
         (self._view,) = self.views

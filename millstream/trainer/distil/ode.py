@@ -13,7 +13,15 @@ from torch import Tensor
 from millstream.models import sampler
 from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner
 from millstream.parallel.training.predictor import Predictor
-from millstream.trainer.distil.lessons import NO_CROSS, ClipBatch, Distillation, PromptedFlow, Setting, forced_flows, lesson
+from millstream.trainer.distil.lessons import (
+    NO_CROSS,
+    ClipBatch,
+    Distillation,
+    DistilSetting,
+    PromptedFlow,
+    forced_flows,
+    lesson,
+)
 from millstream.trainer.distil.lots import RowLots
 from millstream.trainer.methods.dmd import painted_steps
 from millstream.trainer.methods.ode import teacher_path
@@ -26,7 +34,7 @@ PATH, CONTEXT = 0, 1
 
 
 class ODEDistillation(Distillation):
-    def __init__(self, student: ModuleLearner, teacher: Predictor, setting: Setting, options: ODEOptions) -> None:
+    def __init__(self, student: ModuleLearner, teacher: Predictor, setting: DistilSetting, options: ODEOptions) -> None:
         self._student, self._teacher, self._setting, self._options = student, teacher, setting, options
         self._frames, self._path = options.frames_per_chunk, teacher_path(options)
         longest = min(setting.latent_frames, options.window) // self._frames

@@ -17,7 +17,7 @@ from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.learner import Learner
 from millstream.parallel.training.states import ParameterState, Read
-from millstream.trainer.distil.lessons import ClipBatch, Setting
+from millstream.trainer.distil.lessons import ClipBatch, DistilSetting
 from millstream.trainer.distil.lots import RowLots
 from millstream.trainer.methods.self_forcing import Kind, Rollout, StepRecorder, choose_rollout, stream_views
 from millstream.trainer.options import SelfForcingOptions
@@ -75,7 +75,7 @@ class Painter:
 class KeptStreams:
     """Of each row its own, in as many places: the end of what was painted there, and whose caption it has."""
 
-    def __init__(self, places: int, window: tuple[int, ...], setting: Setting, groups: TrainingGroups) -> None:
+    def __init__(self, places: int, window: tuple[int, ...], setting: DistilSetting, groups: TrainingGroups) -> None:
         """`window` is the shape [F, C, Y, X] of what is kept of each."""
         self._setting, self._groups = setting, groups
         rows, device = len(setting.numbers), setting.device
@@ -128,7 +128,7 @@ class StreamPainting:
         painter: Painter,
         student: Learner,
         text_of: Callable[[Sequence[int]], Tensor],
-        setting: Setting,
+        setting: DistilSetting,
         options: SelfForcingOptions,
     ) -> None:
         """`text_of` clips, by their numbers."""

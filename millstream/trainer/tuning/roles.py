@@ -40,8 +40,10 @@ class StudentRole(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class OtherRole(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: str = ""
+    """Of a teacher that is larger than its student; both see the same latents and the same text."""
     weights: tuple[str, ...] = ()
-    """A teacher's are the student's unless said, a critic's the teacher's."""
+    """A teacher's are the student's unless said, a critic's the teacher's if that is of the same model."""
     lr: float = 0.0
     """Of a critic; 0 for the student's."""
     parallel: dict[str, int | str] = {}
@@ -84,7 +86,11 @@ class MethodRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def weights_of(self, role: Role) -> tuple[str, ...]:
         teacher = self.teacher.weights or self.weights
-        return {"student": self.weights, "teacher": teacher, "critic": self.critic.weights or teacher}[role]
+        known = teacher if self.model_of("teacher") == self.model else self.weights
+        return {"student": self.weights, "teacher": teacher, "critic": self.critic.weights or known}[role]
+
+    def model_of(self, role: Role) -> str:
+        return self.teacher.model or self.model if role == "teacher" else self.model
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -127,9 +133,10 @@ class MethodRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         options = self.method_options
         for role in self.roles:
             plan = self.plan_of(role)
-            plan.check(dit, self.batch)
+            plan.check(find_model(self.model_of(role)).dit if role == "teacher" else dit, self.batch)
             if plan.pp > 1:
                 raise ConfigError(f"method = {self.method!r} goes with pp = 1: its models are called in turns; take fsdp or tp")
+        self._check_teacher(dit)
         self._check_placement()
         if isinstance(options, ConsistencyOptions):
             self._check_derivatives(options)
@@ -157,6 +164,20 @@ class MethodRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("[teacher] lr: a teacher does not learn")
         if self.critic.lr < 0:
             raise ConfigError(f"[critic] lr must be above 0, or 0 for the student's, got {self.critic.lr:g}")
+
+    def _check_teacher(self, dit: DiTConfig) -> None:
+        """Whether it can look at what the student looks at."""
+        other = find_model(self.model_of("teacher")).dit
+        for name in ("channels", "patch", "head_width", "text_width", "text_tokens"):
+            if getattr(other, name) != getattr(dit, name):
+                raise ConfigError(
+                    f"[teacher] model = {self.teacher.model!r} has {name} {getattr(other, name)} and {self.model} has "
+                    f"{getattr(dit, name)}: they do not see the same latents and text"
+                )
+        if self.teacher.model and not self.teacher.weights:
+            raise ConfigError(f"[teacher] model = {self.teacher.model!r} needs weights of its own")
+        if self.critic.model:
+            raise ConfigError("[critic] model: a critic is of the student's model")
 
     def _check_placement(self) -> None:
         """Rows stay where they are among roles that share ranks."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
+from millstream.core.presets import find_model
 from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
@@ -38,13 +39,14 @@ from millstream.parallel.training.learner import (
 from millstream.parallel.training.states import AVERAGE, WEIGHT
 from millstream.trainer.distil.apart import place_roles
 from millstream.trainer.distil.lessons import ClipBatch, Distillation, RoleStates, clip_batch
-from millstream.trainer.distil.make import make_distillation, painter_for, setting_of
+from millstream.trainer.distil.make import make_distillation, setting_of
 from millstream.trainer.loop import LOG_EVERY, Diverged, StepReport
 from millstream.trainer.optimise import learning_rate
 from millstream.trainer.sequence import ChunkedSequence
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.guard import SpikeGuard
 from millstream.trainer.tuning.recipe import TuningRecipe
+from millstream.trainer.tuning.roles import Role
 from millstream.trainer.tuning.rows import ClipRows, Noising, flow_error
 
 CURVE, CHECKPOINTS, ROLLBACKS = "curve.jsonl", "checkpoints", "rollbacks.json"
@@ -77,8 +79,7 @@ class TuningRun:
         self.is_first, role = self._placement.world.place == 0, self._placement.learns
         plan = recipe.plan_of(role)
         self.sequence = ChunkedSequence(noising.layout(clips.card.latent_frames), spec.dit, clips.latent_size, device)
-        self._spec = spec
-        dit = self._load(recipe.weights_of(role), learns=True)
+        dit = self._load(role)
         self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
         task = TrainingTask(
             dit=dit,
@@ -98,10 +99,10 @@ class TuningRun:
             if deepspeed is not None:
                 raise ConfigError(f'DeepSpeed trains one model: method = "flow", got {recipe.method!r}')
             setting = setting_of(recipe, clips, task, self._numbers, device)
-            painter, learner = painter_for(recipe, setting, dit, role), make_learner(task)
+            learner = make_learner(task)
             assert isinstance(learner, ModuleLearner), f"a student is called by itself, got {type(learner)}"
             self.learner = learner
-            self._distillation = make_distillation(recipe, setting, task, learner, painter, clips, self._load, self._placement)
+            self._distillation = make_distillation(recipe, setting, task, learner, clips, self._load, self._placement)
             path, is_apart = folder / CHECKPOINTS, recipe.placement == "apart"
             states, keep = RoleStates(learner, self._distillation), max(recipe.keep, 2 if is_apart else 1)
             self.checkpoints = Checkpoints(path / role if is_apart else path, states, keep=keep)
@@ -151,11 +152,12 @@ class TuningRun:
         """What has been learnt, on every rank: averaged if the recipe averages."""
         return self.learner.weights(AVERAGE if self.recipe.ema else WEIGHT)
 
-    def _load(self, weights: Sequence[str], learns: bool) -> CausalDiT:
+    def _load(self, role: Role, dtype: torch.dtype | None = None) -> CausalDiT:
         """Weights that learn are in float32; those that do not, in what products are made in."""
+        learns, spec = role != "teacher", find_model(self.recipe.model_of(role))
         frozen = (self.recipe.lora is not None or not learns) and self.recipe.precision == "bf16"
-        dtype = torch.bfloat16 if frozen else torch.float32
-        dit = load_dit(self._spec, weights, device=self.device, dtype=dtype)
+        dtype = dtype or (torch.bfloat16 if frozen else torch.float32)
+        dit = load_dit(spec, self.recipe.weights_of(role), device=self.device, dtype=dtype)
         dit.requires_grad_(requires_grad=learns)
         if learns and (lora := self.recipe.lora) is not None:
             torch.manual_seed(self.recipe.seed)
