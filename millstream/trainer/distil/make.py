@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.errors import ConfigError
+from millstream.models.adapters import LoRALinear
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
 from millstream.parallel.training.learner import ModuleLearner, TrainingTask, make_learner
@@ -88,7 +89,9 @@ def _painting(options: MatchingOptions, setting: DistilSetting, student: ModuleL
                 )
             return ClipPainting(student.predictor, setting, options)
         case SelfForcingOptions():
-            painter = Painter(load("student", setting.paints_in), setting.paints_in)
+            dit = load("student", setting.paints_in)
+            adapted = any(isinstance(module, LoRALinear) for module in dit.modules())
+            painter = Painter(dit, setting.paints_in, is_fast=setting.device.type == "cuda" and not adapted)
 
             def text_of(numbers: Sequence[int]) -> Tensor:
                 return torch.stack([clips[number].text_SE for number in numbers]).to(setting.device)

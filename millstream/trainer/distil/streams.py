@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from millstream.core.speed import Speed
 from millstream.models.dit import CausalDiT
+from millstream.models.fast.apply import quicken
+from millstream.models.fast.follow import plain_weights
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.learner import Learner
 from millstream.parallel.training.states import ParameterState, Read
@@ -23,6 +26,8 @@ from millstream.trainer.methods.self_forcing import Kind, Rollout, StepRecorder,
 from millstream.trainer.options import SelfForcingOptions
 from millstream.trainer.rollout import continued, ring_for
 
+FAST = Speed(blocks=True, round_keys=True)
+"""Of a painter on a GPU; a graph would be of one ring, and each rollout has its own."""
 STREAMS = "streams"
 """Under which name those that are kept are saved."""
 
@@ -30,8 +35,11 @@ STREAMS = "streams"
 class Painter:
     """The student as it is served: whole on every rank, in the precision of serving."""
 
-    def __init__(self, dit: CausalDiT, dtype: torch.dtype) -> None:
-        self.dit, self.dtype = dit.to(dtype).requires_grad_(requires_grad=False), dtype
+    def __init__(self, dit: CausalDiT, dtype: torch.dtype, *, is_fast: bool = False) -> None:
+        """On the fast path if so asked; `dit` is taken over."""
+        dit = dit.to(dtype).requires_grad_(requires_grad=False)
+        self.dit, self.dtype = quicken(dit, FAST) if is_fast else dit, dtype
+        self._weights = plain_weights(self.dit)
         self._seen = 0
         """Changes of the student."""
 
@@ -40,7 +48,7 @@ class Painter:
         """Be what the student is now. On every rank, parameter by parameter."""
         if student.changes != self._seen:
             for name, weight in student.each_weight():
-                self.dit.get_parameter(name).copy_(weight)
+                self._weights[name].copy_(weight)
             self._seen = student.changes
 
     @torch.no_grad()
