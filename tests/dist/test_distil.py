@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from millstream.commands.train.role_memory import role_memory
+from millstream.trainer.distil.matching import MatchingDistillation
 from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import LoRAPlan
 from millstream.trainer.tuning.roles import OtherRole, StudentRole
 from millstream.trainer.tuning.run import TuningRun
 from tests.dist.ranks import run_ranks
+from tests.dist.test_tuning_memory import bytes_of
 from tests.unit.trainer.distil.distilling import METHODS, states_of
 from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
 
@@ -134,3 +137,31 @@ def test_students_and_judges_that_share_rows_otherwise_go_on_together(folder: Pa
     found = distilled(folder, "apart, parts", changed | {"steps": 6})
     assert found.learnt.keys() == whole.learnt.keys()
     assert all(torch.equal(value, found.learnt[key]) for key, value in whole.learnt.items())
+
+
+def held(rank: int, folder: Path, changed: dict[str, Any]) -> dict[str, int]:
+    """Bytes of weights and what optimisers keep after a step, by role."""
+    made: Any = TuningRun(recipe(**changed), SPEC, ClipSet(folder / "clips"), folder, CPU)
+    made.train(lambda _: None, lambda: False)
+    method = made._distillation
+    assert isinstance(method, MatchingDistillation)
+    judges: Any = method._judges
+    learners = {"student": made.learner, "critic": judges._critic}
+    found = {
+        role: bytes_of(list(learner._dit.parameters()))
+        + bytes_of([value for state in learner.optimiser.state.values() for value in state.values() if value.ndim])
+        for role, learner in learners.items()
+    }
+    painting: Any = method._painting
+    found["teacher"] = bytes_of(list(judges._teacher._model.parameters()))
+    return found | {"painter": bytes_of(list(painting._painter.dit.parameters()))}
+
+
+@pytest.mark.parametrize("data", ["replicas", "fsdp"])
+def test_each_role_holds_what_a_dry_run_says(folder: Path, data: str) -> None:
+    changed = METHODS["self-forcing"] | {"steps": 1, "ema": 0.9, "parallel": {"dp": 2, "data": data}}
+    (folder / data).mkdir()
+    (folder / data / "clips").symlink_to(folder / "clips")
+    found = run_ranks(held, 2, folder / data, changed)[0]
+    for role, state in role_memory(recipe(**changed), SPEC):
+        assert found[role] == pytest.approx(state.weights + state.optimizer + state.average, rel=0.05), role

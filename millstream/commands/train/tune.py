@@ -118,7 +118,9 @@ _PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|clos
 
 def _keep_record(path: Path, folder: Path, run: TuningRun, clips: ClipSet) -> None:
     """What it would take to do it again."""
-    asked = {"parallel": asdict(run.recipe.plan), "dataset": msgspec.to_builtins(clips.card), "clips": len(clips)}
+    roles = {role: asdict(run.recipe.plan_of(role)) for role in run.recipe.roles}
+    said = {"method": run.recipe.method, "placement": run.recipe.placement, "roles": roles}
+    asked = {**said, "parallel": asdict(run.recipe.plan), "dataset": msgspec.to_builtins(clips.card), "clips": len(clips)}
     record = describe("train", asked, {"learning": run.learning, "tokens_per_step": run.tokens_per_step})
     with Staging(folder) as staging:
         shutil.copyfile(path, staging.path(RECIPE))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from millstream.core.config import ModelSpec
 from millstream.core.presets import find_model
 from millstream.trainer.tuning.dataset import Clip, DatasetCard, EncodedClip, shard_path, write_card, write_shard
 from millstream.trainer.tuning.recipe import TuningRecipe
@@ -14,11 +15,11 @@ SPEC = find_model("wan-tiny")
 FRAMES, SIZE, PER_SHARD = 6, (4, 4), 3
 
 
-def small_dataset(folder: Path, clips: int = 7) -> Path:
+def small_dataset(folder: Path, clips: int = 7, *, spec: ModelSpec = SPEC, size: tuple[int, int] = SIZE) -> Path:
     generator = torch.Generator().manual_seed(5)
-    text = (SPEC.dit.text_tokens, SPEC.dit.text_width)
+    text = (spec.dit.text_tokens, spec.dit.text_width)
     card = DatasetCard(
-        model=SPEC.name,
+        model=spec.name,
         fingerprint="",
         size=(32, 32),
         fps=16.0,
@@ -31,7 +32,7 @@ def small_dataset(folder: Path, clips: int = 7) -> Path:
     made = [
         EncodedClip(
             Clip(video=f"{number}.mp4", start_s=0.0, caption=f"clip {number}"),
-            torch.randn(FRAMES, SPEC.dit.channels, *SIZE, generator=generator),
+            torch.randn(FRAMES, spec.dit.channels, *size, generator=generator),
             torch.randn(text, generator=generator),
         )
         for number in range(clips)
