@@ -59,6 +59,10 @@ class Memory(Protocol):
         """Keep them, and attend to all that these tokens may see."""
 
 
+class WholeSequence:
+    """A memory that holds nothing and has no places for layers: each attends within what it is given."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RingShape:
     """What a ring's size depends on, and nothing else."""

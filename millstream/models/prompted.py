@@ -28,8 +28,9 @@ class PromptedDiT(nn.Module):
         super().__init__()
         self.dit, self.sequence = dit, sequence
 
-    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor) -> Tensor:
-        return self.dit(latents_BFCYX, level_BF, self.sequence, self.dit.read_prompt(text_BSE))
+    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor, memory: Memory | None = None) -> Tensor:
+        """Attends in `memory` where one is given: what another sequence shows, or a stream's ring."""
+        return self.dit(latents_BFCYX, level_BF, memory or self.sequence, self.dit.read_prompt(text_BSE))
 
 
 def reads_prompt(name: str) -> bool:

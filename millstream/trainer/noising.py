@@ -22,6 +22,11 @@ def chunk_levels(
     assert frames % frames_per_chunk == 0, f"{frames} frames are not whole chunks of {frames_per_chunk}"
     chunks = clean_BFCYX.shape[1] // frames_per_chunk
     uniform_BK = torch.rand(clean_BFCYX.shape[0], chunks, generator=generator, device=clean_BFCYX.device)
+    return spread_levels(uniform_BK, frames_per_chunk, shift, margin=margin)
+
+
+def spread_levels(uniform_BK: Tensor, frames_per_chunk: int, shift: float, *, margin: float = 0.0) -> Tensor:
+    """The same from numbers that were drawn already, evenly from 0 to 1."""
     uniform_BK = margin + (1.0 - 2.0 * margin) * uniform_BK
     level_BK = FULL * shift * uniform_BK / (1 + (shift - 1) * uniform_BK)
     return level_BK.repeat_interleave(frames_per_chunk, dim=1)
@@ -48,6 +53,11 @@ def at_levels(clean_BFCYX: Tensor, noise_BFCYX: Tensor, level_BF: Tensor) -> Ten
     """Each frame at its own level."""
     assert level_BF.shape == clean_BFCYX.shape[:2], f"levels {tuple(level_BF.shape)} for {tuple(clean_BFCYX.shape)}"
     return sampler.mix(clean_BFCYX, noise_BFCYX, per_pixel(level_BF))
+
+
+def clean_estimate(noisy_BFCYX: Tensor, level_BF: Tensor, flow_BFCYX: Tensor) -> Tensor:
+    """Where a flow leads from there, followed to its end in one step."""
+    return noisy_BFCYX - per_pixel(level_BF) / FULL * flow_BFCYX
 
 
 def per_pixel(level_BF: Tensor) -> Tensor:

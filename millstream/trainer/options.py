@@ -72,6 +72,8 @@ class SelfForcingOptions(MatchingOptions, frozen=True, kw_only=True):
     """Share of the batches that switches prompts."""
     whole: float = 0.0
     """Share of the beginnings that is judged as a whole."""
+    judges: Literal["both", "chunks", "whole"] = "both"
+    """What the teacher has learnt to judge: chunks after clean ones, whole windows (a model that is not causal), or both."""
     longest: int = 4
     """Chunks by which streams go on, at most; at least a window's worth."""
     streams: int = 512
@@ -86,11 +88,27 @@ class SelfForcingOptions(MatchingOptions, frozen=True, kw_only=True):
     """How many times as often."""
 
 
+class ConsistencyOptions(MethodOptions, frozen=True, kw_only=True):
+    consistency: Literal["discrete", "continuous"] = "discrete"
+    """Whether neighbours are a step of the teacher apart, or infinitely near: then by the derivative along its path."""
+    guidance: float = 2.5
+    teacher_steps: int = 20
+    """Of a teacher's whole path, one of which neighbours are apart."""
+    tangent_warm_up: int = 100
+    """Steps over which a continuous one comes from the teacher's flow to the whole derivative."""
+    shift: float = 3.0
+    forcing: Forcing = "teacher"
+    context_shift: float = 1.0
+    frames_per_chunk: int = 3
+    window: int = 9
+
+
 OPTIONS: dict[str, type[MethodOptions]] = {
     "vae": VAEOptions,
     "flow": FlowOptions,
     "ode": ODEOptions,
     "dmd": DMDOptions,
     "self_forcing": SelfForcingOptions,
+    "consistency": ConsistencyOptions,
     "classify": MethodOptions,
 }

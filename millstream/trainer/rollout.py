@@ -5,7 +5,9 @@ Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +17,10 @@ from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.kv import KVRing, Memory, RingShape
 from millstream.ops.precision import working_dtype
+from millstream.parallel.mesh_dit import MeshDiT
+
+Noise = Callable[[int, int], Tensor]
+"""What a chunk, by its number in the stream, is given at a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +30,38 @@ class Guided:
     Both are computed in one call of twice the batch, so the ring must be of twice the batch too.
     """
 
-    dit: CausalDiT
+    dit: sampler.FlowModel
     scale: float
 
     def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        flow: Tensor = self.dit(latents_BFCYX.repeat(2, 1, 1, 1, 1), level_BF.repeat(2, 1), memory, cross)
+        flow = self.dit(latents_BFCYX.repeat(2, 1, 1, 1, 1), level_BF.repeat(2, 1), memory, cross)
         asked, without = flow.float().chunk(2)
-        return without + self.scale * (asked - without)
+        return guided_flow(asked, without, self.scale)
 
     def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
         self.dit.commit(latents_BFCYX.repeat(2, 1, 1, 1, 1), level_BF.repeat(2, 1), memory, cross)
 
 
-def ring_for(dit: CausalDiT, shape: tuple[int, ...], *, window: int, device: torch.device) -> KVRing:
-    """A ring for latents [B, F, C, Y, X] of that shape, in the dtype autocast computes in."""
+def guided_flow(asked: Tensor, without: Tensor, scale: float) -> Tensor:
+    """The flow under a prompt, and that under none, which it is moved away from."""
+    return without + scale * (asked - without)
+
+
+def ring_for(
+    dit: CausalDiT | MeshDiT, shape: tuple[int, ...], *, window: int, device: torch.device, dtype: torch.dtype | None = None
+) -> KVRing:
+    """A ring for latents [B, F, C, Y, X] of that shape, in the dtype autocast computes in unless another is said."""
     config, (batch, _, _, rows, columns) = dit.config, shape
     ring = RingShape(
         layers=config.layers,
-        heads=config.heads,
+        heads=dit.cached_heads,
         head_width=config.head_width,
         grid=(rows // config.patch, columns // config.patch),
         window=window,
         sink=0,
         batch=batch,
     )
-    return KVRing(ring, device=device, dtype=working_dtype(device))
+    return KVRing(ring, device=device, dtype=dtype or working_dtype(device))
 
 
 def solve(model: sampler.FlowModel, noise_BFCYX: Tensor, levels: tuple[float, ...], memory: Memory, cross: CrossKV) -> Tensor:
@@ -61,6 +74,22 @@ def solve(model: sampler.FlowModel, noise_BFCYX: Tensor, levels: tuple[float, ..
 
 
 @torch.no_grad()
+def guided_end(
+    guided: Guided,
+    context_BFCYX: Tensor,
+    noise_BFCYX: Tensor,
+    levels: tuple[float, ...],
+    ring: KVRing,
+    cross: CrossKV,
+) -> Tensor:
+    """Where a guided teacher goes from noise, given the clean frames before it, through an empty ring."""
+    frames = noise_BFCYX.shape[1]
+    recommit(guided, ring, cross, context_BFCYX, chunks=range(context_BFCYX.shape[1] // frames), frames=frames)
+    ring.place(list(range(context_BFCYX.shape[1], context_BFCYX.shape[1] + frames)))
+    return solve(guided, noise_BFCYX, levels, ring, cross)
+
+
+@torch.no_grad()
 def stream_batch(
     model: sampler.FlowModel,
     ring: KVRing,
@@ -69,23 +98,45 @@ def stream_batch(
     *,
     chunks: int,
     levels: tuple[float, ...],
-    generator: torch.Generator,
+    noise: Noise,
     first: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Clean latents [B, chunks*F, C, Y, X] from chunk `first` on, generated as a session would, in the dtype the model is
     given them."""
     frames, parts = shape[1], []
-
-    def noise(_: int) -> Tensor:
-        return torch.randn(shape, generator=generator, device=generator.device)
-
     for chunk in range(first, first + chunks):
         ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
-        clean = sampler.denoise(model, noise(0).to(dtype), levels, ring, cross, noise)
+        clean = sampler.denoise(model, noise(chunk, 0).to(dtype), levels, ring, cross, partial(noise, chunk))
         sampler.commit(model, clean, 0.0, ring, cross)
         parts.append(clean)
     return torch.cat(parts, dim=1)
+
+
+@torch.no_grad()
+def continued(
+    model: sampler.FlowModel,
+    ring: KVRing,
+    cross: CrossKV,
+    shape: tuple[int, ...],
+    *,
+    chunks: int,
+    levels: tuple[float, ...],
+    noise: Noise,
+    before: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """So many chunks after `before`, which is read under the same prompt and comes first in what is returned."""
+    first = 0 if before is None else before.shape[1] // shape[1]
+    if before is not None:
+        recommit(model, ring, cross, before, chunks=range(first), frames=shape[1])
+    made = stream_batch(model, ring, cross, shape, chunks=chunks, levels=levels, noise=noise, first=first, dtype=dtype)
+    return made if before is None else torch.cat([before, made], dim=1)
+
+
+def drawn_from(generator: torch.Generator, shape: tuple[int, ...]) -> Noise:
+    """One after the other."""
+    return lambda chunk, step: torch.randn(shape, generator=generator, device=generator.device)
 
 
 @torch.no_grad()

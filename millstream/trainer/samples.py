@@ -17,7 +17,7 @@ from millstream.models.brook.vae import BrookVAE
 from millstream.ops.precision import mixed_precision
 from millstream.trainer.data.preview import as_bytes, tile
 from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.rollout import Guided, ring_for, solve, stream_batch
+from millstream.trainer.rollout import Guided, drawn_from, ring_for, solve, stream_batch
 
 CHUNKS = 4
 MOMENTS = 6
@@ -67,7 +67,7 @@ def student_streams(
     with mixed_precision(device):
         cross = pair.dit.read_prompt(pair.text(ids_RS))
         ring = ring_for(pair.dit, shape, window=window, device=device)
-        latents = stream_batch(pair.dit, ring, cross, shape, chunks=CHUNKS, levels=levels, generator=generator)
+        latents = stream_batch(pair.dit, ring, cross, shape, chunks=CHUNKS, levels=levels, noise=drawn_from(generator, shape))
         return _moments(vae.decode(latents)[0])
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CrossKV
+from millstream.models.kv import WholeSequence
 from millstream.ops.attention import attend
 from millstream.ops.rope import Phases, frame_phases
 
@@ -31,8 +32,8 @@ Layout = tuple[list[int], list[Piece]]
 """The number of each frame in the sequence, and the pieces it is cut into."""
 
 
-class ChunkedSequence:
-    """A memory that holds nothing: every layer attends within the sequence it is given."""
+class ChunkedSequence(WholeSequence):
+    """Frames in their layout."""
 
     def __init__(self, layout: Layout, config: DiTConfig, latent_size: tuple[int, int], device: torch.device) -> None:
         positions, pieces = layout
@@ -121,15 +122,25 @@ def forced_flow(
     cross: CrossKV,
     context_BF: Tensor | None = None,
 ) -> Tensor:
-    """Flows of the noisy frames at the end of a sequence, in float32. `sequence` is laid out by `teacher_forced`, `together`
-    or both; of the clean frames, which are at the levels `context_BF` if these are given, those it has no place for are left
-    out."""
+    """Flows of the noisy frames at the end of a sequence, in float32."""
+    both, levels = forced_input(clean_BFCYX, noisy_BFCYX, level_BF, sequence, context_BF)
+    return dit(both, levels, sequence, cross)[:, -noisy_BFCYX.shape[1] :].float()
+
+
+def forced_input(
+    clean_BFCYX: Tensor,
+    noisy_BFCYX: Tensor,
+    level_BF: Tensor,
+    sequence: ChunkedSequence,
+    context_BF: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The frames of a sequence that is laid out by `teacher_forced`, `together` or both, and their levels. Of the clean frames,
+    which are at the levels `context_BF` if these are given, those it has no place for are left out."""
     context_BFCYX = clean_BFCYX[:, : sequence.num_frames - noisy_BFCYX.shape[1]]
     clean_BF = level_BF.new_zeros(context_BFCYX.shape[:2]) if context_BF is None else context_BF[:, : context_BFCYX.shape[1]]
-    levels = torch.cat([clean_BF, level_BF], dim=1)
     both = torch.cat([context_BFCYX, noisy_BFCYX], dim=1)
     assert both.shape[1] == sequence.num_frames, f"{both.shape[1]} frames for a sequence of {sequence.num_frames}"
-    return dit(both, levels, sequence, cross)[:, context_BFCYX.shape[1] :].float()
+    return both, torch.cat([clean_BF, level_BF], dim=1)
 
 
 def _length(run: slice) -> int:

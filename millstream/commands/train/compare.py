@@ -21,6 +21,8 @@ from millstream.planner.drawing import curves
 from millstream.planner.page import Row, page, table
 from millstream.trainer.tuning.run import CURVE
 
+LOSSES = ("flow", "ode", "consistency", "match", "critic")
+
 
 class Curve(NamedTuple):
     """A run as it was written down."""
@@ -64,7 +66,16 @@ class Curve(NamedTuple):
 
     def series(self, name: str) -> list[tuple[float, float]]:
         """A loss that was no number is left out."""
-        return [(line["step"] + 1, line[name]) for line in self.lines if line[name] is not None]
+        return [(line["step"] + 1, line[name]) for line in self.lines if line.get(name) is not None]
+
+    @property
+    def loss_name(self) -> str:
+        """Of the student's, whatever its method calls it."""
+        return next(name for name in LOSSES if any(name in line for line in self.lines))
+
+    @property
+    def loss(self) -> list[tuple[float, float]]:
+        return self.series(self.loss_name)
 
     def by_minutes(self, name: str) -> list[tuple[float, float]]:
         """Of work: where a run was taken up again its clock begins anew, and goes on here."""
@@ -72,7 +83,7 @@ class Curve(NamedTuple):
         for line in self.lines:
             before += last if line["seconds"] < last else 0.0
             last = line["seconds"]
-            if line[name] is not None:
+            if line.get(name) is not None:
                 found.append(((before + last) / 60, line[name]))
         return found
 
@@ -92,8 +103,8 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
         "<h1>Runs compared</h1>",
         table(heads, rows, numeric=range(1, len(heads))),
         "<h2>Loss</h2>",
-        curves({run.name: run.series("flow") for run in runs}, x_label="step", y_label="flow"),
-        curves({run.name: run.by_minutes("flow") for run in runs}, x_label="minutes", y_label="flow"),
+        curves({run.name: run.loss for run in runs}, x_label="step", y_label="loss"),
+        curves({run.name: run.by_minutes(run.loss_name) for run in runs}, x_label="minutes", y_label="loss"),
         "<h2>Gradient norm</h2>",
         curves({run.name: run.series("norm") for run in runs}, x_label="step", y_label="norm"),
         *_samples(runs),
@@ -105,7 +116,7 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
 
 
 def _cells(run: Curve) -> list[str]:
-    rate, losses = run.steps_per_second, [loss for _, loss in run.series("flow")]
+    rate, losses = run.steps_per_second, [loss for _, loss in run.loss]
     tokens, waiting = run.tokens_per_second, run.waiting
     parallel = run.record["configuration"]["parallel"]
     return [

@@ -39,13 +39,14 @@ def peak_tflops(device_name: str) -> float | None:
 def progress_line(report: TuningReport, flops: float, *, ranks: int, peak: float | None, peak_bytes: int) -> str:
     """Of what was done since the last one."""
     seconds = max(report.seconds, 1e-9)
+    losses = "  ".join(f"{name} {value:.4g}" for name, value in report.losses.items() if name != "skipped")
+    rest = f"{peak_bytes / 2**30:.1f} GiB  data {report.waiting:.0%}"
+    if not report.tokens:  # by a method whose roles see more tokens than a batch has
+        return f"{losses}  {seconds / max(report.steps, 1):.3g} s a step  {rest}"
     tflops = flops / seconds / 1e12
     speed = f"{tflops:,.0f}" if tflops >= 100 else f"{tflops:.3g}"
     used = "" if peak is None else f"  MFU {tflops / ranks / peak:.0%}"
-    return (
-        f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {report.tokens / seconds:,.0f} tokens/s"
-        f"  {speed} TFLOP/s{used}  {peak_bytes / 2**30:.1f} GiB  data {report.waiting:.0%}"
-    )
+    return f"{losses}  {report.tokens / seconds:,.0f} tokens/s  {speed} TFLOP/s{used}  {rest}"
 
 
 class ShownRun:
@@ -88,7 +89,8 @@ class ShownRun:
             peak_bytes=most_bytes_in_use(run.device),
         )
         if report.losses["skipped"]:
-            self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
+            norms = ", ".join(f"{value:.3g}" for name, value in report.losses.items() if name.endswith("norm"))
+            self._progress.console.print(f"step {done}: gradients of norm {norms} were not followed")
         left = f"{timedelta(seconds=round(report.left_s))} left"
         self._progress.update(self._task, completed=done, said=said, left=left)
         self._gallery.add_losses("tuning", report)

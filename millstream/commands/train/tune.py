@@ -25,6 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from millstream.commands.report import describe
+from millstream.commands.train.role_memory import role_memory
 from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError, MeshLost
@@ -34,7 +35,7 @@ from millstream.engine.engine import choose_device
 from millstream.parallel.collectives import GLOO, NCCL
 from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
-from millstream.planner.training import learner_state, lora_parameters
+from millstream.planner.training import lora_parameters
 from millstream.trainer.interrupt import Interrupt
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.export import export
@@ -54,7 +55,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     if dry_run:
         Console().print(_table(recipe, spec))
         return None
-    recipe.plan.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
+    recipe.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     clips = ClipSet(path.parent / recipe.data)
     folder = out or path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +111,9 @@ _PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|clos
 
 def _keep_record(path: Path, folder: Path, run: TuningRun, clips: ClipSet) -> None:
     """What it would take to do it again."""
-    asked = {"parallel": asdict(run.recipe.plan), "dataset": msgspec.to_builtins(clips.card), "clips": len(clips)}
+    roles = {role: asdict(run.recipe.plan_of(role)) for role in run.recipe.roles}
+    said = {"method": run.recipe.method, "placement": run.recipe.placement, "roles": roles}
+    asked = {**said, "parallel": asdict(run.recipe.plan), "dataset": msgspec.to_builtins(clips.card), "clips": len(clips)}
     record = describe("train", asked, {"learning": run.learning})
     with Staging(folder) as staging:
         shutil.copyfile(path, staging.path(RECIPE))
@@ -124,19 +127,16 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     plan = recipe.plan
     table = Table("what", "value", title=f"{recipe.model}: {recipe.steps} steps of {recipe.batch} clips")
     table.add_row("learns", f"{learns / 1e6:.2f}M of {whole / 1e6:.1f}M parameters")
-    in_parts = plan.tp * plan.pp
-    state = learner_state(
-        learns // in_parts,
-        0 if recipe.lora is None else whole // in_parts,
-        data=plan.data,
-        ranks=plan.shards or plan.dp * plan.cp,
-        frozen_bytes=2 if recipe.precision == "bf16" else 4,
-        ema=recipe.ema > 0,
-    )
-    held = {"weights": state.weights, "gradients": state.gradients, "optimiser": state.optimizer, "average": state.average}
-    said = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in held.items() if size)
-    table.add_row("MiB a rank", f"{state.total / 2**20:,.0f}: {said}; activations come on top")
-    table.add_row("ranks", f"{plan.world_size}: pp {plan.pp} x dp {plan.dp} ({plan.data}) x cp {plan.cp} x tp {plan.tp}")
+    if recipe.method != "flow":
+        table.add_row("method", f"{recipe.method}, steps at {', '.join(f'{level:.0f}' for level in recipe.levels)}")
+    for held in role_memory(recipe, spec):
+        table.add_row(f"MiB a rank, {held.role}", f"{held}; activations come on top" if held.state.gradients else str(held))
+    for role in recipe.roles:
+        own = recipe.plan_of(role)
+        said = f"{own.world_size}: pp {own.pp} x dp {own.dp} ({own.data}) x cp {own.cp} x tp {own.tp}"
+        table.add_row(f"ranks, {role}", said)
+    if len(recipe.roles) > 1:
+        table.add_row("placement", f"{recipe.placement}, {recipe.world_size} ranks in all")
     if plan.pp > 1:
         waits, holds = (
             of(TRAINED[plan.schedule], plan.pp, plan.micro_batches, chunks=plan.parts_per_rank)
@@ -144,5 +144,5 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
         )
         table.add_row("pipeline", f"{plan.schedule}: waits {waits:.0%} of a step, holds {holds:.3g} micro-batches")
     table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
-    table.add_row("start", f"torchrun --nproc-per-node {plan.world_size} -m millstream train RECIPE")
+    table.add_row("start", f"torchrun --nproc-per-node {recipe.world_size} -m millstream train RECIPE")
     return table

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,17 +25,29 @@ from torch.distributed.checkpoint.state_dict_loader import load as read_distribu
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from millstream.core.errors import WeightsError
-from millstream.parallel.training.learner import Learner
+from millstream.parallel.training.groups import TrainingGroups
+from millstream.parallel.training.states import ParameterState, Read
 
 _NAMED = re.compile(r"step-(\d{8})")
+
+
+class Resumable(Protocol):
+    """A learner, or several."""
+
+    @property
+    def groups(self) -> TrainingGroups: ...
+
+    def states(self) -> Iterator[ParameterState]: ...
+
+    def take(self, read: Read) -> None: ...
 
 
 class Checkpoints:
     """The last few of one run."""
 
-    def __init__(self, folder: Path, learner: Learner, *, keep: int = 3) -> None:
+    def __init__(self, folder: Path, learner: Resumable, *, keep: int = 3) -> None:
         assert keep >= 1, f"{keep} checkpoints are kept"
-        self._folder, self._learner, self._keep = folder, learner, keep
+        self.folder, self._learner, self._keep = folder, learner, keep
         self._writing: tuple[Path, Future[Any]] | None = None
         self._group = learner.groups.writers
         self._is_first = self._group.place == 0
@@ -47,12 +59,15 @@ class Checkpoints:
 
     @property
     def newest(self) -> Path | None:
-        return max(_all_of(self._folder), default=None)
+        return max(self.all(), default=None)
+
+    def all(self) -> list[Path]:
+        return _all_of(self.folder)
 
     def save(self, step: int) -> None:
         """Begin to write what is there now. On every rank."""
         self.finish()
-        path = self._folder / f"step-{step:08d}"
+        path = self.folder / f"step-{step:08d}"
         writing = self._write(_partial(path))
         if writing is None:
             self._meet()
@@ -114,7 +129,7 @@ class Checkpoints:
         if self._is_first:
             shutil.rmtree(path, ignore_errors=True)
             _partial(path).rename(path)
-            for old in sorted(_all_of(self._folder))[: -self._keep]:
+            for old in sorted(_all_of(self.folder))[: -self._keep]:
                 shutil.rmtree(old)
 
 

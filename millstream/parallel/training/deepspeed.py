@@ -56,7 +56,7 @@ class DeepSpeedLearner(ModuleLearner):
         for part in rows.split(self.plan.micro_batches):
             with in_precision(self._precision, rows.target_BFCYX.device):
                 flow = self.engine(*part[:3])
-            loss = self._loss(flow.float(), part.target_BFCYX)
+            loss = self._loss(flow.float(), *part.wanted)
             self.engine.backward(loss)
             whole = self._norm_of_whole_gradients()
             self.engine.step()

@@ -33,21 +33,25 @@ class TrainingGroups:
     """All ranks again, in host memory, for what is written while steps go on: it must not come between their collectives."""
 
 
-def create_training_groups(plan: ParallelPlan, device: torch.device) -> TrainingGroups:
-    """Needs an initialised process group of the plan's ranks, unless the plan is for one."""
-    plan.check_ranks(dist.get_world_size() if dist.is_initialized() else 1)
-    rank = dist.get_rank() if plan.world_size > 1 else 0
+def create_training_groups(plan: ParallelPlan, device: torch.device, *, first: int | None = None) -> TrainingGroups:
+    """Needs an initialised process group of the plan's ranks, unless the plan is for one. With `first` they are those from it
+    on, of more; the others make the groups too, and get ones that they are not in."""
+    if first is None:
+        plan.check_ranks(dist.get_world_size() if dist.is_initialized() else 1)
+    rank, begin = dist.get_rank() if dist.is_initialized() else 0, first or 0
     places = [plan.place_of(each) for each in range(plan.world_size)]
-    here, record = places[rank], CollectiveRecord()
+    is_here = begin <= rank < begin + plan.world_size
+    here, record = places[rank - begin if is_here else 0], CollectiveRecord()
 
     def made(kind: type[RankGroup], name: str, *along: str, backend: str | None = None) -> RankGroup:
         """Of the ranks that differ from this one along these axes alone."""
         found = None
-        for ranks in _apart(places, along):
+        for along_them in _apart(places, along):
+            ranks = tuple(begin + each for each in along_them)
             handle = dist.new_group(list(ranks), backend=backend) if len(ranks) > 1 else None
-            if rank in ranks:
-                through_host = handle is not None and "nccl" not in str(dist.get_backend_config(handle))
-                found = kind(name, "training", ranks, rank, handle, record, through_host)
+            if rank in ranks or not is_here:
+                through_host = rank in ranks and handle is not None and "nccl" not in str(dist.get_backend_config(handle))
+                found = kind(name, "training", ranks, rank, handle if rank in ranks else None, record, through_host)
         assert found is not None, f"rank {rank} is in no group {name}"
         return found
 
@@ -56,7 +60,7 @@ def create_training_groups(plan: ParallelPlan, device: torch.device) -> Training
     assert isinstance(context, GradientGroup), f"tokens are exchanged through a {type(context)}"
     return TrainingGroups(
         place=here,
-        mesh=_mesh(plan, device) if plan.world_size > 1 else None,
+        mesh=_mesh(plan, device, begin) if plan.world_size > 1 else None,
         batch=made(RankGroup, "batch", "dp", "cp"),
         tensor=tensor,
         context=context,
@@ -76,8 +80,15 @@ def _apart(places: list[RankPlace], along: tuple[str, ...]) -> Iterable[tuple[in
     return map(tuple, groups.values())
 
 
-def _mesh(plan: ParallelPlan, device: torch.device) -> DeviceMesh:
+def create_world() -> RankGroup:
+    """All ranks there are, whatever they hold."""
+    ranks, handle = tuple(range(dist.get_world_size())), dist.new_group(None)
+    through_host = "nccl" not in str(dist.get_backend_config(handle))
+    return RankGroup("world", "training", ranks, dist.get_rank(), handle, CollectiveRecord(), through_host)
+
+
+def _mesh(plan: ParallelPlan, device: torch.device, begin: int) -> DeviceMesh:
     """A copy is shared by all that have parts of its batch, the context's among them, or within groups that repeat it."""
     shards = plan.cp * (plan.shards or plan.dp)
-    ranks = torch.arange(plan.world_size).view(plan.pp, -1, shards, plan.tp)
+    ranks = torch.arange(begin, begin + plan.world_size).view(plan.pp, -1, shards, plan.tp)
     return DeviceMesh(device.type, ranks, mesh_dim_names=AXES)

@@ -31,6 +31,7 @@ from millstream.parallel.training.fully_sharded import shard_fully
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import LossScale, Precision, in_precision
+from millstream.parallel.training.predictor import Predictor
 from millstream.parallel.training.recompute import prepare_blocks
 from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.stages import LayerPipeline
@@ -46,8 +47,8 @@ from millstream.parallel.training.states import (
 )
 from millstream.parallel.training.zero import Stage, Zero
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Of a predicted and a wanted flow, a mean over rows."""
+Loss = Callable[..., Tensor]
+"""Of a predicted and a wanted flow, and of how much each frame counts where they do not count alike: a mean over rows."""
 MayStep = Callable[[float], bool]
 """Whether gradients of that norm are to be followed."""
 SCALE = "loss scale"
@@ -62,12 +63,24 @@ class FlowRows(NamedTuple):
     level_BF: Tensor
     text_BSE: Tensor
     target_BFCYX: Tensor
+    weight_BF: Tensor | None = None
+    """Of each wanted frame's squared error; None where all count alike."""
+    memory: Memory | None = None
+    """What these attend in, if not what the task says."""
+
+    @property
+    def wanted(self) -> tuple[Tensor, ...]:
+        """What a loss is told."""
+        return (self.target_BFCYX,) if self.weight_BF is None else (self.target_BFCYX, self.weight_BF)
 
     def part(self, parts: int, place: int) -> FlowRows:
-        return FlowRows(*(tensor.chunk(parts)[place] for tensor in self))
+        return list(self.split(parts))[place]
 
     def split(self, parts: int) -> Iterator[FlowRows]:
-        return map(FlowRows._make, zip(*(tensor.chunk(parts) for tensor in self), strict=True))
+        weights = [None] * parts if self.weight_BF is None else self.weight_BF.chunk(parts)
+        cut = zip(*(tensor.chunk(parts) for tensor in self[:4]), strict=True)
+        for (latents, level, text, target), weight in zip(cut, weights, strict=True):
+            yield FlowRows(latents, level, text, target, weight, self.memory)
 
 
 class LearntStep(NamedTuple):
@@ -114,8 +127,7 @@ class TrainingTask:
 
     def prepare_blocks(self) -> None:
         """Before they are shared out."""
-        options = self.options
-        prepare_blocks(self.dit, options.recompute, backend=options.compile, sequence=type(self.sequence))
+        prepare_blocks(self.dit, self.options.recompute, backend=self.options.compile)
 
 
 class Learner(ABC):
@@ -126,6 +138,8 @@ class Learner(ABC):
     def __init__(self, task: TrainingTask) -> None:
         self.plan, self.groups, self.options = task.plan, task.groups, task.options
         self.loss_scale = LossScale() if task.options.precision == "fp16" else None
+        self.changes = 0
+        """How often its weights have: a copy that has seen as many is one still."""
 
     def mine(self, batch: FlowRows) -> FlowRows:
         """This rank's rows of a whole batch."""
@@ -140,12 +154,18 @@ class Learner(ABC):
             self._scale_gradients(self.options.clip_factor(squares) / scale)
             self._step()
             self._follow()
+            self.changes += 1
         self.optimiser.zero_grad(set_to_none=True)
         return LearntStep(self.groups.batch.sum(loss, "loss") / self.groups.batch.size, squares.sqrt(), taken)
 
     def set_rate(self, lr: float) -> None:
         for group in self.optimiser.param_groups:
             group["lr"] = lr
+
+    def each_weight(self) -> Iterator[tuple[str, Tensor]]:
+        """Of those that this rank and the ones beside it hold, whole, one after the other. All of them go through it."""
+        for state in self._states(None):
+            yield state.name, state.tensors[WEIGHT]
 
     def weights(self, kind: str = WEIGHT) -> dict[str, Tensor]:
         """All of the DiT's that learn, on every rank, by name; or their averages."""
@@ -162,6 +182,7 @@ class Learner(ABC):
     def take(self, read: Read) -> None:
         """Go on from states that some learner had, of this plan or of another."""
         self._take(read)
+        self.changes += 1
         if self.loss_scale is not None:
             self.loss_scale.take(read(SCALE))
 
@@ -217,6 +238,7 @@ class ModuleLearner(Learner):
         self._prompted = PromptedDiT(share_blocks(task.dit, task.groups), task.sequence)
         self._model: nn.Module = self._prompted
         """What is called."""
+        self.predictor = Predictor(self._prompted, task.options.precision, task.plan.micro_batches)
 
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
         return [named for named in self._dit.named_parameters() if named[1].requires_grad]
@@ -226,8 +248,8 @@ class ModuleLearner(Learner):
         for number, part in enumerate(rows.split(parts), start=1):
             with nullcontext() if number == parts else self._no_sync():
                 with in_precision(self.options.precision, rows.target_BFCYX.device):
-                    flow = self._model(*part[:3])
-                loss = self._loss(flow.float(), part.target_BFCYX)
+                    flow = self._model(*part[:3], part.memory)
+                loss = self._loss(flow.float(), *part.wanted)
                 (loss * (self._scale * self.plan.cp / parts)).backward()
             losses.append(loss.detach())
         self._finish()

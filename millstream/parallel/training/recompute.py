@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from millstream.core.config import Recompute
 from millstream.models.dit import Block, CausalDiT, CrossKV
-from millstream.models.kv import Memory
+from millstream.models.kv import Memory, WholeSequence
 
 _aten = torch.ops.aten
 KEPT = {
@@ -35,9 +35,9 @@ KEPT = {
 """Operations whose results `selective` keeps."""
 
 
-def prepare_blocks(dit: CausalDiT, how: Recompute, *, backend: str = "", sequence: type[Memory] | None = None) -> None:
-    """In place; before the blocks are shared out. Compiled by `backend`, if one is named, where they attend within such a
-    `sequence`, whose layers have no places of their own."""
+def prepare_blocks(dit: CausalDiT, how: Recompute, *, backend: str = "") -> None:
+    """In place; before the blocks are shared out. Compiled by `backend`, if one is named, where they attend within a whole
+    sequence."""
     run: Callable[..., Tensor] = _block
     if how == "selective":
         run = partial(checkpoint, run, use_reentrant=False, context_fn=_contexts)
@@ -48,15 +48,15 @@ def prepare_blocks(dit: CausalDiT, how: Recompute, *, backend: str = "", sequenc
     if run is _block:
         return
     for block in dit.blocks:
-        forward = _forward(block, run, sequence if backend else None)
+        forward = _forward(block, run, is_compiled=bool(backend))
         setattr(block, "forward", forward)  # noqa: B010 - typed as a method
 
 
-def _forward(block: Block, run: Callable[..., Tensor], sequence: type[Memory] | None) -> Callable[..., Tensor]:
+def _forward(block: Block, run: Callable[..., Tensor], *, is_compiled: bool) -> Callable[..., Tensor]:
     def forward(x_BFTD: Tensor, levels_BF6D: Tensor, layer: int, memory: Memory, cross: CrossKV) -> Tensor:
-        if sequence is None:
+        if not is_compiled:
             return run(block, x_BFTD, levels_BF6D, layer, memory, cross)
-        if not isinstance(memory, sequence):
+        if not isinstance(memory, WholeSequence):
             return _block(block, x_BFTD, levels_BF6D, layer, memory, cross)
         own = CrossKV((cross.k[layer],), (cross.v[layer],))  # a graph must not know which layer it is
         return run(block, x_BFTD, levels_BF6D, 0, memory, own)

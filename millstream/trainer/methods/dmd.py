@@ -7,16 +7,17 @@ Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from millstream.core.schedule import FULL
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT
 from millstream.ops.precision import mixed_precision
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.methods.matching import Matching, Painted, StreamView
-from millstream.trainer.noising import noised
+from millstream.trainer.noising import clean_estimate, noised
 from millstream.trainer.options import DMDOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.sequence import ChunkedSequence, teacher_forced
@@ -51,15 +52,13 @@ class DMDMethod:
         shown = self._shown(clip, generator)
         past, past_BF = shown or (clip, None)
         chosen = int(torch.randint(len(self._levels), (1,), generator=generator, device=clip.device))
-        starts, clean = [], clip
         with mixed_precision(clip.device):
             cross = self._student.dit.read_prompt(text)
-            for step, level in enumerate(self._levels):
-                noise = torch.randn(clip.shape, generator=generator, device=clip.device)
-                starts.append(noise if step == 0 else sampler.mix(clean, noise, level))
-                level_BF = sampler.per_frame(level, clip)
-                flow = self._view.flows(self._student.dit, past, starts[-1], level_BF, cross, past_BF)
-                clean = starts[-1] - level / FULL * flow
+            starts, clean = painted_steps(
+                lambda start, level_BF: self._view.flows(self._student.dit, past, start, level_BF, cross, past_BF),
+                self._levels,
+                lambda step: torch.randn(clip.shape, generator=generator, device=clip.device),
+            )
         return Painted(
             text=text,
             past=clip,
@@ -78,3 +77,15 @@ class DMDMethod:
             return None
         noisy, _, level_BF = noised(clip, self._options.frames_per_chunk, self._options.context_shift, generator)
         return noisy, level_BF
+
+
+def painted_steps(
+    flow: Callable[[Tensor, Tensor], Tensor], levels: tuple[float, ...], noise: Callable[[int], Tensor]
+) -> tuple[list[Tensor], Tensor]:
+    """What each step of a few starts from, its own last estimate with new noise in it, and the last one's clean end."""
+    starts, clean = list[Tensor](), noise(0)
+    for step, level in enumerate(levels):
+        starts.append(clean if step == 0 else sampler.mix(clean, noise(step), level))
+        level_BF = sampler.per_frame(level, clean)
+        clean = clean_estimate(starts[-1], level_BF, flow(starts[-1], level_BF))
+    return starts, clean

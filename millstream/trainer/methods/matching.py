@@ -14,15 +14,18 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from millstream.core.schedule import FULL
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.ops.precision import mixed_precision
 from millstream.trainer.loop import LossTurn
 from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.noising import Noised, noised, per_pixel
+from millstream.trainer.noising import Noised, clean_estimate, noised
 from millstream.trainer.options import MatchingOptions
+from millstream.trainer.rollout import guided_flow
 from millstream.trainer.sequence import ChunkedSequence, forced_flow
+
+MARGIN = 0.02
+"""Of the noise levels that pictures are judged at, from both ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Matching:
         with mixed_precision(painted.text.device):
             cross, (past, past_BF) = self._student.dit.read_prompt(painted.text), painted.shown or (painted.past, None)
             flow = painted.made.flows(self._student.dit, past, painted.starts, painted.level_BF, cross, past_BF)
-            mine = painted.starts - per_pixel(painted.level_BF) / FULL * flow
+            mine = clean_estimate(painted.starts, painted.level_BF, flow)
             target = self.pull(mine.detach(), painted, generator)
         return {"match": 0.5 * (mine - target).square().mean()}
 
@@ -107,22 +110,26 @@ class Matching:
     def pull(self, mine: Tensor, painted: Painted, generator: torch.Generator) -> Tensor:
         """Where the student should have been: moved by the difference between what teacher and critic see in it."""
         view = painted.judged
-        noisy, _, level = self.noised(mine, view, generator)
+        seen = self.noised(mine, view, generator)
         empty = self._student.text(torch.full((len(mine), self._tokens), PAD, device=mine.device))
 
         def flows(dit: CausalDiT, text: Tensor) -> Tensor:
-            return view.flows(dit, painted.past, noisy, level, dit.read_prompt(text))
+            return view.flows(dit, painted.past, seen.noisy, seen.level_BF, dit.read_prompt(text))
 
         without = flows(self._teacher.dit, empty)
-        wanted = without + painted.guidance * (flows(self._teacher.dit, painted.text) - without)
-        found = flows(self._critic, painted.text)
-        share = per_pixel(level) / FULL
-        real, fake = noisy - share * wanted, noisy - share * found
-        scale = (mine - real).abs().mean(dim=(1, 2, 3, 4), keepdim=True).clamp_min(1e-3)
-        pull = (fake - real) / scale
-        pull[:, : view.unjudged] = 0.0
-        return mine - pull
+        wanted = guided_flow(flows(self._teacher.dit, painted.text), without, painted.guidance)
+        return pulled(mine, seen, wanted, flows(self._critic, painted.text), view.unjudged)
 
     def noised(self, clean: Tensor, view: StreamView, generator: torch.Generator) -> Noised:
         """At the levels a view is judged at."""
-        return noised(clean, view.alike, self._options.shift, generator, margin=0.02)
+        return noised(clean, view.alike, self._options.shift, generator, margin=MARGIN)
+
+
+def pulled(mine: Tensor, seen: Noised, wanted: Tensor, found: Tensor, unjudged: int) -> Tensor:
+    """Where pictures should have been, from the flows that a teacher wants and a critic found in them with noise: moved by the
+    difference, in proportion to how far the teacher is from them."""
+    real, fake = (clean_estimate(seen.noisy, seen.level_BF, flow) for flow in (wanted, found))
+    scale = (mine - real).abs().mean(dim=(1, 2, 3, 4), keepdim=True).clamp_min(1e-3)
+    pull = (fake - real) / scale
+    pull[:, :unjudged] = 0.0
+    return mine - pull

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from millstream.core.schedule import FULL, noise_levels
+from millstream.core.schedule import FULL, even_steps, noise_levels
 from millstream.models import sampler
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CrossKV
@@ -21,7 +21,7 @@ from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import noised
 from millstream.trainer.options import ODEOptions
 from millstream.trainer.pool import LatentPool
-from millstream.trainer.rollout import Guided, ring_for, solve
+from millstream.trainer.rollout import Guided, guided_end, ring_for
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
 
@@ -45,8 +45,7 @@ class ODEMethod:
         size, device = (rows, columns), pool.latents_KFCYX.device
         self._sequences = [ChunkedSequence(layout, student.dit.config, size, device) for layout in layouts]
         """For a chunk with none, one, two ... before it."""
-        steps = tuple(FULL * (1 - i / options.teacher_steps) for i in range(options.teacher_steps))
-        self._path = noise_levels(steps, shift=options.shift, warp=True)
+        self._path = teacher_path(options)
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         clip, ids, _ = self._pool.draw(self._batch, generator)
@@ -71,16 +70,10 @@ class ODEMethod:
     @torch.no_grad()
     def _teach(self, context: Tensor, noise: Tensor, text: Tensor, ids: Tensor) -> Tensor:
         """Where the guided teacher goes from `noise`, given the clean frames before it."""
-        guided = Guided(self._teacher.dit, self._options.guidance)
-        empty = self._teacher.text(torch.full_like(ids, PAD))
-        cross = guided.dit.read_prompt(torch.cat([text, empty]))
-        shape = (2 * noise.shape[0], *noise.shape[1:])
-        ring = ring_for(guided.dit, shape, window=self._options.window, device=noise.device)
-        for start in range(0, context.shape[1], self._frames):
-            ring.place(list(range(start, start + self._frames)))
-            sampler.commit(guided, context[:, start : start + self._frames], 0.0, ring, cross)
-        ring.place(list(range(context.shape[1], context.shape[1] + self._frames)))
-        return solve(guided, noise, self._path, ring, cross)
+        dit, empty = self._teacher.dit, self._teacher.text(torch.full_like(ids, PAD))
+        cross, shape = dit.read_prompt(torch.cat([text, empty])), (2 * noise.shape[0], *noise.shape[1:])
+        ring = ring_for(dit, shape, window=self._options.window, device=noise.device)
+        return guided_end(Guided(dit, self._options.guidance), context, noise, self._path, ring, cross)
 
     def _forced(self, context: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The context as the student is shown it, and the noise level of each of its frames."""
@@ -96,3 +89,8 @@ class ODEMethod:
         levels = torch.cat([context_BF, sampler.per_frame(level, start)], dim=1)
         flow: Tensor = self._student.dit(torch.cat([context, start], dim=1), levels, sequence, cross)[:, before:]
         return start - level / FULL * flow.float()
+
+
+def teacher_path(options: ODEOptions) -> tuple[float, ...]:
+    """The noise levels a teacher goes through, high to low."""
+    return noise_levels(even_steps(options.teacher_steps), shift=options.shift, warp=True)

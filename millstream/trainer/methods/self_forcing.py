@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from millstream.trainer.methods.matching import Matching, Painted, StreamView
 from millstream.trainer.options import SelfForcingOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.reservoir import Reservoir
-from millstream.trainer.rollout import recommit, ring_for, stream_batch
+from millstream.trainer.rollout import continued, drawn_from, ring_for
 from millstream.trainer.sequence import ChunkedSequence, Layout, teacher_forced, together
 
 Kind = Literal["begin", "go on", "switch"]
@@ -75,7 +75,7 @@ class SelfForcingMethod:
         lasting = options.guidance if options.lasting_guidance is None else options.lasting_guidance
         self._guidance: dict[Kind, float] = {"begin": options.guidance, "go on": lasting, "switch": options.guidance}
         self._renewed = round(options.renewed * batch)
-        self._made, self._wholes = _views(student.dit.config, (rows, columns), device, frames_per_chunk, window)
+        self._made, self._wholes = stream_views(student.dit.config, (rows, columns), device, options)
         self._painter = copy.deepcopy(student.dit).to(working_dtype(device)).requires_grad_(False)
         """The student as it is served: what rolls out."""
 
@@ -84,17 +84,15 @@ class SelfForcingMethod:
         """Paint some chunks of streams new or kept, and keep them as they are then."""
         batch, frames, device = self._shape[0], self._shape[1], generator.device
         rows, lot = self._reservoir.draw(batch, generator), torch.rand(4, generator=generator, device=device).tolist()
-        kind = self._kind(lot[0], rows)
+        begun = self._reservoir.all_begun(rows)
+        kind, count, chosen, as_whole = choose_rollout(lot, self._options, len(self._levels), all_begun=begun)
         before, ids = (None, None) if kind == "begin" else self._reservoir.take(rows)
         if ids is None or kind == "switch":
             ids = self._pool.draw_captions(batch, generator, self._caption_weights)
-        longest = self._options.longest if kind == "go on" else self._chunks
-        count = self._chunks + int(lot[1] * (longest - self._chunks + 1))
-        chosen = int(lot[2] * len(self._levels))
         torch._foreach_copy_(list(self._painter.parameters()), list(self._student.dit.parameters()))
-        recorder, text = _Recorder(self._painter, chosen, len(self._levels)), self._student.text(ids)
+        recorder, text = StepRecorder(self._painter, chosen, len(self._levels)), self._student.text(ids)
         stream = self._stream(recorder, text, count, generator, before)
-        kept = self._renewed if kind == "begin" and self._reservoir.all_begun(rows) else batch
+        kept = self._renewed if kind == "begin" and begun else batch
         self._reservoir.put(rows[:kept], stream[:kept], ids[:kept])
         learnt = self._chunks * frames
         shown = learnt if before is None else learnt + before.shape[1]
@@ -107,50 +105,59 @@ class SelfForcingMethod:
             level_BF=torch.full((batch, learnt), self._levels[chosen], device=device),
             made=self._made[kind],
             pictures=past[:, -learnt:],
-            judged=self._judge(kind, lot[3]),
+            judged=(self._wholes if as_whole else self._made)[kind],
             guidance=self._guidance[kind],
         )
-
-    def _kind(self, lot: float, rows: Tensor) -> Kind:
-        if lot < self._options.begun or not self._reservoir.all_begun(rows):
-            return "begin"
-        return "switch" if lot < self._options.begun + self._options.switched else "go on"
-
-    def _judge(self, kind: Kind, lot: float) -> StreamView:
-        as_whole = kind == "go on" or (kind == "begin" and lot < self._options.whole)
-        return (self._wholes if as_whole else self._made)[kind]
 
     def _stream(
         self, model: FlowModel, text: Tensor, chunks: int, generator: torch.Generator, before: Tensor | None = None
     ) -> Tensor:
         """So many chunks under a prompt, in the precision of serving, after `before`, which is read under the same."""
-        frames = self._shape[1]
-        ring = ring_for(self._painter, self._shape, window=self._options.window, device=text.device)
-        cross = self._painter.read_prompt(text.to(working_dtype(text.device)))
-        first = 0 if before is None else before.shape[1] // frames
-        if before is not None:
-            recommit(model, ring, cross, before, chunks=range(first), frames=frames)
-        made = stream_batch(
+        dtype = working_dtype(text.device)
+        return continued(
             model,
-            ring,
-            cross,
+            ring_for(self._painter, self._shape, window=self._options.window, device=text.device),
+            self._painter.read_prompt(text.to(dtype)),
             self._shape,
             chunks=chunks,
             levels=self._levels,
-            generator=generator,
-            first=first,
-            dtype=working_dtype(text.device),
+            noise=drawn_from(generator, self._shape),
+            before=before,
+            dtype=dtype,
         )
-        return made if before is None else torch.cat([before, made], dim=1)
 
 
-def _views(
-    config: DiTConfig, size: tuple[int, int], device: torch.device, frames_per_chunk: int, window: int
+class RolloutChoice(NamedTuple):
+    kind: Kind
+    chunks: int
+    """That are painted."""
+    step: int
+    """Of each chunk, which is learnt."""
+    as_whole: bool
+    """Whether it is judged so."""
+
+
+def choose_rollout(lot: Sequence[float], options: SelfForcingOptions, steps: int, *, all_begun: bool) -> RolloutChoice:
+    """From four numbers drawn evenly from 0 to 1, for streams that have begun or have not."""
+    kind: Kind = "switch" if lot[0] < options.begun + options.switched else "go on"
+    if lot[0] < options.begun or not all_begun:
+        kind = "begin"
+    shortest = options.window // options.frames_per_chunk
+    longest = options.longest if kind == "go on" else shortest
+    as_whole = kind == "go on" or (kind == "begin" and lot[3] < options.whole)
+    as_whole = as_whole if options.judges == "both" else options.judges == "whole"
+    return RolloutChoice(kind, shortest + int(lot[1] * (longest - shortest + 1)), int(lot[2] * steps), as_whole)
+
+
+def stream_views(
+    config: DiTConfig, size: tuple[int, int], device: torch.device, options: SelfForcingOptions
 ) -> tuple[dict[Kind, StreamView], dict[Kind, StreamView]]:
     """How the student makes the last window of each kind, which is how it is judged chunk by chunk; and windows as a whole.
 
-    A stream's first latent frame stands for a single picture, which none does in the windows the teacher has learnt as a whole.
+    A stream's first latent frame stands for a single picture, which none does in the windows that Brook's teacher has learnt as
+    a whole, and the first of every window does for a teacher that knows nothing else.
     """
+    frames_per_chunk, window = options.frames_per_chunk, options.window
 
     def view(layout: Layout, alike: int, unjudged: int = 0) -> StreamView:
         return StreamView(ChunkedSequence(layout, config, size, device), alike, unjudged)
@@ -159,10 +166,12 @@ def _views(
     fresh = view(teacher_forced(range(chunks), frames_per_chunk, window), frames_per_chunk)
     later = view(teacher_forced(range(chunks - 1, 2 * chunks - 1), frames_per_chunk, window), frames_per_chunk)
     made: dict[Kind, StreamView] = {"begin": fresh, "go on": later, "switch": later}
-    return made, {"begin": view(together(window), window, unjudged=1), "go on": view(together(window), window)}
+    begun, later_on = (0, 1) if options.judges == "whole" else (1, 0)
+    first, whole = view(together(window), window, begun), view(together(window), window, later_on)
+    return made, {"begin": first, "go on": whole, "switch": whole}
 
 
-class _Recorder:
+class StepRecorder:
     """A DiT that remembers what it was shown at one step of every chunk."""
 
     def __init__(self, dit: CausalDiT, step: int, steps_per_chunk: int) -> None:

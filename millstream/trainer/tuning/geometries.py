@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.config import DiTConfig
+from millstream.models.kv import WholeSequence
 from millstream.ops.rope import Phases
 from millstream.trainer.sequence import ChunkedSequence, Layout
 
@@ -18,7 +19,7 @@ MOST = 8
 """Sequences that are kept: of a long clip, each holds some megabytes of rotary phases."""
 
 
-class SizedSequence:
+class SizedSequence(WholeSequence):
     """A memory, as `ChunkedSequence` is, for latents of several sizes."""
 
     def __init__(self, layout: Layout, config: DiTConfig, latent_size: tuple[int, int], device: torch.device) -> None:

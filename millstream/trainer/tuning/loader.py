@@ -11,24 +11,28 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from millstream.parallel.training.learner import FlowRows
+from millstream.trainer.distil.lessons import ClipBatch
+
+Rows = FlowRows | ClipBatch
 
 AHEAD = 2
 """Steps whose rows are made before they are asked for: one that takes long is made up for by one that does not."""
 
 
 class ReadyRows(NamedTuple):
-    rows: FlowRows
+    rows: Rows
     arrived: torch.cuda.Event | None
     """On the device; None where there was nothing to wait for."""
 
 
 class RowLoader:
-    def __init__(self, make: Callable[[int], FlowRows], device: torch.device, *, position: int) -> None:
+    def __init__(self, make: Callable[[int], Rows], device: torch.device, *, position: int) -> None:
         """`make` gives a step's rows in host memory; it is called by one thread at a time, in the order of steps."""
         self._make, self._device = make, device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -58,7 +62,7 @@ class RowLoader:
         for step in range(position, position + AHEAD):
             self._coming.append(self._thread.submit(self._ready, step))
 
-    def next(self) -> FlowRows:
+    def next(self) -> Rows:
         begun = time.perf_counter()
         self._coming.append(self._thread.submit(self._ready, self._position + AHEAD))
         ready = self._coming.popleft().result()
@@ -66,7 +70,7 @@ class RowLoader:
         if ready.arrived is not None:
             compute = torch.cuda.current_stream(self._device)
             compute.wait_event(ready.arrived)
-            for tensor in ready.rows:
+            for tensor in filter(torch.is_tensor, ready.rows):
                 tensor.record_stream(compute)  # made on another stream: its memory is this one's until that is done
         self.waited_s += time.perf_counter() - begun
         return ready.rows
@@ -74,7 +78,13 @@ class RowLoader:
     def _ready(self, step: int) -> ReadyRows:
         rows = self._make(step)
         if self._stream is None:
-            return ReadyRows(FlowRows(*(tensor.to(self._device) for tensor in rows)), None)
+            return ReadyRows(_moved(rows, lambda tensor: tensor.to(self._device)), None)
         with torch.cuda.stream(self._stream):
-            there = FlowRows(*(tensor.pin_memory().to(self._device, non_blocking=True) for tensor in rows))
+            there = _moved(rows, lambda tensor: tensor.pin_memory().to(self._device, non_blocking=True))
             return ReadyRows(there, self._stream.record_event())
+
+
+def _moved(rows: Rows, move: Callable[[Tensor], Tensor]) -> Rows:
+    """What of them is a tensor."""
+    moved: dict[str, Any] = {name: move(each) for name, each in rows._asdict().items() if isinstance(each, Tensor)}
+    return rows._replace(**moved)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +13,8 @@ from millstream.core.errors import ConfigError
 from millstream.core.schedule import FULL
 from millstream.models.adapters import AdaptedPart
 from millstream.parallel.training.learner import StepOptions
-from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import Precision
-from millstream.trainer.options import Forcing
+from millstream.trainer.tuning.roles import MethodRecipe
 
 
 class LoRAPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,27 +25,16 @@ class LoRAPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Of each block."""
 
 
-class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    model: str
-    weights: tuple[str, ...]
-    """Files or folders in any layout; `bundled` for Brook."""
+class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data: str
     """A folder made by `millstream train data prepare`; from where the recipe lies."""
     steps: int
-    batch: int
-    """Clips a step, of all ranks together."""
-    lr: float
     schedule: Literal["cosine", "constant"] = "cosine"
     cosine_over: int = 0
     warm_up: int = 20
     seed: int = 0
-    forcing: Forcing = "teacher"
     drop: float = 0.1
     """Share of the prompts that are left out, so that guidance has something to differ from."""
-    frames_per_chunk: int = 0
-    """0 for the model's own; so are `window` and `shift`."""
-    window: int = 0
-    shift: float = 0.0
     noise_from: float = 0.0
     noise_to: float = 1000.0
     """Noise levels that are learnt. A model of few steps makes its picture at the highest and would learn a blur there: leave
@@ -70,18 +58,6 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A project of Weights & Biases, if that is installed."""
     lora: LoRAPlan | None = None
     """Without it, every weight of the DiT learns."""
-    parallel: dict[str, int | str] = {}
-    """The fields of a `ParallelPlan`."""
-
-    @property
-    def plan(self) -> ParallelPlan:
-        known = {field.name: type(field.default) for field in fields(ParallelPlan)}
-        for name, value in self.parallel.items():
-            if name not in known:
-                raise ConfigError(f"[parallel] has no {name}; it has {', '.join(known)}")
-            if type(value) is not known[name]:
-                raise ConfigError(f"[parallel] {name} must be {'a number' if known[name] is int else 'a word'}, got {value!r}")
-        return ParallelPlan(**self.parallel)  # type: ignore[arg-type]
 
     @property
     def options(self) -> StepOptions:
@@ -94,6 +70,11 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             ema=self.ema,
         )
 
+    @property
+    def critic_options(self) -> StepOptions:
+        """A critic learns as the student does, at a rate of its own; nobody keeps its average."""
+        return replace(self.options, lr=self.critic.lr or self.lr, ema=0.0)
+
     def backend(self, device: str) -> str:
         """What compiles the blocks there; nothing, if none does."""
         if self.compile == "auto":
@@ -102,7 +83,7 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def _shares_blocks(self) -> bool:
-        return self.plan.tp * self.plan.cp * self.plan.pp > 1
+        return any(plan.tp * plan.cp * plan.pp > 1 for plan in map(self.plan_of, self.roles))
 
     @property
     def shows_streams(self) -> bool:
@@ -132,6 +113,9 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self._shares_blocks and self.backend("cpu"):
             raise ConfigError(f"blocks that tp, cp or pp shares out are not compiled; leave out compile = {self.compile!r}")
         self.plan.check(dit, self.batch)
+        if self.method != "flow" and (self.noise_from, self.noise_to) != (0.0, FULL):
+            raise ConfigError(f'noise_from and noise_to are for method = "flow"; {self.method!r} chooses its levels itself')
+        self.check_method(dit)
 
 
 def read_recipe(path: Path) -> TuningRecipe:

@@ -16,7 +16,7 @@ from torch import Tensor
 from millstream.core.schedule import FULL
 from millstream.parallel.training.learner import FlowRows
 from millstream.trainer.loop import keyed_generator
-from millstream.trainer.noising import at_levels, chunk_levels
+from millstream.trainer.noising import at_levels, chunk_levels, per_pixel
 from millstream.trainer.options import Forcing
 from millstream.trainer.sequence import Layout, diffusion_forced, teacher_forced
 from millstream.trainer.tuning.dataset import ClipSet
@@ -57,7 +57,8 @@ class ClipRows:
         """Those of a step's batch that have these numbers, in host memory."""
         order = step_clips(list(self._clips.buckets.values()), self._seed, self._batch, step)
         made = [self._row(order[number], keyed_generator(HOST, "row", self._seed, step, number)) for number in numbers]
-        return FlowRows(*(torch.stack(parts) for parts in zip(*made, strict=True)))
+        latents, level, text, target = (torch.stack(parts) for parts in zip(*made, strict=True))
+        return FlowRows(latents, level, text, target)
 
     def _row(self, clip: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         _, clean_FCYX, text_SE = self._clips[clip]
@@ -99,6 +100,7 @@ def clip_order(clips: int, seed: int, batch: int, turn: int, *, bucket: int = 0)
     return torch.cat(orders)[begin : begin + batch].tolist()
 
 
-def flow_error(flow_BFCYX: Tensor, target_BFCYX: Tensor) -> Tensor:
+def flow_error(flow_BFCYX: Tensor, target_BFCYX: Tensor, weight_BF: Tensor | None = None) -> Tensor:
     """Of the frames that are to be learnt, which come last."""
-    return (flow_BFCYX[:, -target_BFCYX.shape[1] :] - target_BFCYX).square().mean()
+    squares = (flow_BFCYX[:, -target_BFCYX.shape[1] :] - target_BFCYX).square()
+    return squares.mean() if weight_BF is None else (squares * per_pixel(weight_BF)).mean()

@@ -19,15 +19,27 @@ from torch import Tensor
 from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
+from millstream.core.presets import find_model
 from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.ops.memory import most_bytes_in_use
 from millstream.parallel.training.checkpoint import Checkpoints
 from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpeedLearner
-from millstream.parallel.training.groups import TrainingGroups, create_training_groups
-from millstream.parallel.training.learner import FlowRows, Learner, LearntStep, TrainingTask, make_learner
+from millstream.parallel.training.groups import TrainingGroups
+from millstream.parallel.training.learner import (
+    FlowRows,
+    Learner,
+    LearntStep,
+    MayStep,
+    ModuleLearner,
+    TrainingTask,
+    make_learner,
+)
 from millstream.parallel.training.states import AVERAGE, WEIGHT
+from millstream.trainer.distil.apart import place_roles
+from millstream.trainer.distil.lessons import ClipBatch, Distillation, RoleStates, clip_batch
+from millstream.trainer.distil.make import make_distillation, setting_of
 from millstream.trainer.loop import LOG_EVERY, Diverged
 from millstream.trainer.optimise import learning_rate
 from millstream.trainer.tuning.dataset import ClipSet, named
@@ -36,6 +48,7 @@ from millstream.trainer.tuning.guard import SpikeGuard
 from millstream.trainer.tuning.loader import RowLoader
 from millstream.trainer.tuning.meter import TuningReport
 from millstream.trainer.tuning.recipe import TuningRecipe
+from millstream.trainer.tuning.roles import Role
 from millstream.trainer.tuning.rows import ClipRows, Noising, flow_error
 
 CURVE, CHECKPOINTS, ROLLBACKS = "curve.jsonl", "checkpoints", "rollbacks.json"
@@ -65,21 +78,17 @@ class TuningRun:
     ) -> None:
         """On every rank of an initialised process group, or in a process by itself. With a configuration of DeepSpeed, its
         engine takes the place of our own."""
-        plan = recipe.plan
         recipe.check(spec.dit)
         noising = _noising(recipe, spec, clips)
-        if plan.pp > 1 and len(clips.buckets) > 1:
-            raise ConfigError(
-                f"pp > 1 takes clips of one size, on which its ranks agree once; {recipe.data} has {named(clips.buckets)}: "
-                "prepare it with one of them as --sizes, or take dp, cp or tp in place of pp"
-            )
+        _check_sizes(recipe, clips)
         self.recipe, self.spec, self.folder, self.device = recipe, spec, folder, device
         self.clips, self._noising = clips, noising
-        self.groups: TrainingGroups = create_training_groups(plan, device)
-        self.is_first = self.groups.everybody.place == 0
-        first_size = clips.latent_sizes[0]
+        self._placement = place_roles(recipe, device)
+        self.groups: TrainingGroups = self._placement.groups
+        self.is_first, role = self._placement.world.place == 0, self._placement.learns
+        plan, first_size = recipe.plan_of(role), clips.latent_sizes[0]
         self.sequence = SizedSequence(noising.layout(clips.card.latent_frames), spec.dit, first_size, device)
-        dit = self._load(spec)
+        dit = self._load(role)
         self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
         task = TrainingTask(
             dit=dit,
@@ -88,12 +97,27 @@ class TuningRun:
             loss=flow_error,
             plan=plan,
             groups=self.groups,
-            options=replace(recipe.options, compile=recipe.backend(device.type)),
+            options=replace(recipe.critic_options if role == "critic" else recipe.options, compile=recipe.backend(device.type)),
         )
-        self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed)
         share = recipe.batch // plan.dp
         self._numbers = range(self.groups.place.dp * share, (self.groups.place.dp + 1) * share)
-        self._guard = SpikeGuard(recipe.spike)
+        self._distillation: Distillation | None = None
+        if recipe.method == "flow":
+            self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed)
+        else:
+            if deepspeed is not None:
+                raise ConfigError(f'DeepSpeed trains one model: method = "flow", got {recipe.method!r}')
+            setting = setting_of(recipe, clips, task, self._numbers, device)
+            learner = make_learner(task)
+            assert isinstance(learner, ModuleLearner), f"a student is called by itself, got {type(learner)}"
+            self.learner = learner
+            self._distillation = make_distillation(recipe, setting, task, learner, clips, self._load, self._placement)
+            path, is_apart = folder / CHECKPOINTS, recipe.placement == "apart"
+            states, keep = RoleStates(learner, self._distillation), max(recipe.keep, 2 if is_apart else 1)
+            self.checkpoints = Checkpoints(path / role if is_apart else path, states, keep=keep)
+        self._guards = {role: SpikeGuard(recipe.spike) for role in recipe.roles}
+        self._last = dict[str, LearntStep]()
+        """What each role learnt when it last did, by the name of its loss."""
         path = folder / ROLLBACKS
         self._rollbacks: list[dict[str, int]] = json.loads(path.read_text()) if path.exists() else []
 
@@ -102,7 +126,7 @@ class TuningRun:
     ) -> bool:
         """To the end, going on from the newest checkpoint; or until `stop` on any rank, saved there. Whether it is the end.
         `show` is called by the first rank, before the first step and at checkpoints, if the recipe asks for streams."""
-        newest, begun, said = self.checkpoints.newest, time.perf_counter(), None
+        newest, begun, said = self._newest(), time.perf_counter(), None
         step = self.checkpoints.load(newest) if newest is not None else 0
         self._steps, self._tokens, self._pairs = 0, 0, 0.0
         log_every = min(LOG_EVERY, max(1, self.recipe.steps // POINTS))
@@ -110,20 +134,22 @@ class TuningRun:
             begun += self._show(step, show)
         with (self.folder / CURVE).open("a") as curve, RowLoader(self._rows, self.device, position=step) as loader:
             while step < self.recipe.steps:
-                self.learner.set_rate(learning_rate(self.recipe, step))
-                learnt = self._learn(loader.next())
-                if self._guard.in_a_row == PATIENCE:
+                self._set_rates(learning_rate(self.recipe, step))
+                learnt = self._learn(step, loader.next())
+                left_out = self._left_out
+                if left_out >= PATIENCE:
                     step = self._go_back(step)
                     loader.seek(step)
                     continue
                 step += 1
-                if self.is_first and (step % log_every == 0 or step in (1, self.recipe.steps) or not learnt.taken):
+                is_whole = all(each.taken for each in learnt.values())
+                if self.is_first and (step % log_every == 0 or step in (1, self.recipe.steps) or not is_whole):
                     before, said = said, self._said(step, learnt, time.perf_counter() - begun, loader.waited_s)
                     curve.write(self._line(said, said.since(before).waiting) + "\n")
                     curve.flush()
                     report(said)
                 stopped = self._anybody(stop())
-                due = step % self.recipe.checkpoint_every == 0 and not self._guard.in_a_row
+                due = step % self.recipe.checkpoint_every == 0 and not left_out
                 if due or stopped or step == self.recipe.steps:
                     self.checkpoints.save(step)
                 if stopped:
@@ -146,35 +172,68 @@ class TuningRun:
                 show(step, learnt)
         return time.perf_counter() - begun
 
-    def _load(self, spec: ModelSpec) -> CausalDiT:
+    def _load(self, role: Role, dtype: torch.dtype | None = None) -> CausalDiT:
         """Weights that learn are in float32; those that do not, in what products are made in."""
-        frozen = self.recipe.lora is not None and self.recipe.precision == "bf16"
-        dtype = torch.bfloat16 if frozen else torch.float32
-        dit = load_dit(spec, self.recipe.weights, device=self.device, dtype=dtype)
-        dit.requires_grad_(requires_grad=True)
-        if (lora := self.recipe.lora) is not None:
+        learns, spec = role != "teacher", find_model(self.recipe.model_of(role))
+        frozen = (self.recipe.lora is not None or not learns) and self.recipe.precision == "bf16"
+        dtype = dtype or (torch.bfloat16 if frozen else torch.float32)
+        dit = load_dit(spec, self.recipe.weights_of(role), device=self.device, dtype=dtype)
+        dit.requires_grad_(requires_grad=learns)
+        if learns and (lora := self.recipe.lora) is not None:
             torch.manual_seed(self.recipe.seed)
             add_adapters(dit, rank=lora.rank, alpha=lora.alpha, parts=lora.parts)
         return dit
 
-    def _rows(self, step: int) -> FlowRows:
-        seed = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks)
-        rows = ClipRows(self.clips, self._noising, batch=self.recipe.batch, seed=seed)
+    def _learn(self, step: int, rows: FlowRows | ClipBatch) -> dict[str, LearntStep]:
+        may_step: dict[str, MayStep] = {role: guard.may_step for role, guard in self._guards.items()}
+        self._steps += 1
+        if isinstance(rows, FlowRows):
+            self._turn_to(rows)
+            learnt = {"flow": self.learner.learn(rows, may_step["student"])}
+        else:
+            assert self._distillation is not None, "clips by themselves are distilled"
+            learnt = self._distillation.learn(step, rows, may_step)
+        self._last |= learnt
+        return learnt
+
+    def _set_rates(self, lr: float) -> None:
+        self.learner.set_rate(lr)
+        if self._distillation is not None:
+            self._distillation.set_rate(lr * self.recipe.critic_options.lr / self.recipe.lr)
+
+    @property
+    def _left_out(self) -> int:
+        """Steps in a row that some role could not take."""
+        mine = max(guard.in_a_row for guard in self._guards.values())
+        return mine if self._placement.exchange is None else max(self._placement.world.gather(mine, "left out"))
+
+    def _newest(self) -> Path | None:
+        """The newest checkpoint that every role has: they are written apart where roles are."""
+        if self._placement.exchange is None:
+            return self.checkpoints.newest
+        found = self._placement.world.gather(sorted(path.name for path in self.checkpoints.all()), "checkpoints")
+        name = max(set.intersection(*map(set, found)), default=None)
+        return None if name is None else self.checkpoints.folder / name
+
+    def _rows(self, step: int) -> FlowRows | ClipBatch:
+        seed, batch = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks), self.recipe.batch
+        if self._distillation is not None:
+            return clip_batch(self.clips, self._numbers, step, batch=batch, seed=seed)
+        rows = ClipRows(self.clips, self._noising, batch=batch, seed=seed)
         return rows.rows(step, self._numbers)
 
-    def _learn(self, rows: FlowRows) -> LearntStep:
+    def _turn_to(self, rows: FlowRows) -> None:
+        """Attend in their size, and count them."""
         height, width = rows.latents_BFCYX.shape[-2:]
         self.sequence.turn_to((height, width))
         tokens = self.recipe.batch * self.sequence.num_tokens
-        self._steps += 1
         self._tokens += tokens
         self._pairs += tokens * self.sequence.keys_per_query
-        return self.learner.learn(rows, self._guard.may_step)
 
     def _go_back(self, step: int) -> int:
         """To the newest checkpoint, and on from there with other rows."""
         self.checkpoints.finish()
-        newest, before = self.checkpoints.newest, len(self._rollbacks)
+        newest, before = self._newest(), len(self._rollbacks)
         if newest is None or before == MOST_ROLLBACKS:
             raise Diverged(
                 f"step {step}: {PATIENCE} steps in a row had gradients that cannot be followed, after {before} times of going "
@@ -185,19 +244,24 @@ class TuningRun:
         if self.is_first:
             with Staging(self.folder) as staging:
                 staging.path(ROLLBACKS).write_text(json.dumps(self._rollbacks))
-        self._guard.forget()
+        for guard in self._guards.values():
+            guard.forget()
         return done
 
     def _anybody(self, asked: bool) -> bool:
-        if self.groups.everybody.size == 1:
+        if self._placement.world.size == 1:
             return asked
-        return bool(self.groups.everybody.sum(torch.tensor(float(asked), device=self.device), "stop") > 0)
+        return bool(self._placement.world.sum(torch.tensor(float(asked), device=self.device), "stop") > 0)
 
-    def _said(self, step: int, learnt: LearntStep, seconds: float, waited_s: float) -> TuningReport:
+    def _said(self, step: int, learnt: Mapping[str, LearntStep], seconds: float, waited_s: float) -> TuningReport:
+        """Of all roles, as they last learnt; the critic's norm under its name."""
+        losses = {name: float(each.loss) for name, each in self._last.items()}
+        losses |= {f"{name} norm" if name == "critic" else "norm": float(each.norm) for name, each in self._last.items()}
+        losses["skipped"] = float(any(not each.taken for each in learnt.values()))
         return TuningReport(
             step=step - 1,
             total=self.recipe.steps,
-            losses={"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)},
+            losses=losses,
             lr=learning_rate(self.recipe, step - 1),
             seconds=seconds,
             steps=self._steps,
@@ -222,6 +286,16 @@ def _learner(
         return learner, Checkpoints(folder, learner, keep=recipe.keep)
     engine = DeepSpeedLearner(task, deepspeed, recipe.batch)
     return engine, DeepSpeedCheckpoints(folder, engine, keep=recipe.keep)
+
+
+def _check_sizes(recipe: TuningRecipe, clips: ClipSet) -> None:
+    if len(clips.buckets) == 1:
+        return
+    has = f"{recipe.data} has {named(clips.buckets)}: prepare it with one of them as --sizes"
+    if recipe.plan.pp > 1:
+        raise ConfigError(f"pp > 1 takes clips of one size, on which its ranks agree once; {has}, or take dp, cp or tp instead")
+    if recipe.method != "flow":
+        raise ConfigError(f"method = {recipe.method!r} takes clips of one size; {has}")
 
 
 def _noising(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet) -> Noising:

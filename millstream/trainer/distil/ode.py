@@ -1,0 +1,88 @@
+"""ODE initialisation on ranks: `methods.ode` for any causal model, whose student's steps are learnt all in one batch.
+
+Shapes: B rows, F frames, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from millstream.models import sampler
+from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner
+from millstream.parallel.training.predictor import Predictor
+from millstream.trainer.distil.lessons import (
+    NO_CROSS,
+    ClipBatch,
+    Distillation,
+    DistilSetting,
+    PromptedFlow,
+    forced_flows,
+    lesson,
+)
+from millstream.trainer.distil.lots import RowLots
+from millstream.trainer.methods.dmd import painted_steps
+from millstream.trainer.methods.ode import teacher_path
+from millstream.trainer.options import ODEOptions
+from millstream.trainer.rollout import Guided, guided_end, ring_for
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
+
+PATH, CONTEXT = 0, 1
+"""Epochs of the noise that each is given."""
+
+
+class ODEDistillation(Distillation):
+    def __init__(self, student: ModuleLearner, teacher: Predictor, setting: DistilSetting, options: ODEOptions) -> None:
+        self._student, self._teacher, self._setting, self._options = student, teacher, setting, options
+        self._frames, self._path = options.frames_per_chunk, teacher_path(options)
+        longest = min(setting.latent_frames, options.window) // self._frames
+        layouts = (diffusion_forced(count, self._frames, options.window) for count in range(1, longest + 1))
+        self._sequences = [ChunkedSequence(layout, setting.config, setting.latent_size, setting.device) for layout in layouts]
+        """For a chunk with none, one, two ... before it."""
+
+    def learn(self, step: int, batch: ClipBatch, may_step: Mapping[str, MayStep]) -> dict[str, LearntStep]:
+        lots = RowLots(batch.seed, "ode", step, self._setting.numbers, self._setting.device)
+        return {"ode": self._student.learn(self._rows(batch, lots), may_step["student"])}
+
+    def _rows(self, batch: ClipBatch, lots: RowLots) -> FlowRows:
+        chunk = lots.choice("chunk", len(self._sequences) + 1) - 1  # the first chunk twice as often: it is the hardest
+        context = batch.clean_BFCYX[:, : self._frames * max(0, chunk)]
+        sequence, shape = self._sequences[max(0, chunk)], batch.clean_BFCYX[0, : self._frames].shape
+        noises = [lots.noise(shape, epoch=PATH, chunk=max(0, chunk), step=step) for step in range(len(self._setting.levels))]
+        wanted = self._teach(context, noises[0], batch.text_BSE)
+        shown, shown_BF = self._forced(context, lots)
+
+        def flow(start: Tensor, level_BF: Tensor) -> Tensor:
+            return forced_flows(self._student.predictor, shown, start, level_BF, batch.text_BSE, sequence, shown_BF)
+
+        starts, _ = painted_steps(flow, self._setting.levels, noises.__getitem__)
+        level_BF = torch.cat([sampler.per_frame(level, starts[0]) for level in self._setting.levels])
+        count = len(starts)
+        return lesson(
+            shown.repeat(count, 1, 1, 1, 1),
+            torch.cat(starts),
+            level_BF,
+            batch.text_BSE.repeat(count, 1, 1),
+            wanted.repeat(count, 1, 1, 1, 1),
+            sequence,
+            context_BF=shown_BF.repeat(count, 1),
+            factor=count,  # the steps' errors are summed, and rows' are averaged
+        )
+
+    def _teach(self, context: Tensor, noise: Tensor, text: Tensor) -> Tensor:
+        """Where the guided teacher goes from `noise`, given the clean frames before it."""
+        prompts, shape = torch.cat([text, self._setting.no_prompt(len(text))]), (2 * len(noise), *noise.shape[1:])
+        ring = ring_for(
+            self._teacher.dit, shape, window=self._options.window, device=noise.device, dtype=self._setting.paints_in
+        )
+        guided = Guided(PromptedFlow(self._teacher.flow, prompts), self._options.guidance)
+        return guided_end(guided, context, noise, self._path, ring, NO_CROSS)
+
+    def _forced(self, context: Tensor, lots: RowLots) -> tuple[Tensor, Tensor]:
+        """The context as the student is shown it, and the noise level of each of its frames."""
+        if self._options.forcing == "teacher" or not context.shape[1]:
+            return context, torch.zeros(context.shape[:2], device=context.device)
+        noisy, _, level_BF = lots.noised(context, self._frames, self._options.context_shift, epoch=CONTEXT)
+        return noisy, level_BF
