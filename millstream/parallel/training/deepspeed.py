@@ -38,11 +38,13 @@ class DeepSpeedLearner(ModuleLearner):
         plan = task.plan
         if plan.world_size != plan.dp or task.options.ema:
             raise ConfigError("DeepSpeed shares out the batch alone: take dp for all ranks, and no pp, cp, tp or ema")
+        if task.options.optimiser.name != "adamw":
+            raise ConfigError(f"DeepSpeed steps by itself: put {task.options.optimiser.name} in its own configuration")
         recompute_blocks(task.dit, task.options.recompute)
         super().__init__(task)
         settled = _settled(config, batch, plan.dp, plan.micro_batches, task.options.clip)
-        own = None if "optimizer" in settled else task.options.optimiser(self._dit.parameters())
         learning = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        own = None if "optimizer" in settled else task.options.optimiser.adamw(learning)
         self._deepspeed = deepspeed
         self.engine, self.optimiser, _, schedule = deepspeed.initialize(
             model=self._model, model_parameters=learning, optimizer=own, config=settled, dist_init_required=False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +29,8 @@ from millstream.parallel.shares import split_along
 from millstream.parallel.training.blocks import share_blocks
 from millstream.parallel.training.fully_sharded import shard_fully
 from millstream.parallel.training.groups import TrainingGroups
+from millstream.parallel.training.optimisers.choice import OptimiserChoice
+from millstream.parallel.training.parts import HeldParts, UnitParts
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import LossScale, Precision, in_precision
 from millstream.parallel.training.recompute import recompute_blocks
@@ -44,7 +46,7 @@ from millstream.parallel.training.states import (
     take_states,
     take_states_of_zero,
 )
-from millstream.parallel.training.zero import Stage, Zero
+from millstream.parallel.training.zero import Stage, Unit, Zero
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of a predicted and a wanted flow, a mean over rows."""
@@ -52,6 +54,7 @@ MayStep = Callable[[float], bool]
 """Whether gradients of that norm are to be followed."""
 SCALE = "loss scale"
 """Under which name its state is kept."""
+ADAMW = OptimiserChoice()
 ZERO: dict[str, Stage] = {"zero1": 1, "zero2": 2, "zero3": 3}
 
 
@@ -80,18 +83,13 @@ class LearntStep(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOptions:
-    lr: float = 1e-3
-    weight_decay: float = 0.01
+    optimiser: OptimiserChoice = ADAMW
     clip: float = 1.0
     """Largest norm of all gradients together."""
     precision: Precision = "fp32"
     recompute: Recompute = "none"
     ema: float = 0.0
     """How much of the weights' average is kept at each step; 0 for no average."""
-
-    def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        learning = [parameter for parameter in parameters if parameter.requires_grad]
-        return torch.optim.AdamW(learning, lr=self.lr, betas=(0.9, 0.99), weight_decay=self.weight_decay)
 
     def clip_factor(self, squares: Tensor) -> Tensor:
         return (self.clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)
@@ -185,6 +183,11 @@ class Learner(ABC):
             for parameter in group["params"]:
                 parameter.grad.mul_(factor.to(parameter.grad.dtype))
 
+    def _make_optimiser(self) -> torch.optim.Optimizer:
+        """Of parameters as this rank holds them: made when they are shared out."""
+        named = list(self._named())
+        return self.options.optimiser.make(named, HeldParts(named, self.groups.tensor))
+
     @abstractmethod
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
         """Parameters that learn and that this rank holds, or parts of which it holds, by their names in the whole DiT."""
@@ -239,7 +242,7 @@ class ReplicaLearner(ModuleLearner):
     def __init__(self, task: TrainingTask) -> None:
         super().__init__(task)
         self._replicas = Replicas(self._model, self.groups.batch)
-        self.optimiser = self.options.optimiser(self._dit.parameters())
+        self.optimiser = self._make_optimiser()
 
     def _no_sync(self) -> AbstractContextManager[None]:
         return self._replicas.no_sync()
@@ -251,7 +254,7 @@ class ReplicaLearner(ModuleLearner):
 class DDPLearner(ModuleLearner):
     def __init__(self, task: TrainingTask) -> None:
         super().__init__(task)
-        self.optimiser = self.options.optimiser(self._dit.parameters())
+        self.optimiser = self._make_optimiser()
         self._model = self._copies = DistributedDataParallel(self._model, process_group=self.groups.batch.handle)
 
     def _no_sync(self) -> AbstractContextManager[None]:
@@ -269,12 +272,16 @@ class ZeroLearner(ModuleLearner):
             self._model,
             self.groups.batch,
             stage,
-            self.options.optimiser,
+            self._optimiser_of_units,
             units=list(self._dit.blocks),
             named=self._named(),
             shared=reads_prompt,
+            alone=lambda name, parameter: self.options.optimiser.needs_whole(name, parameter.ndim),
         )
         self.optimiser = self._zero.optimiser
+
+    def _optimiser_of_units(self, units: Sequence[Unit]) -> torch.optim.Optimizer:
+        return self.options.optimiser.make([(unit.named[0][0], unit.mine) for unit in units], UnitParts(units))
 
     def _states(self, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
         return states_of_zero(self._zero, optimiser)
@@ -303,7 +310,7 @@ class ShardedLearner(ModuleLearner):
         assert self.groups.mesh is not None, "one process shards nothing"
         axes = ("replicate", "shard") if self.plan.data == "hsdp" else ("shard",)
         shard_fully(self._prompted, self._dit, self.groups.mesh[axes])
-        self.optimiser = self.options.optimiser(self._model.parameters())
+        self.optimiser = self._make_optimiser()
 
     def _no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()  # a rank has no room for gradients that are not its own
@@ -328,7 +335,7 @@ class PipelineLearner(Learner):
             precision=task.options.precision,
         )
         self._replicas = Replicas(self._pipeline.module, task.groups.batch)
-        self.optimiser = task.options.optimiser(self._pipeline.module.parameters())
+        self.optimiser = self._make_optimiser()
 
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
         return [named for part in self._pipeline.parts.values() for named in part.learning()]

@@ -5,7 +5,8 @@ as there are ranks. Stage 1 shards the optimiser: gradients are summed as ever, 
 gets the others' parts. Stage 2 sums only what a rank updates, and lets go of the rest. Stage 3 lets go of the weights too: a
 unit is collected when its forward or backward pass comes and let go of after it.
 
-An optimiser must work number by number (AdamW, SGD), since a part does not know where a matrix begins.
+An optimiser works number by number (AdamW, SGD), since a part does not know where a matrix begins; what needs a whole matrix is
+made a unit of its own and collected (`parts.py`).
 Shapes: N all numbers of a unit, filled up to a multiple of the ranks.
 """
 
@@ -142,24 +143,26 @@ class Zero:
         module: nn.Module,
         group: RankGroup,
         stage: Stage,
-        optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        optimiser: Callable[[Sequence[Unit]], torch.optim.Optimizer],
         *,
         units: Sequence[nn.Module],
         named: Iterable[tuple[str, nn.Parameter]] | None = None,
         shared: Callable[[str], bool] = lambda name: False,
+        alone: Callable[[str, nn.Parameter], bool] = lambda name, parameter: False,
     ) -> None:
         """Parameters are called what they are in `module`, unless they are `named` otherwise. `units` are collected and let go
         of by themselves as their passes come. Of their parameters those that are `shared`, by name, are used at other times
-        too and stay with the rest."""
+        too and stay with the rest. Those that are `alone` are laid end to end with no other."""
         self._group, self._stage = group, stage
         named = module.named_parameters() if named is None else named
         names = {parameter: name for name, parameter in named if parameter.requires_grad}
         apart = [[p for p in unit.parameters() if p in names and not shared(names[p])] for unit in units]
         taken = {parameter for each in apart for parameter in each}
         rest = [parameter for parameter in names if parameter not in taken]
-        held = [(of, each) for of, each in zip((module, *units), (rest, *apart), strict=True) if each]
+        whose = zip((module, *units), (rest, *apart), strict=True)
+        held = [(of, laid) for of, each in whose for laid in _laid_together(each, lambda p: alone(names[p], p))]
         self.units = [Unit([(names[p], p) for p in each], group, stage) for _, each in held]
-        self.optimiser = optimiser([unit.mine for unit in self.units])
+        self.optimiser = optimiser(self.units)
         if stage == 3:
             for unit, (of, _) in zip(self.units, held, strict=True):
                 self._collects(unit, of, keeps=of is module)
@@ -191,6 +194,17 @@ class Zero:
                 unit.let_go()
 
         module.register_forward_hook(after)
+
+
+def _laid_together(parameters: Sequence[nn.Parameter], alone: Callable[[nn.Parameter], bool]) -> Iterator[list[nn.Parameter]]:
+    together = list[nn.Parameter]()
+    for parameter in parameters:
+        if alone(parameter):
+            yield [parameter]
+        else:
+            together.append(parameter)
+    if together:
+        yield together
 
 
 def _collected(unit: Unit, *_: Any) -> None:

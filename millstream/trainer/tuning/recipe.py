@@ -13,6 +13,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.schedule import FULL
 from millstream.models.adapters import AdaptedPart
 from millstream.parallel.training.learner import StepOptions
+from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import Precision
 from millstream.trainer.options import Forcing
@@ -53,6 +54,7 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     those out (`noise_to = 600`) to change how things look and keep what they are."""
     precision: Precision = "fp32"
     recompute: Recompute = "none"
+    optimiser: OptimiserName = "adamw"
     clip: float = 1.0
     weight_decay: float = 0.01
     ema: float = 0.0
@@ -78,8 +80,7 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def options(self) -> StepOptions:
         return StepOptions(
-            lr=self.lr,
-            weight_decay=self.weight_decay,
+            optimiser=OptimiserChoice(name=self.optimiser, lr=self.lr, weight_decay=self.weight_decay),
             clip=self.clip,
             precision=self.precision,
             recompute=self.recompute,
