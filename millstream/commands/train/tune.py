@@ -41,7 +41,7 @@ from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.flops import call_flops
 from millstream.planner.hardware import DEVICES
 from millstream.planner.memory import dit_parameters
-from millstream.planner.training import learner_state, lora_parameters
+from millstream.planner.training import learner_state, lora_parameters, optimiser_bytes
 from millstream.trainer.interrupt import Interrupt
 from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
@@ -139,10 +139,19 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
         ranks=plan.shards or plan.dp * plan.cp,
         frozen_bytes=2 if recipe.precision == "bf16" else 4,
         ema=recipe.ema > 0,
+        kept_bytes=optimiser_bytes(
+            spec.dit, recipe.optimiser, recipe.state_bits, 0 if recipe.lora is None else recipe.lora.rank
+        ),
+        is_kept_whole=recipe.optimiser == "adafactor",
+        learning_bytes=2 if recipe.lora is None and recipe.learns_in == "bf16" else 4,
+        offload=recipe.offload == "optimiser",
     )
     held = {"weights": state.weights, "gradients": state.gradients, "optimiser": state.optimizer, "average": state.average}
     said = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in held.items() if size)
+    table.add_row("optimiser", f"{recipe.optimiser}, {recipe.state_bits} bits" if recipe.state_bits != 32 else recipe.optimiser)
     table.add_row("MiB a rank", f"{state.total / 2**20:,.0f}: {said}; activations come on top")
+    if state.host:
+        table.add_row("MiB of host memory", f"{state.host / 2**20:,.0f} a rank: float32 weights and the optimiser")
     table.add_row("ranks", f"{plan.world_size}: pp {plan.pp} x dp {plan.dp} ({plan.data}) x cp {plan.cp} x tp {plan.tp}")
     if plan.pp > 1 and plan.schedule in get_args(KnownSchedule):
         waits, holds = (

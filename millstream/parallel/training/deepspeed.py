@@ -19,9 +19,9 @@ from torch import Tensor
 from millstream.core.errors import ConfigError, WeightsError
 from millstream.parallel.training.checkpoint import Checkpoints, step_of
 from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner, TrainingTask
+from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.precision import Precision, in_precision
 from millstream.parallel.training.recompute import recompute_blocks
-from millstream.parallel.training.states import WEIGHT
 
 AUTO = "auto"
 
@@ -38,8 +38,8 @@ class DeepSpeedLearner(ModuleLearner):
         plan = task.plan
         if plan.world_size != plan.dp or task.options.ema:
             raise ConfigError("DeepSpeed shares out the batch alone: take dp for all ranks, and no pp, cp, tp or ema")
-        if task.options.optimiser.name != "adamw":
-            raise ConfigError(f"DeepSpeed steps by itself: put {task.options.optimiser.name} in its own configuration")
+        if not task.options.optimiser.is_plain:
+            raise ConfigError("DeepSpeed steps by itself: put optimiser, state_bits and offload in its own configuration")
         recompute_blocks(task.dit, task.options.recompute)
         super().__init__(task)
         settled = _settled(config, batch, plan.dp, plan.micro_batches, task.options.clip)

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -30,6 +30,7 @@ from millstream.parallel.training.blocks import share_blocks
 from millstream.parallel.training.fully_sharded import shard_fully
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.optimisers.choice import OptimiserChoice
+from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.parts import HeldParts, UnitParts
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import LossScale, Precision, in_precision
@@ -38,7 +39,6 @@ from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.stages import LayerPipeline
 from millstream.parallel.training.states import (
     AVERAGE,
-    WEIGHT,
     ParameterState,
     Read,
     states_of,
@@ -140,7 +140,7 @@ class Learner(ABC):
 
     def weights(self, kind: str = WEIGHT) -> dict[str, Tensor]:
         """All of the DiT's that learn, on every rank, by name; or their averages."""
-        states = self._states(None if kind == WEIGHT else self.optimiser)
+        states = self._states(None if kind == WEIGHT and not self.options.optimiser.offload else self.optimiser)
         mine = {state.name: state.tensors[kind] for state in states}
         return {name: weight for part in self.groups.pipe.gather(mine, "weights") for name, weight in part.items()}
 
@@ -309,8 +309,11 @@ class ShardedLearner(ModuleLearner):
         super().__init__(task)
         assert self.groups.mesh is not None, "one process shards nothing"
         axes = ("replicate", "shard") if self.plan.data == "hsdp" else ("shard",)
-        shard_fully(self._prompted, self._dit, self.groups.mesh[axes])
-        self.optimiser = self._make_optimiser()
+        offloads = self.options.optimiser.offload
+        shard_fully(self._prompted, self._dit, self.groups.mesh[axes], offloads=offloads)
+        named = list(self._named())
+        choice = replace(self.options.optimiser, offload=False)  # parameters are in host memory already
+        self.optimiser = choice.make(named, HeldParts(named, self.groups.tensor))
 
     def _no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()  # a rank has no room for gradients that are not its own
@@ -371,7 +374,7 @@ def model_squares(named: Iterable[tuple[str, nn.Parameter]], groups: TrainingGro
     squares = dict[bool, list[Tensor]]({True: [], False: []})
     for name, parameter in named:
         if parameter.grad is not None:
-            square = parameter.grad.square().sum()
+            square = parameter.grad.float().square().sum()
             squares[split_along(name) is not None].append(square.full_tensor() if isinstance(square, DTensor) else square)
     parts, whole = (torch.stack(each).sum() if each else torch.zeros(()) for each in squares.values())
     return groups.model.sum(parts + whole / groups.tensor.size, "norm")

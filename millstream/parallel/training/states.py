@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.shares import split_along
+from millstream.parallel.training.optimisers.own import WEIGHT, kept_by, take_back
 from millstream.parallel.training.parts import part_like, whole_of
 from millstream.parallel.training.zero import Zero
 
-WEIGHT, AVERAGE, STEP = "weight", "average", "step"
+AVERAGE = "average"
 KEPT_WHOLE = ("row_var", "col_var", "variance")
 """What Adafactor keeps, of whole parameters on every rank."""
 Named = Iterable[tuple[str, nn.Parameter]]
@@ -40,7 +41,7 @@ def states_of(named: Named, optimiser: torch.optim.Optimizer | None, tensor: Ran
     """Of parameters that a rank has whole, as its share of a tensor group, or as torch's shards. Without an optimiser, their
     weights alone."""
     for name, parameter in named:
-        held = {WEIGHT: parameter.detach(), **({} if optimiser is None else optimiser.state.get(parameter, {}))}
+        held = {WEIGHT: parameter.detach(), **({} if optimiser is None else kept_by(optimiser, parameter))}
         yield ParameterState(name, {kind: _whole(kind, value, split_along(name), tensor) for kind, value in held.items()})
 
 
@@ -49,15 +50,13 @@ def take_states(named: Named, optimiser: torch.optim.Optimizer, tensor: RankGrou
     for name, parameter in named:
         dim = split_along(name)
         parts = {kind: _part(kind, value, parameter.detach(), dim, tensor) for kind, value in read(name).items()}
-        parameter.detach().copy_(parts.pop(WEIGHT))
-        if parts:
-            optimiser.state[parameter] = _as_kept(parts, parameter, optimiser)
+        take_back(optimiser, parameter, parts.pop(WEIGHT), parts)
 
 
 @torch.no_grad()
 def states_of_zero(zero: Zero, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
     for unit in zero.units:
-        held = {WEIGHT: unit.mine.detach(), **({} if optimiser is None else optimiser.state.get(unit.mine, {}))}
+        held = {WEIGHT: unit.mine.detach(), **({} if optimiser is None else kept_by(optimiser, unit.mine))}
         laid_out = {kind for kind, value in held.items() if value.ndim and kind not in KEPT_WHOLE}
         whole = {kind: unit.whole(value) if kind in laid_out else value.clone() for kind, value in held.items()}
         for name, place in unit.places():
@@ -72,15 +71,8 @@ def take_states_of_zero(zero: Zero, read: Read) -> None:
         laid_out = {kind for kind, value in found[0].items() if value.ndim and kind not in KEPT_WHOLE}
         mine = {kind: unit.part([each[kind] for each in found]) if kind in laid_out else found[0][kind] for kind in found[0]}
         parts = {kind: value.to(unit.mine.device) for kind, value in mine.items()}
-        unit.mine.copy_(parts.pop(WEIGHT))
-        zero.optimiser.state[unit.mine] = _as_kept(parts, unit.mine, zero.optimiser)
+        take_back(zero.optimiser, unit.mine, parts.pop(WEIGHT), parts)
         unit.updated()
-
-
-def _as_kept(state: dict[str, Tensor], parameter: nn.Parameter, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Steps are counted in host memory, but by torch's fused kernels."""
-    fused = any(group.get("fused") and any(each is parameter for each in group["params"]) for group in optimiser.param_groups)
-    return {kind: value.cpu() if kind == STEP and not fused else value for kind, value in state.items()}
 
 
 def _whole(kind: str, value: Tensor, dim: int | None, tensor: RankGroup) -> Tensor:

@@ -112,7 +112,7 @@ class Unit:
         self._ready.clear()
         self._take_in()  # of the micro-batch before
         with torch.no_grad():
-            gradients_N = self._laid_out([gradient_of(each) for _, each in self.named])
+            gradients_N = self._laid_out([gradient_of(each).float() for _, each in self.named])
             begin = self._group.start_sum if self._stage == 1 else self._group.start_scatter
             self._pending = begin(gradients_N, "gradients")
         for _, each in self.named:
@@ -127,7 +127,7 @@ class Unit:
         summed, self._pending = self._pending.wait(), None
         if self._stage == 1:
             summed = summed.unflatten(0, (self._group.size, -1))[self._group.place]
-        mean = summed / self._group.size
+        mean = (summed / self._group.size).to(self.mine.dtype)
         self.mine.grad = mean if self.mine.grad is None else self.mine.grad + mean
 
     def _laid_out(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -175,7 +175,7 @@ class Zero:
 
     def squares(self) -> Tensor:
         """Of all ranks' gradients, summed: every number is on one rank."""
-        mine = torch.stack([gradient_of(unit.mine).square().sum() for unit in self.units]).sum()
+        mine = torch.stack([gradient_of(unit.mine).float().square().sum() for unit in self.units]).sum()
         return self._group.sum(mine, "norm")
 
     def step(self) -> None:

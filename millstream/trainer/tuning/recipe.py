@@ -55,6 +55,10 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     precision: Precision = "fp32"
     recompute: Recompute = "none"
     optimiser: OptimiserName = "adamw"
+    state_bits: Literal[8, 32] = 32
+    """Of each of AdamW's two moments."""
+    offload: Literal["none", "optimiser"] = "none"
+    """What is in host memory: AdamW's moments and float32 weights."""
     clip: float = 1.0
     weight_decay: float = 0.01
     ema: float = 0.0
@@ -80,12 +84,24 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def options(self) -> StepOptions:
         return StepOptions(
-            optimiser=OptimiserChoice(name=self.optimiser, lr=self.lr, weight_decay=self.weight_decay),
+            optimiser=OptimiserChoice(
+                name=self.optimiser,
+                lr=self.lr,
+                weight_decay=self.weight_decay,
+                state_bits=self.state_bits,
+                offload=self.offload == "optimiser",
+            ),
             clip=self.clip,
             precision=self.precision,
             recompute=self.recompute,
             ema=self.ema,
         )
+
+    @property
+    def learns_in(self) -> Precision:
+        """What weights that learn are kept in on the device."""
+        apart = self.offload == "optimiser" and self.plan.data not in ("fsdp", "hsdp")
+        return "bf16" if apart and self.precision == "bf16" else "fp32"
 
     def check(self, dit: DiTConfig) -> None:
         """What can be known before weights and clips are read."""
@@ -100,12 +116,12 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(
                 f"noise_from must be below noise_to, both 0 to 1000, got {self.noise_from:g} and {self.noise_to:g}"
             )
+        if self.optimiser != "adamw" and (self.state_bits != 32 or self.offload != "none"):
+            raise ConfigError(f"state_bits and offload go with optimiser = adamw, got {self.optimiser}; leave them out")
         if self.spike and self.spike <= 1:
             raise ConfigError(f"spike must be above 1, or 0 for none, got {self.spike:g}")
         if self.lora is not None and (self.lora.rank < 1 or not self.lora.parts):
             raise ConfigError(f"[lora] needs a rank of 1 or more and parts, got {self.lora.rank} and {list(self.lora.parts)}")
-        if self.lora is not None and self.plan.tp > 1:
-            raise ConfigError("a LoRA is trained with tp = 1: its factors are too thin to share out; take dp, cp or pp")
         self.plan.check(dit, self.batch)
 
 

@@ -27,7 +27,8 @@ from millstream.parallel.training.checkpoint import Checkpoints
 from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpeedLearner
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
 from millstream.parallel.training.learner import FlowRows, Learner, LearntStep, TrainingTask, make_learner
-from millstream.parallel.training.states import AVERAGE, WEIGHT
+from millstream.parallel.training.optimisers.own import WEIGHT
+from millstream.parallel.training.states import AVERAGE
 from millstream.trainer.loop import LOG_EVERY, Diverged, StepReport
 from millstream.trainer.optimise import learning_rate
 from millstream.trainer.sequence import ChunkedSequence
@@ -121,9 +122,10 @@ class TuningRun:
         return self.learner.weights(AVERAGE if self.recipe.ema else WEIGHT)
 
     def _load(self, spec: ModelSpec) -> CausalDiT:
-        """Weights that learn are in float32; those that do not, in what products are made in."""
-        frozen = self.recipe.lora is not None and self.recipe.precision == "bf16"
-        dtype = torch.bfloat16 if frozen else torch.float32
+        """Weights that learn are in float32, unless those are in host memory; those that do not, in what products are made
+        in."""
+        kept_in = self.recipe.learns_in if self.recipe.lora is None else self.recipe.precision
+        dtype = torch.bfloat16 if kept_in == "bf16" else torch.float32
         dit = load_dit(spec, self.recipe.weights, device=self.device, dtype=dtype)
         dit.requires_grad_(requires_grad=True)
         if (lora := self.recipe.lora) is not None:

@@ -121,8 +121,11 @@ def _zero(found: Translation, value: Mapping[str, Any]) -> None:
         raise ConfigError(f"zero_optimization stage must be 0, 1, 2 or 3, got {stage!r}")
     found.parallel["data"] = STAGES[stage]
     for name in ("offload_optimizer", "offload_param"):
-        if isinstance(value.get(name), Mapping) and value[name].get("device", "none") != "none":
-            found.lacks(name, f"{value[name]['device']}: states stay on the device")
+        device = value[name].get("device", "none") if isinstance(value.get(name), Mapping) else "none"
+        if device == "cpu" and (name == "offload_optimizer" or STAGES[stage] == "fsdp"):
+            found.recipe["offload"] = "optimiser"
+        elif device != "none":
+            found.lacks(name, f"{device}: optimisers go to host memory, and weights with them where data is fsdp")
     for name in ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients"):
         if value.get(name):
             found.lacks(name, "hsdp shards within groups; nothing travels in fewer bits")

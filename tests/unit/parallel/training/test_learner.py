@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,7 +11,10 @@ from benchmarks.train_equality import CHUNKS, FRAMES_PER_CHUNK, LATENT_SIZE, MOD
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import create_training_groups
 from millstream.parallel.training.learner import Learner, StepOptions, TrainingTask, make_learner
+from millstream.parallel.training.optimisers.choice import OptimiserChoice
+from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.states import AVERAGE
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
 CONFIG = MODELS["tiny"]
@@ -38,6 +43,36 @@ def test_fewer_bits_follow_the_curve_of_float32(precision: str, steps: int) -> N
     for rows in batches(CONFIG, 0, steps):
         assert float(short.learn(rows).loss) == pytest.approx(float(plain.learn(rows).loss), rel=0.02)
     assert all(weight.dtype == torch.float32 for weight in short.weights().values())
+
+
+def test_an_optimiser_in_host_memory_does_the_same_bits() -> None:
+    here, there = learner(ema=0.9), learner(ema=0.9, optimiser=OptimiserChoice(offload=True))
+    for rows in batches(CONFIG, 0, 3):
+        assert torch.equal(here.learn(rows).loss, there.learn(rows).loss)
+    for kind in (WEIGHT, AVERAGE):
+        ours, theirs = here.weights(kind), there.weights(kind)
+        assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+
+
+@pytest.mark.parametrize("changed", [{"state_bits": 8}, {"offload": True}, {"state_bits": 8, "offload": True}])
+def test_a_learner_goes_on_to_the_same_bits_from_what_its_optimiser_kept(changed: dict[str, Any]) -> None:
+    choice = OptimiserChoice(**changed)
+    whole, other = learner(ema=0.9, optimiser=choice), learner(ema=0.9, optimiser=choice)
+    first, second, third = batches(CONFIG, 0, 3)
+    whole.learn(first)
+    whole.learn(second)
+    kept = {state.name: dict(state.tensors) for state in whole.states()}
+    assert all(value.dtype == torch.float32 for state in kept.values() for value in state.values())
+    other.take(kept.__getitem__)
+    assert torch.equal(whole.learn(third).loss, other.learn(third).loss)
+    ours, theirs = whole.weights(), other.weights()
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+
+
+def test_eight_bits_follow_the_curve_of_thirty_two() -> None:
+    plain, packed = learner(), learner(optimiser=OptimiserChoice(state_bits=8))
+    for rows in batches(CONFIG, 0, 12):
+        assert float(packed.learn(rows).loss) == pytest.approx(float(plain.learn(rows).loss), rel=0.01)
 
 
 def test_a_step_that_does_not_fit_float16_changes_nothing_and_is_counted() -> None:
