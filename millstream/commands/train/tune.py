@@ -205,6 +205,8 @@ class _Shown:
         said = f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {tokens:,.0f} tokens/s"
         said += f"  {tflops:.3g} TFLOP/s{_of_peak(tflops / self._run.groups.everybody.size)}"
         said += f"  {most_bytes_in_use(self._run.device) / 2**30:.1f} GiB"
+        if "loss_scale" in report.losses:
+            said += f"  scale {report.losses['loss_scale']:g}, {report.losses['overflows']:.0f} overflows"
         if report.losses["skipped"]:
             self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
         self._last = done, report.seconds

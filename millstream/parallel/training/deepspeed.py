@@ -42,6 +42,7 @@ class DeepSpeedLearner(ModuleLearner):
             raise ConfigError("DeepSpeed steps by itself: put optimiser, state_bits and offload in its own configuration")
         recompute_blocks(task.dit, task.options.recompute)
         super().__init__(task)
+        self.loss_scale = None  # the engine has its own
         settled = _settled(config, batch, plan.dp, plan.micro_batches, task.options.clip)
         learning = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         own = None if "optimizer" in settled else task.options.optimiser.adamw(learning)

@@ -126,7 +126,8 @@ class Learner(ABC):
         """One step, of which these are this rank's rows. `may_step` is told the norm of all gradients, alike on every rank."""
         loss, scale = self._backward(rows), self._scale
         squares = self._squares() / scale**2
-        taken = may_step(float(squares.sqrt())) if self.loss_scale is None else self.loss_scale.may_step(squares)
+        fits = self.loss_scale is None or self.loss_scale.may_step(squares)
+        taken = fits and may_step(float(squares.sqrt()))  # an overflow of float16 is nobody else's concern
         if taken:
             self._scale_gradients(self.options.clip_factor(squares) / scale)
             self._step()

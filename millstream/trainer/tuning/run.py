@@ -162,6 +162,8 @@ class TuningRun:
 
     def _said(self, step: int, learnt: LearntStep, seconds: float) -> StepReport:
         losses = {"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)}
+        if (scale := self.learner.loss_scale) is not None:
+            losses |= {"loss_scale": scale.value, "overflows": float(scale.skipped)}
         lr = learning_rate(self.recipe, step - 1)
         return StepReport(step=step - 1, total=self.recipe.steps, losses=losses, lr=lr, seconds=seconds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,6 +44,39 @@ def test_fewer_bits_follow_the_curve_of_float32(precision: str, steps: int) -> N
     for rows in batches(CONFIG, 0, steps):
         assert float(short.learn(rows).loss) == pytest.approx(float(plain.learn(rows).loss), rel=0.02)
     assert all(weight.dtype == torch.float32 for weight in short.weights().values())
+
+
+def test_what_float32_is_needed_for_stays_in_it() -> None:
+    taught, found = learner(precision="fp16"), dict[str, set[torch.dtype]]()
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda _, __, given: found.setdefault(name, set()).add(given.dtype)
+
+    block = taught._dit.blocks[1]  # type: ignore[attr-defined]
+    block.register_forward_hook(note("sum"))
+    block.ffn.up.register_forward_hook(note("product"))
+    (rows,) = batches(CONFIG, 0, 1)
+    learnt = taught.learn(rows)
+    assert found == {"sum": {torch.float32}, "product": {torch.float16}}
+    assert {learnt.loss.dtype, learnt.norm.dtype} == {torch.float32}
+    kept = [value for state in taught.states() for value in state.tensors.values()]
+    assert {value.dtype for value in kept} == {torch.float32}
+
+
+def test_a_spike_is_left_out_in_float16_and_an_overflow_is_not_called_one() -> None:
+    taught, asked = learner(precision="fp16"), list[float]()
+    assert taught.loss_scale is not None
+
+    def never(norm: float) -> bool:
+        asked.append(norm)
+        return False
+
+    first, second = batches(CONFIG, 0, 2)
+    assert not taught.learn(first, never).taken
+    taught.loss_scale.value = 2.0**60
+    assert not taught.learn(second, never).taken
+    assert len(asked) == 1
+    assert taught.loss_scale.skipped == 1
 
 
 def test_an_optimiser_in_host_memory_does_the_same_bits() -> None:

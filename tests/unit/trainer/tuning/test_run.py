@@ -122,6 +122,16 @@ def test_a_step_without_numbers_is_left_out_and_said(tmp_path: Path, monkeypatch
     assert all(torch.isfinite(value).all() for value in made.learnt().values())
 
 
+def test_overflows_of_float16_are_counted_in_the_curve(tmp_path: Path) -> None:
+    made = run(tmp_path, precision="fp16", steps=3)
+    assert made.learner.loss_scale is not None
+    made.learner.loss_scale.value = 2.0**41
+    said = train(made)
+    curve = [json.loads(line) for line in (made.folder / CURVE).read_text().splitlines()]
+    assert [line["overflows"] for line in curve] == [report.losses["overflows"] for report in said] == [1, 2, 3]
+    assert [line["loss_scale"] for line in curve] == [2.0**40, 2.0**39, 2.0**38]
+
+
 def test_steps_that_stay_broken_send_it_back_once_with_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = run(tmp_path, steps=14)
     monkeypatch.setattr(made, "_rows", Breaking(made, lambda step, rolled: step >= 5 and not rolled))
