@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from millstream.core.errors import ConfigError, WeightsError
-from millstream.parallel.training.checkpoint import Checkpoints, step_of
+from millstream.parallel.training.checkpoint import Checkpoints, Remembers, step_of
 from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner, TrainingTask
 from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.precision import Precision, in_precision
 from millstream.parallel.training.recompute import recompute_blocks
 
 AUTO = "auto"
+BESIDE = "beside"
 
 
 class DeepSpeedLearner(ModuleLearner):
@@ -55,7 +56,8 @@ class DeepSpeedLearner(ModuleLearner):
         self._precision: Precision = reduced.get(True, "fp32")
 
     def learn(self, rows: FlowRows, may_step: MayStep = math.isfinite) -> LearntStep:
-        """DeepSpeed clips and steps by itself; `may_step` is told the norm when it has."""
+        """DeepSpeed clips and steps by itself; `may_step` is told the norm when it has: from stage 1 on the whole norm is
+        known inside that step alone, and what it has done to moments cannot be taken back."""
         losses, whole = list[Tensor](), float("nan")
         for part in rows.split(self.plan.micro_batches):
             with in_precision(self._precision, rows.target_BFCYX.device):
@@ -104,20 +106,26 @@ class DeepSpeedLearner(ModuleLearner):
 class DeepSpeedCheckpoints(Checkpoints):
     """In DeepSpeed's own format: for the same configuration on as many ranks."""
 
-    def __init__(self, folder: Path, learner: DeepSpeedLearner, *, keep: int) -> None:
+    def __init__(
+        self, folder: Path, learner: DeepSpeedLearner, *, keep: int, beside: Mapping[str, Remembers] | None = None
+    ) -> None:
         self._engine = learner.engine
-        super().__init__(folder, learner, keep=keep)
+        super().__init__(folder, learner, keep=keep, beside=beside)
 
     def _write(self, path: Path) -> Future[Any] | None:
-        self._engine.save_checkpoint(str(path.parent), tag=path.name, save_latest=False, exclude_frozen_parameters=True)
+        beside = {name: each.state() for name, each in self._beside.items()}
+        how: dict[str, Any] = dict(save_latest=False, exclude_frozen_parameters=True, client_state={BESIDE: beside})
+        self._engine.save_checkpoint(str(path.parent), tag=path.name, **how)
         return None
 
     def load(self, path: Path) -> int:
-        found, _ = self._engine.load_checkpoint(str(path.parent), tag=path.name, load_module_strict=False)
+        found, kept = self._engine.load_checkpoint(str(path.parent), tag=path.name, load_module_strict=False)
         if found is None:
             raise WeightsError(
                 f"{path} cannot be read by DeepSpeed: it is half written, or of another configuration; remove it"
             )
+        for name, state in (kept or {}).get(BESIDE, {}).items():
+            self._beside[name].take(state)
         return step_of(path)
 
 

@@ -23,7 +23,7 @@ from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.ops.memory import most_bytes_in_use
-from millstream.parallel.training.checkpoint import Checkpoints
+from millstream.parallel.training.checkpoint import Checkpoints, Remembers
 from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpeedLearner
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
 from millstream.parallel.training.learner import FlowRows, Learner, LearntStep, TrainingTask, make_learner
@@ -77,10 +77,11 @@ class TuningRun:
             groups=self.groups,
             options=recipe.options,
         )
-        self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed)
+        self._guard = SpikeGuard(recipe.spike)
+        beside = {"spike guard": self._guard}
+        self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed, beside)
         share = recipe.batch // plan.dp
         self._numbers = range(self.groups.place.dp * share, (self.groups.place.dp + 1) * share)
-        self._guard = SpikeGuard(recipe.spike)
         path = folder / ROLLBACKS
         self._rollbacks: list[dict[str, int]] = json.loads(path.read_text()) if path.exists() else []
 
@@ -175,13 +176,17 @@ class TuningRun:
 
 
 def _learner(
-    task: TrainingTask, recipe: TuningRecipe, folder: Path, deepspeed: Mapping[str, Any] | None
+    task: TrainingTask,
+    recipe: TuningRecipe,
+    folder: Path,
+    deepspeed: Mapping[str, Any] | None,
+    beside: Mapping[str, Remembers],
 ) -> tuple[Learner, Checkpoints]:
     if deepspeed is None:
         learner = make_learner(task)
-        return learner, Checkpoints(folder, learner, keep=recipe.keep)
+        return learner, Checkpoints(folder, learner, keep=recipe.keep, beside=beside)
     engine = DeepSpeedLearner(task, deepspeed, recipe.batch)
-    return engine, DeepSpeedCheckpoints(folder, engine, keep=recipe.keep)
+    return engine, DeepSpeedCheckpoints(folder, engine, keep=recipe.keep, beside=beside)
 
 
 def _noising(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet) -> Noising:

@@ -132,6 +132,16 @@ def test_overflows_of_float16_are_counted_in_the_curve(tmp_path: Path) -> None:
     assert [line["loss_scale"] for line in curve] == [2.0**40, 2.0**39, 2.0**38]
 
 
+def test_a_run_that_goes_on_knows_which_gradients_were_usual(tmp_path: Path) -> None:
+    first = run(tmp_path, steps=4, spike=5.0)
+    train(first)
+    second = run(tmp_path, steps=4, spike=5.0)
+    train(second)
+    norms = first._guard.state()["norms"]
+    assert len(norms) == 4
+    assert torch.equal(second._guard.state()["norms"], norms)
+
+
 def test_steps_that_stay_broken_send_it_back_once_with_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = run(tmp_path, steps=14)
     monkeypatch.setattr(made, "_rows", Breaking(made, lambda step, rolled: step >= 5 and not rolled))
