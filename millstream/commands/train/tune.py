@@ -187,6 +187,7 @@ class _Shown:
         columns = TextColumn("{task.fields[said]}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
         self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
         self._task = self._progress.add_task("", total=run.recipe.steps, said=f"{run.learning / 1e6:.2f}M parameters learn")
+        self._named_slow = set[int]()
         self._gallery = Gallery(run.folder)
         self._flops_per_step = _flops(run)
 
@@ -209,6 +210,10 @@ class _Shown:
             said += f"  scale {report.losses['loss_scale']:g}, {report.losses['overflows']:.0f} overflows"
         if report.losses["skipped"]:
             self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
+        stragglers = self._run.stragglers
+        if stragglers.slow.keys() - self._named_slow:
+            self._progress.console.print(f"step {done}: {stragglers.said()}")
+        self._named_slow = set(stragglers.slow)
         self._last = done, report.seconds
         self._progress.update(self._task, completed=done, said=said)
         self._gallery.add_losses("tuning", report)

@@ -28,14 +28,17 @@ from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpe
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
 from millstream.parallel.training.learner import FlowRows, Learner, LearntStep, TrainingTask, make_learner
 from millstream.parallel.training.optimisers.own import WEIGHT
+from millstream.parallel.training.own_time import OwnTime
 from millstream.parallel.training.states import AVERAGE
 from millstream.trainer.loop import LOG_EVERY, Diverged, StepReport
 from millstream.trainer.optimise import learning_rate
 from millstream.trainer.sequence import ChunkedSequence
+from millstream.trainer.tuning import stragglers
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.guard import SpikeGuard
 from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.rows import ClipRows, Noising, flow_error
+from millstream.trainer.tuning.stragglers import Stragglers
 
 CURVE, CHECKPOINTS, ROLLBACKS = "curve.jsonl", "checkpoints", "rollbacks.json"
 PATIENCE = 5
@@ -78,8 +81,10 @@ class TuningRun:
             options=recipe.options,
         )
         self._guard = SpikeGuard(recipe.spike)
+        self.stragglers = Stragglers()
         beside = {"spike guard": self._guard}
         self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed, beside)
+        self._own_time = OwnTime(dit, plan, device)
         share = recipe.batch // plan.dp
         self._numbers = range(self.groups.place.dp * share, (self.groups.place.dp + 1) * share)
         path = folder / ROLLBACKS
@@ -104,6 +109,7 @@ class TuningRun:
                     coming = reader.submit(self._rows, step)
                     continue
                 step += 1
+                self._look_for_stragglers(step)
                 if self.is_first and (step % LOG_EVERY == 0 or step in (1, self.recipe.steps) or not learnt.taken):
                     said = self._said(step, learnt, time.perf_counter() - begun)
                     curve.write(self._line(said) + "\n")
@@ -156,6 +162,11 @@ class TuningRun:
         self._guard.forget()
         return done
 
+    def _look_for_stragglers(self, step: int) -> None:
+        if step % stragglers.EVERY == 0 and self.groups.everybody.size > 1:
+            mine = torch.tensor(self._own_time.take(), device=self.device)
+            self.stragglers.look(self.groups.everybody.collect(mine, "own time").tolist())
+
     def _anybody(self, asked: bool) -> bool:
         if self.groups.everybody.size == 1:
             return asked
@@ -172,7 +183,9 @@ class TuningRun:
         """Of the curve; what is no number is null."""
         losses = {name: value if math.isfinite(value) else None for name, value in said.losses.items()}
         peak = round(most_bytes_in_use(self.device) / 2**30, 3)
-        return json.dumps({"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **losses, "peak_gib": peak})
+        slow = {f"{rank}": round(times, 2) for rank, times in self.stragglers.slow.items()}
+        more = {"peak_gib": peak, **({"slow_ranks": slow} if slow else {})}
+        return json.dumps({"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **losses, **more})
 
 
 def _learner(
