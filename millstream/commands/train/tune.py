@@ -45,7 +45,7 @@ from millstream.planner.training import learner_state, lora_parameters, optimise
 from millstream.trainer.interrupt import Interrupt
 from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.export import export
+from millstream.trainer.tuning.export import check_export, export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
 from millstream.trainer.tuning.run import TuningRun
 from millstream.trainer.tuning.translate import read_deepspeed
@@ -58,6 +58,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     recipe = read_recipe(path)
     spec = find_model(recipe.model)
     recipe.check(spec.dit)
+    check_export(recipe, spec)
     config = None if deepspeed is None else read_deepspeed(deepspeed)
     if dry_run:
         Console().print(_table(recipe, spec))

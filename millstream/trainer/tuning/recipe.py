@@ -12,6 +12,7 @@ from millstream.core.config import DiTConfig, Recompute
 from millstream.core.errors import ConfigError
 from millstream.core.schedule import FULL
 from millstream.models.adapters import AdaptedPart
+from millstream.models.weights.parts import Layout
 from millstream.parallel.training.learner import StepOptions
 from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
 from millstream.parallel.training.plan import ParallelPlan
@@ -66,6 +67,8 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Steps whose gradients are so many times the usual are left out; 0 for those that are no numbers alone."""
     checkpoint_every: int = 100
     keep: int = 3
+    export: Layout = "millstream"
+    """Layout of a tuned DiT: `diffusers` and `original` are for other programs, and read here too."""
     lora: LoRAPlan | None = None
     """Without it, every weight of the DiT learns."""
     parallel: dict[str, int | str] = {}

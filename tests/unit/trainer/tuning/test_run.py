@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
 from millstream.models.registry import load_dit
+from millstream.models.weights.convert import convert
+from millstream.models.weights.parts import Layout
 from millstream.parallel.training.learner import FlowRows
 from millstream.trainer.loop import Diverged, StepReport
 from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.export import export
+from millstream.trainer.tuning.export import check_export, export
 from millstream.trainer.tuning.recipe import LoRAPlan
 from millstream.trainer.tuning.run import CURVE, ROLLBACKS, TuningRun
 from tests.unit.trainer.tuning.datasets import FRAMES, SPEC, recipe, small_dataset
@@ -98,6 +101,26 @@ def test_a_dit_that_was_written_is_loaded_again(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded.get_parameter(name).detach(), value, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("layout", ["millstream", "diffusers", "original"])
+def test_a_dit_is_written_in_every_layout_and_read_back(tmp_path: Path, layout: Layout) -> None:
+    made = recipe(export=layout)
+    dit = load_dit(SPEC, made.weights, device=CPU, dtype=torch.bfloat16)
+    learnt = {name: parameter.detach() for name, parameter in dit.named_parameters()}
+    folder = export(made, SPEC, tmp_path, learnt)
+    for where in (folder, tmp_path / "converted"):
+        if where is not folder:
+            assert convert(folder, where).parts["dit"].layout == layout
+        loaded = load_dit(SPEC, [str(where)], device=CPU, dtype=torch.bfloat16)
+        assert same(dict(loaded.state_dict()), learnt)
+
+
+@pytest.mark.parametrize("changed", [{"lora": LoRAPlan()}, {"model": "brook"}])
+def test_what_is_one_file_has_no_other_layout(changed: dict[str, Any]) -> None:
+    made = recipe(export="diffusers", **changed)
+    with pytest.raises(ConfigError, match="no other layout; leave export = 'diffusers' out"):
+        check_export(made, find_model(made.model))
+
+
 class Breaking:
     """Clips that are fine until somebody breaks them."""
 
@@ -165,8 +188,6 @@ def test_what_never_heals_ends_with_the_fix(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_clips_that_do_not_fit_are_refused(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
-    from millstream.core.presets import find_model
-
     made = recipe(**changed)
     with pytest.raises(ConfigError, match=said):
         TuningRun(made, find_model(made.model), ClipSet(small_dataset(tmp_path)), tmp_path, CPU)
