@@ -14,7 +14,6 @@ from millstream.models.weights.parts import Layout
 from millstream.models.weights.write import STEM, write_dit
 from tests.unit.checkpoints import TINY, in_layout, random_module, weights_of
 
-
 CONFIGURED = {"num_layers": TINY.dit.layers, "num_attention_heads": TINY.dit.heads, "ffn_dim": TINY.dit.ffn}
 
 
