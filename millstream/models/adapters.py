@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from safetensors.torch import save_file
@@ -42,16 +42,23 @@ class LoRALinear(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """The same without the bias."""
-        return F.linear(x, self.plain.weight) + self._learnt(x)
+        return product_of(self.plain, x) + self._learnt(x)
 
     def _learnt(self, x: Tensor) -> Tensor:
         learnt: Tensor = self.lora_B(self.lora_A(x)) * self._scale
         return learnt
 
 
+@runtime_checkable
+class MakesProduct(Protocol):
+    """A layer that knows what it is without its bias."""
+
+    def product(self, x: Tensor) -> Tensor: ...
+
+
 def product_of(layer: nn.Linear | LoRALinear, x: Tensor) -> Tensor:
     """What a layer does without its bias."""
-    return layer.product(x) if isinstance(layer, LoRALinear) else F.linear(x, layer.weight)
+    return layer.product(x) if isinstance(layer, MakesProduct) else F.linear(x, layer.weight)
 
 
 def plain_of(layer: nn.Linear | LoRALinear) -> nn.Linear:

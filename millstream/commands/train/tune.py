@@ -36,6 +36,7 @@ from millstream.core.presets import find_model
 from millstream.engine.engine import choose_device
 from millstream.ops.memory import most_bytes_in_use
 from millstream.parallel.collectives import GLOO, NCCL
+from millstream.parallel.training.precision import IN_BFLOAT16
 from millstream.planner.bubbles import Schedule as KnownSchedule
 from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.flops import call_flops
@@ -138,7 +139,7 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
         0 if recipe.lora is None else whole // in_parts,
         data=plan.data,
         ranks=plan.shards or plan.dp * plan.cp,
-        frozen_bytes=2 if recipe.precision == "bf16" else 4,
+        frozen_bytes=2 if recipe.precision in IN_BFLOAT16 else 4,
         ema=recipe.ema > 0,
         kept_bytes=optimiser_bytes(
             spec.dit, recipe.optimiser, recipe.state_bits, 0 if recipe.lora is None else recipe.lora.rank

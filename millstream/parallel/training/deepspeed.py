@@ -39,6 +39,8 @@ class DeepSpeedLearner(ModuleLearner):
         plan = task.plan
         if plan.world_size != plan.dp or task.options.ema:
             raise ConfigError("DeepSpeed shares out the batch alone: take dp for all ranks, and no pp, cp, tp or ema")
+        if task.options.precision == "fp8":
+            raise ConfigError("DeepSpeed goes with precision = fp32, bf16 or fp16; take one of them")
         if not task.options.optimiser.is_plain:
             raise ConfigError("DeepSpeed steps by itself: put optimiser, state_bits and offload in its own configuration")
         recompute_blocks(task.dit, task.options.recompute)

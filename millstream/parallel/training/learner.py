@@ -27,6 +27,7 @@ from millstream.models.kv import Memory
 from millstream.models.prompted import PromptedDiT, reads_prompt
 from millstream.parallel.shares import split_along
 from millstream.parallel.training.blocks import share_blocks
+from millstream.parallel.training.float8 import use_float8
 from millstream.parallel.training.fully_sharded import shard_fully
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.optimisers.choice import OptimiserChoice
@@ -354,6 +355,8 @@ class PipelineLearner(Learner):
 
 def make_learner(task: TrainingTask) -> Learner:
     plan = task.plan
+    if task.options.precision == "fp8":
+        use_float8(task.dit)
     recompute_blocks(task.dit, task.options.recompute)
     if plan.pp > 1:
         return PipelineLearner(task)

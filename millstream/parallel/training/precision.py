@@ -23,7 +23,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8"]
+"""With `fp8` products inside blocks are made in 8-bit floats (`float8.py`) and everything else as with `bf16`."""
+IN_BFLOAT16: tuple[Precision, ...] = ("bf16", "fp8")
 
 
 def in_precision(precision: Precision, device: torch.device) -> torch.autocast:

@@ -16,7 +16,7 @@ from millstream.models.weights.parts import Layout
 from millstream.parallel.training.learner import StepOptions
 from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
 from millstream.parallel.training.plan import ParallelPlan
-from millstream.parallel.training.precision import Precision
+from millstream.parallel.training.precision import IN_BFLOAT16, Precision
 from millstream.trainer.options import Forcing
 
 
@@ -104,7 +104,7 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def learns_in(self) -> Precision:
         """What weights that learn are kept in on the device."""
         apart = self.offload == "optimiser" and self.plan.data not in ("fsdp", "hsdp")
-        return "bf16" if apart and self.precision == "bf16" else "fp32"
+        return "bf16" if apart and self.precision in IN_BFLOAT16 else "fp32"
 
     def check(self, dit: DiTConfig) -> None:
         """What can be known before weights and clips are read."""

@@ -29,6 +29,7 @@ from millstream.parallel.training.groups import TrainingGroups, create_training_
 from millstream.parallel.training.learner import FlowRows, Learner, LearntStep, TrainingTask, make_learner
 from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.own_time import OwnTime
+from millstream.parallel.training.precision import IN_BFLOAT16
 from millstream.parallel.training.states import AVERAGE
 from millstream.trainer.loop import LOG_EVERY, Diverged, StepReport
 from millstream.trainer.optimise import learning_rate
@@ -132,7 +133,7 @@ class TuningRun:
         """Weights that learn are in float32, unless those are in host memory; those that do not, in what products are made
         in."""
         kept_in = self.recipe.learns_in if self.recipe.lora is None else self.recipe.precision
-        dtype = torch.bfloat16 if kept_in == "bf16" else torch.float32
+        dtype = torch.bfloat16 if kept_in in IN_BFLOAT16 else torch.float32
         dit = load_dit(spec, self.recipe.weights, device=self.device, dtype=dtype)
         dit.requires_grad_(requires_grad=True)
         if (lora := self.recipe.lora) is not None:

@@ -18,20 +18,20 @@ from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.states import AVERAGE
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
-CONFIG = MODELS["tiny"]
+CONFIG, CPU = MODELS["tiny"], torch.device("cpu")
 
 
-def learner(**options: object) -> Learner:
+def learner(device: torch.device = CPU, **options: object) -> Learner:
     torch.manual_seed(0)
     layout = diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW)
     return make_learner(
         TrainingTask(
-            dit=CausalDiT(CONFIG),
-            sequence=ChunkedSequence(layout, CONFIG, LATENT_SIZE, torch.device("cpu")),
+            dit=CausalDiT(CONFIG).to(device),
+            sequence=ChunkedSequence(layout, CONFIG, LATENT_SIZE, device),
             latent_size=LATENT_SIZE,
             loss=mean_square,
             plan=ParallelPlan(),
-            groups=create_training_groups(ParallelPlan(), torch.device("cpu")),
+            groups=create_training_groups(ParallelPlan(), device),
             options=StepOptions(**options),  # type: ignore[arg-type]
         )
     )
