@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +54,21 @@ def test_a_run_goes_on_with_other_ways_of_sharing(name: OptimiserName, tmp_path:
         found: Trained = run_ranks(train, 2, "tiny", PLANS[plan], 2 * steps, tmp_path / "shared", options(name))[0]
         losses += found.losses
     assert difference(Trained(losses, found.weights), whole) < (1e-5 if name == "adafactor" else 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("plan", "changed", "most"),
+    [
+        ("ZeRO 3", {"offload": True}, 1e-5),
+        ("FSDP2", {"offload": True}, 1e-5),
+        ("tensor", {"offload": True}, 1e-5),
+        ("pipeline", {"offload": True}, 1e-5),
+        ("ZeRO 2", {"state_bits": 8}, 0.02),  # of a weight's norm; blocks begin elsewhere than in one process
+        ("FSDP2", {"state_bits": 8, "offload": True}, 0.02),
+    ],
+)
+def test_fewer_bits_and_host_memory_change_little_on_ranks(plan: str, changed: dict[str, Any], most: float) -> None:
+    asked = StepOptions(optimiser=OptimiserChoice(lr=1e-2, **changed), clip=0.5, ema=0.9)
+    plain = train(0, "tiny", ParallelPlan(), STEPS, None, options("adamw"))
+    for found in run_ranks(train, PLANS[plan].world_size, "tiny", PLANS[plan], STEPS, None, asked):
+        assert difference(found, plain) < most
