@@ -58,22 +58,28 @@ class DeepSpeedLearner(ModuleLearner):
         self._precision: Precision = reduced.get(True, "fp32")
 
     def learn(self, rows: FlowRows, may_step: MayStep = math.isfinite) -> LearntStep:
-        """DeepSpeed clips and steps by itself; `may_step` is told the norm when it has: from stage 1 on the whole norm is
-        known inside that step alone, and what it has done to moments cannot be taken back."""
-        losses, whole = list[Tensor](), float("nan")
+        """DeepSpeed clips and steps by itself. At stage 0 `may_step` is told the norm before; from stage 1 on the norm is known
+        inside the step alone: DeepSpeed leaves out what is no number, and `may_step` hears of the rest when it was taken."""
+        losses, norm, taken = list[Tensor](), None, True
         for part in rows.split(self.plan.micro_batches):
             with in_precision(self._precision, rows.target_BFCYX.device):
                 flow = self.engine(*part[:3])
             loss = self._loss(flow.float(), part.target_BFCYX)
             self.engine.backward(loss)
-            whole = self._norm_of_whole_gradients()
-            self.engine.step()
+            norm = self._norm_of_whole_gradients()
+            taken = norm is None or may_step(norm)
+            if taken:
+                self.engine.step()
+            else:
+                self.engine.zero_grad()
+                self.engine.micro_steps += 1  # as its own step does
             losses.append(loss.detach())
-        said = self.engine.get_global_grad_norm()
-        norm = torch.as_tensor(whole if said is None else said, dtype=torch.float32)
-        taken = may_step(float(norm)) and bool(self.engine.was_step_applied())
+        if norm is None:
+            said = self.engine.get_global_grad_norm()
+            norm = float("nan" if said is None else said)
+            taken = may_step(norm) and bool(self.engine.was_step_applied())
         mean = self.groups.batch.sum(torch.stack(losses).mean(), "loss") / self.groups.batch.size
-        return LearntStep(mean, norm, taken)
+        return LearntStep(mean, torch.tensor(norm), taken)
 
     def set_rate(self, lr: float) -> None:
         """Unless the configuration has a schedule of its own."""
@@ -91,10 +97,10 @@ class DeepSpeedLearner(ModuleLearner):
         found: Tensor = self._deepspeed.utils.safe_get_full_fp32_param(parameter)
         return found.detach().clone()
 
-    def _norm_of_whole_gradients(self) -> float:
-        """Where every rank has them: DeepSpeed then says none."""
+    def _norm_of_whole_gradients(self) -> float | None:
+        """Where every rank has them, and before a step: DeepSpeed then says none."""
         if self.engine.zero_optimization_stage() > 0 or not self.engine.is_gradient_accumulation_boundary():
-            return float("nan")
+            return None
         squares = [parameter.grad.square().sum() for _, parameter in self._named() if parameter.grad is not None]
         return float(torch.stack(squares).sum().sqrt())
 
