@@ -2,6 +2,7 @@
 stand for runs it.
 
     python -m benchmarks.brook_quality
+    python -m benchmarks.brook_quality --page       # writes the last result into docs/brook.md
 
 96 prompts seen in training and 96 held out, judged after two seconds by the classifier that learnt from renders alone.
 Streams are made on the CPU, but those in float32 on a GPU where there is one, and there they are judged too.
@@ -15,10 +16,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.brook import kinds_here
+from benchmarks.brook import NAMES, kinds_here
+from benchmarks.pages import row, write_between
 
 COUNT, SECOND = 96, 2.0
 ADHERENCE_LOST, FLICKER_MORE = 0.01, 0.10
@@ -71,13 +74,38 @@ def missed(found: dict[str, dict[str, float]], plain: dict[str, dict[str, float]
     return lines
 
 
+def table(report: dict[str, Any]) -> Iterator[str]:
+    """Of a result, for a page."""
+    measured = report["measured"]
+    yield row(("", "adherence, seen", "held out", "flicker, seen", "held out", "edges, seen", "held out"))
+    yield row(["---"] * 7)
+    for kind, name in {"float32": "float32, whole decoder", **NAMES}.items():
+        if kind in measured:
+            seen, held_out = measured[kind]["seen"], measured[kind]["held_out"]
+            figures = [f"{each[what]:.3f}" for what in ("adherence", "flicker", "edges") for each in (seen, held_out)]
+            yield row((name, *figures))
+    yield ""
+    yield f"{report['hardware']['cpu']}, torch {report['versions']['torch']}, commit `{report['commit']}`."
+
+
+def write_page() -> None:
+    from benchmarks.report import RESULTS
+
+    report = json.loads((RESULTS / "brook_quality.json").read_text())
+    write_between(RESULTS.parents[1] / "docs" / "brook.md", "benchmarks.brook_quality", table(report))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What Brook loses in 8 bits.")
+    parser.add_argument("--page", action="store_true", help="write the last result into docs/brook.md and measure nothing")
     parser.add_argument("--count", type=int, default=COUNT, help="prompts of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes that judge at once, which share the cores")
     parser.add_argument("--judge", metavar="PRECISION", help="be one of the processes that judge")
     parser.add_argument("--on", metavar="DEVICE", default="cpu", help="where that one streams")
     options = parser.parse_args()
+    if options.page:
+        write_page()
+        return
     import torch
 
     best = "cuda" if torch.cuda.is_available() else "cpu"

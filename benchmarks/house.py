@@ -9,6 +9,7 @@ import ast
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ PACKAGE = Path(__file__).parents[1] / "millstream"
 BROAD = ("Exception", "BaseException")
 
 
-def parsed(package: Path = PACKAGE) -> dict[str, ast.Module]:
+@cache
+def parsed(package: Path) -> dict[str, ast.Module]:
     """Every file of the package by its module's name."""
     return {module_name(path): ast.parse(path.read_text()) for path in sorted(package.rglob("*.py"))}
 

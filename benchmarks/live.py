@@ -19,12 +19,12 @@ from typing import Any
 import msgspec
 
 from benchmarks.report import write_report
+from benchmarks.saturate import find_rate, measure_overhead
 from millstream.load.connects import connect_and_leave
 from millstream.load.gate import LIMITS, left_behind
 from millstream.load.host import Host, Usage, serve
 from millstream.load.record import PersonResult
 from millstream.load.run import LoadRequest, LoadResult, put_connects, put_load
-from millstream.load.saturate import find_rate, measure_overhead
 
 FPS = 16.0
 CROWD = 4

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+from benchmarks.report import RESULTS
+
+Tables = Mapping[str, Callable[[], Iterable[str]]]
+"""Of one page, by the name of their marks."""
+
+
+def report_of(name: str) -> dict[str, Any]:
+    """A result that is there."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
 
 
 def marks(name: str) -> tuple[str, str]:
@@ -12,6 +25,11 @@ def marks(name: str) -> tuple[str, str]:
 
 def row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def write_tables(page: Path, tables: Tables) -> None:
+    for name, table in tables.items():
+        write_between(page, name, table())
 
 
 def write_between(page: Path, name: str, lines: Iterable[str]) -> None:

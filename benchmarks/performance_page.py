@@ -5,23 +5,17 @@ python -m benchmarks.performance_page
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ladder import RUNGS
-from benchmarks.pages import row, write_between
+from benchmarks.pages import report_of, row, write_tables
 from benchmarks.report import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 CALLS = ("step", "commit")
-
-
-def report_of(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return found
 
 
 def ladder() -> Iterator[str]:
@@ -99,19 +93,24 @@ def sessions() -> Iterator[str]:
         yield f"| {measured['sessions']}, {how} | {measured['fps']:.1f} | {memory['further']:.0f} | {memory['declared']:.0f} |"
 
 
+NAMES = {"raw": "raw", "jpeg": "JPEG", "mp4": "H.264"}
+
+
 def served() -> Iterator[str]:
     """What viewers get, beside what `bench stream` makes in the same run."""
-    yield "| stream | `bench stream` | served raw, JPEG, H.264 | first chunk | promised to 1, 2, 4, 8 | lowest continuity |"
-    yield "|---|---|---|---|---|---|"
+    yield "| stream | `bench stream` | served | first chunk | together | promised | lowest continuity |"
+    yield "|---|---|---|---|---|---|---|"
     for file in sorted(RESULTS.glob("served-*.json")):
         measured = report_of(file.stem)["measured"]
         streams, crowds = measured["one_unpaced_stream"], measured["crowds"]
+        together = [f"{each['unpaced_fps']:.1f} ({each['people']})" for each in crowds if "unpaced_fps" in each]
         cells = [
             file.stem.removeprefix("served-"),
             f"{measured['bench_stream']['fps']:.1f}",
-            ", ".join(f"{each['fps']:.1f}" for each in streams.values()),
+            ", ".join(f"{each['fps']:.1f} ({NAMES[name]})" for name, each in streams.items()),
             f"{max(each['first_chunk_s'] for each in streams.values()):.2f} s",
-            ", ".join(f"{each['promised_fps']:.1f}" for each in crowds),
+            ", ".join(together),
+            ", ".join(f"{each['promised_fps']:.1f} ({each['people']})" for each in crowds),
             f"{min(each['continuity'] for each in crowds):.3f}",
         ]
         yield row(cells)
@@ -120,10 +119,5 @@ def served() -> Iterator[str]:
 TABLES = {"ladder": ladder, "served": served, "peers": peers, "quality": quality, "sessions": sessions}
 
 
-def main() -> None:
-    for name, table in TABLES.items():
-        write_between(PAGE, name, table())
-
-
 if __name__ == "__main__":
-    main()
+    write_tables(PAGE, TABLES)

@@ -39,7 +39,7 @@ def rounds(engine: Engine, count: int) -> Callable[[], None]:
 
     def advance() -> None:
         parcels = [session.prepare(decision) for session in sessions if (decision := session.decide()) is not None]
-        deliveries = engine.transport.submit_together(parcels)
+        deliveries = engine.transport.post(parcels).result()
         for session, delivery in zip(sessions, deliveries, strict=True):
             session.receive(delivery)
 

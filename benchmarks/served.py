@@ -22,10 +22,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from benchmarks.report import write_report
+from benchmarks.saturate import MAX_CHUNK_FRAMES, find_rate
+from millstream.core.config import MAX_FPS
 from millstream.core.messages import MAX_LEAD_S
 from millstream.load.host import serve
 from millstream.load.playout import WatchedPlayout
-from millstream.load.saturate import MAX_CHUNK_FRAMES, find_rate
 from millstream.load.visitor import Visitor
 
 FORMATS = ("raw", "jpeg", "mp4")
@@ -39,7 +40,7 @@ GENEROUS = 1.5
 def bench_stream(words: list[str], chunks: int) -> dict[str, Any]:
     """In a process of its own, so that the server finds the device as it was."""
     command = [sys.executable, "-m", "millstream", "bench", "stream", *words, "--no-floor", "--chunks", str(chunks), "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     measured: dict[str, Any] = json.loads(done.stdout)["measured"]
     return measured
 
@@ -75,7 +76,7 @@ async def watch(visitor: Visitor, until: float) -> tuple[int, float, WatchedPlay
 async def all_unpaced(url: str, *, people: int, device_fps: float, format: str, learn_s: float, seconds: float) -> float:
     """Frames a second of so many streams together, none of which waits for its viewer, after the server had time to learn."""
     lasts_s = learn_s + seconds
-    fps = GENEROUS * device_fps / people * lasts_s / MAX_LEAD_S  # so slow that the lead is not used up
+    fps = min(MAX_FPS, GENEROUS * device_fps / people * lasts_s / MAX_LEAD_S)  # so slow that the lead is not used up
 
     async def rate(visitor: Visitor, begin: float) -> float:
         frames, times = 0, list[float]()
@@ -110,12 +111,12 @@ async def crowd(url: str, *, people: int, at_most: float, format: str, seconds: 
 async def through_server(words: list[str], options: argparse.Namespace, bench_fps: float) -> dict[str, Any]:
     streams, crowds = dict[str, dict[str, float]](), list[dict[str, float]]()
     async with serve(words) as host:
-        slow = bench_fps / 4  # any rate that is let in: it is not waited for
+        slow = min(bench_fps / 4, MAX_FPS)  # any rate that is let in: it is not waited for
         for format in options.formats:
             streams[format] = await unpaced(host.url, fps=slow, format=format, chunks=options.chunks)
             say(f"{format}: {streams[format]['fps']:.1f} frames a second")
         for people in options.people:
-            at_most = 1.05 * bench_fps / people
+            at_most = min(1.05 * bench_fps / people, MAX_FPS)
             found = await crowd(host.url, people=people, at_most=at_most, format="jpeg", seconds=options.seconds)
             found["unpaced_fps"] = await all_unpaced(
                 host.url, people=people, device_fps=bench_fps, format="jpeg", learn_s=options.learn, seconds=options.seconds

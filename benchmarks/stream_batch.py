@@ -31,6 +31,7 @@ from millstream.mesh.rank import run_rank
 from millstream.mesh.rendezvous import MeetingPoint
 from millstream.models.dit import CausalDiT
 from millstream.parallel.mesh_dit import MeshDiT
+from tests.unit.one_chunk import accept, plan_chunk
 
 PROMPTS = (
     "a large red balloon drifting slowly over the hills at dusk in clear weather",
@@ -47,11 +48,11 @@ def streamed(engine: Engine, prompt: str, steps: tuple[int, ...], seed: int = 1,
     session, batch = engine.session(prompt, seed=seed, steps=steps), StreamBatch(engine.generator, depth=depth)
     deliveries = []
     for _ in range(CHUNKS):
-        parcel = session.plan_chunk()
+        parcel = plan_chunk(session)
         assert parcel is not None, "nothing pauses this stream"
         deliveries += batch.push(parcel)
     deliveries += batch.flush()
-    pictures = [session.accept(delivery) for delivery in deliveries]
+    pictures = [accept(session, delivery) for delivery in deliveries]
     frames = torch.cat([torch.from_numpy(chunk.frames) for chunk in pictures if chunk is not None]).float()
     return torch.cat([delivery.latents_out for delivery in deliveries if delivery.latents_out is not None], dim=1), frames
 

@@ -13,8 +13,8 @@ from benchmarks.abuses.http import Request, post
 from benchmarks.abuses.scene import Scene, hear
 from benchmarks.abuses.signalling import offer
 from benchmarks.abuses.target import Target
+from benchmarks.saturate import count_admitted
 from millstream.core.errors import ProtocolBroken
-from millstream.load.saturate import count_admitted
 
 SESSIONS = 3
 """That are asked for together."""

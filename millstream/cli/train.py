@@ -95,9 +95,21 @@ def prepare(
     ),
     model: Annotated[str, typer.Option(help="Who is to learn from it.")] = "brook",
     weights: Weights = None,
-    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH; the model's own by default.", show_default=False)] = None,
+    sizes: Annotated[
+        str,
+        typer.Option(
+            help="HEIGHTxWIDTH,... or auto: each video takes the one nearest to its shape. The model's own by default.",
+            show_default=False,
+        ),
+    ] = "",
     frames: Annotated[int, typer.Option(help="Latent frames of a clip: 4 pictures each, the first 1.")] = 9,
-    clips: Annotated[int, typer.Option(help="Clips of a video, at most, one after the other from its beginning.")] = 1,
+    clips: Annotated[int, typer.Option(help="Clips of a video, at most, from its beginning.")] = 1,
+    stride: Annotated[
+        float, typer.Option(help="Seconds from the beginning of a clip to that of the next; 0: one after the other.")
+    ] = 0.0,
+    motion: Annotated[float, typer.Option(help="Leave out clips that change less, in levels of 255 a second; try 2.")] = 0.0,
+    brightness: Annotated[float, typer.Option(help="Leave out darker clips, in levels of 255; try 10.")] = 0.0,
+    across_cuts: Annotated[bool, typer.Option("--across-cuts", help="Let clips have cuts in them.")] = False,
     part: Annotated[str, typer.Option(help="K/N: one of N processes that share the work.")] = "1/1",
     device: Device = "auto",
 ) -> None:
@@ -110,9 +122,13 @@ def prepare(
             out=out,
             model=model,
             weights=tuple(weights or ("bundled",)),
-            size=None if size is None else parse_size(size),
+            sizes=sizes,
             latent_frames=frames,
             clips=clips,
+            stride_s=stride,
+            least_motion=motion,
+            least_brightness=brightness,
+            across_cuts=across_cuts,
             part=parse_part(part),
             device=device,
         )
@@ -122,20 +138,25 @@ def prepare(
 @data.command()
 def world(
     preview: Annotated[bool, typer.Option("--preview", help="Write a contact sheet, a clip and captions.")] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the preview.")] = Path("out/data"),
+    videos: Annotated[
+        bool, typer.Option("--videos", help="Write each scene as a video with its caption: what prepare reads.")
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("out/data"),
     seed: Annotated[int, typer.Option(help="Which scenes.")] = 0,
     count: Annotated[int, typer.Option(help="How many scenes.")] = 8,
-    seconds: Annotated[float, typer.Option(help="Length of the clip.")] = 4.0,
+    seconds: Annotated[float, typer.Option(help="Length of a clip.")] = 4.0,
     size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene, multiples of 16.")] = "256x256",
     held_out: Annotated[bool, typer.Option("--held-out", help="Only combinations that training never sees.")] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """The painted world that the small model learns: what is in it, or with --preview what it looks like."""
+    """The painted world that the small model learns: what is in it, with --preview how it looks, with --videos as data."""
     from millstream.commands.train.world import PreviewRequest, print_summary
     from millstream.commands.train.world import preview as run
 
     with plain_errors():
-        if not preview:
+        if preview and videos:
+            raise ConfigError("--preview or --videos, not both")
+        if not preview and not videos:
             print_summary()
             return
         request = PreviewRequest(
@@ -146,8 +167,13 @@ def world(
             size=parse_size(size),
             held_out=held_out,
             overwrite=overwrite,
+            videos=videos,
         )
-        for path in run(request):
+        written = run(request)
+        if videos:
+            typer.echo(f"{out}: {count} videos with captions; next: millstream train data prepare {out}")
+            return
+        for path in written:
             typer.echo(path)
 
 

@@ -14,8 +14,6 @@ Signature = Literal["mesh-bound", "front-bound", "serialised"]
 
 LEFT_OUT = 10
 """First chunks that say nothing: windows fill, caches warm."""
-GATE = 0.30
-"""A score below this is no overlap."""
 IDLING = 0.1
 """Of its work: what a mesh idles that is never kept waiting is less."""
 

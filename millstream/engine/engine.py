@@ -44,11 +44,10 @@ from millstream.models.registry import LoadedModel, load_model
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
 from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.ops.precision import DTYPES, working_dtype
-from millstream.parallel.compiled import check_backend, compile_blocks
+from millstream.parallel.compiled import check_backend, compile_blocks, let_compile
 from millstream.parallel.spatial import check_rows
-from millstream.session.feed import FrameFeed, Frames
+from millstream.session.feed import FrameFeed, Frames, LiveFeed
 from millstream.session.journal import Header, InputVideo
-from millstream.session.live_feed import LiveFeed
 from millstream.session.ports import ChunkLog, Transport
 from millstream.session.session import Session, SharedParts
 from millstream.wire.local import LocalTransport
@@ -176,14 +175,19 @@ class Engine:
 
     def warm_up(self, session: Session) -> None:
         """Have a session pay for everything that only first chunks pay for: kernels that are built, and calls that are
-        recorded, of a full window and of one that fills. Those come once an epoch, so there are several."""
+        recorded, of a full window and of one that fills. Those come once an epoch, so there are several. Blocks that run
+        here and are compiled compile for no other session: what they have not seen by then runs as it is written."""
         config = session.config
+        if self.mesh is None:
+            let_compile(self.model.dit, True)
         for _ in session.stream(self.chunks_until_warm(config)):
             pass
         for _ in range(self._chunks_before(config) - 1 if self.speed.graphs else 0):
             session.control(Cut())
             for _ in session.stream(config.chunks_to_fill):
                 pass
+        if self.mesh is None:
+            let_compile(self.model.dit, False)
 
     def _chunks_before(self, config: StreamConfig) -> int:
         """Of chunks that make the same calls, how many until those are recorded."""

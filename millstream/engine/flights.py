@@ -15,8 +15,7 @@ from torch import Tensor
 
 from millstream.core.envelope import Result
 from millstream.session.chunk import Chunk, ChunkPlan, ReceivedChunk
-from millstream.session.ports import Posted
-from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.parcel import Delivery, Parcel, Posted
 
 
 class Streaming(Protocol):

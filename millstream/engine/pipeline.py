@@ -30,8 +30,7 @@ from millstream.engine.depths import Depths
 from millstream.engine.flights import Failure, Flight, Landing, Planned, Sent, Streaming
 from millstream.generation.stopwatch import Stopwatch
 from millstream.session.chunk import Chunk
-from millstream.session.ports import Posted
-from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.parcel import Delivery, Parcel, Posted
 
 
 class ChunkPipeline:

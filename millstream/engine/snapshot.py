@@ -33,8 +33,8 @@ from millstream.generation.generator import SessionCache
 from millstream.models.carry import VAEState
 from millstream.models.dit import CrossKV
 from millstream.models.kv import KVRing, RingShape
+from millstream.session.feed import LiveFeed
 from millstream.session.kept import KeptAs
-from millstream.session.live_feed import LiveFeed
 from millstream.session.ports import ChunkLog
 from millstream.session.session import Session, SessionState
 from millstream.session.timeline import TimelineState

@@ -20,9 +20,8 @@ from millstream.engine.engine import Engine
 from millstream.engine.stream import Stream
 from millstream.generation.stream_batch import StreamBatch
 from millstream.mesh.recovery import MeshTransport
-from millstream.session.ports import Posted
 from millstream.session.session import Session
-from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.parcel import Delivery, Parcel, Posted
 
 
 @dataclass(frozen=True, slots=True)

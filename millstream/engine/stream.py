@@ -23,9 +23,8 @@ from millstream.engine.pipeline import ChunkPipeline, raise_failure
 from millstream.generation.stopwatch import Stopwatch
 from millstream.session.chunk import Chunk, ChunkPlan
 from millstream.session.journal import ChunkLine
-from millstream.session.ports import Posted
 from millstream.session.timeline import Timeline
-from millstream.wire.parcel import Parcel
+from millstream.wire.parcel import Parcel, Posted
 
 KEPT_PACES = 512
 
@@ -67,8 +66,6 @@ class Stream:
         """`before_plan` is called before a chunk is planned: the time to hand in controls for it. `flush`: `ChunkPipeline`."""
         self.paces: deque[ChunkPace] = deque(maxlen=KEPT_PACES)
         self.stretches: deque[Stretch] = deque(maxlen=KEPT_PACES)
-        self.most_flying = 0
-        """Chunks that were on their way or back and not looked at, at most."""
         self._session, self._before_plan = session, before_plan
         self._shown = shown = deque[tuple[Landing, Chunk]]()
 
@@ -130,7 +127,6 @@ class Stream:
         """Plan and send as many chunks as may be on their way."""
         while self._may_send(waits) and (decision := plan()) is not None:
             self._pipeline.send([Planned(self._session, decision)])
-            self.most_flying = max(self.most_flying, self._pipeline.num_flights)
 
     def _may_send(self, waits: Callable[[], bool]) -> bool:
         self._before_plan()

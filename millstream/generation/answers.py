@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,69 +17,55 @@ from millstream.ops.host import HostCopy
 from millstream.wire.parcel import Delivery, digest
 
 
-class Brought(NamedTuple):
-    """Latents on their way to the host, and whether they are finite: looked at where they are, for a device would stand still
-    while the host's threads gather to do it."""
+class CleanLatents:
+    """Of one chunk, where they were made and on their way to the host, and the model calls they took. Whether they are
+    finite is looked at where they are: a device would stand still while the host's threads gather to do it."""
 
-    latents: HostCopy
-    finite: HostCopy
+    def __init__(self, latents: Tensor) -> None:
+        self.latents, self.calls = latents, 0
+        self._there, self._finite = HostCopy(latents), HostCopy(torch.isfinite(latents).all())
 
-    @staticmethod
-    def of(latents: Tensor) -> Brought:
-        return Brought(HostCopy(latents), HostCopy(torch.isfinite(latents).all()))
+    def read(self) -> str:
+        """Their fingerprint; empty where they are not finite. Waits for them, not for the commit behind them."""
+        there = self._there.wait()
+        return digest(there) if bool(self._finite.wait()) else ""
 
-
-class Made(NamedTuple):
-    """A chunk's clean latents, where they were made and on their way to the host, and the model calls they took."""
-
-    latents: Tensor
-    calls: int
-    brought: Brought
-
-    def read(self) -> ReadBack:
-        """What its latents are. Waits for them, not for the commit behind them."""
-        there, finite = self.brought.latents.wait(), self.brought.finite.wait()
-        return ReadBack(self.latents, self.calls, digest(there), bool(finite))
-
-
-class ReadBack(NamedTuple):
-    latents: Tensor
-    calls: int
-    fingerprint: str
-    finite: bool
-
-    def delivery(self, envelope: Envelope, *, stage1_ms: float, idle_ms: float) -> Delivery:
-        """What it is answered with."""
-        if not self.finite:
+    def delivery(self, envelope: Envelope, fingerprint: str, *, stage1_ms: float, idle_ms: float) -> Delivery:
+        """What the chunk is answered with."""
+        if not fingerprint:
             error = f"chunk {envelope.chunk_index} came out with latents that are not finite; try --dtype float32"
             return Delivery(result=result_of(envelope, error, self.calls, stage1_ms, idle_ms, ""))
-        result = result_of(envelope, "", self.calls, stage1_ms, idle_ms, self.fingerprint)
+        result = result_of(envelope, "", self.calls, stage1_ms, idle_ms, fingerprint)
         return Delivery(result=result, latents_out=self.latents)
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """Chunks that a device works on, each with what comes of it, or why it was refused."""
+class PendingParcels:
+    """Parcels that a device works on, each with what comes of it, or why it was refused. Nobody else works on them: there is
+    nothing to do meanwhile but queue more work."""
 
-    answers: Sequence[tuple[Envelope, Made | str]]
+    answers: Sequence[tuple[Envelope, CleanLatents | str]]
     begun: float
     idle_s: float
     rest: Callable[[], None]
 
+    def done(self) -> bool:
+        return True
+
     def ahead(self) -> list[Tensor]:
         """The latents of those that were not refused, on which a device may still be at work."""
-        return [made.latents for _, made in self.answers if isinstance(made, Made)]
+        return [made.latents for _, made in self.answers if isinstance(made, CleanLatents)]
 
     def result(self) -> list[Delivery]:
         """Waits for all latents."""
-        readings = [(envelope, made.read() if isinstance(made, Made) else made) for envelope, made in self.answers]
+        read = [made.read() if isinstance(made, CleanLatents) else "" for _, made in self.answers]
         self.rest()
         took_ms, idle_ms = 1000.0 * (time.perf_counter() - self.begun), 1000.0 * self.idle_s
         return [
-            Delivery(result=result_of(envelope, found, 0, took_ms, idle_ms, ""))
-            if isinstance(found, str)
-            else found.delivery(envelope, stage1_ms=took_ms, idle_ms=idle_ms)
-            for envelope, found in readings
+            Delivery(result=result_of(envelope, made, 0, took_ms, idle_ms, ""))
+            if isinstance(made, str)
+            else made.delivery(envelope, fingerprint, stage1_ms=took_ms, idle_ms=idle_ms)
+            for (envelope, made), fingerprint in zip(self.answers, read, strict=True)
         ]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from millstream.core.config import StreamConfig
 from millstream.core.envelope import Envelope
 from millstream.core.errors import EnvelopeRefused
-from millstream.generation.answers import Begun, Brought, Made
+from millstream.generation.answers import CleanLatents, PendingParcels
 from millstream.generation.brake import Brake
 from millstream.generation.calls import Answering, CallWork, Tally
 from millstream.generation.stopwatch import Stopwatch
@@ -80,7 +80,7 @@ class Generator:
         """Chunks of different sessions, all of one `kinship` where they share their calls. One refused holds up nobody."""
         return self.begin(parcels).result()
 
-    def begin(self, parcels: Sequence[Parcel]) -> Begun:
+    def begin(self, parcels: Sequence[Parcel]) -> PendingParcels:
         """The same, without waiting for a device that works by itself: its latents are on their way before the commit is."""
         self.brake.begin()
         self._runs += 1
@@ -91,7 +91,7 @@ class Generator:
         sound = [parcel for parcel, error in zip(parcels, errors, strict=True) if not error]
         made = iter(self._infer(sound) if sound else ())
         answers = [(parcel.envelope, error or next(made)) for parcel, error in zip(parcels, errors, strict=True)]
-        return Begun(answers, begun, idle_s=begun - self._idle_since, rest=self.rest)
+        return PendingParcels(answers, begun, idle_s=begun - self._idle_since, rest=self.rest)
 
     def rest(self) -> None:
         """Nothing is under way: idle from now on."""
@@ -136,17 +136,17 @@ class Generator:
         self.caches.pop(session_id, None)
 
     @torch.inference_mode()
-    def _infer(self, parcels: Sequence[Parcel]) -> list[Made]:
+    def _infer(self, parcels: Sequence[Parcel]) -> list[CleanLatents]:
         answering = Answering(self.dit, self.stopwatch, self.brake)
         groups = [[parcel] for parcel in parcels] if answering.takes_turns else [parcels]
         made = answering.answer([CallWork(group[0].envelope, self._chunk(group)) for group in groups])
         return [each for group in made for each in group]
 
-    def staggered(self, parcel: Parcel) -> CallWork[list[Made]]:
+    def staggered(self, parcel: Parcel) -> CallWork[list[CleanLatents]]:
         """A chunk whose calls may be made among those of later chunks of its session."""
         return CallWork(parcel.envelope, self._chunk([parcel], staggered=True))
 
-    def _chunk(self, parcels: Sequence[Parcel], *, staggered: bool = False) -> Asking[list[Made]]:
+    def _chunk(self, parcels: Sequence[Parcel], *, staggered: bool = False) -> Asking[list[CleanLatents]]:
         """One chunk, or several that share their calls."""
         envelopes = [parcel.envelope for parcel in parcels]
         assert len({kinship(envelope) for envelope in envelopes}) == 1, "chunks that run together must be of one kind"
@@ -169,7 +169,7 @@ class Generator:
         denoising = sampler.denoising(latents, kind.steps, memory, cross, noise)
         owed, caches[0].owed = caches[0].owed, None
         clean = yield from tally.count(denoising if owed is None else carrying(owed, denoising))
-        brought = [Brought.of(latents) for latents in clean.split(1)]  # read while the device goes on
+        made = [CleanLatents(latents) for latents in clean.split(1)]  # read while the device goes on
         if kind.commit:
             settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
             if by_itself and self.commits != "at once":
@@ -178,10 +178,10 @@ class Generator:
                 tally.calls += 1  # counted here, whenever it is made
             else:
                 yield from tally.count(sampler.committing("commit", settled, kind.context_noise, memory, cross))
-        total = [calls + tally.calls for calls in before]
-        for envelope, calls in zip(envelopes, total, strict=True):
-            assert calls == envelope.expected_calls, f"{calls} model calls, {envelope.expected_calls} expected"
-        return [Made(*each) for each in zip(clean.split(1), total, brought, strict=True)]
+        for each, envelope, calls in zip(made, envelopes, before, strict=True):
+            each.calls = calls + tally.calls
+            assert each.calls == envelope.expected_calls, f"{each.calls} model calls, {envelope.expected_calls} expected"
+        return made
 
     def _ready(self, parcel: Parcel, *, carries: bool) -> Asking[tuple[SessionCache, int]]:
         """A session's cache with its chunk placed, its window rebuilt if so asked, and the calls that took."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from millstream.core.envelope import check_under_way, recompute_calls
-from millstream.generation.answers import Made, result_of
+from millstream.generation.answers import CleanLatents, result_of
 from millstream.generation.calls import Answering, CallWork
 from millstream.generation.generator import Generator
 from millstream.wire.parcel import Delivery, Parcel
@@ -25,7 +25,7 @@ class _Open:
     """A chunk under way."""
 
     parcel: Parcel
-    work: CallWork[list[Made]]
+    work: CallWork[list[CleanLatents]]
     begun: float
     turns_left: int
     """One for each call, and one to take the last answer."""
@@ -89,4 +89,4 @@ class StreamBatch:
         assert chunk.work.result is not None, "a chunk that ended has its latents"
         (made,) = chunk.work.result
         took_ms = 1000.0 * (time.perf_counter() - chunk.begun)
-        return made.read().delivery(chunk.parcel.envelope, stage1_ms=took_ms, idle_ms=0.0)
+        return made.delivery(chunk.parcel.envelope, made.read(), stage1_ms=took_ms, idle_ms=0.0)

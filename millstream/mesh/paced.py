@@ -14,7 +14,7 @@ from types import TracebackType
 from torch import Tensor
 
 from millstream.core.config import SPATIAL_STRIDE, pixel_frames
-from millstream.generation.answers import Made
+from millstream.generation.answers import CleanLatents
 from millstream.generation.generator import Generator
 from millstream.generation.stopwatch import Stopwatch
 from millstream.mesh.config import MeshConfig
@@ -47,7 +47,7 @@ class PacedGenerator(Generator):
         super().__init__(dit, stopwatch)
         self._stage1_ms = stage1_ms
 
-    def _infer(self, parcels: Sequence[Parcel]) -> list[Made]:
+    def _infer(self, parcels: Sequence[Parcel]) -> list[CleanLatents]:
         with Padded(self._stage1_ms):
             return super()._infer(parcels)
 

@@ -31,8 +31,7 @@ from millstream.generation.generator import Generator
 from millstream.generation.stopwatch import Stopwatch
 from millstream.mesh.config import MeshConfig, MeshLimits
 from millstream.mesh.first_split import first_split
-from millstream.mesh.parity import ComparedRecord, compared
-from millstream.mesh.rank_check import RankCheck
+from millstream.mesh.rank_check import ComparedRecord, RankCheck, compared
 from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
 from millstream.mesh.startup import Facts, agree, facts_of, facts_of_share
 from millstream.mesh.watchdog import GAVE_UP, Watchdog

@@ -1,22 +1,61 @@
-"""What ranks compare once they have warmed up: each still holds the weights it loaded, and its own share of them; and
-where blocks are compiled, all have compiled alike, whole, and nothing since."""
+"""How ranks find out that they are alike.
+
+While a mesh warms up, every collective is compared on the board before it begins: one that calls something the others do not
+would wait, or be answered by what was meant for another call. Once it is warm, each rank must still hold the weights it loaded,
+and its own share of them; and where blocks are compiled, all have compiled alike and whole. From then on nothing compiles.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field, fields, replace
+
 from millstream.core.errors import MeshError
 from millstream.mesh.config import MeshConfig
-from millstream.mesh.parity import ComparedRecord
 from millstream.mesh.rendezvous import Rendezvous
 from millstream.models.dit import CausalDiT
 from millstream.models.weights.fingerprint import fingerprint
-from millstream.parallel.compiled import (
-    CompileCounters,
-    check_after_warm_up,
-    check_nothing_compiled_since,
-    read_counters,
-)
+from millstream.parallel.collectives import Called, CollectiveRecord, Kind, RankGroup
+from millstream.parallel.compiled import check_after_warm_up, let_compile, read_counters
 from millstream.parallel.groups import Groups
 from millstream.parallel.mesh_dit import MeshDiT
+
+POINT_TO_POINT = frozenset({"send", "receive"})
+
+
+@dataclass(slots=True)
+class ComparedRecord(CollectiveRecord):
+    """A record that looks at what the others are about to call, until it is told that they have proved alike."""
+
+    rendezvous: Rendezvous | None = None
+    timeout_s: float = 10.0
+    calls: Counter[str] = field(default_factory=Counter)
+    """Compared so far, by group."""
+
+    def began(self, kind: Kind, what: str, group: RankGroup, shape: tuple[int, ...]) -> Called:
+        called = CollectiveRecord.began(self, kind, what, group, shape)
+        if self.rendezvous is not None and group.purpose == "mesh" and kind not in POINT_TO_POINT:
+            self._compare(self.rendezvous, group, f"{kind} ({what}) of {list(shape)}")
+        return called
+
+    def _compare(self, rendezvous: Rendezvous, group: RankGroup, mine: str) -> None:
+        number = self.calls[group.name] = self.calls[group.name] + 1
+        key = f"collective {number} on {group.name}"
+        rendezvous.post(f"{key}/{group.rank}", mine)
+        found = rendezvous.collect(key, group.ranks, timeout_s=self.timeout_s)
+        if len(set(found.values())) > 1:
+            said = "; ".join(f"rank {rank} calls {value}" for rank, value in found.items())
+            raise MeshError(f"ranks part ways at {key}: {said}")
+
+
+def compared(groups: Groups, rendezvous: Rendezvous, timeout_s: float) -> tuple[Groups, ComparedRecord]:
+    """The same groups, each call compared until the record's board is taken away."""
+    record = ComparedRecord(rendezvous=rendezvous, timeout_s=timeout_s)
+    for held in (getattr(groups, each.name) for each in fields(groups)):
+        for group in held if isinstance(held, tuple) else (held,):
+            if isinstance(group, RankGroup):
+                group.record = record
+    return replace(groups, record=record), record
 
 
 class RankCheck:
@@ -26,7 +65,6 @@ class RankCheck:
         self._dit, self._rendezvous, self._config, self._groups, self._record = dit, rendezvous, config, groups, record
         self._loaded = fingerprint({"dit": dit})
         self._turn = 0
-        self._warm: CompileCounters | None = None
 
     def check(self) -> None:
         """Raise if a rank is not what it should be. From here on collectives are no longer compared one by one."""
@@ -37,10 +75,10 @@ class RankCheck:
         self._check_shares()
 
     def _check_compiled(self) -> None:
-        if self._warm is not None:
-            check_nothing_compiled_since(self._warm)
-        self._warm = read_counters()
-        check_after_warm_up(self._groups.stage, self._warm)
+        compiled = read_counters()
+        check_after_warm_up(self._groups.stage, compiled)
+        if compiled.graphs:  # a mesh that was brought back has had no warm-up: it compiles with the chunks it is given again
+            let_compile(self._dit, False)
 
     def _check_shares(self) -> None:
         rank, topology = self._groups.mesh.rank, self._config.topology

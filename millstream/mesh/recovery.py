@@ -141,12 +141,6 @@ class MeshTransport:
         """Have a session's staggered chunks ended; its results are all that were still to come."""
         return self._begun(RecoverablePost(self, [], flushes=session_id))
 
-    def submit(self, parcel: Parcel) -> Delivery:
-        return self.submit_together([parcel])[0]
-
-    def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        return self.post(parcels).result()
-
     def release(self, session_id: str) -> None:
         self._cold.discard(session_id)
         self._staggered.pop(session_id, None)

@@ -25,6 +25,7 @@ from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import Groups
 from millstream.wire.conditioning import HeldConditionings
 from millstream.wire.framing import Answers, Orders, checksum_of, pack
+from millstream.wire.line import ReadyTensor
 from millstream.wire.packing import PARTS, pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
 from millstream.wire.parcel import Delivery, Parcel
 from millstream.wire.process import Channel, Received, Wire
@@ -36,27 +37,17 @@ HEARD: tuple[Action, ...] = ("CHECK",)
 """Instructions that the front waits to be done."""
 
 
-class Spoken:
-    """A broadcast is over when it returns."""
-
-    def __init__(self, x: Tensor) -> None:
-        self._x = x
-
-    def wait(self) -> Tensor:
-        return self._x
-
-
 class Broadcast:
-    """The leader's broadcasts as a channel: what it sends, everybody else receives."""
+    """The leader's broadcasts as a channel: what it sends, everybody else receives. One is over when it returns."""
 
     def __init__(self, mesh: RankGroup) -> None:
         self._mesh = mesh
 
-    def send(self, x: Tensor, *, to: int, what: str) -> Spoken:
-        return Spoken(self._mesh.broadcast(x, source=LEADER, what=what))
+    def send(self, x: Tensor, *, to: int, what: str) -> ReadyTensor:
+        return ReadyTensor(self._mesh.broadcast(x, source=LEADER, what=what))
 
-    def receive(self, x: Tensor, *, source: int, what: str) -> Spoken:
-        return Spoken(self._mesh.broadcast(x, source=source, what=what))
+    def receive(self, x: Tensor, *, source: int, what: str) -> ReadyTensor:
+        return ReadyTensor(self._mesh.broadcast(x, source=source, what=what))
 
 
 class MeshRank:

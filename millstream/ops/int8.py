@@ -46,10 +46,6 @@ def to_bytes(x: Tensor, over: Range) -> Tensor:
     return shifted.clamp_(0, LARGEST).to(torch.uint8)
 
 
-def from_bytes(x: Tensor, over: Range) -> Tensor:
-    return (x.float() - over.zero) * over.scale
-
-
 class Int8Weight(NamedTuple):
     values: Tensor
     scales_O: Tensor

@@ -2,12 +2,13 @@
 
 A collective that the compiler does not see splits the graph where it stands, on every block of every call; one rank that
 compiles otherwise than its peers runs other graphs, and sooner or later other collectives. So after warm-up there must be no
-graph break, ranks that share blocks must have compiled alike, and nothing may compile any more.
+graph break, ranks that share blocks must have compiled alike, and nothing compiles any more: that would stall every viewer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,11 +42,21 @@ class CompiledStack(BlockStack):
 
     def __init__(self, plain: BlockStack, backend: str) -> None:
         super().__init__(plain)
-        self.compile(backend=backend)
+        self.may_compile = True
+        """Off: a call that no graph fits runs as it is written, to the same latents but for rounding."""
+        self._forward = torch.compile(super().forward, backend=backend)
         self._remember = torch.compile(super().remember, backend=backend)
 
+    def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+        with self._stance():
+            return self._forward(x_BFTD, levels_BF6D, memory, cross)
+
     def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
-        self._remember(x_BFTD, levels_BF6D, memory, cross)
+        with self._stance():
+            self._remember(x_BFTD, levels_BF6D, memory, cross)
+
+    def _stance(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.may_compile else torch.compiler.set_stance("eager_on_recompile")
 
 
 def compile_blocks(dit: CausalDiT | MeshDiT, *, backend: str = "inductor") -> None:
@@ -54,6 +65,13 @@ def compile_blocks(dit: CausalDiT | MeshDiT, *, backend: str = "inductor") -> No
     whole.blocks = CompiledStack(whole.blocks, backend)
     if isinstance(dit, StagedDiT):
         dit.may_move = False
+
+
+def let_compile(dit: CausalDiT | MeshDiT, may_compile: bool) -> None:
+    """Whether calls of compiled blocks that come for the first time are compiled: until a warm-up is over."""
+    blocks = (dit.dit if isinstance(dit, MeshDiT) else dit).blocks
+    if isinstance(blocks, CompiledStack):
+        blocks.may_compile = may_compile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,13 +111,6 @@ def check_after_warm_up(group: RankGroup, compiled: CompileCounters) -> None:
     if len({theirs.graphs for theirs in found}) > 1:
         each = ", ".join(f"rank {rank}: {theirs}" for rank, theirs in zip(group.ranks, found, strict=True))
         raise CompileRefused(f"ranks of {group.name} compiled differently ({each}); start all with the same flags and versions")
-
-
-def check_nothing_compiled_since(warm: CompileCounters) -> None:
-    """Refuse what was compiled after warm-up: it stalls every viewer, and on one rank alone it splits the mesh."""
-    late = read_counters().since(warm)
-    if late.graphs:
-        raise CompileRefused(f"{late} compiled after warm-up; warm up with the shapes that are streamed")
 
 
 def explain_breaks(module: nn.Module, *args: Any) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Pipeline schedules: the share of time that stages idle, and how many micro-batches' activations they hold.
 
 p stages, m micro-batches, v model chunks per stage. 1F1B saves memory, not bubble; zero-bubble fills it with the
-weights' share of the backward pass.
+weights' share of the backward pass. A forward pass and either half of a backward pass count as equally long.
 """
 
 from __future__ import annotations
@@ -11,6 +11,14 @@ from typing import Literal, get_args
 from millstream.core.errors import ConfigError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble-h1", "zero-bubble-h2"]
+TRAINED: dict[str, Schedule] = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "interleaved": "interleaved",
+    "zero-bubble": "zero-bubble-h1",
+    "zbv": "zero-bubble-h1",
+}
+"""What a training plan's schedules are here. Both of torch's zero-bubble ones are H1, in loops or (from m = 2p on) in a V."""
 
 
 def bubble(schedule: Schedule, stages: int, micro_batches: int, *, chunks: int = 1) -> float:
@@ -21,7 +29,7 @@ def bubble(schedule: Schedule, stages: int, micro_batches: int, *, chunks: int =
         "gpipe": plain,
         "1f1b": plain,
         "interleaved": (p - 1) / (chunks * m + p - 1),
-        "zero-bubble-h1": ((p - 1) / 3) / (m + (p - 1) / 3),
+        "zero-bubble-h1": ((p - 1) / 3) / (chunks * m + (p - 1) / 3),
         "zero-bubble-h2": 0.0,
     }[schedule]
 

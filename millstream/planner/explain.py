@@ -44,7 +44,7 @@ def explain_bubble(schedule: Schedule, stages: int, micro_batches: int, chunks: 
         "gpipe": ("(p-1) / (m+p-1)", f"({p}-1) / ({m}+{p}-1)"),
         "1f1b": ("(p-1) / (m+p-1)", f"({p}-1) / ({m}+{p}-1)"),
         "interleaved": ("(p-1) / (v m+p-1)", f"({p}-1) / ({v}*{m}+{p}-1)"),
-        "zero-bubble-h1": ("((p-1)/3) / (m+(p-1)/3)", f"(({p}-1)/3) / ({m}+({p}-1)/3)"),
+        "zero-bubble-h1": ("((p-1)/3) / (v m+(p-1)/3)", f"(({p}-1)/3) / ({v}*{m}+({p}-1)/3)"),
         "zero-bubble-h2": ("0, at 2p-1 micro-batches held", "0"),
     }[schedule]
     why = "the share of time a stage waits while the pipeline fills and drains"

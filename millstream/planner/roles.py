@@ -12,18 +12,21 @@ from dataclasses import dataclass, field, replace
 from millstream.core.config import ModelSpec, Recompute, StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.planner.communication import all_gather, broadcast, point_to_point
-from millstream.planner.flops import call_flops
 from millstream.planner.footprint import PROCESS_BYTES
 from millstream.planner.hardware import PCIE5, Fleet
 from millstream.planner.memory import dit_parameters, text_parameters, tokens_per_frame, vae_parameters, window_bytes
-from millstream.planner.training import Sharding, lora_parameters, saved_bytes, training_state, unsharded_bytes
+from millstream.planner.training import (
+    LearningTime,
+    LearningWork,
+    Sharding,
+    learning_time,
+    lora_parameters,
+    saved_bytes,
+    training_state,
+    unsharded_bytes,
+)
 
 MEMORY_SHARE = 0.95
-UTILISATION = 0.55
-"""Of a large product's rate that a training step reaches with eager blocks: an assumption until it is measured."""
-
-BACKWARD: dict[Recompute, float] = {"none": 2.0, "selective": 2.1, "full": 3.0}
-"""A backward pass over a forward one, with what is made again for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,11 +150,10 @@ def _halves(ask: TrainAsk, count: int) -> int:
 
 def _phases(ask: TrainAsk) -> tuple[float, float, float, float]:
     """Milliseconds on all devices together: a rollout, the student's update, its scores, an update of the critic."""
-    student, teacher, critic = (_pass_ms(ask, spec) for spec in (ask.student, ask.teacher, ask.critic))
-    back = BACKWARD[ask.recompute]
-    rollout = (len(ask.stream.steps) + 1) * student
-    update = back * student + _offload_ms(ask, ask.student)
-    return rollout, update, 2 * teacher + critic, (1 + back) * critic + _offload_ms(ask, ask.critic)
+    student, teacher, critic = (_passes(ask, spec) for spec in (ask.student, ask.teacher, ask.critic))
+    rollout = (len(ask.stream.steps) + 1) * student.forward
+    update = student.backward + _offload_ms(ask, ask.student)
+    return rollout, update, 2 * teacher.forward + critic.forward, critic.total + _offload_ms(ask, ask.critic)
 
 
 def _offload_ms(ask: TrainAsk, spec: ModelSpec) -> float:
@@ -162,13 +164,14 @@ def _offload_ms(ask: TrainAsk, spec: ModelSpec) -> float:
     return 2 * point_to_point(2 * dit_parameters(spec.dit) / shards, PCIE5)
 
 
-def _pass_ms(ask: TrainAsk, spec: ModelSpec) -> float:
-    """A forward pass over a rollout, with the gathering of weights where that is longer than the computing."""
-    rate = UTILISATION * ask.fleet.device.rates.matmul_tflops * 1e9
-    compute = call_flops(spec.dit, ask.tokens, ask.tokens // ask.batch) / rate
-    shards = ask.shards(ask.fleet.count)
+def _passes(ask: TrainAsk, spec: ModelSpec) -> LearningTime:
+    """Over a rollout, there and back, with the gathering of weights where that is longer than the computing."""
+    keys = ask.tokens / ask.batch  # the length of a rollout: what is causal sees less
+    is_frozen = spec is ask.student and ask.lora_rank > 0
+    work = LearningWork(dit=spec.dit, tokens=ask.tokens, keys=keys, recompute=ask.recompute, is_frozen=is_frozen)
+    computed, shards = learning_time(work, ask.fleet.device), ask.shards(ask.fleet.count)
     gather = all_gather(2 * dit_parameters(spec.dit), shards, ask.fleet.link_between(shards)) if ask.sharding.zero >= 3 else 0.0
-    return max(compute, gather)
+    return LearningTime(forward=max(computed.forward, gather), backward=max(computed.backward, gather))
 
 
 def _group(ask: TrainAsk, name: str, devices: int, *, student: bool, scores: bool) -> DeviceGroup:

@@ -3,20 +3,34 @@
 Mixed-precision Adam: 2 for the weight, 2 for the gradient (4 in fp32), 12 for the optimizer (fp32 copy, two moments),
 4 for an average. ZeRO-1 shards the optimizer, ZeRO-2 gradients too, ZeRO-3 (fully sharded) weights too. Hybrid sharding
 shards within a group and repeats between groups: `shards` is that group's size. Offload moves the optimizer to the host.
+
+And how long a step takes, and its peak, with compiled blocks and products in bf16, as `train RECIPE` runs them on a GPU. A step
+goes forward, makes some of it again, and goes back. Products go back with twice their work, or once where the weights are
+frozen; attention with two and a half times its own; the rest is walks over activations, which wait for memory. Shares and walks
+were fitted to the 1.3B with 32,760 tokens on an H200; `python -m benchmarks.train_step` holds them against what is measured.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from millstream.core.config import DiTConfig, Recompute
 from millstream.core.errors import ConfigError
+from millstream.planner.flops import attention_flops, block_products
+from millstream.planner.hardware import Device
 from millstream.planner.memory import dit_parameters
+from millstream.planner.time import product_ms
 
 ADAM_BYTES = 12
 PACKED_BYTES = 2 + 8 / 256
 """Of two moments in eight bits, and a float32 scale for each block of each."""
 EMA_BYTES = 4
+ATTENTION_SHARE = 0.84
+"""Of a streaming kernel's rate, forward and back: a step is held to the power limit from its beginning to its end."""
+BACK_OVER_FORWARD = 2.5
+"""Of attention: scores are made again, then four products where there were two."""
+VALUE_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,3 +174,74 @@ def saved_bytes(dit: DiTConfig, tokens: int, recompute: Recompute) -> float:
     """All blocks of a DiT for one backward pass; what is made again is there for one block at a time."""
     again = 0.0 if recompute == "none" else activation_bytes(dit, tokens, recompute="none")
     return dit.layers * activation_bytes(dit, tokens, recompute=recompute) + again
+
+
+class Walks(NamedTuple):
+    """Over the activations of a block, in times its width and its hidden layer."""
+
+    width: float
+    hidden: float
+
+    def bytes(self, dit: DiTConfig, tokens: int) -> float:
+        return VALUE_BYTES * tokens * (self.width * dit.width + self.hidden * dit.ffn)
+
+
+FORWARD, BACKWARD, AGAIN = Walks(71.5, 3.0), Walks(148.0, 7.0), Walks(51.0, 3.0)
+"""The last is what `selective` adds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningWork:
+    """Of one rank."""
+
+    dit: DiTConfig
+    tokens: int
+    keys: float
+    """That a token sees, on average."""
+    recompute: Recompute
+    is_frozen: bool = False
+    """Adapters learn beside frozen weights."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningTime:
+    """Milliseconds."""
+
+    forward: float
+    backward: float
+    """With what is made again for it."""
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward
+
+
+def learning_time(work: LearningWork, device: Device) -> LearningTime:
+    dit, rates = work.dit, device.rates
+    products = sum(product_ms(product, device, fp8=False) for product in block_products(dit, work.tokens))
+    seen = attention_flops(work.tokens, round(work.keys), dit.width) + attention_flops(work.tokens, dit.text_tokens, dit.width)
+    attention = seen / (ATTENTION_SHARE * rates.attention_tflops) / 1e9
+    walks = {each: each.bytes(dit, work.tokens) / rates.bandwidth_tb_s / 1e9 for each in (FORWARD, BACKWARD, AGAIN)}
+    forward = products + attention + walks[FORWARD]
+    again = {"none": 0.0, "selective": walks[AGAIN], "full": forward}[work.recompute]
+    back = (1 if work.is_frozen else 2) * products + BACK_OVER_FORWARD * attention + walks[BACKWARD]
+    return LearningTime(forward=dit.layers * forward, backward=dit.layers * (again + back))
+
+
+def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool = False) -> float:
+    """Bytes: what is always there, and the larger of two moments: when all blocks have gone forward, and when all gradients
+    are there. Gradients that add up over several passes are there at both."""
+    always = state.weights + state.optimizer + state.average
+    if work.recompute == "none" and not work.is_frozen:
+        always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
+    kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
+    at_work = Walks(0, 1).bytes(work.dit, work.tokens) + (whole if work.recompute == "full" else 0.0)
+    turned = work.dit.layers * kept + at_work + (state.gradients if accumulates else 0.0)
+    return always + max(turned, state.gradients + whole)
+
+
+def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
+    """Of one block, for its way back. Residuals are float32 where the modulations that they are made with are."""
+    residual = 1 if work.is_frozen else 2
+    kept = {"none": Walks(15 + 3 * residual, 2), "selective": Walks(9 + residual, 1), "full": Walks(residual, 0)}
+    return kept[recompute].bytes(work.dit, work.tokens)

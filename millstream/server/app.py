@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Mount, WebSocketRoute
 from starlette.staticfiles import StaticFiles
+from starlette.websockets import WebSocket
 
 from millstream.server import dialects, health
 from millstream.server.access.auth import Access, Gate
@@ -20,10 +21,11 @@ from millstream.server.access.budgets import ClientRates, Clients
 from millstream.server.access.limits import ClientLimits
 from millstream.server.headers import SafeHeaders
 from millstream.server.protocol import openapi, rest, webrtc
+from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.endpoints import Endpoint, ServerState
-from millstream.server.protocol.native import stream
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.transport.peers import IceServer, Peers
+from millstream.server.transport.websocket_loop import converse
 
 WEB = Path(__file__).parent / "web"
 
@@ -61,6 +63,9 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
 
 def _routes() -> list[BaseRoute]:
     endpoints = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *dialects.endpoints(), *health.ENDPOINTS]
+
+    async def stream(websocket: WebSocket) -> None:
+        await converse(websocket, Conversation)
 
     async def describe(server: ServerState, words: Mapping[str, str], body: None) -> dict[str, Any]:
         return description

@@ -2,7 +2,7 @@
 
 Everything that touches the model happens on that thread. Others may open, steer, watch and close sessions from any
 thread; those calls answer at once, because they touch only policy (`serving/session_table.py`, timelines), under one lock
-that is never held while the model works. A session that fails ends alone and gives back what it held.
+that is never held while the model works. What happens in a turn is in `serving/turn_taker.py`.
 
     open ─► SessionTable ─► turn ─► Session.decide ─► ChunkPipeline ─► notices
               ▲                                       │
@@ -22,9 +22,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,21 +32,19 @@ import torch
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, Resume, Stop
-from millstream.core.errors import ChunkCut, MeshGivenUp, MillstreamError, Overloaded, UnknownSession
+from millstream.core.errors import MeshGivenUp, Overloaded, UnknownSession
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
-from millstream.engine.flights import NOTHING_SETTLED, Landing, Planned, Settled, Streaming
-from millstream.engine.pipeline import ChunkPipeline
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer
 from millstream.serving.batching import BatchPolicy
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
 from millstream.serving.scheduler import Scheduler
-from millstream.serving.session_entry import OpenRequest, SessionEntry, alike
+from millstream.serving.session_entry import OpenRequest, SessionEntry
 from millstream.serving.session_table import SessionTable
 from millstream.serving.trials import Trials
-from millstream.serving.turns import EndTurn, Halt, Offload, RestoreTurn, Run, SchedulerMetrics, Sleep, Turn
-from millstream.session.chunk import Chunk
+from millstream.serving.turn_taker import TurnTaker
+from millstream.serving.turns import Halt, SchedulerMetrics, Sleep, Turn
 from millstream.session.session import Session
 
 log = logging.getLogger(__name__)
@@ -95,17 +92,10 @@ class Service:
         )
         """Touched under the lock only."""
         self._trials = Trials(engine, self.table.admission)
-        self._pipeline = ChunkPipeline(
-            engine.transport.post,
-            engine.depths,
-            engine.parts.stopwatch,
-            landed=self._landed,
-            shown=self._shown,
-            failed=self._failed,
-        )
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._over = self._ended = False
+        self._turns = TurnTaker(engine, self.table, self._changed, is_over=lambda: self._over)
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
@@ -259,8 +249,8 @@ class Service:
             self._trials.warm_up(self._warm_up)
             self.ready.set()
             while (turn := self._next()) is not None:
-                self._take(turn)
-            self._pipeline.show()
+                self._turns.take(turn)
+            self._turns.show()
         except BaseException as error:
             if not (self._over and isinstance(error, MeshGivenUp)):  # a mesh is not brought back for a server that stops
                 self.failure = error
@@ -283,124 +273,11 @@ class Service:
             while not self._over:
                 if self._jobs:
                     return self._jobs.popleft()
-                turn = self._finish_closing() or self.table.scheduler.next(time.monotonic())
-                if not isinstance(turn, Sleep) or self._pipeline.any_unshown:
+                turn = self._turns.finish_closing() or self.table.scheduler.next(time.monotonic())
+                if not isinstance(turn, Sleep) or self._turns.any_unshown:
                     return turn
                 self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))
             return None
-
-    def _finish_closing(self) -> Sleep | None:
-        """End those who are to end; one with pictures to come has them first, and nothing leaves until then."""
-        closing = [(entry, entry.closing) for entry in self.table.entries.values() if entry.closing is not None]
-        if any(self._pipeline.unshown(entry.session_id) for entry, _ in closing):
-            return Sleep(until=None)
-        for entry, ended in closing:
-            if self.table.holds(entry):  # one in line may have been refused the place of another
-                self.table.finish(entry, ended)
-        return None
-
-    def _take(self, turn: Turn | Callable[[], None]) -> None:
-        if isinstance(turn, Run):
-            self._chunks([self.table.entries[name] for name in turn.session_ids])
-            return
-        self._pipeline.show()  # all else happens between chunks
-        match turn:
-            case EndTurn(session_id=name, reason=reason):
-                with self._changed:
-                    if name in self.table.entries:  # in line, it may have been refused in the meantime
-                        self.table.finish(self.table.entries[name], Ended(cause="limit", reason=reason))
-            case Offload(session_id=name):
-                if self._moved(name, self.engine.offload):
-                    with self._changed:
-                        self.table.vacate(self.table.entries[name])
-            case RestoreTurn(session_id=name):
-                self._moved(name, self.engine.bring_back)
-            case Sleep():
-                pass  # nothing could leave before the pictures were made
-            case _:
-                turn()
-
-    def _chunks(self, entries: Sequence[SessionEntry]) -> None:
-        """One chunk of each session, or a reason why there is none. What can share its model calls does."""
-        planned = self._plan(entries)
-        if planned is None:
-            self._pipeline.show()
-            planned = self._plan(entries)
-            assert planned is not None, "with everything shown, nothing waits for pictures"
-        for kin in alike(planned):
-            self._pipeline.turn(kin)
-
-    def _plan(self, entries: Sequence[SessionEntry]) -> list[Planned] | None:
-        """The next chunk of those that have one. None, and nothing has happened, if one must be shown its last chunk first."""
-        with self._changed:
-            if any(self._pipeline.unshown(entry.session_id) and not self.table.goes_on(entry) for entry in entries):
-                return None
-            planned = list[Planned]()
-            for entry in filter(self.table.holds, entries):  # the last pictures of one may have failed
-                session = entry.session
-                assert session is not None, f"{entry.session_id} had a turn before it was let in"
-                with self._ending_alone(entry):
-                    decision = session.decide() if self.table.has_input(entry) else None
-                    if decision is None:
-                        self.table.rest(entry, session)
-                    else:
-                        planned.append(Planned(session, decision, entry.settled))
-                        entry.settled, entry.one_offs = NOTHING_SETTLED, self.engine.one_offs
-            return planned
-
-    def _landed(self, landing: Landing) -> None:
-        """The next chunk may leave. On one device this one's pictures are made by now; over a mesh they follow meanwhile."""
-        with self._changed:
-            self.table.arrived(landing)
-
-    def _shown(self, landing: Landing, chunk: Chunk) -> None:
-        with self._changed:
-            self.table.shown(landing, chunk)
-        if not self._pipeline.num_sent:
-            self._settle(landing.session, chunk)
-
-    def _settle(self, session: Streaming, chunk: Chunk) -> None:
-        """Make its commit, if that was left for now. What it took is the session's to pay for, in its next turn: of one that
-        paid for those of others, too, chunks would look slow, and promises fall."""
-        begun, entry = time.monotonic(), self.table.entries[session.id]
-        with self._ending_alone(entry, chunk=chunk.index):
-            self.engine.settle(session.id)
-            entry.settled = Settled(time.monotonic() - begun, self.engine.parts.stopwatch.lap())
-
-    def _failed(self, session: Streaming, error: Exception, chunk_index: int) -> None:
-        self._fail(self.table.entries[session.id], error, chunk=chunk_index)
-
-    @contextmanager
-    def _ending_alone(self, entry: SessionEntry, **about: object) -> Iterator[None]:
-        """What goes wrong in the block ends this session and no other."""
-        try:
-            yield
-        except Exception as error:
-            self._fail(entry, error, **about)
-
-    def _fail(self, entry: SessionEntry, error: Exception, **about: object) -> None:
-        if self._over and isinstance(error, ChunkCut):
-            return  # ends with all others
-        log.error("the session has failed", exc_info=error, extra={"session": entry.label, **about})
-        reason = str(error) if isinstance(error, MillstreamError) else f"it failed ({type(error).__name__}); the log has more"
-        if isinstance(error, torch.OutOfMemoryError):
-            reason = "the device ran out of memory; choose a smaller size or window"
-        with self._changed:
-            if self.table.holds(entry):  # it may have been given up while it was revived
-                self.table.finish(entry, Ended(cause="failed", reason=reason))
-        if self.engine.device.type == "cuda":
-            torch.cuda.empty_cache()
-
-    def _moved(self, session_id: str, move: Callable[[Session], None]) -> bool:
-        """Whether its state is where it was to go; if not, it has ended."""
-        entry = self.table.entries.get(session_id)
-        if entry is None:  # its last pictures could not be made
-            return False
-        assert entry.session is not None, f"{entry.label} has no state to move"
-        with self._ending_alone(entry):
-            move(entry.session)
-            return True
-        return False
 
     def _soon(self, job: Callable[[], None]) -> None:
         """On the engine's thread, between turns; never, once it is all over."""
@@ -414,14 +291,14 @@ class Service:
     def _read_saved(self, entry: SessionEntry, note: str) -> None:
         """Only now, when it has its place: what waits in line is a file. Not on the engine's thread: disks are slow."""
         assert entry.request.start is not None, f"{entry.label} was not saved"
-        with self._ending_alone(entry):
+        with self._turns.ending_alone(entry):
             self._soon(partial(self._revive, entry, entry.request.start(), note))
 
     def _revive(self, entry: SessionEntry, make: Callable[[Engine], Session], note: str) -> None:
         """A saved session, without the lock: all that it holds is copied."""
         if not self.table.holds(entry):
             return  # it was given up while it waited for this
-        with self._ending_alone(entry):
+        with self._turns.ending_alone(entry):
             session = make(self.engine)
             with undone_by(session.close), self._changed:
                 if self.table.holds(entry):

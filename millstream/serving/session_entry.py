@@ -17,7 +17,7 @@ from millstream.serving.chunk_times import Geometry
 from millstream.serving.life import Life
 from millstream.serving.notices import Ended, Tell
 from millstream.serving.turns import Terms
-from millstream.session.live_feed import LiveFeed
+from millstream.session.feed import LiveFeed
 from millstream.session.pacing import Pace, RateKind
 from millstream.session.ports import ChunkLog
 from millstream.session.session import Session

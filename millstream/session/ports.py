@@ -10,12 +10,11 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
 from millstream.session.journal import InputLatents
-from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.parcel import Parcel, Posted
 
 
 class Feed(Protocol):
@@ -25,24 +24,8 @@ class Feed(Protocol):
         """[count, H, W, 3] and how many of them are real, or None at the end."""
 
 
-class Posted(Protocol):
-    """Chunks on their way."""
-
-    def done(self) -> bool: ...
-
-    def ahead(self) -> list[Tensor]:
-        """Latents that are being made on this process's device, if any are: what is queued there now comes after them."""
-
-    def result(self) -> list[Delivery]:
-        """Waits. Asked for in the order of posts."""
-
-
 class Transport(Protocol):
     def post(self, parcels: Sequence[Parcel]) -> Posted: ...
-
-    def submit(self, parcel: Parcel) -> Delivery: ...
-
-    def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]: ...
 
     def release(self, session_id: str) -> None: ...
 

@@ -117,11 +117,6 @@ class Session:
         """Chunks until the session ends or is paused, or `chunks` of them, one at a time. Call again to go on."""
         return self._parts.stream(self, chunks)
 
-    def plan_chunk(self) -> Parcel | None:
-        """The next chunk of work, or None while paused and after the end."""
-        decision = self.decide()
-        return None if decision is None else self.prepare(decision)
-
     def decide(self) -> ChunkPlan | None:
         """Apply the controls that are due and plan the next chunk. Quick: no model is asked."""
         begun = time.perf_counter()
@@ -181,14 +176,6 @@ class Session:
         frames = self._context(context) if context and parcel.context_frames is None else parcel.context_frames
         conditioning = self._parts.read_prompts(envelope.prompts)
         return Parcel(envelope=whole, latents_in=parcel.latents_in, conditioning=conditioning, context_frames=frames)
-
-    def accept(self, delivery: Delivery, *, shared_ms: Mapping[str, float] | None = None) -> Chunk | None:
-        """Decode a delivery. None for a duplicate, or a chunk from before a cut: never shown.
-
-        `shared_ms` is its part of phases that several sessions went through together.
-        """
-        arrived = self.receive(delivery)
-        return None if arrived is None else self.finish(arrived, shared_ms=shared_ms)
 
     def receive(self, delivery: Delivery) -> ReceivedChunk | None:
         """Check a delivery and keep its latents, which the next chunk may be built on; its pictures are made later."""

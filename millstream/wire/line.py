@@ -29,7 +29,9 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedTensor:
+class ReadyTensor:
+    """One that nobody has to wait for."""
+
     x: Tensor
 
     def wait(self) -> Tensor:
@@ -52,7 +54,7 @@ class Line:
         self._outgoing.put(leaving)
         return leaving
 
-    def receive(self, x: Tensor, *, source: int, what: str) -> ReceivedTensor:
+    def receive(self, x: Tensor, *, source: int, what: str) -> ReadyTensor:
         """Waits until `x` is full."""
         assert x.is_contiguous(), f"{what} does not fit one run of memory"
         view = x.numpy().data
@@ -61,7 +63,7 @@ class Line:
             if count == 0:
                 raise ConnectionResetError("the other end is gone")
             view = view[count:]
-        return ReceivedTensor(x)
+        return ReadyTensor(x)
 
     def hang_up(self) -> None:
         """Whoever waits on the line, on either side, is told that it is over."""

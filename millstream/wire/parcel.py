@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -64,6 +65,18 @@ class Delivery:
     """[B, F, C, Y, X] clean latents, there when the result is ok."""
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     """Its part of where the generator's time went, where that is another process's."""
+
+
+class Posted(Protocol):
+    """Chunks on their way."""
+
+    def done(self) -> bool: ...
+
+    def ahead(self) -> list[Tensor]:
+        """Latents that are being made on this process's device, if any are: what is queued there now comes after them."""
+
+    def result(self) -> list[Delivery]:
+        """Waits. Asked for in the order of posts."""
 
 
 def digest(latents: Tensor) -> str:

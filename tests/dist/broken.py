@@ -198,6 +198,23 @@ def breaks_its_graph(config: MeshConfig, number: int, meeting: MeetingPoint) -> 
     rank.run_rank(config, number, meeting)
 
 
+def compiles_late(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
+    """What it compiles after warm-up ends it."""
+    compiles, check, checked = rank.compile_blocks, RankCheck.check, []
+
+    def once(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        assert not checked, "blocks are compiled after warm-up"
+        return graph.forward
+
+    def then_no_more(self: RankCheck) -> None:
+        check(self)
+        checked.append(True)
+
+    rank.compile_blocks = lambda share, **_: compiles(share, backend=once)
+    RankCheck.check = then_no_more
+    rank.run_rank(config, number, meeting)
+
+
 def dies_while_starting(config: MeshConfig, number: int, meeting: MeetingPoint, *, point: str, who: int, deaths: Path) -> None:
     """One rank that is killed, or stopped, at a point of its start, as often as there are files in `deaths`."""
 

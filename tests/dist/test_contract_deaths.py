@@ -29,6 +29,7 @@ from tests.dist import broken
 from tests.dist.fronts import front
 from tests.dist.meshes import LIMITS, MODEL, SMALL, alive, mesh_engine, mesh_of, pids_of, seconds_until_gone
 from tests.unit.models_for_tests import relative_error
+from tests.unit.one_chunk import accept, plan_chunk
 
 WORKER = 2
 ROOMY = SMALL | {"window": 24}
@@ -50,7 +51,7 @@ def latents_of(session: Session, chunks: int) -> list[Tensor]:
 
 
 def planned(session: Session) -> Parcel:
-    parcel = session.plan_chunk()
+    parcel = plan_chunk(session)
     assert parcel is not None
     return parcel
 
@@ -59,7 +60,7 @@ def disturbed(engine: Engine, session: Session) -> Tensor:
     """The next chunk, a worker killed while it is made."""
     flight = engine.transport.post([planned(session)])
     kill(engine, WORKER)
-    assert session.accept(flight.result()[0]) is not None
+    assert accept(session, flight.result()[0]) is not None
     return newest(session)
 
 
@@ -161,7 +162,7 @@ def test_two_chunks_under_way_are_both_recovered() -> None:
         kill(engine, 1)
         found = []
         for flight in flights:
-            assert session.accept(flight.result()[0]) is not None
+            assert accept(session, flight.result()[0]) is not None
             found.append(newest(session))
         assert max(map(relative_error, found, expected[1:])) < 1e-3
 
@@ -243,9 +244,9 @@ def test_sessions_that_go_through_a_pipeline_together_are_each_what_they_are_alo
         sessions = [engine.session(text, seed=1, **SMALL) for text in ("sea", "hills")]
         together: list[list[str]] = [[], []]
         for _ in range(3):
-            deliveries = engine.transport.submit_together([planned(session) for session in sessions])
+            deliveries = engine.transport.post([planned(session) for session in sessions]).result()
             for session, delivery, digests in zip(sessions, deliveries, together, strict=True):
-                chunk = session.accept(delivery)
+                chunk = accept(session, delivery)
                 assert chunk is not None
                 digests.append(chunk.digest)
     assert together == alone

@@ -98,6 +98,18 @@ def test_c_04_attention_that_resolves_differently_is_found_at_the_start() -> Non
     assert "attention: rank 1 has flash" in refusal(broken.other_attention)
 
 
+def test_c_05_chunks_of_a_shape_that_was_not_warmed_up_are_made_and_nothing_compiles() -> None:
+    with mesh_engine(run=broken.compiles_late, compile_backend="eager") as engine:
+        frames = {}
+        for window in (engine.spec.stream.window, 2 * engine.spec.stream.window):
+            with engine.session("sea", seed=1, window=window) as session:
+                frames[window] = [chunk.frames for chunk in session.stream(3)]
+        assert engine.mesh.recoveries == 0
+    for window, found in frames.items():
+        plain = [chunk.frames for chunk in Engine("wan-tiny", **MODEL).session("sea", seed=1, window=window).stream(3)]
+        assert all(abs(one.astype(int) - other).max() <= 1 for one, other in zip(found, plain, strict=True))
+
+
 def test_a_rank_that_runs_out_of_memory_is_the_one_that_is_named() -> None:
     assert "rank 2: the device ran out of memory" in refusal(broken.out_of_memory)
 

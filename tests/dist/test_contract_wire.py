@@ -20,6 +20,7 @@ from millstream.session.session import Session
 from millstream.wire.parcel import Delivery, Parcel
 from tests.dist.meshes import SMALL, mesh_engine, mesh_of
 from tests.dist.streams import BlankVAE, stays_with_local, steered, together
+from tests.unit.one_chunk import accept, plan_chunk, submit
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def fresh(engine: Engine, **changes: Any) -> Session:
 
 
 def planned(session: Session) -> Parcel:
-    parcel = session.plan_chunk()
+    parcel = plan_chunk(session)
     assert parcel is not None
     return parcel
 
@@ -66,7 +67,7 @@ def test_om_01_metadata_that_cannot_be_serialised_fails_before_the_header(
     monkeypatch.setattr(link, "_put", noted)
     with fresh(engine) as session:
         with pytest.raises(WireError, match="cannot be serialised"):
-            engine.transport.submit(altered(planned(session), seed=2**70))
+            submit(engine.transport, altered(planned(session), seed=2**70))
         assert set(sent) <= {"NOOP"}, "nothing but signs of life was sent"
     assert works(engine)
     assert any(what.startswith("call") for what in sent), "a chunk that is sent is noted"
@@ -76,7 +77,7 @@ def test_om_02_a_dtype_the_wire_does_not_carry_fails_before_the_header(engine: E
     with fresh(engine) as session:
         parcel = planned(session)
         with pytest.raises(WireError, match="complex64"):
-            engine.transport.submit(replace(parcel, latents_in=parcel.latents_in.to(torch.complex64)))
+            submit(engine.transport, replace(parcel, latents_in=parcel.latents_in.to(torch.complex64)))
     assert works(engine)
 
 
@@ -86,9 +87,9 @@ def test_om_03_a_wrong_number_of_calls_is_refused_by_the_front_and_by_the_leader
     with fresh(engine) as session:
         parcel = altered(planned(session), expected_calls=7)
         with pytest.raises(EnvelopeRefused, match="expects 7 model calls, its plan has 3"):
-            engine.transport.submit(parcel)
+            submit(engine.transport, parcel)
         unchecked(monkeypatch)
-        result = engine.transport.submit(parcel).result
+        result = submit(engine.transport, parcel).result
     assert (result.ok, result.observed_calls) == (False, 0)
     assert "expects 7 model calls" in result.error
     monkeypatch.undo()
@@ -104,10 +105,10 @@ def test_om_07_a_refused_envelope_is_answered_and_ends_its_session_only(
         unchecked(monkeypatch)
         strange = altered(planned(rude), version=9)
         with pytest.raises(EnvelopeRefused, match="version 9 is not spoken here"):
-            rude.accept(engine.transport.submit(strange))
+            accept(rude, submit(engine.transport, strange))
         monkeypatch.undo()
         with pytest.raises(EnvelopeRefused, match="finds no cache here"):
-            rude.accept(engine.transport.submit(planned(rude)))
+            accept(rude, submit(engine.transport, planned(rude)))
         assert [chunk.index for chunk in calm.stream(2)] == [1, 2]
 
 
@@ -115,7 +116,7 @@ def test_an_envelope_for_another_model_is_refused_before_anybody_computes(engine
     with fresh(engine) as session:
         parcel = planned(session)
         wide = replace(parcel, latents_in=parcel.latents_in.repeat(1, 1, 2, 1, 1))
-        assert "8 channels" in engine.transport.submit(wide).result.error
+        assert "8 channels" in submit(engine.transport, wide).result.error
     assert works(engine)
 
 
@@ -125,7 +126,7 @@ def test_om_09_late_results_after_a_cut_are_received_and_never_decoded(engine: E
         flying = [engine.transport.post([planned(session)]) for _ in range(2)]
         session.control(Cut())
         flying.append(engine.transport.post([planned(session)]))
-        chunks = [session.accept(flight.result()[0]) for flight in flying]
+        chunks = [accept(session, flight.result()[0]) for flight in flying]
         assert chunks[:2] == [None, None]
         assert chunks[2] is not None
         assert (chunks[2].index, chunks[2].epoch, len(chunks[2].frames)) == (3, 1, 9)
@@ -138,8 +139,8 @@ def test_om_10_recompute_without_context_is_refused_before_it_is_sent(engine: En
         parcel = planned(session)
         assert parcel.envelope.recompute
         with pytest.raises(EnvelopeRefused, match="context frames must come with it"):
-            engine.transport.submit(replace(parcel, context_frames=None))
-        chunk = session.accept(engine.transport.submit(parcel))
+            submit(engine.transport, replace(parcel, context_frames=None))
+        chunk = accept(session, submit(engine.transport, parcel))
         assert chunk is not None
         assert chunk.index == 2
 
@@ -149,23 +150,23 @@ def test_r_01_double_and_reordered_envelopes_emit_each_chunk_once_and_in_order(e
         one, other = planned(session), planned(session)
         deliveries: list[Delivery] = []
         for parcel in (one, one, other, other):
-            deliveries.append(engine.transport.submit(parcel))
+            deliveries.append(submit(engine.transport, parcel))
         assert [delivery.result.ok for delivery in deliveries] == [True] * 4
         assert deliveries[0].result == deliveries[1].result, "the same answer, not another run"
         assert deliveries[2].result == deliveries[3].result
-        chunks = [session.accept(delivery) for delivery in deliveries]
+        chunks = [accept(session, delivery) for delivery in deliveries]
         assert [chunk and chunk.index for chunk in chunks] == [0, None, 1, None]
-        late = engine.transport.submit(one)
+        late = submit(engine.transport, one)
         assert not late.result.ok, "one that the mesh is past is not run again"
-        assert session.accept(late) is None
+        assert accept(session, late) is None
     with fresh(engine) as session:
         one, other = planned(session), planned(session)
-        early = engine.transport.submit(one), engine.transport.submit(other)
+        early = submit(engine.transport, one), submit(engine.transport, other)
         with pytest.raises(EnvelopeRefused, match="was answered before"):
-            session.accept(early[1])
+            accept(session, early[1])
     with fresh(engine) as session:
         planned(session)
-        result = engine.transport.submit(planned(session)).result
+        result = submit(engine.transport, planned(session)).result
         assert (result.ok, result.observed_calls) == (False, 0), "a chunk that comes before the one it follows is not run"
         assert "finds no cache here" in result.error
     assert works(engine)
@@ -178,7 +179,7 @@ def test_a_prompt_travels_once(engine: Engine) -> None:
         assert parcel.conditioning is not None
         (sent,) = mesh_of(engine).link._known.copy().strip([parcel])
         assert sent.conditioning is None
-        assert other.accept(engine.transport.submit(parcel)) is not None
+        assert accept(other, submit(engine.transport, parcel)) is not None
 
 
 def test_what_a_session_held_is_given_back(engine: Engine) -> None:

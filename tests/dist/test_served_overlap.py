@@ -68,7 +68,7 @@ class Waits:
         return getattr(self._transport, name)
 
     def post(self, parcels: Sequence[Parcel]) -> Landed:
-        return Landed(self._transport.submit_together(parcels))
+        return Landed(self._transport.post(parcels).result())
 
 
 class Clock(Owner):

@@ -25,6 +25,7 @@ from tests.dist.streams import newest
 from tests.dist.test_contract_deaths import kill
 from tests.unit.models_for_tests import relative_error
 from tests.unit.cli.test_cli import millstream
+from tests.unit.one_chunk import plan_chunk, submit
 
 STREAM = dict(height=32, width=48, window=9, steps=(1000, 750, 500, 250), seed=4)
 STEERED: dict[int, AnyControl] = {
@@ -118,21 +119,21 @@ def test_a_staggered_chunk_that_is_refused_ends_its_session_after_those_before_i
         session = engine.session("sea", **STREAM)
         batch, done = MeshBatch(transport, session.id, depth=2), []
         for _ in range(2):
-            done += batch.post([session.plan_chunk()]).result()
-        bad = session.plan_chunk()
+            done += batch.post([plan_chunk(session)]).result()
+        bad = plan_chunk(session)
         skipped = msgspec.structs.replace(bad.envelope, start_frame=bad.envelope.start_frame + 3)
         done += batch.post([type(bad)(envelope=skipped, latents_in=bad.latents_in)]).result()
         done += batch.flush().result()
         assert [(delivery.result.chunk_index, delivery.result.ok) for delivery in done] == [(0, True), (1, True), (2, False)]
         assert "starts at frame 9, its cache ends at 5" in done[2].result.error
-        assert "finds no cache here" in transport.submit(session.plan_chunk()).result.error
+        assert "finds no cache here" in submit(transport, plan_chunk(session)).result.error
         assert len(latents(engine, 2, chunks=2)) == 2, "another session is not touched"
 
 
 def test_a_staggered_chunk_that_comes_twice_is_made_once() -> None:
     with mesh_engine("front+pp2") as engine:
         session, transport = engine.session("sea", **STREAM), engine.transport
-        parcels = [session.plan_chunk() for _ in range(2)]
+        parcels = [plan_chunk(session) for _ in range(2)]
         staggered = [
             type(each)(
                 envelope=msgspec.structs.replace(each.envelope, under_way=2),

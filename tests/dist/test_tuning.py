@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,6 +24,7 @@ from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import LoRAPlan
 from millstream.trainer.tuning.run import CURVE, TuningRun
+from millstream.video.reader import VideoReader
 from tests.dist.ranks import run_ranks
 from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
 
@@ -38,6 +40,9 @@ LORA_PLANS: dict[str, dict[str, Any]] = {
     "FSDP2 x tensor": {"dp": 2, "tp": 2, "data": "fsdp"},
 }
 WHOLE_PLANS: dict[str, dict[str, Any]] = {"FSDP2": {"dp": 2, "data": "fsdp"}, "tensor": {"tp": 2}, "ZeRO 3": {"dp": 2, "data": "zero3"}}
+
+
+COMPILED_PLANS: dict[str, dict[str, Any]] = {"alone": {}, "FSDP2": {"dp": 2, "data": "fsdp"}, "ZeRO 3": {"dp": 2, "data": "zero3"}}
 
 
 class Tuned(NamedTuple):
@@ -62,6 +67,13 @@ def tuned(folder: Path, name: str, changed: dict[str, Any]) -> Tuned:
     return found
 
 
+def assert_same(found: Tuned, expected: Tuned) -> None:
+    assert found.losses == pytest.approx(expected.losses, rel=1e-5)
+    assert found.learnt.keys() == expected.learnt.keys()
+    for key, value in expected.learnt.items():
+        assert (found.learnt[key] - value).norm() <= 1e-4 * value.norm() + 1e-7, key
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("tuning")
@@ -77,8 +89,22 @@ def test_however_it_is_shared_out_the_same_is_learnt(folder: Path, lora: LoRAPla
     alone = tuned(folder, f"{kind} alone beside {name}", {"lora": lora})
     plan = (WHOLE_PLANS if lora is None else LORA_PLANS)[name]
     found = tuned(folder, f"{kind} {name}", {"lora": lora, "parallel": plan})
+    assert_same(found, alone)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
+@pytest.mark.parametrize("name", COMPILED_PLANS)
+def test_compiled_blocks_learn_the_same(folder: Path, name: str) -> None:
+    plain = tuned(folder, f"plain beside {name}", {})
+    found = tuned(folder, f"compiled {name}", {"compile": "aot_eager", "recompute": "selective", "parallel": COMPILED_PLANS[name]})
+    assert_same(found, plain)
+
+
+@pytest.mark.parametrize("plan", [{"dp": 2}, {"cp": 2}, {"dp": 2, "data": "fsdp"}], ids=str)
+def test_clips_of_several_sizes_teach_ranks_what_they_teach_one(tmp_path: Path, plan: dict[str, Any]) -> None:
+    small_dataset(tmp_path / "clips", sizes=((4, 4), (4, 8)))
+    alone, found = tuned(tmp_path, "alone", {}), tuned(tmp_path, "ranks", {"parallel": plan})
     assert found.losses == pytest.approx(alone.losses, rel=1e-5)
-    assert found.learnt.keys() == alone.learnt.keys()
     for key, value in alone.learnt.items():
         assert (found.learnt[key] - value).norm() <= 1e-4 * value.norm() + 1e-7, key
 
@@ -93,6 +119,7 @@ lr = 1e-2
 frames_per_chunk = 2
 window = 4
 checkpoint_every = {every}
+{more}
 [lora]
 rank = 2
 [parallel]
@@ -101,9 +128,9 @@ data = "{data}"
 """
 
 
-def write_recipe(folder: Path, *, ranks: int, data: str = "replicas", steps: int = 6, every: int = 2) -> Path:
-    path = folder / f"{data}-{ranks}-{steps}.toml"
-    path.write_text(RECIPE.format(ranks=ranks, data=data, steps=steps, every=every))
+def write_recipe(folder: Path, *, ranks: int, data: str = "replicas", steps: int = 6, every: int = 2, more: str = "") -> Path:
+    path = folder / f"{data}-{ranks}-{steps}{'-more' if more else ''}.toml"
+    path.write_text(RECIPE.format(ranks=ranks, data=data, steps=steps, every=every, more=more))
     return path
 
 
@@ -143,6 +170,18 @@ def test_the_command_on_two_ranks_ends_at_the_loss_of_one(folder: Path) -> None:
     learnt = [load_file(path.with_suffix("") / "lora.safetensors") for path in (one, two)]
     for name, value in learnt[0].items():
         torch.testing.assert_close(learnt[1][name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_ranks_show_the_streams_that_one_process_shows(folder: Path) -> None:
+    one, two = (write_recipe(folder, ranks=ranks, data="fsdp", steps=4, more="samples = 1") for ranks in (1, 2))
+    shown = []
+    for path, ranks in ((one, 1), (two, 2)):
+        finished(path, ranks)
+        clips = sorted(clip.relative_to(path.with_suffix("")) for clip in path.with_suffix("").rglob("*.mp4"))
+        assert [str(clip) for clip in clips] == [f"samples/step-00000{step}/0.mp4" for step in (0, 2, 4)]
+        with VideoReader(path.with_suffix("") / clips[-1]) as reader:
+            shown.append(np.stack(list(reader.frames())).astype(int))
+    assert np.abs(shown[0] - shown[1]).mean() < 1.0, "levels of 255"
 
 
 def test_a_rank_that_is_killed_comes_back_and_the_run_ends_as_if_nothing_had_happened(folder: Path) -> None:

@@ -21,6 +21,7 @@ from millstream.server.dialects.scope_parameters import ScopeChannel, ScopeParam
 from millstream.server.dialects.sglang import Init, SGLang
 from millstream.server.dialects.transitions import ChunkEvents, Transitions
 from millstream.server.dialects.vllm_omni import SessionStart, VLLMOmni, chunks_for
+from millstream.server.protocol import conversation
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import OpeningBytes
 from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk, Outbox
@@ -116,6 +117,59 @@ def test_more_messages_than_a_second_holds_are_refused(dialect: str) -> None:
         answers = [said for _ in range(20) for said in await client.say({})]
         assert any("a second" in json.dumps(said) for said in answers if isinstance(said, dict))
         client.talker.leave()
+
+    with_hub(play)
+
+
+@pytest.mark.parametrize("dialect", ["vllm_omni", "scope"])
+def test_a_text_is_measured_in_bytes_not_in_letters(dialect: str) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        client = Client(dialect, hub, ClientLimits(max_text_bytes=100))
+        await client.open()
+        answers = await client.say(json.dumps({"x": 40 * "海"}, ensure_ascii=False))
+        assert any("may have 100 bytes" in json.dumps(said) for said in answers)
+        client.talker.leave()
+
+    with_hub(play)
+
+
+STEERED: dict[str, dict[str, Any]] = {
+    "sglang": {"type": "event", "kind": "prompt", "payload": "storm"},
+    "vllm_omni": {"type": "session.interaction", "interaction": {"event": {"prompt": "storm"}}},
+    "krea": {"prompt": "storm"},
+    "scope": {"prompts": [{"text": "storm"}]},
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_a_dialect_has_read_is_not_read_again(dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(text: str) -> None:
+        raise AssertionError(f"a message went through JSON on its way: {text}")
+
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        client = Client(dialect, hub)
+        await client.open()
+        await client.say(STEERED[dialect])
+        (session,) = service.sessions.values()
+        assert len(session.waiting) == 1
+        client.talker.leave()
+
+    monkeypatch.setattr(conversation, "decode", decode)
+    with_hub(play)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "message"),
+    [
+        ("krea", {"prompt": "sea", "strength": float("nan")}),
+        ("sglang", {"type": "init", "prompt": "sea", "fps": float("nan")}),
+    ],
+)
+def test_what_is_not_a_number_opens_nothing(dialect: str, message: dict[str, Any]) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        client = Client(dialect, hub)
+        assert any(is_error(said) for said in await client.say(message))
+        assert service.sessions == {}
 
     with_hub(play)
 

@@ -10,6 +10,7 @@ import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import UnknownSession
+from millstream.server.sessions import encodings
 from millstream.server.sessions import hub as hubs
 from millstream.server.sessions import live_session as live_sessions
 from millstream.server.sessions.hub import SessionHub
@@ -42,7 +43,7 @@ def test_viewers_get_the_same_chunks_each_in_its_format() -> None:
 
 def test_a_chunk_is_encoded_once_for_all_who_watch_in_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
-    real = live_sessions.encoder_for
+    real = encodings.encoder_for
 
     def counting(format: Any) -> Any:
         encoder = real(format)
@@ -56,7 +57,7 @@ def test_a_chunk_is_encoded_once_for_all_who_watch_in_a_format(monkeypatch: pyte
         encoder.encode = encode
         return encoder
 
-    monkeypatch.setattr(live_sessions, "encoder_for", counting)
+    monkeypatch.setattr(encodings, "encoder_for", counting)
 
     async def play(hub: SessionHub, service: FakeService) -> None:
         live_session = hub.open(SEA, TINY)
@@ -138,7 +139,7 @@ def test_words_the_model_does_not_know_are_named_with_the_chunk() -> None:
 
 def test_when_encoding_falls_behind_the_oldest_frames_go_and_every_chunk_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    real = live_sessions.encoder_for
+    real = encodings.encoder_for
 
     def slow(format: Any) -> Any:
         encoder = real(format)
@@ -146,7 +147,7 @@ def test_when_encoding_falls_behind_the_oldest_frames_go_and_every_chunk_is_stil
         encoder.encode = lambda frames, *, fps: (gate.wait(30), inner(frames, fps=fps))[1]
         return encoder
 
-    monkeypatch.setattr(live_sessions, "encoder_for", slow)
+    monkeypatch.setattr(encodings, "encoder_for", slow)
 
     async def play(hub: SessionHub, service: FakeService) -> None:
         live_session = hub.open(SEA, TINY)

@@ -11,6 +11,7 @@ import pytest
 from millstream.core.errors import Overloaded, UnknownSession, VideoError
 from millstream.core.messages import Ask
 from millstream.server.protocol.session_request import open_asked
+from millstream.server.sessions import encodings
 from millstream.server.sessions import hub as hubs
 from millstream.server.sessions import live_session as live_sessions
 from millstream.server.sessions.hub import SessionHub
@@ -184,7 +185,7 @@ def test_an_owner_is_let_in_however_many_watch_and_whoever_came_last_makes_room(
 
 
 def test_an_encoder_that_fails_ends_its_session_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = live_sessions.encoder_for
+    real = encodings.encoder_for
 
     def broken(format: Any) -> Any:
         encoder = real(format)
@@ -192,7 +193,7 @@ def test_an_encoder_that_fails_ends_its_session_and_no_other(monkeypatch: pytest
             encoder.encode = lambda frames, *, fps: 1 / 0
         return encoder
 
-    monkeypatch.setattr(live_sessions, "encoder_for", broken)
+    monkeypatch.setattr(encodings, "encoder_for", broken)
 
     async def play(hub: SessionHub, service: FakeService) -> None:
         good, bad = hub.open(SEA, TINY), hub.open(SEA, TINY)
@@ -238,4 +239,4 @@ def test_stations_do_not_keep_ended_sessions_frames() -> None:
 
     with_hub(play)
     assert held[0]._last is None
-    assert held[0]._encodings == {}
+    assert held[0]._encodings._of == {}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.saturate import PRECISION, Overhead, count_admitted, find_rate, measure_overhead
 from millstream.cli.main import app
 from millstream.commands.bench.load import WORDS
 from millstream.core.errors import LoadError
@@ -21,7 +22,6 @@ from millstream.load.gate import missed
 from millstream.load.host import metrics
 from millstream.load.record import Samples
 from millstream.load.run import LoadRequest, LoadResult, run_load
-from millstream.load.saturate import PRECISION, Overhead, count_admitted, find_rate, measure_overhead
 from tests.server.serving import serving
 from tests.server.small_server import SmallServer, small_server
 

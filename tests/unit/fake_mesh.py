@@ -40,12 +40,6 @@ class FakeMesh:
         assert len(self.flying) == 1, "one flight at a time"
         return self.flying[-1]
 
-    def submit(self, parcel: Parcel) -> Delivery:
-        return self.local.submit(parcel)
-
-    def submit_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        return self.local.submit_together(parcels)
-
     def release(self, session_id: str) -> None:
         assert all(session_id not in post.sessions for post in self.flying), f"{session_id} is let go of in flight"
         self.local.release(session_id)
@@ -78,7 +72,7 @@ class FakePost:
             if gate is not None:
                 gate.reached.set()
                 assert gate.open.wait(PATIENCE_S), f"nobody opened the gate of {name}"
-        deliveries = self._mesh.local.submit_together(self._parcels)
+        deliveries = self._mesh.local.post(self._parcels).result()
         assert self._mesh.flying.popleft() is self
         self._mesh.events.append(f"have {'+'.join(self._names)}")
         return [self._mesh.answer(name, each) for name, each in zip(self._names, deliveries, strict=True)]

@@ -203,7 +203,7 @@ class SessionStates(RuleBasedStateMachine):
         """The thread that reads a file is done, or has failed."""
         entry, note = self.saved.pop(0)
         if breaks:
-            self.service._fail(entry, RuntimeError(f"{entry.session_id} cannot be read"))
+            self.service._turns.fail(entry, RuntimeError(f"{entry.session_id} cannot be read"))
         else:
             self.service._read_saved(entry, note)
 
@@ -223,10 +223,10 @@ class SessionStates(RuleBasedStateMachine):
             if self.service._jobs:
                 self.service._jobs.popleft()()
                 continue
-            turn = self.service._finish_closing() or self.table.scheduler.next(self.clock.now)
+            turn = self.service._turns.finish_closing() or self.table.scheduler.next(self.clock.now)
             if isinstance(turn, Sleep):
                 return
-            self.service._take(turn)
+            self.service._turns.take(turn)
 
     @invariant()
     def everybody_counts_the_same(self) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from benchmarks import performance_page, plan_results
+from benchmarks import distributed_page, performance_page, plan_results, profiling_page
 from benchmarks.pages import put_between, write_between
 
+PAGES = (performance_page, distributed_page, profiling_page)
 
-@pytest.mark.parametrize("name", performance_page.TABLES)
-def test_the_performance_page_holds_the_tables_of_the_committed_results(name: str) -> None:
-    page = performance_page.PAGE.read_text()
-    lines = list(performance_page.TABLES[name]())
+
+@pytest.mark.parametrize(("writer", "name"), [(writer, name) for writer in PAGES for name in writer.TABLES])
+def test_a_page_holds_the_tables_of_the_committed_results(writer: ModuleType, name: str) -> None:
+    page, lines = writer.PAGE.read_text(), list(writer.TABLES[name]())
     assert len(lines) > 2, "a head, and something under it"
-    assert put_between(page, name, lines) == page, "run python -m benchmarks.performance_page"
+    assert put_between(page, name, lines) == page, f"run python -m {writer.__name__}"
 
 
 def test_the_planning_page_holds_the_table_of_the_committed_results() -> None:

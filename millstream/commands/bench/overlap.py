@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from millstream.commands.bench.queued import QueuedBytes
 from millstream.commands.report import describe, make_folder, tell
 from millstream.core.config import Anchor
 from millstream.core.controls import WeightedPrompt
@@ -23,7 +24,7 @@ from millstream.core.overlap import LEFT_OUT, Overlap, overlap_of
 from millstream.core.topology import Topology
 from millstream.engine.depths import Depths
 from millstream.engine.engine import Engine
-from millstream.engine.stream import Stretch
+from millstream.engine.stream import Stream, Stretch
 from millstream.mesh.launch import launcher
 from millstream.mesh.paced import PacedVAE, run_paced_rank
 from millstream.session.session import Session
@@ -85,7 +86,7 @@ class Measured:
     setting: OverlapSetting
     overlap: Overlap
     queued_bytes: int
-    """Latents on their way at most, both directions."""
+    """Latents that the front held of chunks not shown yet, at most."""
     stretches: tuple[Stretch, ...]
 
 
@@ -131,15 +132,14 @@ def _measure(engine: Engine, request: OverlapRequest, setting: OverlapSetting) -
     vae = PacedVAE(engine.spec.dit.channels, config.frames_per_chunk, request.front_ms, request.encode_ms)
     name = setting.name.replace(" ", "-")
     with Session(name, config, (WeightedPrompt("sea"),), replace(engine.parts, vae=vae)) as session:
-        stream = engine.stream(session, depths=setting.depths)
+        queued = QueuedBytes(engine.transport.post)
+        stream = Stream(session, queued.post, setting.depths, engine.parts.stopwatch)
         for _ in stream.stream(request.chunks):
             pass
-    rows, columns = config.latent_size
-    chunk_bytes = config.frames_per_chunk * engine.spec.dit.channels * rows * columns * engine.dtype.itemsize
     return Measured(
         setting=setting,
         overlap=overlap_of(list(stream.paces)),
-        queued_bytes=2 * stream.most_flying * chunk_bytes,
+        queued_bytes=queued.most,
         stretches=tuple(stream.stretches),
     )
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from millstream.commands.train.tune import RUN
+import tomllib
+
+from millstream.commands.train.streams import SAMPLES
+from millstream.commands.train.tune import RECIPE, RUN
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 from millstream.planner.drawing import curves
@@ -23,7 +27,10 @@ class Curve(NamedTuple):
 
     name: str
     record: dict[str, Any]
+    recipe: dict[str, Any]
     lines: list[dict[str, float]]
+    sheet: bytes | None
+    """The newest samples, as a PNG."""
 
     @property
     def steps_per_second(self) -> float | None:
@@ -36,6 +43,22 @@ class Curve(NamedTuple):
         return statistics.median(rates) if rates else None
 
     @property
+    def tokens_per_second(self) -> float | None:
+        """The median too: clips of several sizes have more tokens or fewer."""
+        rates = [
+            (after["tokens"] - before["tokens"]) / (after["seconds"] - before["seconds"])
+            for before, after in pairwise(self.lines)
+            if after["seconds"] > before["seconds"] and after.get("tokens", 0) > before.get("tokens", 0)
+        ]
+        return statistics.median(rates) if rates else None
+
+    @property
+    def waiting(self) -> float | None:
+        """Median share of the time in which there were no rows."""
+        shares = [line["data"] for line in self.lines[1:] if "data" in line]
+        return statistics.median(shares) if shares else None
+
+    @property
     def skipped(self) -> int:
         return sum(line["skipped"] > 0 for line in self.lines)
 
@@ -43,22 +66,38 @@ class Curve(NamedTuple):
         """A loss that was no number is left out."""
         return [(line["step"] + 1, line[name]) for line in self.lines if line[name] is not None]
 
+    def by_minutes(self, name: str) -> list[tuple[float, float]]:
+        """Of work: where a run was taken up again its clock begins anew, and goes on here."""
+        found, before, last = list[tuple[float, float]](), 0.0, 0.0
+        for line in self.lines:
+            before += last if line["seconds"] < last else 0.0
+            last = line["seconds"]
+            if line[name] is not None:
+                found.append(((before + last) / 60, line[name]))
+        return found
+
+    def settings(self) -> dict[str, str]:
+        """All that was asked for and all that it ran on, by dotted names."""
+        return dict(_flat("", self.recipe)) | dict(_flat("", self.record))
+
 
 def compare(folders: Sequence[Path], out: Path) -> list[str]:
     """Write the page; a line about each run."""
     if len({folder.resolve() for folder in folders}) < 2:
         raise ConfigError("name two runs or more: millstream train compare RUN RUN")
     runs = [_read(folder) for folder in folders]
-    heads = ("run", "ranks", "steps", "last loss", "lowest", "steps/s", "tokens/s", "peak GiB", "left out")
+    heads = ("run", "ranks", "steps", "last loss", "lowest", "steps/s", "tokens/s", "data", "peak GiB", "left out")
     rows = [Row(cells=_cells(run)) for run in runs]
     parts = [
         "<h1>Runs compared</h1>",
         table(heads, rows, numeric=range(1, len(heads))),
         "<h2>Loss</h2>",
         curves({run.name: run.series("flow") for run in runs}, x_label="step", y_label="flow"),
+        curves({run.name: run.by_minutes("flow") for run in runs}, x_label="minutes", y_label="flow"),
         "<h2>Gradient norm</h2>",
         curves({run.name: run.series("norm") for run in runs}, x_label="step", y_label="norm"),
-        *(f"<h2>{escape(run.name)}</h2><pre><code>{escape(json.dumps(run.record, indent=1))}</code></pre>" for run in runs),
+        *_samples(runs),
+        *_settings(runs),
     ]
     with Staging(out.parent) as staging:
         staging.path(out.name).write_text(page("Runs compared", parts))
@@ -67,7 +106,7 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
 
 def _cells(run: Curve) -> list[str]:
     rate, losses = run.steps_per_second, [loss for _, loss in run.series("flow")]
-    tokens = run.record["measured"]["tokens_per_step"] * rate if rate else None
+    tokens, waiting = run.tokens_per_second, run.waiting
     parallel = run.record["configuration"]["parallel"]
     return [
         run.name,
@@ -77,17 +116,50 @@ def _cells(run: Curve) -> list[str]:
         f"{min(losses):.4f}" if losses else "none",
         f"{rate:.3g}" if rate else "unknown",
         f"{tokens:,.0f}" if tokens else "unknown",
+        f"{waiting:.1%}" if waiting is not None else "unknown",
         f"{max(line['peak_gib'] for line in run.lines):.2f}",
         str(run.skipped),
     ]
 
 
+def _samples(runs: Sequence[Curve]) -> Iterator[str]:
+    """The newest of each run that has some, in the page itself."""
+    shown = [(run.name, b64encode(run.sheet).decode()) for run in runs if run.sheet is not None]
+    if shown:
+        yield "<h2>Newest samples</h2>"
+    for name, sheet in shown:
+        picture = f"<img alt='{escape(name)}' style='max-width: 100%' src='data:image/png;base64,{sheet}'>"
+        yield f"<p class=note>{escape(name)}</p>{picture}"
+
+
+def _settings(runs: Sequence[Curve]) -> Iterator[str]:
+    """What differs, then all of it for whoever asks."""
+    settings = [run.settings() for run in runs]
+    every = dict.fromkeys(name for each in settings for name in each)
+    rows = {name: [each.get(name, "") for each in settings] for name in every}
+    heads = ["", *(run.name for run in runs)]
+    differ = [Row(cells=[name, *cells]) for name, cells in rows.items() if len(set(cells)) > 1]
+    yield f"<h2>What differs</h2>{table(heads, differ)}"
+    everything = table(heads, [Row(cells=[name, *cells]) for name, cells in rows.items()])
+    yield f"<details><summary>Everything that was written down</summary>{everything}</details>"
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}" if name else key, inner)
+    else:
+        yield name, value if isinstance(value, str) else json.dumps(value)
+
+
 def _read(folder: Path) -> Curve:
     try:
         record = json.loads((folder / RUN).read_text())
+        recipe = tomllib.loads((folder / RECIPE).read_text())
         lines = [json.loads(line) for line in (folder / CURVE).read_text().splitlines()]
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} is no run of `millstream train RECIPE` ({type(error).__name__})") from None
     if not lines:
         raise ConfigError(f"{folder} has not come to its first step yet")
-    return Curve(folder.name, record, lines)
+    sheets = sorted((folder / SAMPLES).glob("*.png"))
+    return Curve(folder.name, record, recipe, lines, sheets[-1].read_bytes() if sheets else None)

@@ -7,6 +7,8 @@ Shapes: T pixel frames, H height, W width, F latent frames, C channels, Y and X 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,10 +18,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from millstream.commands.progress import counting_bar
 from millstream.commands.train.captions import CaptionedVideo, find_videos
-from millstream.core.config import TEMPORAL_STRIDE, check_size, pixel_frames
+from millstream.commands.train.selection import FoundClip, LeftOut, select
+from millstream.commands.train.sizes import nearest, parse_sizes
+from millstream.core.config import TEMPORAL_STRIDE, pixel_frames
 from millstream.core.errors import ConfigError, VideoError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
@@ -38,6 +43,7 @@ from millstream.trainer.tuning.dataset import (
     SkippedVideo,
     read_contents,
     shard_path,
+    size_name,
     write_card,
     write_shard,
 )
@@ -48,7 +54,8 @@ VIDEOS_PER_SHARD = 16
 SHEET, SKIPPED = "sheet.png", "skipped.txt"
 SHOWN, MOMENTS = 12, 4
 """Clips on the sheet, and pictures of each."""
-WORDS_SHOWN = 12
+WORDS_SHOWN, WHITE = 12, 255
+FoundInVideo = tuple[CaptionedVideo, FoundClip | LeftOut | VideoError]
 ENCODED_AT_ONCE = 2
 """Latent frames: what a VAE holds of a long clip."""
 
@@ -61,11 +68,16 @@ class PrepareRequest:
     out: Path
     model: str = "brook"
     weights: tuple[str, ...] = ("bundled",)
-    size: tuple[int, int] | None = None
-    """The model's own by default."""
+    sizes: str = ""
+    """`480x832,640x640` or `auto`; the model's own by default."""
     latent_frames: int = 9
     clips: int = 1
-    """Of each video, one after the other from its beginning."""
+    """Of each video, at most."""
+    stride_s: float = 0.0
+    least_motion: float = 0.0
+    least_brightness: float = 0.0
+    across_cuts: bool = False
+    """These as a `DatasetCard` has them."""
     part: tuple[int, int] = (1, 1)
     """Which of how many parts of the shards to make."""
     device: str = "auto"
@@ -73,6 +85,13 @@ class PrepareRequest:
     def __post_init__(self) -> None:
         if min(self.latent_frames, self.clips) < 1:
             raise ConfigError(f"--frames and --clips must be 1 or more, got {self.latent_frames} and {self.clips}")
+        for name, value in (
+            ("stride", self.stride_s),
+            ("motion", self.least_motion),
+            ("brightness", self.least_brightness),
+        ):
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"--{name} must be 0 or more, got {value:g}")
         if not 1 <= self.part[0] <= self.part[1]:
             raise ConfigError(f"--part must be K/N with K from 1 to N, got {self.part[0]}/{self.part[1]}")
 
@@ -82,14 +101,19 @@ def run_prepare(request: PrepareRequest) -> str:
     done = prepare(request)
     if done is None:
         return f"part {request.part[0]} of {request.part[1]} is done; the others are not"
-    skipped = len((request.out / SKIPPED).read_text().splitlines())
-    left_out = f", {skipped} videos left out (see {request.out / SKIPPED})" if skipped else ""
+    clips = sum(each.start_s is not None for each in done.skipped)
+    counts = {"video": len(done.skipped) - clips, "clip": clips}
+    skipped = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count)
+    left_out = f", {skipped} left out (see {request.out / SKIPPED})" if skipped else ""
+    by_size = ", ".join(f"{len(numbers)} of {size_name(size)}" for size, numbers in done.clips.buckets.items())
+    buckets = f" ({by_size})" if len(done.clips.buckets) > 1 else ""
     no_word = f"\n{request.model} has no word for: {', '.join(done.unknown[:WORDS_SHOWN])}" if done.unknown else ""
-    return f"{request.out}: {len(done.clips)} clips{left_out}; look at {request.out / SHEET}{no_word}"
+    return f"{request.out}: {len(done.clips)} clips{buckets}{left_out}; look at {request.out / SHEET}{no_word}"
 
 
 class Prepared(NamedTuple):
     clips: ClipSet
+    skipped: list[SkippedVideo]
     unknown: list[str]
     """Words of the captions that the model reads over."""
 
@@ -97,18 +121,22 @@ class Prepared(NamedTuple):
 def prepare(request: PrepareRequest) -> Prepared | None:
     """The dataset, if it is whole; None while other parts are being made."""
     spec = find_model(request.model)
-    size = request.size or (spec.stream.height, spec.stream.width)
-    check_size(*size)
+    own = spec.stream.height, spec.stream.width
+    sizes = parse_sizes(request.sizes, own) if request.sizes else (own,)
     videos = find_videos(request.source)
     device = choose_device(request.device)
     model = load_model(spec, request.weights, device=device, dtype=working_dtype(device), with_dit=False)
     card = DatasetCard(
         model=spec.name,
         fingerprint=fingerprint_of({part: model.records(part) for part in ("vae", "text")}),
-        size=size,
+        sizes=sizes,
         fps=spec.stream.fps,
         latent_frames=request.latent_frames,
         clips_per_video=request.clips,
+        stride_s=request.stride_s,
+        least_motion=request.least_motion,
+        least_brightness=request.least_brightness,
+        across_cuts=request.across_cuts,
         videos_per_shard=VIDEOS_PER_SHARD,
         videos=len(videos),
     )
@@ -124,53 +152,58 @@ def prepare(request: PrepareRequest) -> Prepared | None:
             tick()
     if any(not shard_path(request.out, number).exists() for number in range(card.shards)):
         return None
-    _write_skipped(request.out, card)
+    skipped = _write_skipped(request.out, card)
     clips = ClipSet(request.out)
     with Staging(request.out) as staging:
         staging.path(SHEET).write_bytes(png(_sheet(clips, model)))
     unknown = dict.fromkeys(word for clip in clips.clips for word in model.text.embedder.unknown(clip.caption))
-    return Prepared(clips, list(unknown))
+    return Prepared(clips, skipped, list(unknown))
 
 
 def _encoded(
     videos: Sequence[CaptionedVideo], model: LoadedModel, card: DatasetCard, decoder: ThreadPoolExecutor
 ) -> tuple[list[EncodedClip], list[SkippedVideo]]:
-    """Of a shard's videos. The next is decoded while one is encoded."""
+    """Of a shard's videos. The next clip is decoded while one is encoded; what is kept of it is small."""
     clips, skipped = list[EncodedClip](), list[SkippedVideo]()
-    coming = [decoder.submit(_clips_of, videos[0], card)]
-    for video, following in zip(videos, (*videos[1:], None), strict=True):
-        decoded = coming.pop()
-        if following is not None:
-            coming.append(decoder.submit(_clips_of, following, card))
-        try:
-            found = decoded.result()
-        except VideoError as error:
-            skipped.append(SkippedVideo(video=str(video.path), why=str(error)))
-            continue
-        text_SE = model.text.encode(video.caption)[0]
-        for number, pixels_THW3 in enumerate(found):
-            clip = Clip(video=str(video.path), start_s=number * len(pixels_THW3) / card.fps, caption=video.caption)
-            clips.append(EncodedClip(clip, _latents(model, pixels_THW3), text_SE))
+    text_SE = functools.lru_cache(1)(lambda caption: model.text.encode(caption)[0])
+    for video, found in _ahead(_found_in(videos, card), decoder):
+        name = str(video.path)
+        match found:
+            case FoundClip(start_s, pixels_THW3):
+                size = pixels_THW3.shape[1], pixels_THW3.shape[2]
+                clip = Clip(video=name, size=size, start_s=start_s, caption=video.caption)
+                clips.append(EncodedClip(clip, _latents(model, pixels_THW3), text_SE(video.caption)))
+            case LeftOut(start_s, why):
+                skipped.append(SkippedVideo(video=name, why=why, start_s=start_s))
+            case VideoError():  # of a video that breaks off, nothing is taken
+                clips = [each for each in clips if each.clip.video != name]
+                skipped = [*(each for each in skipped if each.video != name), SkippedVideo(video=name, why=str(found))]
     return clips, skipped
 
 
-def _clips_of(video: CaptionedVideo, card: DatasetCard) -> list[np.ndarray]:
-    """Clips one after the other from the beginning, at the model's frame rate, as uint8 [T, H, W, 3]."""
+def _found_in(videos: Sequence[CaptionedVideo], card: DatasetCard) -> Iterator[FoundInVideo]:
+    for video in videos:
+        try:
+            yield from ((video, found) for found in _clips_of(video, card))
+        except VideoError as error:
+            yield video, error
+
+
+def _ahead(found: Iterator[FoundInVideo], thread: ThreadPoolExecutor) -> Iterator[FoundInVideo]:
+    """The next one is made while one is used."""
+    coming = thread.submit(next, found, None)
+    while (item := coming.result()) is not None:
+        coming = thread.submit(next, found, None)
+        yield item
+
+
+def _clips_of(video: CaptionedVideo, card: DatasetCard) -> Iterator[FoundClip | LeftOut]:
+    """At the model's frame rate, in the size whose shape is nearest to the video's."""
     if not video.caption:
         raise VideoError("it has no caption")
-    frames, clips = pixel_frames(0, card.latent_frames), list[np.ndarray]()
-    with VideoReader(video.path, size=card.size) as reader:
-        shown, lasts_s = list[np.ndarray](), frames / card.fps
-        for picture_HW3 in _at_rate(reader, card.fps):
-            shown.append(picture_HW3)
-            if len(shown) == frames:
-                clips.append(np.stack(shown))
-                shown.clear()
-                if len(clips) == card.clips_per_video:
-                    break
-    if not clips:
-        raise VideoError(f"it is {len(shown) / card.fps:.1f} s long, a clip takes {lasts_s:.1f} s; try fewer --frames")
-    return clips
+    with VideoReader(video.path) as reader:
+        reader.size = nearest(card.sizes, reader.source_size)
+        yield from select(_at_rate(reader, card.fps), card)
 
 
 def _at_rate(reader: VideoReader, fps: float) -> Iterator[np.ndarray]:
@@ -197,17 +230,24 @@ def _latents(model: LoadedModel, pixels_THW3: np.ndarray) -> Tensor:
 
 @torch.inference_mode()
 def _sheet(clips: ClipSet, model: LoadedModel) -> np.ndarray:
-    """What the model will see: a row for each of some clips, decoded again."""
-    rows = []
+    """What the model will see: a row for each of some clips, decoded again. Smaller ones have a white rim."""
+    rows, height, width = [], max(size[0] for size in clips.buckets), max(size[1] for size in clips.buckets)
     for number in range(0, len(clips), max(1, len(clips) // SHOWN)):
         latents = clips[number].latents_FCYX.to(model.device, model.dtype)
         pixels_TCYX = model.vae.decode(latents[None])[0][0]
         moments = torch.linspace(0, len(pixels_TCYX) - 1, MOMENTS).round().long().tolist()
-        rows.append(as_bytes(pixels_TCYX[moments].float()))
+        shown_MHW3 = as_bytes(pixels_TCYX[moments].float())
+        rim = (0, 0, 0, width - shown_MHW3.shape[2], 0, height - shown_MHW3.shape[1])
+        rows.append(functional.pad(shown_MHW3, rim, value=WHITE))
     return tile(torch.stack(rows[:SHOWN])).numpy()
 
 
-def _write_skipped(out: Path, card: DatasetCard) -> None:
+def _write_skipped(out: Path, card: DatasetCard) -> list[SkippedVideo]:
     found = [each for number in range(card.shards) for each in read_contents(shard_path(out, number)).skipped]
     with Staging(out) as staging:
-        staging.path(SKIPPED).write_text("".join(f"{each.video}: {each.why}\n" for each in found))
+        staging.path(SKIPPED).write_text("".join(f"{_place(each)}: {each.why}\n" for each in found))
+    return found
+
+
+def _place(skipped: SkippedVideo) -> str:
+    return skipped.video if skipped.start_s is None else f"{skipped.video}, {skipped.start_s:.2f} s"

@@ -15,36 +15,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import cast, get_args
 
 import msgspec
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from millstream.commands.report import describe
-from millstream.commands.train.gallery import Gallery
+from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError, MeshLost
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.engine.engine import choose_device
-from millstream.ops.memory import most_bytes_in_use
 from millstream.parallel.collectives import GLOO, NCCL
 from millstream.parallel.training.precision import IN_BFLOAT16
-from millstream.planner.bubbles import Schedule as KnownSchedule
-from millstream.planner.bubbles import bubble, held_micro_batches
-from millstream.planner.flops import call_flops
-from millstream.planner.hardware import DEVICES
+from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import learner_state, lora_parameters, optimiser_bytes
 from millstream.trainer.interrupt import Interrupt
-from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.export import check_export, export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
@@ -75,15 +67,16 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
         run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
             _keep_record(path, folder, run, clips)
-        with _Shown(run) if run.is_first else nullcontext() as shown:
-            is_whole = run.train(_nothing if shown is None else shown.add, lambda: interrupt.asked)
+        with ShownRun(run) if run.is_first else nullcontext() as shown:
+            seen = (_nothing, _nothing) if shown is None else (shown.add, shown.add_streams)
+            is_whole = run.train(seen[0], lambda: interrupt.asked, seen[1])
         if not is_whole:
             return None
         learnt = run.learnt()
         return export(recipe, spec, folder, learnt) if run.is_first else None
 
 
-def _nothing(_: StepReport) -> None:
+def _nothing(*_: object) -> None:
     """What the ranks after the first show."""
 
 
@@ -120,7 +113,7 @@ _PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|clos
 def _keep_record(path: Path, folder: Path, run: TuningRun, clips: ClipSet) -> None:
     """What it would take to do it again."""
     asked = {"parallel": asdict(run.recipe.plan), "dataset": msgspec.to_builtins(clips.card), "clips": len(clips)}
-    record = describe("train", asked, {"learning": run.learning, "tokens_per_step": run.tokens_per_step})
+    record = describe("train", asked, {"learning": run.learning})
     with Staging(folder) as staging:
         shutil.copyfile(path, staging.path(RECIPE))
         staging.path(RUN).write_text(json.dumps(record, indent=2))
@@ -155,67 +148,12 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     if state.host:
         table.add_row("MiB of host memory", f"{state.host / 2**20:,.0f} a rank: float32 weights and the optimiser")
     table.add_row("ranks", f"{plan.world_size}: pp {plan.pp} x dp {plan.dp} ({plan.data}) x cp {plan.cp} x tp {plan.tp}")
-    if plan.pp > 1 and plan.schedule in get_args(KnownSchedule):
+    if plan.pp > 1:
         waits, holds = (
-            of(cast(KnownSchedule, plan.schedule), plan.pp, plan.micro_batches, chunks=plan.parts_per_rank)
+            of(TRAINED[plan.schedule], plan.pp, plan.micro_batches, chunks=plan.parts_per_rank)
             for of in (bubble, held_micro_batches)
         )
         table.add_row("pipeline", f"{plan.schedule}: waits {waits:.0%} of a step, holds {holds:.3g} micro-batches")
     table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
     table.add_row("start", f"torchrun --nproc-per-node {plan.world_size} -m millstream train RECIPE")
     return table
-
-
-def _flops(run: TuningRun) -> float:
-    """That the model asks for: a forward pass and twice that backward, or once where weights are frozen. Not what is made
-    again."""
-    dit, sequence = find_model(run.recipe.model).dit, run.sequence
-    forward = call_flops(dit, sequence.num_tokens, round(sequence.keys_per_query))
-    return run.recipe.batch * forward * (3 if run.recipe.lora is None else 2)
-
-
-def _of_peak(tflops_per_rank: float) -> str:
-    """On a GPU whose datasheet is known."""
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    known = next((device for device in DEVICES.values() if device.name in name and not device.processor), None)
-    return "" if known is None else f" ({tflops_per_rank / known.bf16_tflops:.0%} of a {known.name})"
-
-
-class _Shown:
-    """Progress on the terminal and, where it is installed, in TensorBoard."""
-
-    def __init__(self, run: TuningRun) -> None:
-        self._run, self._last = run, (0, 0.0)
-        columns = TextColumn("{task.fields[said]}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
-        self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
-        self._task = self._progress.add_task("", total=run.recipe.steps, said=f"{run.learning / 1e6:.2f}M parameters learn")
-        self._named_slow = set[int]()
-        self._gallery = Gallery(run.folder)
-        self._flops_per_step = _flops(run)
-
-    def __enter__(self) -> _Shown:
-        self._progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._progress.stop()
-        self._gallery.__exit__(kind, error, trace)
-
-    def add(self, report: StepReport) -> None:
-        (step, seconds), done = self._last, report.step + 1
-        rate = (done - step) / max(report.seconds - seconds, 1e-9)
-        tokens, tflops = rate * self._run.tokens_per_step, rate * self._flops_per_step / 1e12
-        said = f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {tokens:,.0f} tokens/s"
-        said += f"  {tflops:.3g} TFLOP/s{_of_peak(tflops / self._run.groups.everybody.size)}"
-        said += f"  {most_bytes_in_use(self._run.device) / 2**30:.1f} GiB"
-        if "loss_scale" in report.losses:
-            said += f"  scale {report.losses['loss_scale']:g}, {report.losses['overflows']:.0f} overflows"
-        if report.losses["skipped"]:
-            self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
-        stragglers = self._run.stragglers
-        if stragglers.slow.keys() - self._named_slow:
-            self._progress.console.print(f"step {done}: {stragglers.said()}")
-        self._named_slow = set(stragglers.slow)
-        self._last = done, report.seconds
-        self._progress.update(self._task, completed=done, said=said)
-        self._gallery.add_losses("tuning", report)

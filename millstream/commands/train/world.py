@@ -1,8 +1,9 @@
-"""`millstream train data world`: what the world to learn holds, and pictures of it."""
+"""`millstream train data world`: what the world to learn holds, pictures of it, and videos that `prepare` reads."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from millstream.core.errors import ConfigError, VideoError
 from millstream.core.files import Staging
@@ -21,7 +23,7 @@ from millstream.trainer.data.scene import Scenes, sample_scenes
 from millstream.video.picture import png
 from millstream.video.writer import VideoWriter, check_may_replace, check_parent_writable, system_errors_named
 
-MAX_COUNT = 64
+MAX_COUNT, MAX_VIDEOS = 64, 10_000
 MAX_SECONDS = 600.0
 SHEET, CLIP, CAPTIONS = "sheet.png", "clip.mp4", "captions.txt"
 
@@ -37,10 +39,13 @@ class PreviewRequest:
     size: tuple[int, int] = (256, 256)
     held_out: bool = False
     overwrite: bool = False
+    videos: bool = False
+    """Each scene by itself, with its caption beside it, in place of a sheet and a clip of all."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= MAX_COUNT:
-            raise ConfigError(f"--count must be from 1 to {MAX_COUNT}, got {self.count}")
+        most = MAX_VIDEOS if self.videos else MAX_COUNT
+        if not 1 <= self.count <= most:
+            raise ConfigError(f"--count must be from 1 to {most}, got {self.count}")
         if not 1 / FPS <= self.seconds <= MAX_SECONDS:
             raise ConfigError(f"--seconds must be from {1 / FPS:g} to {MAX_SECONDS:g}, got {self.seconds:g}")
         if self.seed < 0:
@@ -50,33 +55,53 @@ class PreviewRequest:
 
 
 def preview(request: PreviewRequest) -> list[Path]:
-    """Writes a contact sheet, a clip of all scenes side by side and their captions; nothing if one cannot be written."""
-    targets = [request.out / name for name in (SHEET, CLIP, CAPTIONS)]
+    """Writes a contact sheet, a clip of all scenes side by side and their captions, or videos and theirs; nothing if one
+    cannot be written."""
+    names = [f"{number:04d}{end}" for number in range(request.count) for end in (".mp4", ".txt")]
+    targets = [request.out / name for name in (names if request.videos else (SHEET, CLIP, CAPTIONS))]
     if request.out.exists() and not request.out.is_dir():
         raise VideoError(f"{request.out} is not a folder; choose another --out")
     for target in targets:
         check_may_replace(target, target.suffix, request.overwrite)
         check_parent_writable(target)
     scenes = sample_scenes(request.count, seed=request.seed, held_out=request.held_out)
+    lines = captions(scenes, seed=request.seed)
+    if request.videos:
+        for number, (line, video) in enumerate(zip(lines, targets[::2], strict=True)):
+            _write_video(video, scenes[number : number + 1], line, request)
+        return targets
     _write_clip(targets[1], scenes, request)
-    sheet, lines = contact_sheet(scenes, seconds=request.seconds, size=request.size), captions(scenes, seed=request.seed)
+    sheet = contact_sheet(scenes, seconds=request.seconds, size=request.size)
     with system_errors_named(request.out), Staging(request.out) as staging:
         staging.path(SHEET).write_bytes(png(sheet))
         staging.path(CAPTIONS).write_text("".join(f"{line}\n" for line in lines))
     return targets
 
 
+def _write_video(path: Path, scene: Scenes, caption: str, request: PreviewRequest) -> None:
+    with VideoWriter(path, fps=FPS, overwrite=request.overwrite) as writer:
+        for pictures_STHW3 in _by_seconds(scene, request):
+            writer.write(pictures_STHW3[0].numpy())
+    with system_errors_named(request.out), Staging(request.out) as staging:
+        staging.path(f"{path.stem}.txt").write_text(f"{caption}\n")
+
+
 def _write_clip(path: Path, scenes: Scenes, request: PreviewRequest) -> None:
-    """Second by second, so that memory does not grow with the length. Scenes stand in a grid about as wide as high."""
+    """Scenes stand in a grid about as wide as high."""
     columns = math.ceil(math.sqrt(len(scenes)))
     blank = -len(scenes) % columns
-    total, step = max(1, round(request.seconds * FPS)), round(FPS)
     with VideoWriter(path, fps=FPS, overwrite=request.overwrite) as writer:
-        for start in range(0, total, step):
-            pictures = as_bytes(render(scenes, start=start, frames=min(step, total - start), size=request.size))
+        for pictures in _by_seconds(scenes, request):
             pictures = torch.cat((pictures, pictures.new_full((blank, *pictures.shape[1:]), 255)))
             grid = pictures.unflatten(0, (-1, columns)).movedim(2, 0)
             writer.write(np.stack([tile(moment).numpy() for moment in grid]))
+
+
+def _by_seconds(scenes: Scenes, request: PreviewRequest) -> Iterator[Tensor]:
+    """[S, T, H, W, 3] second by second, so that memory does not grow with the length."""
+    total, step = max(1, round(request.seconds * FPS)), round(FPS)
+    for start in range(0, total, step):
+        yield as_bytes(render(scenes, start=start, frames=min(step, total - start), size=request.size))
 
 
 def print_summary() -> None:

@@ -21,7 +21,6 @@ from millstream.parallel.training.checkpoint import Checkpoints, Remembers, step
 from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner, TrainingTask
 from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.precision import Precision, in_precision
-from millstream.parallel.training.recompute import recompute_blocks
 
 AUTO = "auto"
 BESIDE = "beside"
@@ -43,7 +42,7 @@ class DeepSpeedLearner(ModuleLearner):
             raise ConfigError("DeepSpeed goes with precision = fp32, bf16 or fp16; take one of them")
         if not task.options.optimiser.is_plain:
             raise ConfigError("DeepSpeed steps by itself: put optimiser, state_bits and offload in its own configuration")
-        recompute_blocks(task.dit, task.options.recompute)
+        task.prepare_blocks()
         super().__init__(task)
         self.loss_scale = None  # the engine has its own
         settled = _settled(config, batch, plan.dp, plan.micro_batches, task.options.clip)

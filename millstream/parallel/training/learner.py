@@ -35,7 +35,7 @@ from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.parts import HeldParts, UnitParts
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import LossScale, Precision, in_precision
-from millstream.parallel.training.recompute import recompute_blocks
+from millstream.parallel.training.recompute import prepare_blocks
 from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.stages import LayerPipeline
 from millstream.parallel.training.states import (
@@ -91,6 +91,8 @@ class StepOptions:
     recompute: Recompute = "none"
     ema: float = 0.0
     """How much of the weights' average is kept at each step; 0 for no average."""
+    compile: str = ""
+    """What compiles the blocks, one of parallel.compiled.BACKENDS; nothing by default."""
 
     def clip_factor(self, squares: Tensor) -> Tensor:
         return (self.clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)
@@ -108,6 +110,13 @@ class TrainingTask:
     plan: ParallelPlan
     groups: TrainingGroups
     options: StepOptions
+
+    def prepare_blocks(self) -> None:
+        """Before they are shared out."""
+        options = self.options
+        if options.precision == "fp8":
+            use_float8(self.dit)
+        prepare_blocks(self.dit, options.recompute, backend=options.compile, sequence=type(self.sequence))
 
 
 class Learner(ABC):
@@ -355,9 +364,7 @@ class PipelineLearner(Learner):
 
 def make_learner(task: TrainingTask) -> Learner:
     plan = task.plan
-    if task.options.precision == "fp8":
-        use_float8(task.dit)
-    recompute_blocks(task.dit, task.options.recompute)
+    task.prepare_blocks()
     if plan.pp > 1:
         return PipelineLearner(task)
     if plan.world_size == 1:

@@ -1,8 +1,11 @@
-"""What a block keeps from its forward pass for its backward pass, and what it makes again.
+"""What a block keeps from its forward pass for its backward pass, what it makes again, and whether it is compiled.
 
 `none` keeps everything. `full` keeps a block's input and makes the rest again, which costs another forward pass. `selective`
 keeps what products and attention gave, which is dear to make and a small part of what is kept, and makes norms, activations and
 modulations again, which is cheap.
+
+A compiled block is one graph, the same for all blocks of a model, so that one of them is compiled. What `selective` makes again
+is then fused into the kernels that need it. With `full` the graph is run twice.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from millstream.core.config import Recompute
-from millstream.models.dit import CausalDiT
+from millstream.models.dit import Block, CausalDiT, CrossKV
+from millstream.models.kv import Memory
 
 _aten = torch.ops.aten
 KEPT = {
@@ -31,14 +36,38 @@ KEPT = {
 """Operations whose results `selective` keeps."""
 
 
-def recompute_blocks(dit: CausalDiT, how: Recompute) -> None:
-    """In place; before the blocks are shared out."""
-    if how == "none":
+def prepare_blocks(dit: CausalDiT, how: Recompute, *, backend: str = "", sequence: type[Memory] | None = None) -> None:
+    """In place; before the blocks are shared out. Compiled by `backend`, if one is named, where they attend within such a
+    `sequence`, whose layers have no places of their own."""
+    run: Callable[..., Tensor] = _block
+    if how == "selective":
+        run = partial(checkpoint, run, use_reentrant=False, context_fn=_contexts)
+    if backend:
+        run = torch.compile(run, backend=backend, fullgraph=True, dynamic=False)
+    if how == "full":
+        run = partial(checkpoint, run, use_reentrant=False)
+    if run is _block:
         return
-    given: dict[str, Any] = {"context_fn": _contexts} if how == "selective" else {}
     for block in dit.blocks:
-        plain: Callable[..., Any] = block.forward
-        setattr(block, "forward", partial(checkpoint, plain, use_reentrant=False, **given))  # noqa: B010 - typed as a method
+        forward = _forward(block, run, sequence if backend else None)
+        setattr(block, "forward", forward)  # noqa: B010 - typed as a method
+
+
+def _forward(block: Block, run: Callable[..., Tensor], sequence: type[Memory] | None) -> Callable[..., Tensor]:
+    def forward(x_BFTD: Tensor, levels_BF6D: Tensor, layer: int, memory: Memory, cross: CrossKV) -> Tensor:
+        if sequence is None:
+            return run(block, x_BFTD, levels_BF6D, layer, memory, cross)
+        if not isinstance(memory, sequence):
+            return _block(block, x_BFTD, levels_BF6D, layer, memory, cross)
+        own = CrossKV((cross.k[layer],), (cross.v[layer],))  # a graph must not know which layer it is
+        return run(block, x_BFTD, levels_BF6D, 0, memory, own)
+
+    return forward
+
+
+def _block(block: Block, *given: Any) -> Tensor:
+    """As its class has it: what it is called by now leads here."""
+    return type(block).forward(block, *given)
 
 
 def _contexts() -> Any:

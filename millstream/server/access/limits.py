@@ -36,6 +36,13 @@ class ClientLimits:
         if len(control_id) > self.max_id_length:
             raise ProtocolError("bad_control", f"a control's id may have {self.max_id_length} letters")
 
+    def check_size(self, message: str | bytes, max_bytes: int | None = None) -> None:
+        """Before it is read: at most `max_bytes`, or what a text may have."""
+        num_bytes = len(message if isinstance(message, bytes) else message.encode("utf-8", "surrogatepass"))
+        most = self.max_text_bytes if max_bytes is None else max_bytes
+        if num_bytes > most:
+            raise ProtocolError("too_large", f"a message may have {most} bytes, got {num_bytes}")
+
 
 class TokenBucket:
     """`rate` a second on average, `burst` at once."""

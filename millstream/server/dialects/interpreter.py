@@ -51,30 +51,32 @@ class Interpreter:
 
     def read_json(self, data: str | bytes) -> Fields:
         """A message's fields. Raises `ProtocolError` for one too large, too soon or unreadable."""
-        self._weigh(data, self.limits.max_text_bytes)
+        self._messages.spend("messages")
+        self.limits.check_size(data)
         if isinstance(data, bytes):
             raise ProtocolError("bad_message", "messages are JSON text")
         return self._fields(lambda: msgspec.json.decode(data))
 
     def read_msgpack(self, data: str | bytes) -> Fields:
         """The same of a message that may hold a picture."""
-        self._weigh(data, self.limits.max_text_bytes + self.limits.max_frame_bytes)
+        self._messages.spend("messages")
+        self.limits.check_size(data, self.limits.max_text_bytes + self.limits.max_frame_bytes)
         if isinstance(data, str):
             raise ProtocolError("bad_message", "messages are MessagePack, in binary")
         return self._fields(lambda: msgspec.msgpack.decode(data))
 
     async def start(self, ask: Ask, format: Format, *, max_chunks: int | None = None) -> bool:
         """Whether there is a session now; if not, the reason waits in the outbox."""
-        await self._pass_on(Start(version=1, formats=(format,), **msgspec.structs.asdict(ask)))
+        await self.conversation.hear(Start(version=1, formats=(format,), **msgspec.structs.asdict(ask)))
         if self.live and max_chunks is not None:
-            await self._pass_on(Steer(control=Stop(id=END_ID), at_chunk=max_chunks))
+            await self.conversation.hear(Steer(control=Stop(id=END_ID), at_chunk=max_chunks))
         return self.live
 
     async def steer(self, control: AnyControl) -> None:
-        await self._pass_on(Steer(control=control))
+        await self.conversation.hear(Steer(control=control))
 
     async def record(self, on: bool) -> None:
-        await self._pass_on(Record(on=on))
+        await self.conversation.hear(Record(on=on))
 
     async def show(self, picture: bytes) -> None:
         """The next frame of the session's input."""
@@ -92,11 +94,6 @@ class Interpreter:
         if self.conversation.live_session is not None:
             self._hub.service.end(self.conversation.live_session.session_id, "its connection has closed")
 
-    def _weigh(self, data: str | bytes, max_bytes: int) -> None:
-        self._messages.spend("messages")
-        if len(data) > max_bytes:
-            raise ProtocolError("too_large", f"a message may have {max_bytes} bytes, got {len(data)}")
-
     def _fields(self, decode: Callable[[], Any]) -> Fields:
         try:
             fields = decode()
@@ -106,9 +103,6 @@ class Interpreter:
             raise ProtocolError("bad_message", "a message must be a map with names for keys")
         self._refusals = 0
         return fields
-
-    async def _pass_on(self, message: msgspec.Struct) -> None:
-        await self.conversation.hear(msgspec.json.encode(message).decode())
 
 
 def heed(fields: Fields, kind: type[T]) -> tuple[T, tuple[str, ...]]:

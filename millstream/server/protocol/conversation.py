@@ -72,14 +72,14 @@ class Conversation:
         self._viewer: Viewer | None = None
         outbox.put(self._hello())
 
-    async def hear(self, data: str | bytes) -> None:
-        """One message; an error is an answer too."""
+    async def hear(self, said: str | bytes | AnyClientMessage) -> None:
+        """One message; an error is an answer too. A dialect has counted and read what it passes on."""
         control_id = ""
         try:
-            if isinstance(data, bytes):
-                await self._take_frame(data)
+            if isinstance(said, bytes):
+                await self._take_frame(said)
             else:
-                message = self._read(data)
+                message = self._read(said) if isinstance(said, str) else said
                 control_id = message.control.id[: self._limits.max_id_length] if isinstance(message, Steer) else ""
                 await self._answer(message)
             self.refusals = 0
@@ -142,9 +142,7 @@ class Conversation:
 
     def _read(self, text: str) -> AnyClientMessage:
         self._messages.spend("messages")
-        num_bytes = len(text.encode("utf-8", "surrogatepass"))
-        if num_bytes > self._limits.max_text_bytes:
-            raise ProtocolError("too_large", f"a message may have {self._limits.max_text_bytes} bytes, got {num_bytes}")
+        self._limits.check_size(text)
         return decode(text)
 
     async def _answer(self, message: AnyClientMessage) -> None:

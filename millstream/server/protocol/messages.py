@@ -6,7 +6,8 @@ Decoding is strict: an unknown field, type or version is refused in one line tha
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from millstream.core.messages import (
     ChunkHeader,
     Defaults,
     Format,
+    Opening,
     ProtocolError,
     ServerMessage,
 )
@@ -38,20 +40,39 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 _ENVELOPES = msgspec.json.Decoder(_Envelope)
 _MESSAGES: msgspec.json.Decoder[AnyClientMessage] = msgspec.json.Decoder(AnyClientMessage)
-_OPENINGS = ("start", "attach", "view", "restore")
+OPENINGS = ("start", "attach", "view", "restore")
 
 
 def decode(text: str | bytes) -> AnyClientMessage:
     """One message. Raises `ProtocolError` with what is wrong, the version first."""
-    try:
+    with _refusing():
         envelope = _ENVELOPES.decode(text)
-        if envelope.type in _OPENINGS and envelope.version != VERSION:
-            raise ProtocolError(
-                "bad_version", f'say "version": {VERSION}; this server speaks no other, got {envelope.version!r:.40}'
-            )
+        if envelope.type in OPENINGS:
+            _check_version(envelope.version)
         return _MESSAGES.decode(text)
+
+
+def read_opening(fields: dict[str, Any]) -> Opening:
+    """The same of a first message that came as part of another and is parsed already."""
+    if fields.get("type") not in OPENINGS:
+        raise ProtocolError("bad_state", f"an offer begins with one of {', '.join(OPENINGS)}")
+    _check_version(fields.get("version"))
+    with _refusing():
+        opening: Opening = msgspec.convert(fields, Opening)
+        return opening
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
+
+
+def _check_version(version: Any) -> None:
+    if version != VERSION:
+        raise ProtocolError("bad_version", f'say "version": {VERSION}; this server speaks no other, got {version!r:.40}')
 
 
 def choose_format(wanted: Sequence[str]) -> Format:

@@ -27,7 +27,6 @@ from millstream.server.sessions.quotas import within_quota
 from millstream.serving.notices import Waiting
 
 MAX_UPLOAD_BYTES = 2 * 2**30
-PIECE_BYTES = 1 << 16
 MEDIA_TYPES: dict[Kind, str] = {
     "recordings": "video/mp4", "journals": "application/jsonl", "snapshots": "application/octet-stream",
 }  # fmt: skip

@@ -15,10 +15,9 @@ from millstream.core.errors import MillstreamError
 from millstream.core.messages import ErrorMessage, ProtocolError
 from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.endpoints import Endpoint, ServerState
+from millstream.server.protocol.messages import read_opening
 from millstream.server.sessions.outbox import Outbox
 from millstream.server.transport.peers import Party
-
-OPENINGS = ("start", "attach", "view", "restore")
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,12 +60,10 @@ ENDPOINTS = (
 
 
 async def _join(start: dict[str, Any], server: ServerState) -> Party:
-    opening = {"type": "start", **start, "formats": ["raw"]}
-    if opening["type"] not in OPENINGS:
-        raise ProtocolError("bad_state", f"an offer begins with one of {', '.join(OPENINGS)}")
+    opening = read_opening({"type": "start", **start, "formats": ["raw"]})
     outbox = Outbox()
     conversation = Conversation(server.hub, outbox, server.limits, server.client)
-    await conversation.hear(msgspec.json.encode(opening).decode())
+    await conversation.hear(opening)
     if conversation.live_session is None:
         raise await refusal_in(outbox)
     owner = conversation.state == "owner"

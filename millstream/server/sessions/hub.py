@@ -33,7 +33,7 @@ from millstream.server.sessions.threads import start_threads
 from millstream.serving.notices import Noted, Waiting
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, label
-from millstream.session.live_feed import LiveFeed
+from millstream.session.feed import LiveFeed
 from millstream.session.pacing import RateKind
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 The engine's thread hands notices over with `tell` and goes on. Here they wait in line for a task of its own, which
 has each chunk encoded once for every format somebody watches in, in a pool of threads, and puts it into the viewers' outboxes.
 When encoding falls behind, the oldest frames that wait are let go; everything else about their chunk still comes.
-Knows no protocol: `server/protocol/native.py` and others turn what is in an outbox into messages.
+Knows no protocol: `server/protocol/conversation.py` and others turn what is in an outbox into messages.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
 from millstream.core.messages import Format
 from millstream.server.access.keys import NAMELESS, Key
+from millstream.server.sessions.encodings import ChunkEncodings, FreshChunk
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk, Outbox
 from millstream.serving.notices import Applied, Ended, Live, Noted, Notice, Pictured, Rated, Waiting
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, label
-from millstream.video.encoding import Encoder, Frames, encoder_for
+from millstream.video.encoding import Frames
 from millstream.video.recording import Recording
 
 log = logging.getLogger(__name__)
@@ -76,25 +76,10 @@ class SessionStats:
 
 
 @dataclass(slots=True)
-class _Fresh:
-    info: ChunkInfo
-    frames: Frames | None
-    """None once they were let go."""
-
-
-@dataclass(slots=True)
 class _Greeting:
     """A new viewer that wants to see something now."""
 
     viewer: Viewer
-
-
-@dataclass(slots=True)
-class _Encoding:
-    """One format's encoder, and the last chunk that went through it."""
-
-    encoder: Encoder
-    picture: EncodedChunk | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +134,10 @@ class LiveSession:
         """What its people should know, also those who come later."""
         self._parts = parts
         self._loop = asyncio.get_running_loop()
-        self._inbox: deque[Notice | _Fresh | _Greeting] = deque()
+        self._inbox: deque[Notice | FreshChunk | _Greeting] = deque()
         self._more = asyncio.Event()
-        self._last: _Fresh | None = None
-        self._encodings: dict[Format, _Encoding] = {}
+        self._last: FreshChunk | None = None
+        self._encodings = ChunkEncodings(parts.pool)
         self._asked: dict[str, float] = {}
         """When each waiting control was that is to show at once; no more of them wait than a timeline takes."""
         self._receipts: OrderedDict[str, Receipt] = OrderedDict()
@@ -200,8 +185,7 @@ class LiveSession:
         self.viewers.remove(viewer)
         self._parts.service.unwatch(self.session_id)
         self.left_at = self._parts.clock()
-        for unused in set(self._encodings) - {other.format for other in self.viewers}:
-            del self._encodings[unused]
+        self._encodings.keep({other.format for other in self.viewers})
 
     def _send_one_away(self) -> None:
         """Whoever came last of those who only watch; where there are none, the owner's oldest connection."""
@@ -272,23 +256,23 @@ class LiveSession:
         if len(self._receipts) > MAX_RECEIPTS:
             self._receipts.popitem(last=False)
 
-    def _enqueue(self, item: Notice | _Fresh | _Greeting) -> None:
+    def _enqueue(self, item: Notice | FreshChunk | _Greeting) -> None:
         self._inbox.append(item)
-        waiting = [each for each in self._inbox if isinstance(each, _Fresh) and each.frames is not None]
+        waiting = [each for each in self._inbox if isinstance(each, FreshChunk) and each.frames is not None]
         assert len(waiting) <= MAX_BACKLOG + 1, f"{len(waiting)} chunks wait with their frames"
         if len(waiting) > MAX_BACKLOG:
             waiting[0].frames = None
         self._more.set()
 
-    async def _next(self) -> Notice | _Fresh | _Greeting:
+    async def _next(self) -> Notice | FreshChunk | _Greeting:
         while not self._inbox:
             self._more.clear()
             await self._more.wait()
         return self._inbox.popleft()
 
-    async def _pass_on(self, item: Notice | _Fresh | _Greeting) -> None:
+    async def _pass_on(self, item: Notice | FreshChunk | _Greeting) -> None:
         match item:
-            case _Fresh():
+            case FreshChunk():
                 await self._show(item)
             case _Greeting(viewer=viewer):
                 await self._greet(viewer)
@@ -315,7 +299,7 @@ class LiveSession:
         for viewer in self.viewers:
             viewer.outbox.put(item)
 
-    async def _show(self, fresh: _Fresh) -> None:
+    async def _show(self, fresh: FreshChunk) -> None:
         """Encode a chunk once for each format in use and give it to everybody."""
         if fresh.info.receipts:
             self.put(Applied(receipts=fresh.info.receipts))
@@ -326,7 +310,7 @@ class LiveSession:
         words = f"chunk in {fresh.info.total_ms:.0f} ms" + (f", {late_s:.2f} s late" if late_s > 0 else "")
         self._log(words, logging.INFO if late_s > 0 else logging.DEBUG, chunk=fresh.info.index)
         formats = {viewer.format for viewer in self.viewers}
-        pictures = await asyncio.gather(*(self._encode(format, fresh) for format in formats))
+        pictures = await asyncio.gather(*(self._encodings.encode(format, fresh) for format in formats))
         for picture in pictures:
             for viewer in [each for each in self.viewers if each.format == picture.format]:
                 self._give(viewer, picture)
@@ -336,25 +320,13 @@ class LiveSession:
         last = self._last
         if last is None or last.frames is None or viewer not in self.viewers or viewer.seen >= last.info.index:
             return
-        encoding = self._encodings.get(viewer.format)
-        picture = encoding.picture if encoding is not None else None
-        if picture is None or picture.info.index != last.info.index:
-            picture = await self._encode(viewer.format, last)
+        picture = await self._encodings.encode(viewer.format, last)
         self._give(viewer, replace(picture, info=replace(picture.info, receipts=())))
 
-    async def _encode(self, format: Format, fresh: _Fresh) -> EncodedChunk:
-        if fresh.frames is None:
-            return EncodedChunk(info=fresh.info, format=format, parts=())
-        encoding = self._encodings.setdefault(format, _Encoding(encoder_for(format)))
-        encode = partial(encoding.encoder.encode, fresh.frames, fps=fresh.info.fps)
-        parts = await self._loop.run_in_executor(self._parts.pool, encode)
-        encoding.picture = EncodedChunk(info=fresh.info, format=format, parts=parts)
-        return encoding.picture
-
     def _give(self, viewer: Viewer, picture: EncodedChunk) -> None:
-        encoding = self._encodings.get(viewer.format)
-        if encoding is not None and encoding.encoder.opening is not None and not viewer.opened:
-            viewer.outbox.put(OpeningBytes(encoding.encoder.opening))
+        opening = self._encodings.opening(viewer.format)
+        if opening is not None and not viewer.opened:
+            viewer.outbox.put(OpeningBytes(opening))
             viewer.opened = True
         viewer.seen = picture.info.index
         viewer.outbox.put(picture)
@@ -370,9 +342,9 @@ class LiveSession:
         for viewer in self.viewers:
             viewer.outbox.finish()
         self._last = None
-        self._encodings.clear()
+        self._encodings.keep(())
 
-    def _fresh(self, pictured: Pictured) -> _Fresh:
+    def _fresh(self, pictured: Pictured) -> FreshChunk:
         chunk = pictured.chunk
         info = ChunkInfo(
             index=chunk.index,
@@ -387,7 +359,7 @@ class LiveSession:
             phases_ms=dict(chunk.timing.phases_ms),
             late_s=pictured.lateness_s,
         )
-        return _Fresh(info, chunk.frames)
+        return FreshChunk(info, chunk.frames)
 
     def _unknown(self, prompts: tuple[WeightedPrompt, ...]) -> tuple[str, ...]:
         """Words that mean nothing to the model; looked up once for each mix."""

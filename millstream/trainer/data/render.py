@@ -61,16 +61,6 @@ def _paint(scenes: Scenes, start: int, frames: int, size: tuple[int, int], fps: 
     return canvas.clamp_(0, 1).mul_(2).sub_(1).view(len(scenes), frames, 3, *size)
 
 
-def thing_coverage(
-    scenes: Scenes, *, start: int = 0, frames: int, size: tuple[int, int] = (64, 64), fps: float = FPS
-) -> Tensor:
-    """How far things cover each pixel, 0 to 1: [B, T, H, W]. Weather does not count."""
-    view, time_T = view_of(scenes, start, frames, size, fps)
-    canvas = torch.zeros(len(view), 3, *size, device=view.values.device)
-    draw_things(canvas, scenes, view, time_T, opacity_only=True)
-    return canvas[:, 0].view(len(scenes), frames, *size)
-
-
 def backdrop(view: FieldView, setting: str) -> Tensor:
     """All that lies behind the things of one setting: [N, 3, H, W]."""
     light = light_of(view)

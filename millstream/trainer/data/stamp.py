@@ -24,8 +24,8 @@ PIECE_PIXELS = {"cpu": 1 << 18, "cuda": 1 << 25}
 """Pixels of patches painted at once, by kind of device."""
 
 
-def draw_things(canvas: Tensor, scenes: Scenes, view: FieldView, time_T: Tensor, *, opacity_only: bool = False) -> None:
-    """Draws all things into `canvas` [N, 3, H, W]; or white where they are, for `opacity_only`."""
+def draw_things(canvas: Tensor, scenes: Scenes, view: FieldView, time_T: Tensor) -> None:
+    """Draws all things into `canvas` [N, 3, H, W]."""
     slots = places(scenes, time_T, view.aspect)
     shown = torch.stack([slot.there[:, 0] for slot in slots])
     ids = torch.stack((scenes.thing2, scenes.thing2, scenes.thing, scenes.thing))
@@ -35,7 +35,7 @@ def draw_things(canvas: Tensor, scenes: Scenes, view: FieldView, time_T: Tensor,
         for i in range(0, len(rows), count):
             part = slice(i, i + count)
             where = _to(canvas, slot[part]), _to(canvas, rows[part])
-            _stamp(canvas, where[1], columns_SNC[where], slot[part], THINGS[kind], opacity_only)
+            _stamp(canvas, where[1], columns_SNC[where], slot[part], THINGS[kind])
 
 
 def _instances(kinds_SB: Tensor, moments: int) -> list[tuple[int, list[int], list[int]]]:
@@ -68,7 +68,7 @@ def _columns(slots: tuple[ThingPositions, ...], scenes: Scenes, view: FieldView)
     return torch.cat((where, paint, common.expand(len(slots), -1, -1)), dim=2)
 
 
-def _stamp(canvas: Tensor, rows: Tensor, columns: Tensor, slots: list[int], name: str, opacity_only: bool) -> None:
+def _stamp(canvas: Tensor, rows: Tensor, columns: Tensor, slots: list[int], name: str) -> None:
     """Draws M things of one kind, then lays them on their frames, slot by slot: one frame may have several.
 
     A patch always lies within its frame and is larger than any thing, so what it misses is out of the picture.
@@ -84,10 +84,9 @@ def _stamp(canvas: Tensor, rows: Tensor, columns: Tensor, slots: list[int], name
     u, v = turn(u, v, tilt)
     brush = Brush(u, paint=paint, ambient=ambient, pixel=1 / (height * half), time=time)
     DRAW[name](brush, u, v)
-    layer = brush.opacity.expand_as(brush.layer) if opacity_only else brush.layer
     frame, channel = rows[:, None, None, None], torch.arange(3, device=canvas.device)[:, None, None]
     for slot in sorted(set(slots)):
         first = slots.index(slot)
         part = slice(first, first + slots.count(slot))
         index = frame[part], channel, down[part], across[part]
-        canvas[index] = (canvas[index] * (1 - brush.opacity[part]) + layer[part]).to(canvas.dtype)
+        canvas[index] = (canvas[index] * (1 - brush.opacity[part]) + brush.layer[part]).to(canvas.dtype)

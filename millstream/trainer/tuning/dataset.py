@@ -2,16 +2,16 @@
 
     dataset.json                what all clips have in common, and the model they were made for
     no-prompt.safetensors       the embedding of an empty prompt
-    shard-00012.safetensors     latents [N, F, C, Y, X] and text [N, S, E]; where each clip is from, in its header
+    shard-00012.safetensors     latents of each size [N, F, C, Y, X], text [N, S, E]; where each clip is from, in its header
 
 A shard holds the clips of a fixed slice of the videos and appears by rename. What is there is whole; what is missing is made by
-whoever comes next.
+whoever comes next. Clips of one size are a bucket: a step learns from one of them.
 Shapes: N clips of a shard, F latent frames, C latent channels, Y and X latent rows and columns, S text tokens, E text width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +24,17 @@ from torch import Tensor
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 
-VERSION = 1
-CARD, NO_PROMPT = "dataset.json", "no-prompt.safetensors"
+VERSION = 2
+CARD, NO_PROMPT, TEXT = "dataset.json", "no-prompt.safetensors", "text"
 STORED = torch.float16
 """More digits than bfloat16, and latents are of unit size."""
 AGAIN = "run `millstream train data prepare` again"
+
+
+class CardVersion(msgspec.Struct, frozen=True):
+    """All that is read of a card before it is known how to read it."""
+
+    version: int
 
 
 class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +42,19 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     fingerprint: str
     """Of the VAE and the text encoder that made it."""
-    size: tuple[int, int]
+    sizes: tuple[tuple[int, int], ...]
+    """Of pictures, height x width: a video goes to the one whose shape is nearest to its own."""
     fps: float
     latent_frames: int
     clips_per_video: int
+    stride_s: float = 0.0
+    """From the beginning of one clip to that of the next; 0 for one after the other."""
+    least_motion: float = 0.0
+    """Levels of 255 that a clip's pictures change by in a second; stiller ones are left out."""
+    least_brightness: float = 0.0
+    """Mean level of a clip; darker ones are left out."""
+    across_cuts: bool = False
+    """Whether a clip may have a cut in it."""
     videos_per_shard: int
     videos: int
 
@@ -50,6 +65,7 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
 
 class Clip(msgspec.Struct, frozen=True, kw_only=True):
     video: str
+    size: tuple[int, int]
     start_s: float
     caption: str
 
@@ -57,6 +73,8 @@ class Clip(msgspec.Struct, frozen=True, kw_only=True):
 class SkippedVideo(msgspec.Struct, frozen=True, kw_only=True):
     video: str
     why: str
+    start_s: float | None = None
+    """Of a clip, if it is one; without it, all of the video."""
 
 
 class ShardContents(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +91,15 @@ class EncodedClip(NamedTuple):
 class ClipPlace(NamedTuple):
     shard: Path
     row: int
+    """Of the shard's texts."""
+    latents: str
+    """The tensor that its own are in."""
+    latents_row: int
+
+
+def latents_of(size: tuple[int, int]) -> str:
+    """What a shard calls its latents of that size."""
+    return f"latents {size_name(size)}"
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -80,10 +107,11 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def write_shard(path: Path, clips: Sequence[EncodedClip], skipped: Sequence[SkippedVideo]) -> None:
-    tensors = dict[str, Tensor]()
-    if clips:
-        tensors["latents"] = torch.stack([each.latents_FCYX for each in clips]).to("cpu", STORED).contiguous()
-        tensors["text"] = torch.stack([each.text_SE for each in clips]).to("cpu", STORED).contiguous()
+    by_name = dict[str, list[Tensor]]()
+    for each in clips:
+        by_name.setdefault(latents_of(each.clip.size), []).append(each.latents_FCYX)
+        by_name.setdefault(TEXT, []).append(each.text_SE)
+    tensors = {name: torch.stack(rows).to("cpu", STORED).contiguous() for name, rows in by_name.items()}
     contents = ShardContents(clips=tuple(each.clip for each in clips), skipped=tuple(skipped))
     with Staging(path.parent) as staging:
         save_file(tensors, staging.path(path.name), metadata={"contents": msgspec.json.encode(contents).decode()})
@@ -108,20 +136,21 @@ def write_card(folder: Path, card: DatasetCard, no_prompt_SE: Tensor) -> None:
                     "choose another --out, or the same options and videos"
                 )
     with Staging(folder) as staging:
-        save_file({"text": no_prompt_SE.to("cpu", STORED).contiguous()}, staging.path(NO_PROMPT))
+        save_file({TEXT: no_prompt_SE.to("cpu", STORED).contiguous()}, staging.path(NO_PROMPT))
         staging.path(CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2))
 
 
 def read_card(folder: Path) -> DatasetCard:
     try:
-        card = msgspec.json.decode((folder / CARD).read_bytes(), type=DatasetCard)
+        written = (folder / CARD).read_bytes()
+        version = msgspec.json.decode(written, type=CardVersion).version
+        if version != VERSION:
+            raise ConfigError(f"{folder} is a dataset of version {version}, this reads {VERSION}; {AGAIN} with another --out")
+        return msgspec.json.decode(written, type=DatasetCard)
     except FileNotFoundError:
         raise ConfigError(f"{folder} is no dataset; make one: millstream train data prepare VIDEOS --out {folder}") from None
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"{folder / CARD} cannot be read: {error}") from None
-    if card.version != VERSION:
-        raise ConfigError(f"{folder} is a dataset of version {card.version}, this reads {VERSION}; {AGAIN} with another --out")
-    return card
 
 
 class ClipSet:
@@ -137,20 +166,50 @@ class ClipSet:
         self.clips = [clip for clips in contents.values() for clip in clips]
         if not self.clips:
             raise ConfigError(f"{folder} has no clip: every video was left out, and skipped.txt in it says why")
-        self._places = [ClipPlace(path, row) for path, clips in contents.items() for row in range(len(clips))]
+        self._places = [place for path, clips in contents.items() for place in _places(path, clips)]
+        self.buckets: dict[tuple[int, int], list[int]] = {}
+        """Numbers of the clips of each size."""
+        for number, clip in enumerate(self.clips):
+            self.buckets.setdefault(clip.size, []).append(number)
         with safe_open(folder / NO_PROMPT, "pt") as file:
-            self.no_prompt_SE: Tensor = file.get_tensor("text").float()
+            self.no_prompt_SE: Tensor = file.get_tensor(TEXT).float()
 
     def __len__(self) -> int:
         return len(self.clips)
 
     @property
     def latent_size(self) -> tuple[int, int]:
-        latents = self[0].latents_FCYX
-        return latents.shape[-2], latents.shape[-1]
+        """Of all clips, for whoever takes one size alone."""
+        if len(self.buckets) > 1:
+            raise ConfigError(
+                f"clips of one size are needed and these are {named(self.buckets)}; prepare them with one --sizes"
+            )
+        return self.latent_sizes[0]
+
+    @property
+    def latent_sizes(self) -> list[tuple[int, int]]:
+        """One a bucket, and no two alike."""
+        shapes = (self[numbers[0]].latents_FCYX.shape for numbers in self.buckets.values())
+        return [(shape[-2], shape[-1]) for shape in shapes]
 
     def __getitem__(self, number: int) -> EncodedClip:
         place = self._places[number]
         with safe_open(place.shard, "pt") as shard:
-            latents, text = (shard.get_slice(name)[place.row] for name in ("latents", "text"))
+            latents, text = shard.get_slice(place.latents)[place.latents_row], shard.get_slice(TEXT)[place.row]
         return EncodedClip(self.clips[number], latents.float(), text.float())
+
+
+def _places(shard: Path, clips: Sequence[Clip]) -> Iterator[ClipPlace]:
+    seen = dict[str, int]()
+    for row, clip in enumerate(clips):
+        name = latents_of(clip.size)
+        yield ClipPlace(shard, row, name, seen.setdefault(name, 0))
+        seen[name] += 1
+
+
+def size_name(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def named(sizes: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(map(size_name, sizes))

@@ -60,6 +60,8 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Of each of AdamW's two moments."""
     offload: Literal["none", "optimiser"] = "none"
     """What is in host memory: AdamW's moments and float32 weights."""
+    compile: Literal["auto", "off", "inductor", "aot_eager", "eager"] = "auto"
+    """What compiles the blocks, once for all of them; `auto` is inductor on a GPU, but for fp8. Not with tp, cp or pp."""
     clip: float = 1.0
     weight_decay: float = 0.01
     ema: float = 0.0
@@ -69,6 +71,12 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     keep: int = 3
     export: Layout = "millstream"
     """Layout of a tuned DiT: `diffusers` and `original` are for other programs, and read here too."""
+    samples: int = 0
+    """Streams that are made at every checkpoint with the weights as they are, and left as clips in `samples/`."""
+    sample_prompts: tuple[str, ...] = ()
+    """Of those streams; captions of the data if there are none here."""
+    wandb: str = ""
+    """A project of Weights & Biases, if that is installed."""
     lora: LoRAPlan | None = None
     """Without it, every weight of the DiT learns."""
     parallel: dict[str, int | str] = {}
@@ -106,6 +114,20 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         apart = self.offload == "optimiser" and self.plan.data not in ("fsdp", "hsdp")
         return "bf16" if apart and self.precision in IN_BFLOAT16 else "fp32"
 
+    def backend(self, device: str) -> str:
+        """What compiles the blocks there; nothing, if none does."""
+        if self.compile == "auto":
+            return "inductor" if device == "cuda" and not self._shares_blocks and self.precision != "fp8" else ""
+        return "" if self.compile == "off" else self.compile
+
+    @property
+    def _shares_blocks(self) -> bool:
+        return self.plan.tp * self.plan.cp * self.plan.pp > 1
+
+    @property
+    def shows_streams(self) -> bool:
+        return self.samples > 0 or len(self.sample_prompts) > 0
+
     def check(self, dit: DiTConfig) -> None:
         """What can be known before weights and clips are read."""
         positive = ("steps", "batch", "checkpoint_every", "keep", "lr", "clip")
@@ -115,6 +137,8 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name, most in (("drop", 1.0), ("ema", 1.0)):
             if not 0 <= getattr(self, name) < most:
                 raise ConfigError(f"{name} must be from 0 to less than {most:g}, got {getattr(self, name)}")
+        if self.samples < 0:
+            raise ConfigError(f"samples must be 0 or more, got {self.samples}")
         if not 0 <= self.noise_from < self.noise_to <= FULL:
             raise ConfigError(
                 f"noise_from must be below noise_to, both 0 to 1000, got {self.noise_from:g} and {self.noise_to:g}"
@@ -125,6 +149,8 @@ class TuningRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"spike must be above 1, or 0 for none, got {self.spike:g}")
         if self.lora is not None and (self.lora.rank < 1 or not self.lora.parts):
             raise ConfigError(f"[lora] needs a rank of 1 or more and parts, got {self.lora.rank} and {list(self.lora.parts)}")
+        if self._shares_blocks and self.backend("cpu"):
+            raise ConfigError(f"blocks that tp, cp or pp shares out are not compiled; leave out compile = {self.compile!r}")
         self.plan.check(dit, self.batch)
 
 

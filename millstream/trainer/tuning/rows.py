@@ -6,6 +6,7 @@ Shapes: B rows, F latent frames, C latent channels, Y and X latent rows and colu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,14 +50,14 @@ class Noising:
 class ClipRows:
     """The rows of every step of a run."""
 
-    def __init__(self, clips: ClipSet, noising: Noising, *, batch: int, seed: int, device: torch.device) -> None:
-        self._clips, self._noising, self._batch, self._seed, self._device = clips, noising, batch, seed, device
+    def __init__(self, clips: ClipSet, noising: Noising, *, batch: int, seed: int) -> None:
+        self._clips, self._noising, self._batch, self._seed = clips, noising, batch, seed
 
     def rows(self, step: int, numbers: Sequence[int]) -> FlowRows:
-        """Those of a step's batch that have these numbers."""
-        order = clip_order(len(self._clips), self._seed, self._batch, step)
+        """Those of a step's batch that have these numbers, in host memory."""
+        order = step_clips(list(self._clips.buckets.values()), self._seed, self._batch, step)
         made = [self._row(order[number], keyed_generator(HOST, "row", self._seed, step, number)) for number in numbers]
-        return FlowRows(*(torch.stack(parts).to(self._device) for parts in zip(*made, strict=True)))
+        return FlowRows(*(torch.stack(parts) for parts in zip(*made, strict=True)))
 
     def _row(self, clip: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         _, clean_FCYX, text_SE = self._clips[clip]
@@ -72,13 +73,30 @@ class ClipRows:
         return latents[0], level_BF[0], text_SE, target[0]
 
 
-def clip_order(clips: int, seed: int, batch: int, step: int) -> list[int]:
-    """Which clips a step's rows are: all of them once, shuffled, then all of them again in another order."""
+def step_clips(buckets: Sequence[Sequence[int]], seed: int, batch: int, step: int) -> list[int]:
+    """Which clips a step's rows are: all of one bucket."""
+    bucket, turn = bucket_turn([len(clips) for clips in buckets], seed, step)
+    return [buckets[bucket][place] for place in clip_order(len(buckets[bucket]), seed, batch, turn, bucket=bucket)]
+
+
+def bucket_turn(clips: Sequence[int], seed: int, step: int) -> tuple[int, int]:
+    """Which bucket's turn a step is, and how many it has had before. Turns are shuffled; of each run of them as long as the
+    smallest in which shares are whole, a bucket has as many as it has clips."""
+    whole = math.gcd(*clips)
+    turns = torch.arange(len(clips)).repeat_interleave(torch.tensor(clips) // whole)
+    rounds, place = divmod(step, len(turns))
+    turns = turns[torch.randperm(len(turns), generator=keyed_generator(HOST, "bucket", seed, rounds))]
+    bucket = int(turns[place])
+    return bucket, rounds * (clips[bucket] // whole) + int((turns[:place] == bucket).sum())
+
+
+def clip_order(clips: int, seed: int, batch: int, turn: int, *, bucket: int = 0) -> list[int]:
+    """Which clips of a bucket one turn takes: all of them once, shuffled, then all of them again in another order."""
     assert min(clips, batch) >= 1, f"batches of {batch} from {clips} clips"
-    rounds = range(step * batch // clips, ((step + 1) * batch - 1) // clips + 1)
-    shuffled = [torch.randperm(clips, generator=keyed_generator(HOST, "order", seed, number)) for number in rounds]
-    begin = step * batch - rounds.start * clips
-    return torch.cat(shuffled)[begin : begin + batch].tolist()
+    rounds = range(turn * batch // clips, ((turn + 1) * batch - 1) // clips + 1)
+    orders = [torch.randperm(clips, generator=keyed_generator(HOST, "order", seed, bucket, number)) for number in rounds]
+    begin = turn * batch - rounds.start * clips
+    return torch.cat(orders)[begin : begin + batch].tolist()
 
 
 def flow_error(flow_BFCYX: Tensor, target_BFCYX: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +31,30 @@ from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.own_time import OwnTime
 from millstream.parallel.training.precision import IN_BFLOAT16
 from millstream.parallel.training.states import AVERAGE
-from millstream.trainer.loop import LOG_EVERY, Diverged, StepReport
+from millstream.trainer.loop import LOG_EVERY, Diverged
 from millstream.trainer.optimise import learning_rate
-from millstream.trainer.sequence import ChunkedSequence
 from millstream.trainer.tuning import stragglers
-from millstream.trainer.tuning.dataset import ClipSet
+from millstream.trainer.tuning.dataset import ClipSet, named
+from millstream.trainer.tuning.geometries import SizedSequence
 from millstream.trainer.tuning.guard import SpikeGuard
+from millstream.trainer.tuning.loader import RowLoader
+from millstream.trainer.tuning.meter import TuningReport
 from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.rows import ClipRows, Noising, flow_error
 from millstream.trainer.tuning.stragglers import Stragglers
 
 CURVE, CHECKPOINTS, ROLLBACKS = "curve.jsonl", "checkpoints", "rollbacks.json"
+POINTS = 100
+"""Of a curve, at least, if the run has as many steps."""
 PATIENCE = 5
 """Steps left out in a row before a run goes back to its last checkpoint."""
 MOST_ROLLBACKS = 3
 ANOTHER_SEED = 1_000_003
 """Added with every rollback: the same rows would end in the same place."""
+
+
+ShowStreams = Callable[[int, Mapping[str, Tensor]], None]
+"""Told the steps that are done and what has been learnt in them."""
 
 
 class TuningRun:
@@ -65,21 +73,27 @@ class TuningRun:
         plan = recipe.plan
         recipe.check(spec.dit)
         noising = _noising(recipe, spec, clips)
-        self.recipe, self.folder, self.device = recipe, folder, device
-        self._clips, self._noising = clips, noising
+        if plan.pp > 1 and len(clips.buckets) > 1:
+            raise ConfigError(
+                f"pp > 1 takes clips of one size, on which its ranks agree once; {recipe.data} has {named(clips.buckets)}: "
+                "prepare it with one of them as --sizes, or take dp, cp or tp in place of pp"
+            )
+        self.recipe, self.spec, self.folder, self.device = recipe, spec, folder, device
+        self.clips, self._noising = clips, noising
         self.groups: TrainingGroups = create_training_groups(plan, device)
         self.is_first = self.groups.everybody.place == 0
-        self.sequence = ChunkedSequence(noising.layout(clips.card.latent_frames), spec.dit, clips.latent_size, device)
+        first_size = clips.latent_sizes[0]
+        self.sequence = SizedSequence(noising.layout(clips.card.latent_frames), spec.dit, first_size, device)
         dit = self._load(spec)
         self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
         task = TrainingTask(
             dit=dit,
             sequence=self.sequence,
-            latent_size=clips.latent_size,
+            latent_size=first_size,
             loss=flow_error,
             plan=plan,
             groups=self.groups,
-            options=recipe.options,
+            options=replace(recipe.options, compile=recipe.backend(device.type)),
         )
         self._guard = SpikeGuard(recipe.spike)
         self.stragglers = Stragglers()
@@ -91,29 +105,30 @@ class TuningRun:
         path = folder / ROLLBACKS
         self._rollbacks: list[dict[str, int]] = json.loads(path.read_text()) if path.exists() else []
 
-    @property
-    def tokens_per_step(self) -> int:
-        return self.recipe.batch * self.sequence.num_tokens
-
-    def train(self, report: Callable[[StepReport], None], stop: Callable[[], bool]) -> bool:
-        """To the end, going on from the newest checkpoint; or until `stop` on any rank, saved there. Whether it is the end."""
-        newest, begun = self.checkpoints.newest, time.perf_counter()
+    def train(
+        self, report: Callable[[TuningReport], None], stop: Callable[[], bool], show: ShowStreams = lambda step, learnt: None
+    ) -> bool:
+        """To the end, going on from the newest checkpoint; or until `stop` on any rank, saved there. Whether it is the end.
+        `show` is called by the first rank, before the first step and at checkpoints, if the recipe asks for streams."""
+        newest, begun, said = self.checkpoints.newest, time.perf_counter(), None
         step = self.checkpoints.load(newest) if newest is not None else 0
-        with (self.folder / CURVE).open("a") as curve, ThreadPoolExecutor(1) as reader:
-            coming = reader.submit(self._rows, step)
+        self._steps, self._tokens, self._pairs = 0, 0, 0.0
+        log_every = min(LOG_EVERY, max(1, self.recipe.steps // POINTS))
+        if step == 0:
+            begun += self._show(step, show)
+        with (self.folder / CURVE).open("a") as curve, RowLoader(self._rows, self.device, position=step) as loader:
             while step < self.recipe.steps:
                 self.learner.set_rate(learning_rate(self.recipe, step))
-                rows, coming = coming.result(), reader.submit(self._rows, step + 1)
-                learnt = self.learner.learn(rows, self._guard.may_step)
+                learnt = self._learn(loader.next())
                 if self._guard.in_a_row == PATIENCE:
                     step = self._go_back(step)
-                    coming = reader.submit(self._rows, step)
+                    loader.seek(step)
                     continue
                 step += 1
                 self._look_for_stragglers(step)
-                if self.is_first and (step % LOG_EVERY == 0 or step in (1, self.recipe.steps) or not learnt.taken):
-                    said = self._said(step, learnt, time.perf_counter() - begun)
-                    curve.write(self._line(said) + "\n")
+                if self.is_first and (step % log_every == 0 or step in (1, self.recipe.steps) or not learnt.taken):
+                    before, said = said, self._said(step, learnt, time.perf_counter() - begun, loader.waited_s)
+                    curve.write(self._line(said, said.since(before).waiting) + "\n")
                     curve.flush()
                     report(said)
                 stopped = self._anybody(stop())
@@ -122,12 +137,23 @@ class TuningRun:
                     self.checkpoints.save(step)
                 if stopped:
                     break
+                if due or step == self.recipe.steps:
+                    begun += self._show(step, show)
         self.checkpoints.finish()
         return step == self.recipe.steps
 
     def learnt(self) -> dict[str, Tensor]:
         """What has been learnt, on every rank: averaged if the recipe averages."""
         return self.learner.weights(AVERAGE if self.recipe.ema else WEIGHT)
+
+    def _show(self, step: int, show: ShowStreams) -> float:
+        """The seconds it took, which are none of training's."""
+        begun = time.perf_counter()
+        if self.recipe.shows_streams:
+            learnt = self.learnt() if step else self.learner.weights()  # there is no average yet
+            if self.is_first:
+                show(step, learnt)
+        return time.perf_counter() - begun
 
     def _load(self, spec: ModelSpec) -> CausalDiT:
         """Weights that learn are in float32, unless those are in host memory; those that do not, in what products are made
@@ -143,8 +169,17 @@ class TuningRun:
 
     def _rows(self, step: int) -> FlowRows:
         seed = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks)
-        rows = ClipRows(self._clips, self._noising, batch=self.recipe.batch, seed=seed, device=self.device)
+        rows = ClipRows(self.clips, self._noising, batch=self.recipe.batch, seed=seed)
         return rows.rows(step, self._numbers)
+
+    def _learn(self, rows: FlowRows) -> LearntStep:
+        height, width = rows.latents_BFCYX.shape[-2:]
+        self.sequence.turn_to((height, width))
+        tokens = self.recipe.batch * self.sequence.num_tokens
+        self._steps += 1
+        self._tokens += tokens
+        self._pairs += tokens * self.sequence.keys_per_query
+        return self.learner.learn(rows, self._guard.may_step)
 
     def _go_back(self, step: int) -> int:
         """To the newest checkpoint, and on from there with other rows."""
@@ -173,20 +208,30 @@ class TuningRun:
             return asked
         return bool(self.groups.everybody.sum(torch.tensor(float(asked), device=self.device), "stop") > 0)
 
-    def _said(self, step: int, learnt: LearntStep, seconds: float) -> StepReport:
+    def _said(self, step: int, learnt: LearntStep, seconds: float, waited_s: float) -> TuningReport:
         losses = {"flow": float(learnt.loss), "norm": float(learnt.norm), "skipped": float(not learnt.taken)}
         if (scale := self.learner.loss_scale) is not None:
             losses |= {"loss_scale": scale.value, "overflows": float(scale.skipped)}
-        lr = learning_rate(self.recipe, step - 1)
-        return StepReport(step=step - 1, total=self.recipe.steps, losses=losses, lr=lr, seconds=seconds)
+        return TuningReport(
+            step=step - 1,
+            total=self.recipe.steps,
+            losses=losses,
+            lr=learning_rate(self.recipe, step - 1),
+            seconds=seconds,
+            steps=self._steps,
+            tokens=self._tokens,
+            pairs=self._pairs,
+            waited_s=waited_s,
+        )
 
-    def _line(self, said: StepReport) -> str:
+    def _line(self, said: TuningReport, waiting: float) -> str:
         """Of the curve; what is no number is null."""
         losses = {name: value if math.isfinite(value) else None for name, value in said.losses.items()}
         peak = round(most_bytes_in_use(self.device) / 2**30, 3)
-        slow = {f"{rank}": round(times, 2) for rank, times in self.stragglers.slow.items()}
-        more = {"peak_gib": peak, **({"slow_ranks": slow} if slow else {})}
-        return json.dumps({"step": said.step, "seconds": round(said.seconds, 2), "lr": said.lr, **losses, **more})
+        told: dict[str, Any] = {"step": said.step, "seconds": round(said.seconds, 3), "lr": said.lr, **losses, "peak_gib": peak}
+        if self.stragglers.slow:
+            told["slow_ranks"] = {f"{rank}": round(times, 2) for rank, times in self.stragglers.slow.items()}
+        return json.dumps(told | {"tokens": said.tokens, "data": round(waiting, 4)})
 
 
 def _learner(

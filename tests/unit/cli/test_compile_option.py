@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from millstream.core.errors import ConfigError
 from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
+from millstream.parallel.compiled import read_counters
 from millstream.session.journal import read_journal
 from tests.unit.cli.test_cli import TINY, frames_of, millstream
 from tests.unit.models_for_tests import tiny_engine
@@ -39,6 +41,24 @@ def test_a_compiled_server_warms_up_until_every_shape_has_been_there() -> None:
     assert engine.chunks_until_warm(config) == 4
     assert tiny_engine().chunks_until_warm(config) == 1
     assert engine.surroundings()["compile"] == "eager"
+
+
+def test_a_compiled_server_compiles_in_warm_ups_and_at_no_other_time() -> None:
+    torch._dynamo.reset()  # or graphs of another test would serve
+    engine = Engine("wan-tiny", **PLACE, compile_backend="eager")
+
+    def compiled_by(window: int, *, warming_up: bool) -> int:
+        before = read_counters()
+        with engine.session("sea", config=engine.stream_config(height=32, width=48, window=window)) as session:
+            if warming_up:
+                engine.warm_up(session)
+            else:
+                assert len(list(session.stream(3))) == 3
+        return read_counters().since(before).graphs
+
+    assert compiled_by(3, warming_up=True) > 0
+    assert compiled_by(6, warming_up=False) == 0
+    assert compiled_by(6, warming_up=True) > 0
 
 
 def test_what_cannot_be_compiled_is_refused_in_one_line(tmp_path: Path) -> None:

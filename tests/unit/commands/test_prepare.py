@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def videos(tmp_path: Path) -> Path:
 
 
 def request(videos: Path, **changed: object) -> PrepareRequest:
-    given: dict[str, object] = {"source": videos, "out": videos.parent / "clips", "size": (32, 32), "latent_frames": FRAMES}
+    given: dict[str, object] = {"source": videos, "out": videos.parent / "clips", "sizes": "32x32", "latent_frames": FRAMES}
     return PrepareRequest(**{**given, "device": "cpu", **changed})  # type: ignore[arg-type]
 
 
@@ -93,7 +94,56 @@ def test_latents_do_not_depend_on_how_many_frames_are_encoded_at_once(videos: Pa
         torch.testing.assert_close(few[number].latents_FCYX, all_at_once[number].latents_FCYX, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("changed", [{"latent_frames": 0}, {"clips": 0}, {"part": (3, 2)}, {"part": (0, 2)}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"latent_frames": 0},
+        {"clips": 0},
+        {"part": (3, 2)},
+        {"part": (0, 2)},
+        {"stride_s": -1.0},
+        {"least_motion": float("nan")},
+    ],
+)
 def test_what_makes_no_sense_is_refused(videos: Path, changed: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="--"):
         request(videos, **changed)
+
+
+def test_videos_of_several_shapes_become_buckets(tmp_path: Path) -> None:
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    for name, height, width in (("high", 96, 48), ("square", 64, 64), ("wide", 48, 96), ("wider", 48, 128)):
+        with VideoWriter(folder / f"{name}.mp4", fps=16.0) as writer:
+            writer.write(np.full((12, height, width, 3), 90, dtype=np.uint8))
+        (folder / f"{name}.txt").write_text("a red boat")
+    said = run_prepare(request(folder, sizes="32x64,64x32,32x32"))
+    assert "4 clips (1 of 64x32, 1 of 32x32, 2 of 32x64)" in said
+    clips = ClipSet(tmp_path / "clips")
+    assert clips.buckets == {(64, 32): [0], (32, 32): [1], (32, 64): [2, 3]}
+    assert [tuple(clips[number].latents_FCYX.shape[-2:]) for number in range(4)] == [(8, 4), (4, 4), (4, 8), (4, 8)]
+    assert clips.latent_sizes == [(8, 4), (4, 4), (4, 8)]
+    with pytest.raises(ConfigError, match="clips of one size are needed and these are 64x32, 32x32, 32x64"):
+        _ = clips.latent_size
+
+
+def test_what_was_left_out_of_a_video_is_listed_with_its_time(videos: Path) -> None:
+    """The first second of a is bright enough in its second half alone."""
+    clips = prepared(videos, clips=2, least_brightness=100)
+    assert [clip.start_s for clip in clips.clips] == [0.5625] * 3
+    skipped = (videos.parent / "clips" / SKIPPED).read_text()
+    assert skipped.count(".mp4, 0.00 s: dark: ") == 3
+    assert "3 clips, 3 videos and 3 clips left out" in run_prepare(request(videos, clips=2, least_brightness=100))
+
+
+def test_nothing_is_taken_of_a_video_that_breaks_off(videos: Path) -> None:
+    """Its first clip is whole; the file ends in the middle of its second."""
+    with VideoWriter(videos / "broken.mp4", fps=16.0) as writer:
+        writer.write(np.random.default_rng(0).integers(0, 255, (40, 48, 64, 3), dtype=np.uint8))
+    (videos / "broken.txt").write_text("a red boat")
+    whole = (videos / "broken.mp4").read_bytes()
+    at = whole.rindex(b"mdat")
+    (videos / "broken.mp4").write_bytes(whole[: at + 4 + (len(whole) - at) // 2])
+    clips = prepared(videos, clips=9)
+    assert "broken" not in {Path(clip.video).stem for clip in clips.clips}
+    assert re.search(r"broken.mp4: .* only the first \d\d frames can be read", (videos.parent / "clips" / SKIPPED).read_text())

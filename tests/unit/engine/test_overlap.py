@@ -91,7 +91,7 @@ class TracedPost:
     def result(self) -> list[Delivery]:
         assert self._trace.flying.popleft() is self, "results are asked for in order"
         self._trace.events.append(f"have {self._parcel.envelope.chunk_index}")
-        return self._trace.local.submit_together([self._parcel])
+        return self._trace.local.post([self._parcel]).result()
 
 
 def traced(session: Session, depths: Depths, chunks: int) -> Trace:

@@ -15,11 +15,10 @@ from millstream.engine.depths import QUEUED
 from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing, Planned, Settled, Streaming
 from millstream.engine.pipeline import ChunkPipeline
-from millstream.serving import service
+from millstream.serving import turn_taker
 from millstream.serving.notices import Ended, Pictured
 from millstream.session.chunk import Chunk
-from millstream.session.ports import Posted
-from millstream.wire.parcel import Parcel
+from millstream.wire.parcel import Parcel, Posted
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.serving.test_service import Owner, request, running
 
@@ -37,7 +36,7 @@ def test_what_is_served_is_what_is_benchmarked_generated_and_replayed(monkeypatc
             drivers.append(by)
             super().send(planned)
 
-    for module in (service, stream):
+    for module in (turn_taker, stream):
         monkeypatch.setattr(module, "ChunkPipeline", Watched)
     monkeypatch.setattr("millstream.commands.bench.sessions.ChunkPipeline", Watched)
     engine, by = tiny_engine(), "generate and bench stream"

@@ -18,7 +18,7 @@ from millstream.core.errors import SnapshotError
 from millstream.core.speed import Speed
 from millstream.engine import snapshot
 from millstream.engine.engine import Engine
-from millstream.session.live_feed import LiveFeed
+from millstream.session.feed import LiveFeed
 from millstream.session.session import Session
 
 pytestmark = pytest.mark.slow

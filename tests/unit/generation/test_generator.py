@@ -13,10 +13,11 @@ from millstream.core.errors import EnvelopeRefused
 from millstream.wire.local import LocalTransport
 from millstream.wire.parcel import Parcel, digest
 from tests.unit.models_for_tests import tiny_engine
+from tests.unit.one_chunk import plan_chunk, submit
 
 
 def first_parcel(**changes: object) -> Parcel:
-    parcel = tiny_engine().session("sea", height=32, width=48).plan_chunk()
+    parcel = plan_chunk(tiny_engine().session("sea", height=32, width=48))
     return replace(parcel, envelope=msgspec.structs.replace(parcel.envelope, **changes))
 
 
@@ -39,7 +40,7 @@ def test_a_bad_envelope_is_refused_before_anything_runs(changes: dict, reason: s
     parcel = first_parcel(**changes)
     generator = tiny_engine().generator
     with pytest.raises(EnvelopeRefused, match=reason):
-        LocalTransport(generator).submit(parcel)
+        submit(LocalTransport(generator), parcel)
     delivery = generator.run(parcel)
     assert not delivery.result.ok
     assert reason in delivery.result.error
@@ -66,7 +67,7 @@ def test_a_skipped_chunk_and_another_window_are_noticed() -> None:
     engine = tiny_engine()
     session = engine.session("sea", height=32, width=48)
     next(session.stream(1))
-    parcel = session.plan_chunk()
+    parcel = plan_chunk(session)
     for changes, reason in ((dict(start_frame=9), "its cache ends at 2"), (dict(window=12), "another window")):
         result = engine.generator.run(replace(parcel, envelope=msgspec.structs.replace(parcel.envelope, **changes))).result
         assert not result.ok

@@ -13,6 +13,7 @@ from millstream.generation.stream_batch import StreamBatch
 from millstream.models.staggered import StaggeredMemory
 from millstream.ops.attention import attend
 from tests.unit.models_for_tests import DIT, relative_error, ring, tiny_engine
+from tests.unit.one_chunk import accept, plan_chunk
 
 pytestmark = pytest.mark.slow
 
@@ -30,9 +31,9 @@ def batched(
             session.control(controls[index])
             found += batch.flush()
             for delivery in found[shown:]:
-                session.accept(delivery)
+                accept(session, delivery)
             shown = len(found)
-        found += batch.push(session.plan_chunk())
+        found += batch.push(plan_chunk(session))
     found += batch.flush()
     assert [delivery.result.chunk_index for delivery in found] == list(range(chunks))
     assert all(delivery.result.ok for delivery in found)
@@ -42,8 +43,8 @@ def batched(
 def exact(engine: Engine, chunks: int) -> list[Tensor]:
     session, found = engine.session("sea", seed=4, **SMALL), []
     for _ in range(chunks):
-        delivery = engine.generator.run(session.plan_chunk())
-        session.accept(delivery)
+        delivery = engine.generator.run(plan_chunk(session))
+        accept(session, delivery)
         found.append(delivery.latents_out)
     return found
 
@@ -105,12 +106,12 @@ def test_a_commit_that_is_owed_is_made_before_a_stream_batch_begins() -> None:
     expected = exact(engine, 3)
     engine.generator.commits = "paired"
     session, batch = engine.session("sea", seed=4, **SMALL), StreamBatch(engine.generator, depth=1)
-    session.accept(engine.generator.run(session.plan_chunk()))
-    found = [delivery.latents_out for _ in range(2) for delivery in batch.push(session.plan_chunk())]
+    accept(session, engine.generator.run(plan_chunk(session)))
+    found = [delivery.latents_out for _ in range(2) for delivery in batch.push(plan_chunk(session))]
     assert all(relative_error(*pair) < 1e-5 for pair in zip(found, expected[1:], strict=True))
 
 
 def test_more_than_the_window_holds_is_refused() -> None:
     session = tiny_engine().session("sea", **SMALL)
     with pytest.raises(ConfigError, match="4 chunks of 3 frames under way need a window of 12 beside the sink, got 9"):
-        StreamBatch(tiny_engine().generator, depth=4).push(session.plan_chunk())
+        StreamBatch(tiny_engine().generator, depth=4).push(plan_chunk(session))

@@ -8,6 +8,7 @@ import torch
 from millstream.core.controls import Cut, SetKVBias, SetPrompt
 from millstream.session.session import Session
 from tests.unit.models_for_tests import relative_error, tiny_engine
+from tests.unit.one_chunk import accept
 from tests.unit.rounds import make_together
 
 pytestmark = pytest.mark.slow
@@ -58,4 +59,4 @@ def test_one_refused_parcel_does_not_hold_up_the_rest() -> None:
     assert kept.result.ok
     assert not refused.result.ok
     assert "init_cache" in refused.result.error
-    assert good.accept(kept) is not None
+    assert accept(good, kept) is not None

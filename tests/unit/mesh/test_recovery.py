@@ -20,8 +20,8 @@ from millstream.mesh.hang_report import KEPT_REPORTS, describe_rank, write_repor
 from millstream.mesh.link import LinkAnswer
 from millstream.mesh.recovery import MAX_KILLED, MAX_LOSSES, MeshTransport
 from millstream.mesh.worker import refused
-from millstream.session.ports import Posted
-from millstream.wire.parcel import Delivery, Parcel
+from millstream.wire.parcel import Delivery, Parcel, Posted
+from tests.unit.one_chunk import submit
 from tests.unit.wire.test_wire import envelope
 
 
@@ -106,8 +106,8 @@ def test_what_was_under_way_is_sent_again_and_only_the_first_of_a_session_brings
     assert first.closed
     assert second.link.told == [("CHECK", "")]
     assert [(each.call_id, each.init_cache) for (each,) in second.link.posted] == [(2, True), (3, False)]
-    made.submit(parcel("b", 4))
-    made.submit(parcel("b", 5))
+    submit(made, parcel("b", 4))
+    submit(made, parcel("b", 5))
     assert [each.init_cache for (each,) in second.link.posted[2:]] == [True, False], "one at rest brings its own later"
     assert (made.recoveries, made.rebuilt) == (1, 2)
 
@@ -128,16 +128,16 @@ def test_a_chunk_that_brings_down_two_meshes_is_given_up_and_the_rest_goes_on() 
 def test_meshes_that_die_one_after_the_other_are_not_started_for_ever() -> None:
     made, meshes = transport(*(FakeLink(dies_at=frozenset(range(9))) for _ in range(MAX_LOSSES + 3)))
     with pytest.raises(EnvelopeRefused, match="twice"):
-        made.submit(parcel("a", 1))
+        submit(made, parcel("a", 1))
     for call in (2, 3):
         with pytest.raises(EnvelopeRefused, match="twice"):
-            made.submit(parcel("b", call))
+            submit(made, parcel("b", call))
     with pytest.raises(MeshGivenUp, match=f"lost {MAX_LOSSES} times without a chunk in between"):
-        made.submit(parcel("b", 4))
+        submit(made, parcel("b", 4))
     assert sum(bool(mesh.link.posted) for mesh in meshes) <= MAX_LOSSES
     assert "lost 8 times" in made.trouble
     with pytest.raises(MeshGivenUp):
-        made.submit(parcel("c", 9))
+        submit(made, parcel("c", 9))
 
 
 def killed() -> None:
@@ -149,7 +149,7 @@ def test_a_mesh_that_is_lost_while_it_starts_is_started_again_and_the_chunk_is_n
     meshes = iter([FakeMesh(FakeLink(dies_at=frozenset({1}))), *starting, FakeMesh(FakeLink())])
     made = MeshTransport(lambda: next(meshes))
     made.check()
-    assert made.submit(parcel("a", 1)).result.call_id == 1
+    assert submit(made, parcel("a", 1)).result.call_id == 1
     assert made.recoveries == 1
     assert all(mesh.closed and not mesh.link.posted for mesh in starting)
     assert made.trouble == ""
@@ -163,10 +163,10 @@ def test_a_chunk_whose_ranks_are_killed_from_outside_is_given_up_later() -> None
             return lost
 
     made, _ = transport(*(Killed() for _ in range(MAX_KILLED - 1)), FakeLink())
-    assert made.submit(parcel("a", 1)).result.call_id == 1
+    assert submit(made, parcel("a", 1)).result.call_id == 1
     made, _ = transport(*(Killed() for _ in range(MAX_KILLED)), FakeLink())
     with pytest.raises(EnvelopeRefused, match=f"down {MAX_KILLED} times: rank 1 was killed"):
-        made.submit(parcel("a", 1))
+        submit(made, parcel("a", 1))
 
 
 def test_a_mesh_at_rest_is_mended_before_a_chunk_needs_it_and_says_so_meanwhile() -> None:
@@ -211,7 +211,7 @@ def test_a_mesh_that_comes_back_with_other_weights_is_given_up() -> None:
     made = MeshTransport(lambda: next(meshes))
     made.check()
     with pytest.raises(MeshGivenUp, match="weights are not those"):
-        made.submit(parcel("a", 1))
+        submit(made, parcel("a", 1))
     assert made.weights() == b"w"
 
 
@@ -229,18 +229,18 @@ def test_before_the_ranks_were_checked_nothing_is_recovered() -> None:
     waiting = iter(map(FakeMesh, links))
     made = MeshTransport(lambda: next(waiting))
     with pytest.raises(MeshError, match="rank 2 was killed"):
-        made.submit(parcel("a", 1))
+        submit(made, parcel("a", 1))
     assert links[1].posted == []
 
 
 def test_a_released_session_is_not_mended() -> None:
     made, (_, second) = transport(FakeLink(dies_at=frozenset({1})), FakeLink())
     made.watch(gone := FakeSession("gone"))
-    made.submit(parcel("a", 1))
+    submit(made, parcel("a", 1))
     made.release("gone")
     assert ("RELEASE", "gone") in second.link.told
     del gone
-    made.submit(parcel("gone", 2))
+    submit(made, parcel("gone", 2))
     assert not second.link.posted[-1][0].init_cache
 
 

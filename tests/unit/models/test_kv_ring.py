@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,8 +24,15 @@ def make_ring(window: int, sink: int, positions: str = "absolute") -> KVRing:
     return KVRing(shape, device=torch.device("cpu"), dtype=torch.float32)
 
 
+@cache
 def raw_key(frame: int, layer: int) -> torch.Tensor:
     return torch.randn(1, TOKENS, HEADS, HEAD, generator=torch.Generator().manual_seed(1000 * layer + frame))
+
+
+@cache
+def phased_key(frame: int, position: int) -> torch.Tensor:
+    """Of the second layer."""
+    return rotate(raw_key(frame, 1), frame_phases(torch.tensor([position]), GRID, HEAD))
 
 
 def write_chunk(ring: KVRing, frames: list[int]) -> list[torch.Tensor]:
@@ -74,9 +82,8 @@ def test_every_key_carries_the_phase_of_its_frame(shape: tuple[int, int, int, in
                     continue
                 far = positions == "windowed" and slot < sink
                 position = max(frame, end - window + slot) if far else frame
-                expected = rotate(raw_key(frame, 1), frame_phases(torch.tensor([position]), GRID, HEAD))
                 found = ring.k[1][:, slot * TOKENS : (slot + 1) * TOKENS]
-                assert torch.allclose(found, expected, atol=2e-5)
+                assert torch.allclose(found, phased_key(frame, position), atol=2e-5)
 
 
 def test_nothing_moves_and_the_shape_is_fixed_once_the_window_is_full() -> None:

@@ -11,6 +11,7 @@ from millstream import Engine
 from millstream.core.trace import NOBODY, Span, Work, chrome_trace, parse_label, span_label
 from millstream.generation.stopwatch import Stopwatch
 from tests.unit.models_for_tests import tiny_engine
+from tests.unit.one_chunk import plan_chunk
 
 CPU = torch.device("cpu")
 
@@ -54,7 +55,7 @@ def test_a_chunks_phases_are_the_sums_of_its_spans() -> None:
 
 
 def test_a_lap_of_one_chunk_leaves_those_planned_after_it_and_forgets_those_before() -> None:
-    watch, begun = Stopwatch(CPU), tiny_engine().session("a kite").plan_chunk().envelope
+    watch, begun = Stopwatch(CPU), plan_chunk(tiny_engine().session("a kite")).envelope
     for call in (7, 8, 9):
         watch.attend_to(msgspec.structs.replace(begun, call_id=call))
         with watch.span(f"call {call}"):

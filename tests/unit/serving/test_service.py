@@ -23,7 +23,7 @@ from millstream.serving.notices import Applied, Ended, Live, Notice, Pictured, W
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, geometry
 from millstream.session.chunk import ChunkPlan
-from millstream.session.live_feed import CAPACITY, LiveFeed
+from millstream.session.feed import CAPACITY, LiveFeed
 from millstream.session.session import Session
 
 pytestmark = pytest.mark.slow
@@ -53,11 +53,6 @@ class Owner:
 
     def digests(self, count: int) -> list[str]:
         return [each.chunk.digest for each in self.wait_for(Pictured, lambda found: len(found) >= count)]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
 from millstream.engine.replay import differences, replay
 from millstream.ops.precision import cpu_has_bfloat16
+from millstream.session.feed import LiveFeed
 from millstream.session.journal import ChunkLine, InputVideo, JournalWriter, read_journal
-from millstream.session.live_feed import LiveFeed
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.session.test_session import moving_square
 from tests.unit.session.test_timeline import control_lists

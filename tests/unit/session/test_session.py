@@ -14,6 +14,7 @@ from millstream.core.errors import ConfigError, EnvelopeRefused, PromptError
 from millstream.session.chunk import Chunk
 from millstream.session.session import Session
 from tests.unit.models_for_tests import tiny_engine
+from tests.unit.one_chunk import accept, plan_chunk, submit
 
 pytestmark = pytest.mark.slow
 
@@ -210,7 +211,7 @@ def test_the_envelope_carries_the_noise_that_motion_asked_for() -> None:
     scales = {}
     for speed in (0, 6):
         session = engine.session("sea", frames=moving_square(60, speed), noise_scale=0.5, motion_gain=0.3, **SMALL)
-        envelope = session.plan_chunk().envelope
+        envelope = plan_chunk(session).envelope
         scales[speed] = envelope.noise_scale
         assert envelope.steps[0] == pytest.approx(1000 * envelope.noise_scale)
     assert scales[0] == 0.5
@@ -220,23 +221,23 @@ def test_the_envelope_carries_the_noise_that_motion_asked_for() -> None:
 def test_a_late_result_of_an_old_epoch_is_never_decoded() -> None:
     engine = tiny_engine()
     session = engine.session("sea", **SMALL)
-    old = engine.generator.run(session.plan_chunk())
+    old = engine.generator.run(plan_chunk(session))
     session.control(Cut())
-    new = engine.generator.run(session.plan_chunk())
-    assert session.accept(old) is None
-    chunk = session.accept(new)
+    new = engine.generator.run(plan_chunk(session))
+    assert accept(session, old) is None
+    chunk = accept(session, new)
     assert chunk is not None
     assert (chunk.epoch, len(chunk.frames)) == (1, 9)
-    assert session.accept(old) is None, "a duplicate is dropped as well"
+    assert accept(session, old) is None, "a duplicate is dropped as well"
 
 
 def test_a_result_ahead_of_order_is_an_error() -> None:
     engine = tiny_engine()
     session = engine.session("sea", **SMALL)
-    session.plan_chunk()
-    ahead = engine.generator.run(session.plan_chunk())
+    plan_chunk(session)
+    ahead = engine.generator.run(plan_chunk(session))
     with pytest.raises(EnvelopeRefused, match="answered before"):
-        session.accept(ahead)
+        accept(session, ahead)
 
 
 def test_latents_that_are_not_finite_are_never_decoded() -> None:
@@ -244,10 +245,10 @@ def test_latents_that_are_not_finite_are_never_decoded() -> None:
 
     engine = tiny_engine()
     session = engine.session("sea", **SMALL)
-    parcel = session.plan_chunk()
+    parcel = plan_chunk(session)
     broken = replace(parcel, latents_in=parcel.latents_in.clone().fill_(float("nan")))
     with pytest.raises(EnvelopeRefused, match="not finite"):
-        session.accept(engine.transport.submit(broken))
+        accept(session, submit(engine.transport, broken))
 
 
 @pytest.mark.parametrize("prompt", ["", "   \n", "x" * 100_000])

@@ -9,6 +9,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
 from millstream.cli.main import app
@@ -16,9 +17,11 @@ from millstream.trainer.data import vocabulary
 from millstream.trainer.data.captions import LEFT_OUT, WORDS, canonical_captions, captions, mentioned
 from millstream.trainer.data.motion import camera_travel, places
 from millstream.trainer.data.preview import GUTTER, contact_sheet
-from millstream.trainer.data.render import FPS, render, thing_coverage
+from millstream.trainer.data.render import FPS, render, view_of
 from millstream.trainer.data.scene import Scenes, attributes, sample_scenes, shown
+from millstream.trainer.data.stamp import draw_things
 from millstream.trainer.data.vocabulary import COLOURS, MOTIONS, SETTINGS, THINGS, TIMES, WEATHERS, Combination
+from millstream.trainer.tuning.dataset import ClipSet
 
 SMALL = (64, 64)
 
@@ -137,6 +140,15 @@ def test_at_every_moment_of_two_minutes_a_thing_is_in_the_picture() -> None:
     assert best.min() > 0.85, f"scene {int(best.min(1).values.argmin())} runs empty"
 
 
+def thing_coverage(scenes: Scenes, *, frames: int, size: tuple[int, int], fps: float) -> Tensor:
+    """How far things cover each pixel, 0 to 1: [B, T, H, W]. Where nothing is drawn, black stays black and white white."""
+    view, time_T = view_of(scenes, 0, frames, size, fps)
+    black, white = torch.zeros(len(view), 3, *size), torch.ones(len(view), 3, *size)
+    for canvas in (black, white):
+        draw_things(canvas, scenes, view, time_T)
+    return (1 - (white - black))[:, 0].view(len(scenes), frames, *size)
+
+
 def test_what_is_in_the_picture_is_painted() -> None:
     """Rendered, once a second for two minutes: the covered area never falls far below its usual size."""
     scenes = sample_scenes(24, seed=13)
@@ -231,6 +243,24 @@ def test_the_preview_writes_a_sheet_a_clip_and_captions(tmp_path: Path) -> None:
     assert code == 2
     assert "--overwrite" in errors
     assert millstream("train", "data", "world", *asked, "--overwrite")[0] == 0
+
+
+@pytest.mark.slow
+def test_videos_of_the_world_are_data_for_a_recipe(tmp_path: Path) -> None:
+    videos, clips = tmp_path / "videos", tmp_path / "clips"
+    asked = ("--videos", "--out", videos, "--count", 3, "--seconds", 1.5, "--size", "64x96", "--seed", 4)
+    code, said, _ = millstream("train", "data", "world", *asked)
+    assert (code, said.strip()) == (0, f"{videos}: 3 videos with captions; next: millstream train data prepare {videos}")
+    lines = captions(sample_scenes(3, seed=4), seed=4)
+    assert [(videos / f"000{number}.txt").read_text().strip() for number in range(3)] == lines
+    prepare = ("--out", clips, "--frames", 6, "--sizes", "64x96", "--device", "cpu")
+    assert millstream("train", "data", "prepare", videos, *prepare)[0] == 0
+    assert [clip.caption for clip in ClipSet(clips).clips] == lines
+    (tmp_path / "r.toml").write_text(
+        'model = "brook"\nweights = ["bundled"]\ndata = "clips"\nsteps = 1\nbatch = 1\nlr = 1e-4\n[lora]\nrank = 2\n'
+    )
+    assert millstream("train", tmp_path / "r.toml", "--device", "cpu")[0] == 0
+    assert (tmp_path / "r" / "lora.safetensors").exists()
 
 
 def test_without_preview_it_says_what_the_data_is() -> None:

@@ -1,25 +1,27 @@
-"""What is made again is what was there, and less is kept meanwhile."""
+"""What is made again is what was there, and less is kept meanwhile; compiled blocks learn the same."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from benchmarks.train_equality import CHUNKS, FRAMES_PER_CHUNK, LATENT_SIZE, MODELS, WINDOW, batches, mean_square
 from millstream.core.config import Recompute
 from millstream.models.dit import CausalDiT
+from millstream.models.kv import KVRing, RingShape
 from millstream.models.prompted import PromptedDiT
-from millstream.parallel.training.recompute import recompute_blocks
+from millstream.parallel.training.recompute import prepare_blocks
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
 CONFIG = MODELS["tiny"]
 
 
-def learnt(how: Recompute) -> tuple[list[torch.Tensor], int]:
+def learnt(how: Recompute, backend: str = "") -> tuple[list[torch.Tensor], int]:
     """Gradients, and the bytes that were kept for the backward pass."""
     torch.manual_seed(0)
     dit = CausalDiT(CONFIG)
-    recompute_blocks(dit, how)
+    prepare_blocks(dit, how, backend=backend, sequence=ChunkedSequence)
     layout = diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW)
     model = PromptedDiT(dit, ChunkedSequence(layout, CONFIG, LATENT_SIZE, torch.device("cpu")))
     kept = dict[int, int]()
@@ -44,3 +46,36 @@ def test_gradients_are_the_same_bits(how: Recompute) -> None:
 
 def test_full_keeps_less_than_everything() -> None:
     assert learnt("full")[1] < 0.2 * learnt("none")[1]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
+@pytest.mark.parametrize("how", ["none", "selective", "full"])
+def test_compiled_blocks_learn_the_same_and_all_layers_are_one_graph(how: Recompute) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    found, plain = learnt(how, "aot_eager")[0], learnt("none")[0]
+    for compiled, expected in zip(found, plain, strict=True):
+        torch.testing.assert_close(compiled, expected, rtol=1e-5, atol=1e-7)
+    assert counters["stats"]["unique_graphs"] == 1, f"{CONFIG.layers} layers"
+
+
+def test_a_compiled_block_streams_through_a_ring_as_before() -> None:
+    flows = [_streamed(backend) for backend in ("", "aot_eager")]
+    assert torch.equal(*flows)
+
+
+@torch.no_grad()
+def _streamed(backend: str) -> torch.Tensor:
+    """The flow of a second chunk, after a first that is in a ring's layers."""
+    torch.manual_seed(0)
+    dit = CausalDiT(CONFIG)
+    prepare_blocks(dit, "none", backend=backend, sequence=ChunkedSequence)
+    grid = LATENT_SIZE[0] // CONFIG.patch, LATENT_SIZE[1] // CONFIG.patch
+    shape = RingShape(layers=CONFIG.layers, heads=CONFIG.heads, head_width=CONFIG.head_width, grid=grid, window=WINDOW, sink=0)
+    ring = KVRing(shape, device=torch.device("cpu"), dtype=torch.float32)
+    cross = dit.read_prompt(torch.randn(1, CONFIG.text_tokens, CONFIG.text_width))
+    for chunk in range(2):
+        ring.place(range(chunk * FRAMES_PER_CHUNK, (chunk + 1) * FRAMES_PER_CHUNK))
+        latents = torch.randn(1, FRAMES_PER_CHUNK, CONFIG.channels, *LATENT_SIZE)
+        flow = dit(latents, torch.full((1, FRAMES_PER_CHUNK), 500.0), ring, cross)
+    return flow

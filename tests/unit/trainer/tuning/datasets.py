@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from millstream.core.config import SPATIAL_STRIDE
 from millstream.core.presets import find_model
 from millstream.trainer.tuning.dataset import Clip, DatasetCard, EncodedClip, shard_path, write_card, write_shard
 from millstream.trainer.tuning.recipe import TuningRecipe
@@ -14,13 +16,14 @@ SPEC = find_model("wan-tiny")
 FRAMES, SIZE, PER_SHARD = 6, (4, 4), 3
 
 
-def small_dataset(folder: Path, clips: int = 7) -> Path:
+def small_dataset(folder: Path, clips: int = 7, sizes: Sequence[tuple[int, int]] = (SIZE,)) -> Path:
+    """Clips of these latent sizes in turn."""
     generator = torch.Generator().manual_seed(5)
     text = (SPEC.dit.text_tokens, SPEC.dit.text_width)
     card = DatasetCard(
         model=SPEC.name,
         fingerprint="",
-        size=(32, 32),
+        sizes=tuple(map(in_pixels, sizes)),
         fps=16.0,
         latent_frames=FRAMES,
         clips_per_video=1,
@@ -30,8 +33,8 @@ def small_dataset(folder: Path, clips: int = 7) -> Path:
     write_card(folder, card, torch.zeros(text))
     made = [
         EncodedClip(
-            Clip(video=f"{number}.mp4", start_s=0.0, caption=f"clip {number}"),
-            torch.randn(FRAMES, SPEC.dit.channels, *SIZE, generator=generator),
+            Clip(video=f"{number}.mp4", size=in_pixels(sizes[number % len(sizes)]), start_s=0.0, caption=f"clip {number}"),
+            torch.randn(FRAMES, SPEC.dit.channels, *sizes[number % len(sizes)], generator=generator),
             torch.randn(text, generator=generator),
         )
         for number in range(clips)
@@ -39,6 +42,10 @@ def small_dataset(folder: Path, clips: int = 7) -> Path:
     for number in range(card.shards):
         write_shard(shard_path(folder, number), made[number * PER_SHARD : (number + 1) * PER_SHARD], [])
     return folder
+
+
+def in_pixels(latent_size: tuple[int, int]) -> tuple[int, int]:
+    return SPATIAL_STRIDE * latent_size[0], SPATIAL_STRIDE * latent_size[1]
 
 
 def recipe(**changed: object) -> TuningRecipe:

@@ -49,3 +49,19 @@ def test_a_dataset_without_a_clip_says_where_the_reasons_are(tmp_path: Path) -> 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no dataset; make one"):
         ClipSet(tmp_path)
+
+
+def test_a_dataset_of_before_sizes_is_refused_with_the_fix(tmp_path: Path) -> None:
+    small_dataset(tmp_path)
+    (tmp_path / "dataset.json").write_text('{"version": 1, "model": "wan-tiny", "size": [32, 32]}')
+    with pytest.raises(ConfigError, match="of version 1, this reads 2; run `millstream train data prepare` again with another"):
+        ClipSet(tmp_path)
+
+
+def test_clips_of_several_sizes_lie_in_one_shard(tmp_path: Path) -> None:
+    clips = ClipSet(small_dataset(tmp_path, 7, sizes=((4, 4), (8, 4))))
+    assert clips.buckets == {(32, 32): [0, 2, 4, 6], (64, 32): [1, 3, 5]}
+    plain = ClipSet(small_dataset(tmp_path / "plain", 7))
+    assert torch.equal(clips[0].latents_FCYX, plain[0].latents_FCYX)
+    assert [clips[number].latents_FCYX.shape[-2] for number in range(7)] == [4, 8, 4, 8, 4, 8, 4]
+    assert [clips[number].clip.caption for number in range(7)] == [f"clip {number}" for number in range(7)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millstream.trainer.options import Forcing
 from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.rows import ClipRows, Noising, clip_order, flow_error
+from millstream.trainer.tuning.rows import ClipRows, Noising, bucket_turn, clip_order, flow_error, step_clips
 from tests.unit.trainer.tuning.datasets import FRAMES, small_dataset
 
 
@@ -28,9 +28,37 @@ def test_rounds_and_seeds_have_orders_of_their_own() -> None:
     assert len({tuple(order) for order in orders}) == 4
 
 
+@given(clips=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 3), batch=st.integers(1, 5))
+def test_buckets_come_as_often_as_they_have_clips_and_no_batch_mixes_them(clips: list[int], seed: int, batch: int) -> None:
+    turns = [bucket_turn(clips, seed, step) for step in range(2 * sum(clips))]
+    for bucket, number in enumerate(clips):
+        assert [turn for which, turn in turns if which == bucket] == list(range(2 * number)), "turn after turn, none left out"
+    numbers = iter(range(sum(clips)))
+    buckets = [[next(numbers) for _ in range(number)] for number in clips]
+    drawn = [step_clips(buckets, seed, batch, step) for step in range(2 * sum(clips))]
+    for (bucket, _), rows in zip(turns, drawn, strict=True):
+        assert len(rows) == batch
+        assert set(rows) <= set(buckets[bucket])
+    for bucket in buckets:  # within a bucket, all once before any again
+        of_it = [row for rows in drawn for row in rows if row in bucket]
+        for begin in range(0, len(of_it) - len(bucket) + 1, len(bucket)):
+            assert sorted(of_it[begin : begin + len(bucket)]) == bucket
+
+
+def test_rows_of_buckets_are_the_same_by_themselves_and_among_others(tmp_path: Path) -> None:
+    made = rows(small_dataset(tmp_path, sizes=((4, 4), (4, 8))), "teacher")
+    sizes = set()
+    for step in range(7):
+        whole, parts = made.rows(step, range(4)), [made.rows(step, [number]) for number in range(4)]
+        sizes.add(whole.latents_BFCYX.shape[-2:])
+        for of_all, *alone in zip(whole, *parts, strict=True):
+            assert torch.equal(of_all, torch.cat(alone))
+    assert sizes == {(4, 4), (4, 8)}
+
+
 def rows(folder: Path, forcing: Forcing, *, drop: float = 0.0, noise: tuple[float, float] = (0.0, 1000.0)) -> ClipRows:
     noising = Noising(forcing=forcing, frames_per_chunk=2, window=4, shift=3.0, drop=drop, noise=noise)
-    return ClipRows(ClipSet(folder), noising, batch=4, seed=0, device=torch.device("cpu"))
+    return ClipRows(ClipSet(folder), noising, batch=4, seed=0)
 
 
 @pytest.mark.parametrize("forcing", ["teacher", "diffusion"])

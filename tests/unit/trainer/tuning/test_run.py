@@ -191,3 +191,23 @@ def test_clips_that_do_not_fit_are_refused(tmp_path: Path, changed: dict[str, An
     made = recipe(**changed)
     with pytest.raises(ConfigError, match=said):
         TuningRun(made, find_model(made.model), ClipSet(small_dataset(tmp_path)), tmp_path, CPU)
+
+
+def test_clips_of_several_sizes_are_learnt_and_their_real_tokens_counted(tmp_path: Path) -> None:
+    sizes = (4, 4), (4, 8)
+    small_dataset(tmp_path / "clips", sizes=sizes)
+    made = TuningRun(recipe(steps=7), SPEC, ClipSet(tmp_path / "clips"), tmp_path, CPU)
+    (last,) = [report for report in train(made) if report.step == 6]
+    frames = FRAMES - 2 + FRAMES  # a clean past, then what is learnt
+    cells = sum(height * width // 4 for step in range(7) for height, width in [made._rows(step).latents_BFCYX.shape[-2:]])
+    assert last.tokens == 4 * frames * cells
+    line = json.loads((tmp_path / CURVE).read_text().splitlines()[-1])
+    assert (line["tokens"], line["step"]) == (last.tokens, 6)
+    assert 0 <= line["data"] <= 1
+
+
+def test_a_pipeline_takes_one_size_and_says_so(tmp_path: Path) -> None:
+    small_dataset(tmp_path / "clips", sizes=((4, 4), (4, 8)))
+    made = recipe(parallel={"pp": 2, "micro_batches": 2})
+    with pytest.raises(ConfigError, match=r"pp > 1 takes clips of one size.* has 32x32, 32x64: prepare it with one of them"):
+        TuningRun(made, SPEC, ClipSet(tmp_path / "clips"), tmp_path, CPU)

@@ -1,0 +1,89 @@
+"""The tables of docs/distributed.md, from the results that are there.
+
+python -m benchmarks.distributed_page
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pages import report_of, row, write_tables
+
+PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
+SHOWN = (
+    "anchor off, send first, d_in 2, d_out 2",
+    "anchor off, decode first, d_in 1, d_out 1",
+    "anchor decoded, decode first, d_in 2, d_out 2",
+    "anchor decoded, send first, d_in 2, d_out 2",
+)
+"""Of all settings of `bench overlap`."""
+
+
+def overlap() -> Iterator[str]:
+    runs = {run["setting"]: run for run in report_of("overlap")["measured"]["runs"]}
+    yield "| setting | score | period, ms | front, ms | mesh, ms | it is |"
+    yield "|---|---|---|---|---|---|"
+    for setting in SHOWN:
+        run = runs[setting]
+        times = [f"{run[key]:.1f}" for key in ("period_ms", "stage0_ms", "stage1_ms")]
+        yield row([setting, f"{run['score']:.2f}", *times, run["signature"]])
+
+
+def stream_batch() -> Iterator[str]:
+    found = report_of("stream_batch")["measured"]
+    yield row(["chunks under way", *(f"{schedule}: latents off by, pictures" for schedule in found)])
+    yield "|---" * (1 + len(found)) + "|"
+    names = {"unrelated": "for comparison, another seed of the same prompt"}
+    for key in next(iter(found.values())):
+        yield row([names.get(key, key.removeprefix("depth ")), *(_off_by(found[schedule][key]) for schedule in found)])
+
+
+def _off_by(found: dict[str, float]) -> str:
+    error = found["latents_relative_error"]
+    return f"{error:.0%}, {found['psnr_db']:.1f} dB" if error else "exact"
+
+
+def stream_batch_pipeline() -> Iterator[str]:
+    found = report_of("stream_batch_pipeline")["measured"]["ms_a_chunk"]
+    depths = list(found["local"])
+    yield row(["chunks under way", *(depth.removeprefix("depth ") for depth in depths)])
+    yield "|---" * (1 + len(depths)) + "|"
+    for topology in ("local", "front+pp2"):
+        yield row([f"`{topology}`", *(f"{found[topology][depth]:.0f}" for depth in depths)])
+    yield row(["a stage that never waits", *(f"{found['a stage that never waits']['any depth']:.0f}" for _ in depths)])
+
+
+def breaks() -> Iterator[str]:
+    kills, rank_kills, envelope = (report_of(name) for name in ("kills", "rank_kills", "envelope"))
+    yield "| what | command | found | goal |"
+    yield "|---|---|---|---|"
+    gone = f"ranks left behind by {kills['configuration']['kills']} killed fronts are gone after, at most"
+    yield _line(gone, kills, f"{kills['measured']['ranks_gone_s']['longest']:g} s", f"{kills['measured']['goal_s']:g} s")
+    back, asked = rank_kills["measured"], rank_kills["configuration"]
+    what = (
+        f"from a kill to the next chunk, {back['kills']} kills, {back['of_them_during_a_recovery']} of them during a recovery, "
+        f"{asked['viewers']} viewers on `{asked['topology']}`"
+    )
+    said = ", ".join(f"{name} {seconds:g} s" for name, seconds in back["recovered_s"].items())
+    yield _line(what, rank_kills, said, f"p95 {back['goal_p95_s']:g} s")
+    over = envelope["measured"]
+    said = f"{over['over_the_bare_transfer_ms']:.1f} ms, of which {over['metadata_ms']:.2f} ms metadata"
+    goals = f"{over['goal_over_ms']:g} ms, {over['goal_metadata_ms']:g} ms"
+    yield _line("an envelope and its result, 14B sizes, over the bare transfer", envelope, said, goals)
+
+
+def _line(what: str, report: dict[str, Any], found: str, goal: str) -> str:
+    return row([what, f"`python -m benchmarks.{report['benchmark']}`", found, goal])
+
+
+TABLES = {
+    "overlap": overlap,
+    "stream_batch": stream_batch,
+    "stream_batch_pipeline": stream_batch_pipeline,
+    "breaks": breaks,
+}
+
+if __name__ == "__main__":
+    write_tables(PAGE, TABLES)

@@ -1,0 +1,110 @@
+"""What a person sees of a fine-tuning run while it runs: one line with a bar, and the same in TensorBoard and elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from types import TracebackType
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
+from torch import Tensor
+
+from millstream.commands.train.gallery import Gallery
+from millstream.commands.train.streams import sample_prompts, sample_streams
+from millstream.commands.train.weights_and_biases import open_wandb
+from millstream.core.config import DiTConfig
+from millstream.ops.memory import most_bytes_in_use
+from millstream.planner.flops import call_flops
+from millstream.planner.hardware import DEVICES
+from millstream.trainer.tuning.meter import TuningReport
+from millstream.trainer.tuning.run import TuningRun
+
+
+def model_flops(dit: DiTConfig, report: TuningReport, *, lora: bool) -> float:
+    """That the model asks for: a forward pass and twice that backward, or once where weights are frozen. Not what is made
+    again."""
+    return call_flops(dit, report.tokens, round(report.keys_per_query)) * (2 if lora else 3)
+
+
+def peak_tflops(device_name: str) -> float | None:
+    """Of a GPU whose datasheet is known, in bfloat16."""
+    known = (device for device in DEVICES.values() if device.name in device_name and not device.processor)
+    return next((device.bf16_tflops for device in known), None)
+
+
+def progress_line(report: TuningReport, flops: float, *, ranks: int, peak: float | None, peak_bytes: int) -> str:
+    """Of what was done since the last one."""
+    seconds = max(report.seconds, 1e-9)
+    tflops = flops / seconds / 1e12
+    speed = f"{tflops:,.0f}" if tflops >= 100 else f"{tflops:.3g}"
+    used = "" if peak is None else f"  MFU {tflops / ranks / peak:.0%}"
+    scale = ""
+    if "loss_scale" in report.losses:
+        scale = f"  scale {report.losses['loss_scale']:g}, {report.losses['overflows']:.0f} overflows"
+    return (
+        f"flow {report.losses['flow']:.4f}  norm {report.losses['norm']:.3f}  {report.tokens / seconds:,.0f} tokens/s"
+        f"  {speed} TFLOP/s{used}  {peak_bytes / 2**30:.1f} GiB  data {report.waiting:.0%}{scale}"
+    )
+
+
+class ShownRun:
+    def __init__(self, run: TuningRun) -> None:
+        self._run = run
+        self._last: TuningReport | None = None
+        said = TextColumn("{task.fields[said]}", table_column=Column(ratio=1))  # it wraps where the terminal is narrow
+        columns = said, BarColumn(bar_width=12), MofNCompleteColumn(), TextColumn("{task.fields[left]}")
+        self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
+        learns = f"{run.learning / 1e6:.2f}M parameters learn"
+        self._task = self._progress.add_task("", total=run.recipe.steps, said=learns, left="")
+        self._named_slow = set[int]()
+        self._gallery = Gallery(run.folder)
+        self._prompts = sample_prompts(run.recipe, run.clips)
+        self._wandb = None
+        if project := run.recipe.wandb:
+            self._wandb = open_wandb(project, run.folder, msgspec.to_builtins(run.recipe))
+            if self._wandb is None:
+                self._progress.console.print("wandb is not installed (pip install wandb); the run goes on without it")
+        on_gpu = run.device.type == "cuda"
+        self._peak = peak_tflops(torch.cuda.get_device_name(run.device)) if on_gpu else None
+
+    def __enter__(self) -> ShownRun:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+        self._gallery.__exit__(kind, error, trace)
+        if self._wandb is not None:
+            self._wandb.close()
+
+    def add(self, report: TuningReport) -> None:
+        run, done, now = self._run, report.step + 1, report.since(self._last)
+        self._last = report
+        said = progress_line(
+            now,
+            model_flops(run.spec.dit, now, lora=run.recipe.lora is not None),
+            ranks=run.groups.everybody.size,
+            peak=self._peak,
+            peak_bytes=most_bytes_in_use(run.device),
+        )
+        if report.losses["skipped"]:
+            self._progress.console.print(f"step {done}: gradients of norm {report.losses['norm']:.3g} were not followed")
+        if run.stragglers.slow.keys() - self._named_slow:
+            self._progress.console.print(f"step {done}: {run.stragglers.said()}")
+        self._named_slow = set(run.stragglers.slow)
+        left = f"{timedelta(seconds=round(report.left_s))} left"
+        self._progress.update(self._task, completed=done, said=said, left=left)
+        self._gallery.add_losses("tuning", report)
+        if self._wandb is not None:
+            speed = {"tokens/s": now.tokens / max(now.seconds, 1e-9), "data": now.waiting}
+            self._wandb.add(done, report.losses | {"lr": report.lr} | speed)
+
+    def add_streams(self, step: int, learnt: Mapping[str, Tensor]) -> None:
+        made = sample_streams(self._run, self._prompts, step, learnt)
+        self._gallery.add_sheet("tuning", step, made.sheet_HW3)
+        if self._wandb is not None:
+            self._wandb.add_clips(step, made.clips, made.prompts)

@@ -1,0 +1,88 @@
+"""What a run would stream with its weights as they are, by the engine that serves: the same prompts and seeds each time.
+
+An engine is made for each time and let go of again, so that training has the memory in between. Before the first step it shows
+what there was to begin with, and what cannot be streamed (a folder without a VAE) is said before anything is learnt.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from millstream.core.config import BrookVAEConfig
+from millstream.core.engine_config import EngineConfig
+from millstream.engine.engine import Engine
+from millstream.trainer.data.preview import tile
+from millstream.trainer.tuning.dataset import ClipSet
+from millstream.trainer.tuning.export import export
+from millstream.trainer.tuning.recipe import TuningRecipe
+from millstream.trainer.tuning.run import TuningRun
+from millstream.video.writer import VideoWriter
+
+SAMPLES = "samples"
+CHUNKS, MOMENTS = 4, 6
+"""Of a stream, and pictures of it on the sheet."""
+
+
+class SampledStreams(NamedTuple):
+    clips: list[Path]
+    prompts: list[str]
+    sheet_HW3: np.ndarray
+    """A row a stream."""
+
+
+def sample_prompts(recipe: TuningRecipe, clips: ClipSet) -> list[str]:
+    """One a stream: the recipe's, or captions of the clips, from the first again where there are too few."""
+    known = list(recipe.sample_prompts) or list(dict.fromkeys(clip.caption for clip in clips.clips))
+    count = recipe.samples or len(recipe.sample_prompts)
+    return [known[number % len(known)] for number in range(count)]
+
+
+def sample_streams(run: TuningRun, prompts: Sequence[str], step: int, learnt: Mapping[str, Tensor]) -> SampledStreams:
+    """Written to `samples/step-000100/0.mp4` and on."""
+    engine, config = _engine(run, learnt), _stream_config(run)
+    folder, rows, paths = run.folder / SAMPLES / f"step-{step:06d}", list[np.ndarray](), list[Path]()
+    for number, prompt in enumerate(prompts):
+        session = engine.session(prompt, config=engine.stream_config(seed=number, **config))
+        frames = np.concatenate([chunk.frames for chunk in session.stream(CHUNKS)])
+        rows.append(frames[np.linspace(0, len(frames) - 1, MOMENTS).round().astype(int)])
+        paths.append(folder / f"{number}.mp4")
+        with VideoWriter(paths[-1], fps=session.config.fps, overwrite=True) as writer:
+            writer.write(frames)
+    engine.close()
+    del engine
+    if run.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return SampledStreams(paths, list(prompts), tile(torch.from_numpy(np.stack(rows))).numpy())
+
+
+def _engine(run: TuningRun, learnt: Mapping[str, Tensor]) -> Engine:
+    recipe = run.recipe
+    config = EngineConfig(
+        model=recipe.model,
+        weights=recipe.weights,
+        device=str(run.device),
+        offload_text=not isinstance(run.spec.vae, BrookVAEConfig),
+    )
+    if recipe.lora is None:
+        engine = Engine(config)
+        engine.model.dit.load_state_dict(dict(learnt))
+        return engine
+    with tempfile.TemporaryDirectory() as made:
+        path = export(recipe, run.spec, Path(made), learnt)
+        return Engine(replace(config, loras=((str(path), 1.0),)))
+
+
+def _stream_config(run: TuningRun) -> dict[str, Any]:
+    """As it is trained, and in the size that most clips have."""
+    buckets, recipe = run.clips.buckets, run.recipe
+    height, width = max(buckets, key=lambda size: len(buckets[size]))
+    changed = {"frames_per_chunk": recipe.frames_per_chunk, "window": recipe.window}
+    return {"height": height, "width": width} | {name: value for name, value in changed.items() if value}

@@ -1,0 +1,31 @@
+"""What is recorded of a schedule is what it did: every pass once, and in an order that waits as the formula says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import get_args
+
+import pytest
+
+from benchmarks import pipeline_timelines as module
+from benchmarks.pipeline_timelines import MICRO_BATCHES, RANKS, recorded_steps, replayed, waits
+from millstream.parallel.training.plan import TWO_PARTS, Schedule
+from millstream.planner.bubbles import TRAINED, bubble
+
+UNITS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+
+
+@pytest.mark.parametrize("schedule", get_args(Schedule))
+def test_every_pass_is_recorded_once_and_their_order_waits_as_the_formula_says(schedule: Schedule) -> None:
+    (timeline,) = recorded_steps(schedule, 1)
+    chunks = 2 if schedule in TWO_PARTS else 1
+    passes = Counter((action.kind, action.part) for rank in timeline for action in rank)
+    kinds = "FIW" if schedule in ("zero-bubble", "zbv") else "FB"
+    assert passes == {(kind, part): MICRO_BATCHES for kind in kinds for part in range(RANKS * chunks)}
+    played = replayed(timeline, lambda action: UNITS[action.kind])
+    assert waits(played) == pytest.approx(bubble(TRAINED[schedule], RANKS, MICRO_BATCHES, chunks=chunks))
+    for rank in timeline:
+        assert all(action.seconds >= 0 for action in rank)
+        assert all(after.begin_s >= before.end_s for before, after in pairwise(rank))
+    assert module.SLEEP_S * MICRO_BATCHES < module.seconds_of(timeline)
