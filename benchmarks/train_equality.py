@@ -33,6 +33,7 @@ from tests.dist.ranks import run_ranks
 
 CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE, BATCH, STEPS = 3, 2, 4, (8, 8), 8, 50
 AT_MOST = 1e-5
+OPTIONS = StepOptions(clip=0.5)
 SAVE_EVERY = 2
 MODELS = {
     "tiny": DiTConfig(layers=4, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32),
@@ -73,7 +74,9 @@ class Trained(NamedTuple):
     weights: dict[str, Tensor]
 
 
-def train(rank: int, model: str, plan: ParallelPlan, steps: int, folder: Path | None = None) -> Trained:
+def train(
+    rank: int, model: str, plan: ParallelPlan, steps: int, folder: Path | None = None, options: StepOptions = OPTIONS
+) -> Trained:
     """On one rank of a process group, or alone. With a folder it goes on where that was left, and keeps every other step."""
     config, device = MODELS[model], torch.device("cpu")
     plan.check(config, BATCH)
@@ -88,7 +91,7 @@ def train(rank: int, model: str, plan: ParallelPlan, steps: int, folder: Path | 
             loss=mean_square,
             plan=plan,
             groups=create_training_groups(plan, device),
-            options=StepOptions(clip=0.5),
+            options=options,
         )
     )
     checkpoints = Checkpoints(folder, learner) if folder is not None else None

@@ -2,9 +2,9 @@
 
     python -m benchmarks.train_kills --kills 20
 
-Each life of a run (four ranks that shard everything, over gloo) is killed (SIGKILL, one rank, then all) at a random moment; the
-next goes on from the newest checkpoint. The last life ends by itself, and its weights are held against those of a run that
-nobody killed.
+Each life of a run (four ranks that shard everything, over gloo) is killed (SIGKILL, one rank, then all) at a random moment,
+after its first checkpoint or one of the next few; the next life goes on from the newest. The last life ends by itself, and its
+weights are held against those of a run that nobody killed.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ import argparse
 import random
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.report import write_report
-from benchmarks.train_equality import Trained, train
+from benchmarks.train_equality import SAVE_EVERY, Trained, train
 from millstream.parallel.training.plan import ParallelPlan
 from tests.dist.ranks import run_ranks, started
 
 PLANS = {"ZeRO 3": ParallelPlan(dp=4, data="zero3"), "FSDP2 x tensor": ParallelPlan(dp=2, tp=2, data="fsdp")}
-STEPS_A_LIFE, PATIENCE_S = 12, 60.0
+STEPS_A_LIFE, PATIENCE_S, MOST_SAVES = 12, 60.0, 6
 
 
 def live(plan: ParallelPlan, folder: Path, steps: int, rng: random.Random) -> int:
     """One life that is cut short; the steps that were done by then, as far as they were kept."""
-    before = _newest(folder)
+    wanted = _newest(folder) + SAVE_EVERY * rng.randint(1, MOST_SAVES)
     with started(train, plan.world_size, "tiny", plan, steps, folder) as ranks:
         until = time.monotonic() + PATIENCE_S
-        while _newest(folder) == before and time.monotonic() < until:
+        while _newest(folder) < wanted and time.monotonic() < until:
             time.sleep(0.01)
         time.sleep(rng.uniform(0.0, 0.5))  # so that kills fall into steps, into saves and between them
         ranks.kill(rng.randrange(plan.world_size))
@@ -53,6 +54,7 @@ def run(plan: ParallelPlan, kills: int, seed: int) -> dict[str, Any]:
         "kills": kills,
         "steps": steps,
         "kept_at_each_kill": kept,
+        "saves_of_each_life": [(after - before) // SAVE_EVERY for before, after in pairwise([0, *kept])],
         "parameters_that_differ": differ,
         "losses_of_the_last_life_are_the_same": ended.losses == whole.losses[-len(ended.losses) :],
         "half_written_checkpoints_left": left_behind,

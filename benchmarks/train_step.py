@@ -69,7 +69,7 @@ class Trained(NamedTuple):
 def prepare(case: dict[str, Any]) -> Trained:
     spec, rank, device, plan = find_model(case["model"]), case.get("rank", 0), torch.device("cuda"), ParallelPlan()
     asked = dict(model=spec.name, weights=("random",), data="", steps=1, batch=1, lr=1e-5, recompute=case["recompute"])
-    recipe = TuningRecipe(**asked, precision=case.get("precision", "bf16"))
+    recipe = TuningRecipe(**asked, precision=case.get("precision", "bf16"), compile="inductor")
     dit = load_dit(spec, recipe.weights, device=device, dtype=torch.bfloat16 if rank else torch.float32)
     frozen = sum(parameter.numel() for parameter in dit.parameters()) if rank else 0
     dit.requires_grad_(requires_grad=True)

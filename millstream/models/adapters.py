@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from millstream.core.files import Staging
 from millstream.models.dit import CausalDiT
@@ -37,8 +38,31 @@ class LoRALinear(nn.Module):
         nn.init.zeros_(self.lora_B.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.plain(x) + self._learnt(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The same without the bias."""
+        return product_of(self.plain, x) + self._learnt(x)
+
+    def _learnt(self, x: Tensor) -> Tensor:
         learnt: Tensor = self.lora_B(self.lora_A(x)) * self._scale
-        return self.plain(x) + learnt
+        return learnt
+
+
+@runtime_checkable
+class MakesProduct(Protocol):
+    """A layer that knows what it is without its bias."""
+
+    def product(self, x: Tensor) -> Tensor: ...
+
+
+def product_of(layer: nn.Linear | LoRALinear, x: Tensor) -> Tensor:
+    """What a layer does without its bias."""
+    return layer.product(x) if isinstance(layer, MakesProduct) else F.linear(x, layer.weight)
+
+
+def plain_of(layer: nn.Linear | LoRALinear) -> nn.Linear:
+    return layer.plain if isinstance(layer, LoRALinear) else layer
 
 
 def add_adapters(dit: CausalDiT, *, rank: int, alpha: float, parts: Sequence[AdaptedPart]) -> None:

@@ -18,9 +18,9 @@ from millstream.models.weights.fill import frozen, put
 from millstream.parallel.balance import Bounds
 
 _OF_BLOCK = re.compile(r"blocks\.(?P<layer>\d+)\.(?P<rest>.+)")
-_OUTPUTS = re.compile(r"(self_attn\.[qkv]|ffn\.up)\.(weight|bias)|self_attn\.norm_[qk]\.weight")
-_INPUTS = re.compile(r"(self_attn\.o|ffn\.down)\.weight")
-"""Their bias is whole on every rank, and added once, after the sum."""
+_OUTPUTS = re.compile(r"(self_attn\.[qkv]|ffn\.up)\.((plain\.)?(weight|bias)|lora_B\.weight)|self_attn\.norm_[qk]\.weight")
+_INPUTS = re.compile(r"(self_attn\.o|ffn\.down)\.((plain\.)?weight|lora_A\.weight)")
+"""Their bias is whole on every rank, and added once, after the sum. Of a LoRA the factor beside the split is split with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from millstream.models.adapters import plain_of, product_of
 from millstream.models.dit import MLP, CausalDiT, RMSNorm, SelfAttention
 from millstream.models.kv import Memory
 from millstream.ops.rope import rotate
@@ -24,8 +25,9 @@ class TensorSelfAttention(nn.Module):
     def __init__(self, share: SelfAttention, group: RankGroup) -> None:
         super().__init__()
         self.heads = share.heads // group.size
-        self._group, self._width = group, share.q.in_features
-        held = share.q.weight.shape[0] * group.size
+        q = plain_of(share.q)
+        self._group, self._width = group, q.in_features
+        held = q.weight.shape[0] * group.size
         assert held == self._width, f"a share of {held} of {self._width} heads' outputs over {group.size} ranks"
         self.q, self.k, self.v, self.o = share.q, share.k, share.v, share.o
         self.norm_q, self.norm_k = share.norm_q, share.norm_k
@@ -39,7 +41,7 @@ class TensorSelfAttention(nn.Module):
         q, k = self._normed((self.q(x_BLD), self.norm_q), (self.k(x_BLD), self.norm_k))
         q, k = (rotate(self._by_heads(x), memory.phases) for x in (q, k))
         attended = memory.attend(layer, q, k, self._by_heads(self.v(x_BLD))).flatten(2)
-        return self._group.sum(F.linear(attended, self.o.weight), "attention") + self.o.bias
+        return self._group.sum(product_of(self.o, attended), "attention") + plain_of(self.o).bias
 
     def _normed(self, *pairs: tuple[Tensor, RMSNorm]) -> list[Tensor]:
         """Root-mean-square norms over all ranks' heads, with one sum for all of them."""
@@ -64,7 +66,7 @@ class TensorMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.gelu(self.up(x), approximate="tanh")
-        return self._group.sum(F.linear(hidden, self.down.weight), "mlp") + self.down.bias
+        return self._group.sum(product_of(self.down, hidden), "mlp") + plain_of(self.down).bias
 
 
 def connect_tensors(dit: CausalDiT, group: RankGroup) -> None:

@@ -19,9 +19,12 @@ from millstream.core.config import DiTConfig, Recompute
 from millstream.core.errors import ConfigError
 from millstream.planner.flops import attention_flops, block_products
 from millstream.planner.hardware import Device
+from millstream.planner.memory import dit_parameters
 from millstream.planner.time import product_ms
 
 ADAM_BYTES = 12
+PACKED_BYTES = 2 + 8 / 256
+"""Of two moments in eight bits, and a float32 scale for each block of each."""
 EMA_BYTES = 4
 ATTENTION_SHARE = 0.84
 """Of a streaming kernel's rate, forward and back: a step is held to the power limit from its beginning to its end."""
@@ -80,11 +83,42 @@ def training_state(parameters: int, sharding: Sharding, *, trained: int | None =
     )
 
 
+def optimiser_bytes(dit: DiTConfig, name: str, state_bits: int, lora_rank: int = 0) -> float:
+    """That an optimiser keeps of each number that learns, of all of a DiT's or of a LoRA's."""
+    if name == "adamw":
+        return 8 if state_bits == 32 else PACKED_BYTES
+    width, ffn = dit.width, dit.ffn
+    learns = lora_parameters(dit, lora_rank) if lora_rank else dit_parameters(dit)
+    matrices = learns if lora_rank else dit.layers * (8 * width**2 + 2 * width * ffn)
+    if name == "muon":
+        return (4 * matrices + 8 * (learns - matrices)) / learns
+    edges = dit.layers * (8 * 2 * width + 2 * (width + ffn))  # a number a row and one a column
+    if lora_rank:
+        return 4 * (edges + 20 * lora_rank * dit.layers) / learns  # twice as many factors, thin ones
+    cells = dit.patch**2 * dit.channels
+    around = [(width, dit.text_width), (width, width), (width, dit.time_features), (width, width), (6 * width, width)]
+    around += [(cells, width), (2, width), *dit.layers * [(6, width)]]
+    rest = learns - matrices - sum(rows * columns for rows, columns in around)
+    return 4 * (edges + sum(rows + columns for rows, columns in around) + rest) / learns
+
+
 def learner_state(
-    learning: int, frozen: int, *, data: str, ranks: int, frozen_bytes: int = 4, ema: bool = False
+    learning: int,
+    frozen: int,
+    *,
+    data: str,
+    ranks: int,
+    frozen_bytes: int = 4,
+    ema: bool = False,
+    kept_bytes: float = 8.0,
+    is_kept_whole: bool = False,
+    learning_bytes: int = 4,
+    offload: bool = False,
 ) -> TrainingState:
-    """As `millstream train RECIPE` holds it on each of so many ranks that share a copy: what learns in float32 with two
-    moments, gradients in float32, and frozen weights beside, which our own ZeRO leaves whole."""
+    """As `millstream train RECIPE` holds it on each of so many ranks that share a copy: what learns in float32 with what its
+    optimiser keeps of each number (on every rank, if `is_kept_whole`), gradients in the same, and frozen weights beside, which
+    our own ZeRO leaves whole. With `offload` float32 weights and what the optimiser keeps are in host memory, and weights of
+    `learning_bytes` on the device; torch's own sharding has none there between a block's turns."""
     everything, gradients, optimizer = (
         ranks if data in kinds else 1
         for kinds in (
@@ -93,14 +127,19 @@ def learner_state(
             ("zero1", "zero2", "zero3", "fsdp", "hsdp"),
         )
     )
-    frozen_shards = ranks if data in ("fsdp", "hsdp") else 1
-    return TrainingState(
-        weights=4 * learning / everything + frozen_bytes * frozen / frozen_shards,
-        gradients=4 * learning / gradients,
-        optimizer=8 * learning / optimizer,
-        average=EMA_BYTES * learning / optimizer if ema else 0.0,
-        host=0.0,
-    )
+    by_torch = data in ("fsdp", "hsdp")
+    frozen_weights = frozen_bytes * frozen / (ranks if by_torch else 1)
+    weights, moved = learning_bytes * learning / everything, 4 * learning / optimizer
+    held = learning_bytes * learning / gradients
+    kept = kept_bytes * learning / (1 if is_kept_whole else optimizer)
+    average = EMA_BYTES * learning / optimizer if ema else 0.0
+    if not offload:
+        return TrainingState(weights=weights + frozen_weights, gradients=held, optimizer=kept, average=average, host=0.0)
+    if by_torch:
+        whole = weights + frozen_weights + held
+        return TrainingState(weights=0.0, gradients=0.0, optimizer=0.0, average=0.0, host=whole + kept + average)
+    host = moved + kept + average
+    return TrainingState(weights=weights + frozen_weights, gradients=held, optimizer=0.0, average=0.0, host=host)
 
 
 def unsharded_bytes(dit: DiTConfig, sharding: Sharding) -> int:

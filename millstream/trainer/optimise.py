@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from millstream.trainer.muon import Muon
+from millstream.parallel.training.optimisers.choice import is_block_matrix
+from millstream.parallel.training.optimisers.muon import Muon
 from millstream.trainer.plan import StagePlan
 
 
@@ -43,7 +44,7 @@ class Optimisers:
     def __init__(self, module: nn.Module, stage: StagePlan) -> None:
         self.stage = stage
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        matrices = [parameter for name, parameter in named if "blocks." in name and parameter.ndim == 2]
+        matrices = [parameter for name, parameter in named if is_block_matrix(name, parameter.ndim)]
         chosen = {id(parameter) for parameter in matrices}
         rest = [parameter for _, parameter in named if id(parameter) not in chosen]
         self.parameters = [parameter for _, parameter in named]

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from millstream.core.errors import ConfigError
 from millstream.parallel.training.deepspeed import _settled
+from millstream.parallel.training.learner import FlowRows
+from millstream.trainer.loop import StepReport
+from millstream.trainer.tuning.dataset import ClipSet
+from millstream.trainer.tuning.run import TuningRun
+from tests.dist.ranks import run_ranks
 from tests.dist.test_tuning import finished, last_loss, write_recipe
-from tests.unit.trainer.tuning.datasets import small_dataset
+from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
 
 LR = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.99], "weight_decay": 0.01, "torch_adam": True}}}
 
@@ -62,6 +69,32 @@ def test_a_run_goes_on_from_deepspeeds_checkpoint(folder: Path) -> None:
     finished(whole, 2, command=("--deepspeed", str(ds), "--out", str(parts)))
     for name, value in learnt(whole).items():
         assert (learnt(parts.with_suffix(".toml"))[name] == value).all(), name
+
+
+def tune_with_a_broken_step(rank: int, folder: Path, stage: int) -> tuple[list[int], bool]:
+    """Steps that were left out, and whether all that was learnt are numbers."""
+    os.environ["LOCAL_RANK"] = str(rank)  # as torchrun does
+    config = {"zero_optimization": {"stage": stage}}
+    made = TuningRun(recipe(parallel={"dp": 2}), SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"), deepspeed=config)
+    rows, said = made._rows, list[StepReport]()
+
+    def broken(step: int) -> FlowRows:
+        found = rows(step)
+        return found._replace(target_BFCYX=found.target_BFCYX * float("nan")) if step == 3 else found
+
+    made._rows = broken  # type: ignore[method-assign]
+    made.train(said.append, lambda: False)
+    left_out = [report.step for report in said if report.losses["skipped"]]
+    return left_out, all(bool(torch.isfinite(value).all()) for value in made.learnt().values())
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_step_without_numbers_is_left_out(tmp_path: Path, stage: int) -> None:
+    small_dataset(tmp_path / "clips")
+    (left_out, are_numbers), _ = run_ranks(tune_with_a_broken_step, 2, tmp_path, stage, timeout_s=120.0)
+    assert left_out == [3]
+    assert are_numbers
 
 
 def test_what_contradicts_the_recipe_is_refused() -> None:

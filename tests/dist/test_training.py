@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from millstream.core.errors import UnusedParameters
 from millstream.parallel.training.groups import create_training_groups
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.replicas import Replicas
-from millstream.parallel.training.zero import Zero
+from millstream.parallel.training.zero import Unit, Zero
 from tests.dist.ranks import run_ranks
 
 STEPS = 4
@@ -86,10 +87,14 @@ def test_copies_begin_alike_and_sum_gradients_while_the_backward_pass_goes_on() 
     assert (first["seen"], second["seen"]) == (5.0, 5.0)
 
 
+def adamw(units: Sequence[Unit]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([unit.mine for unit in units])
+
+
 def _unused(rank: int, zero: bool) -> str:
     module, groups = Layers(unused=True), create_training_groups(ParallelPlan(dp=2), torch.device("cpu"))
     shared = (
-        Zero(module, groups.batch, 2, torch.optim.AdamW, units=list(module.layers))
+        Zero(module, groups.batch, 2, adamw, units=list(module.layers))
         if zero
         else Replicas(module, groups.batch, bucket_bytes=64)
     )
@@ -109,7 +114,7 @@ def test_parameters_that_nothing_uses_are_named(zero: bool) -> None:
 
 def _held(rank: int, stage: int) -> dict[str, float]:
     module, groups = Layers(), create_training_groups(ParallelPlan(dp=4), torch.device("cpu"))
-    zero = Zero(module, groups.batch, stage, torch.optim.AdamW, units=list(module.layers))  # type: ignore[arg-type]
+    zero = Zero(module, groups.batch, stage, adamw, units=list(module.layers))  # type: ignore[arg-type]
     module(torch.ones(1, 8)).sum().backward()
     zero.finish()
     gradients = sum(parameter.grad.numel() for parameter in module.parameters() if parameter.grad is not None)

@@ -36,6 +36,8 @@ LORA_PLANS: dict[str, dict[str, Any]] = {
     "FSDP2": {"dp": 4, "data": "fsdp"},
     "context": {"cp": 2, "dp": 2},
     "pipeline": {"pp": 2, "schedule": "1f1b", "micro_batches": 2},
+    "tensor": {"tp": 2},
+    "FSDP2 x tensor": {"dp": 2, "tp": 2, "data": "fsdp"},
 }
 WHOLE_PLANS: dict[str, dict[str, Any]] = {"FSDP2": {"dp": 2, "data": "fsdp"}, "tensor": {"tp": 2}, "ZeRO 3": {"dp": 2, "data": "zero3"}}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from millstream.parallel.training.learner import ZeroLearner
+from millstream.parallel.training.optimisers.offloaded import Offloaded
 from millstream.parallel.training.plan import Data
-from millstream.planner.training import learner_state
+from millstream.planner.training import learner_state, optimiser_bytes
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import LoRAPlan
 from millstream.trainer.tuning.run import TuningRun
@@ -29,8 +30,18 @@ def bytes_of(tensors: list[Tensor]) -> int:
     return sum(storages.values())
 
 
-def held(rank: int, folder: Path, changed: dict[str, Any]) -> tuple[int, int, int, int]:
-    """Parameters that learn and do not, and bytes of the weights and of what the optimiser keeps after a step."""
+class Held(NamedTuple):
+    learning: int
+    frozen: int
+    weights: int
+    """Bytes, of a rank's share; so are the next."""
+    kept: int
+    """By the optimiser, after a step."""
+    masters: int
+    """Weights in host memory."""
+
+
+def held(rank: int, folder: Path, changed: dict[str, Any]) -> Held:
     made = TuningRun(recipe(steps=1, ema=0.9, **changed), SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"))
     learner = made.learner
     dit = learner._dit  # type: ignore[attr-defined]
@@ -39,8 +50,9 @@ def held(rank: int, folder: Path, changed: dict[str, Any]) -> tuple[int, int, in
     weights = list(dit.parameters())
     if isinstance(learner, ZeroLearner):
         weights += [unit.mine for unit in learner._zero.units]
+    masters = list(learner.optimiser.masters.values()) if isinstance(learner.optimiser, Offloaded) else []
     kept = [value for state in learner.optimiser.state.values() for value in state.values() if value.ndim]
-    return made.learning, frozen, bytes_of(weights), bytes_of(kept)
+    return Held(made.learning, frozen, bytes_of(weights), bytes_of(kept), bytes_of(list[Tensor](masters)))
 
 
 @pytest.mark.parametrize("lora", [None, LoRAPlan(rank=8)], ids=["whole", "lora"])
@@ -48,7 +60,49 @@ def held(rank: int, folder: Path, changed: dict[str, Any]) -> tuple[int, int, in
 def test_a_rank_holds_what_the_planner_says(tmp_path: Path, data: Data, lora: LoRAPlan | None) -> None:
     small_dataset(tmp_path / "clips")
     changed = {"lora": lora, "parallel": {"dp": RANKS, "data": data}}
-    learning, frozen, weights, kept = run_ranks(held, RANKS, tmp_path, changed)[0]
-    said = learner_state(learning, frozen, data=data, ranks=RANKS, ema=True)
-    assert weights == pytest.approx(said.weights, rel=0.05)
-    assert kept == pytest.approx(said.optimizer + said.average, rel=0.05)
+    found: Held = run_ranks(held, RANKS, tmp_path, changed)[0]
+    said = learner_state(found.learning, found.frozen, data=data, ranks=RANKS, ema=True)
+    assert found.weights == pytest.approx(said.weights, rel=0.05)
+    assert found.kept == pytest.approx(said.optimizer + said.average, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("data", "optimiser", "bits"),
+    [
+        ("replicas", "adamw", 8), ("zero2", "adamw", 8), ("fsdp", "adamw", 8), ("zero3", "muon", 32), ("fsdp", "muon", 32),
+        ("zero2", "adafactor", 32), ("fsdp", "adafactor", 32),
+    ],
+)  # fmt: skip
+def test_an_optimiser_keeps_what_the_planner_says(tmp_path: Path, data: Data, optimiser: str, bits: int) -> None:
+    small_dataset(tmp_path / "clips")
+    changed = {"optimiser": optimiser, "state_bits": bits, "parallel": {"dp": RANKS, "data": data}}
+    found: Held = run_ranks(held, RANKS, tmp_path, changed)[0]
+    kept_bytes = optimiser_bytes(SPEC.dit, optimiser, bits)
+    whole = optimiser == "adafactor"
+    said = learner_state(
+        found.learning, 0, data=data, ranks=RANKS, ema=True, kept_bytes=kept_bytes, is_kept_whole=whole
+    )
+    assert found.kept == pytest.approx(said.optimizer + said.average, rel=0.05)
+
+
+@pytest.mark.parametrize(("data", "bits"), [("replicas", 32), ("zero2", 8), ("zero3", 32), ("fsdp", 32)])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
+def test_what_is_offloaded_is_where_the_planner_says(tmp_path: Path, data: Data, bits: int, precision: str) -> None:
+    small_dataset(tmp_path / "clips")
+    asked = {"offload": "optimiser", "state_bits": bits, "precision": precision}
+    found: Held = run_ranks(held, RANKS, tmp_path, {**asked, "parallel": {"dp": RANKS, "data": data}})[0]
+    said = learner_state(
+        found.learning,
+        0,
+        data=data,
+        ranks=RANKS,
+        ema=True,
+        kept_bytes=optimiser_bytes(SPEC.dit, "adamw", bits),
+        learning_bytes=2 if precision == "bf16" and data != "fsdp" else 4,
+        offload=True,
+    )
+    if data == "fsdp":  # gradients are in host memory too while there are any
+        assert found.weights + found.kept + 4 * found.learning / RANKS == pytest.approx(said.host, rel=0.05)
+    else:
+        assert found.weights == pytest.approx(said.weights, rel=0.05)
+        assert found.masters + found.kept == pytest.approx(said.host, rel=0.05)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from millstream.core.config import ModelSpec
 from millstream.core.presets import find_model
+from millstream.parallel.training.precision import IN_BFLOAT16
 from millstream.planner.memory import dit_parameters
-from millstream.planner.training import TrainingState, learner_state, lora_parameters
+from millstream.planner.training import TrainingState, learner_state, lora_parameters, optimiser_bytes
 from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.roles import Role
 
@@ -47,9 +48,13 @@ def _state(recipe: TuningRecipe, role: Role) -> TrainingState:
         ranks=plan.shards or plan.dp * plan.cp,
         frozen_bytes=_reduced(recipe),
         ema=recipe.ema > 0 and role == "student",
+        kept_bytes=optimiser_bytes(dit, recipe.optimiser, recipe.state_bits, 0 if recipe.lora is None else recipe.lora.rank),
+        is_kept_whole=recipe.optimiser == "adafactor",
+        learning_bytes=2 if recipe.lora is None and recipe.learns_in == "bf16" else 4,
+        offload=recipe.offload == "optimiser",
     )
 
 
 def _reduced(recipe: TuningRecipe) -> int:
     """Bytes of a weight that does not learn."""
-    return 2 if recipe.precision == "bf16" else 4
+    return 2 if recipe.precision in IN_BFLOAT16 else 4

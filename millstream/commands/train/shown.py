@@ -23,6 +23,9 @@ from millstream.planner.hardware import DEVICES
 from millstream.trainer.tuning.meter import TuningReport
 from millstream.trainer.tuning.run import TuningRun
 
+NOT_SHOWN = ("skipped", "loss_scale", "overflows")
+"""Among the losses: said elsewhere in the line."""
+
 
 def model_flops(dit: DiTConfig, report: TuningReport, *, lora: bool) -> float:
     """That the model asks for: a forward pass and twice that backward, or once where weights are frozen. Not what is made
@@ -39,14 +42,17 @@ def peak_tflops(device_name: str) -> float | None:
 def progress_line(report: TuningReport, flops: float, *, ranks: int, peak: float | None, peak_bytes: int) -> str:
     """Of what was done since the last one."""
     seconds = max(report.seconds, 1e-9)
-    losses = "  ".join(f"{name} {value:.4g}" for name, value in report.losses.items() if name != "skipped")
+    losses = "  ".join(f"{name} {value:.4g}" for name, value in report.losses.items() if name not in NOT_SHOWN)
     rest = f"{peak_bytes / 2**30:.1f} GiB  data {report.waiting:.0%}"
     if not report.tokens:  # by a method whose roles see more tokens than a batch has
         return f"{losses}  {seconds / max(report.steps, 1):.3g} s a step  {rest}"
     tflops = flops / seconds / 1e12
     speed = f"{tflops:,.0f}" if tflops >= 100 else f"{tflops:.3g}"
     used = "" if peak is None else f"  MFU {tflops / ranks / peak:.0%}"
-    return f"{losses}  {report.tokens / seconds:,.0f} tokens/s  {speed} TFLOP/s{used}  {rest}"
+    scale = ""
+    if "loss_scale" in report.losses:
+        scale = f"  scale {report.losses['loss_scale']:g}, {report.losses['overflows']:.0f} overflows"
+    return f"{losses}  {report.tokens / seconds:,.0f} tokens/s  {speed} TFLOP/s{used}  {rest}{scale}"
 
 
 class ShownRun:
@@ -58,6 +64,7 @@ class ShownRun:
         self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
         learns = f"{run.learning / 1e6:.2f}M parameters learn"
         self._task = self._progress.add_task("", total=run.recipe.steps, said=learns, left="")
+        self._named_slow = set[int]()
         self._gallery = Gallery(run.folder)
         self._prompts = sample_prompts(run.recipe, run.clips)
         self._wandb = None
@@ -91,6 +98,9 @@ class ShownRun:
         if report.losses["skipped"]:
             norms = ", ".join(f"{value:.3g}" for name, value in report.losses.items() if name.endswith("norm"))
             self._progress.console.print(f"step {done}: gradients of norm {norms} were not followed")
+        if run.stragglers.slow.keys() - self._named_slow:
+            self._progress.console.print(f"step {done}: {run.stragglers.said()}")
+        self._named_slow = set(run.stragglers.slow)
         left = f"{timedelta(seconds=round(report.left_s))} left"
         self._progress.update(self._task, completed=done, said=said, left=left)
         self._gallery.add_losses("tuning", report)

@@ -38,7 +38,7 @@ from millstream.planner.memory import dit_parameters
 from millstream.planner.training import lora_parameters
 from millstream.trainer.interrupt import Interrupt
 from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.export import export
+from millstream.trainer.tuning.export import check_export, export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
 from millstream.trainer.tuning.run import TuningRun
 from millstream.trainer.tuning.translate import read_deepspeed
@@ -51,6 +51,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     recipe = read_recipe(path)
     spec = find_model(recipe.model)
     recipe.check(spec.dit)
+    check_export(recipe, spec)
     config = None if deepspeed is None else read_deepspeed(deepspeed)
     if dry_run:
         Console().print(_table(recipe, spec))
@@ -129,8 +130,12 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     table.add_row("learns", f"{learns / 1e6:.2f}M of {whole / 1e6:.1f}M parameters")
     if recipe.method != "flow":
         table.add_row("method", f"{recipe.method}, steps at {', '.join(f'{level:.0f}' for level in recipe.levels)}")
+    table.add_row("optimiser", f"{recipe.optimiser}, {recipe.state_bits} bits" if recipe.state_bits != 32 else recipe.optimiser)
     for held in role_memory(recipe, spec):
         table.add_row(f"MiB a rank, {held.role}", f"{held}; activations come on top" if held.state.gradients else str(held))
+        if held.state.host:
+            said = f"{held.state.host / 2**20:,.0f} a rank: float32 weights and the optimiser"
+            table.add_row(f"MiB of host memory, {held.role}", said)
     for role in recipe.roles:
         own = recipe.plan_of(role)
         said = f"{own.world_size}: pp {own.pp} x dp {own.dp} ({own.data}) x cp {own.cp} x tp {own.tp}"

@@ -28,9 +28,8 @@ from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import Merged, merging
 from millstream.models.weights.manifest import MANIFEST, Manifest, PartEntry, read_manifest
 from millstream.models.weights.parts import Layout, expected_shapes, infer_dit, match_preset
+from millstream.models.weights.shards import SHARD_BYTES, in_shards, shard_names
 from millstream.models.weights.survey import Survey, TensorPlace, refuse_misfit, scan, shapes_of, survey
-
-_SHARD_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +66,7 @@ def convert(
     target: Path,
     *,
     model: str | None = None,
-    shard_bytes: int = _SHARD_BYTES,
+    shard_bytes: int = SHARD_BYTES,
     loras: Sequence[tuple[Path, float]] = (),
     prefer_ema: bool = True,
 ) -> ConvertReport:
@@ -118,9 +117,10 @@ def _survey(part: Part, spec: ModelSpec, paths: Sequence[Path], prefer_ema: bool
 
 
 def _write_part(part: Part, result: Survey, staging: Staging, shard_bytes: int, prefer_ema: bool, merged: Merged) -> PartReport:
-    shards = _shards(result.places, shard_bytes)
-    names = [f"{part}-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
-    for name, places in zip(names, shards, strict=True):
+    shards = in_shards({name: place.info.num_bytes for name, place in result.places.items()}, shard_bytes)
+    names = shard_names(part, len(shards))
+    for name, held in zip(names, shards, strict=True):
+        places = {each: result.places[each] for each in held}
         save_file(_read(places, prefer_ema, merged), staging.path(name), metadata={"format": "pt"})
     return PartReport(
         layout=result.layout,
@@ -131,19 +131,6 @@ def _write_part(part: Part, result: Survey, staging: Staging, shard_bytes: int, 
         unexpected=result.unexpected,
         reshaped=result.reshaped,
     )
-
-
-def _shards(places: Mapping[str, TensorPlace], shard_bytes: int) -> list[dict[str, TensorPlace]]:
-    """Runs of tensors, each as long as fits; a tensor larger than a shard has one to itself."""
-    shards: list[dict[str, TensorPlace]] = []
-    room = 0
-    for name, place in places.items():
-        if not shards or place.info.num_bytes > room:
-            shards.append({})
-            room = shard_bytes
-        shards[-1][name] = place
-        room -= place.info.num_bytes
-    return shards
 
 
 def _read(places: Mapping[str, TensorPlace], prefer_ema: bool, merged: Merged) -> dict[str, Tensor]:

@@ -42,12 +42,22 @@ class Resumable(Protocol):
     def take(self, read: Read) -> None: ...
 
 
+class Remembers(Protocol):
+    """What goes on where it was, beside a learner: the same on every rank."""
+
+    def state(self) -> dict[str, Tensor]: ...
+    def take(self, state: Mapping[str, Tensor]) -> None: ...
+
+
 class Checkpoints:
     """The last few of one run."""
 
-    def __init__(self, folder: Path, learner: Resumable, *, keep: int = 3) -> None:
+    def __init__(
+        self, folder: Path, learner: Resumable, *, keep: int = 3, beside: Mapping[str, Remembers] | None = None
+    ) -> None:
+        """What is `beside` the learner is kept by its name; a checkpoint that has none of it is as good."""
         assert keep >= 1, f"{keep} checkpoints are kept"
-        self.folder, self._learner, self._keep = folder, learner, keep
+        self.folder, self._learner, self._keep, self._beside = folder, learner, keep, beside or {}
         self._writing: tuple[Path, Future[Any]] | None = None
         self._group = learner.groups.writers
         self._is_first = self._group.place == 0
@@ -96,6 +106,8 @@ class Checkpoints:
                 name, _, kind = key.rpartition(":")
                 kinds.setdefault(name, {})[kind] = about
             self._learner.take(partial(_read, reader, kinds))
+            for each in self._beside.keys() & kinds.keys():
+                self._beside[each].take(_read(reader, kinds, each))
         except (OSError, CheckpointException, KeyError, EOFError) as error:
             wrong = f"has no {error}" if isinstance(error, KeyError) else f"cannot be read ({type(error).__name__})"
             raise WeightsError(f"{path} {wrong}: it is half written, or of another model; remove it or name another") from None
@@ -123,6 +135,9 @@ class Checkpoints:
         for number, state in enumerate(self._learner.states()):
             if number % writers == me:
                 found |= {f"{state.name}:{kind}": tensor for kind, tensor in state.tensors.items()}
+        if self._is_first:
+            for name, each in self._beside.items():
+                found |= {f"{name}:{kind}": tensor for kind, tensor in each.state().items()}
         return found
 
     def _appear(self, path: Path) -> None:

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from millstream.core.errors import ConfigError, WeightsError
-from millstream.parallel.training.checkpoint import Checkpoints, step_of
+from millstream.parallel.training.checkpoint import Checkpoints, Remembers, step_of
 from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner, TrainingTask
+from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.precision import Precision, in_precision
-from millstream.parallel.training.states import WEIGHT
 
 AUTO = "auto"
+BESIDE = "beside"
 
 
 class DeepSpeedLearner(ModuleLearner):
@@ -37,11 +38,16 @@ class DeepSpeedLearner(ModuleLearner):
         plan = task.plan
         if plan.world_size != plan.dp or task.options.ema:
             raise ConfigError("DeepSpeed shares out the batch alone: take dp for all ranks, and no pp, cp, tp or ema")
+        if task.options.precision == "fp8":
+            raise ConfigError("DeepSpeed goes with precision = fp32, bf16 or fp16; take one of them")
+        if not task.options.optimiser.is_plain:
+            raise ConfigError("DeepSpeed steps by itself: put optimiser, state_bits and offload in its own configuration")
         task.prepare_blocks()
         super().__init__(task)
+        self.loss_scale = None  # the engine has its own
         settled = _settled(config, batch, plan.dp, plan.micro_batches, task.options.clip)
-        own = None if "optimizer" in settled else task.options.optimiser(self._dit.parameters())
         learning = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        own = None if "optimizer" in settled else task.options.optimiser.adamw(learning)
         self._deepspeed = deepspeed
         self.engine, self.optimiser, _, schedule = deepspeed.initialize(
             model=self._model, model_parameters=learning, optimizer=own, config=settled, dist_init_required=False
@@ -51,21 +57,28 @@ class DeepSpeedLearner(ModuleLearner):
         self._precision: Precision = reduced.get(True, "fp32")
 
     def learn(self, rows: FlowRows, may_step: MayStep = math.isfinite) -> LearntStep:
-        """DeepSpeed clips and steps by itself; `may_step` is told the norm when it has."""
-        losses, whole = list[Tensor](), float("nan")
+        """DeepSpeed clips and steps by itself. At stage 0 `may_step` is told the norm before; from stage 1 on the norm is known
+        inside the step alone: DeepSpeed leaves out what is no number, and `may_step` hears of the rest when it was taken."""
+        losses, norm, taken = list[Tensor](), None, True
         for part in rows.split(self.plan.micro_batches):
             with in_precision(self._precision, rows.target_BFCYX.device):
                 flow = self.engine(*part[:3])
             loss = self._loss(flow.float(), *part.wanted)
             self.engine.backward(loss)
-            whole = self._norm_of_whole_gradients()
-            self.engine.step()
+            norm = self._norm_of_whole_gradients()
+            taken = norm is None or may_step(norm)
+            if taken:
+                self.engine.step()
+            else:
+                self.engine.zero_grad()
+                self.engine.micro_steps += 1  # as its own step does
             losses.append(loss.detach())
-        said = self.engine.get_global_grad_norm()
-        norm = torch.as_tensor(whole if said is None else said, dtype=torch.float32)
-        taken = may_step(float(norm)) and bool(self.engine.was_step_applied())
+        if norm is None:
+            said = self.engine.get_global_grad_norm()
+            norm = float("nan" if said is None else said)
+            taken = may_step(norm) and bool(self.engine.was_step_applied())
         mean = self.groups.batch.sum(torch.stack(losses).mean(), "loss") / self.groups.batch.size
-        return LearntStep(mean, norm, taken)
+        return LearntStep(mean, torch.tensor(norm), taken)
 
     def set_rate(self, lr: float) -> None:
         """Unless the configuration has a schedule of its own."""
@@ -83,10 +96,10 @@ class DeepSpeedLearner(ModuleLearner):
         found: Tensor = self._deepspeed.utils.safe_get_full_fp32_param(parameter)
         return found.detach().clone()
 
-    def _norm_of_whole_gradients(self) -> float:
-        """Where every rank has them: DeepSpeed then says none."""
+    def _norm_of_whole_gradients(self) -> float | None:
+        """Where every rank has them, and before a step: DeepSpeed then says none."""
         if self.engine.zero_optimization_stage() > 0 or not self.engine.is_gradient_accumulation_boundary():
-            return float("nan")
+            return None
         squares = [parameter.grad.square().sum() for _, parameter in self._named() if parameter.grad is not None]
         return float(torch.stack(squares).sum().sqrt())
 
@@ -100,20 +113,26 @@ class DeepSpeedLearner(ModuleLearner):
 class DeepSpeedCheckpoints(Checkpoints):
     """In DeepSpeed's own format: for the same configuration on as many ranks."""
 
-    def __init__(self, folder: Path, learner: DeepSpeedLearner, *, keep: int) -> None:
+    def __init__(
+        self, folder: Path, learner: DeepSpeedLearner, *, keep: int, beside: Mapping[str, Remembers] | None = None
+    ) -> None:
         self._engine = learner.engine
-        super().__init__(folder, learner, keep=keep)
+        super().__init__(folder, learner, keep=keep, beside=beside)
 
     def _write(self, path: Path) -> Future[Any] | None:
-        self._engine.save_checkpoint(str(path.parent), tag=path.name, save_latest=False, exclude_frozen_parameters=True)
+        beside = {name: each.state() for name, each in self._beside.items()}
+        how: dict[str, Any] = dict(save_latest=False, exclude_frozen_parameters=True, client_state={BESIDE: beside})
+        self._engine.save_checkpoint(str(path.parent), tag=path.name, **how)
         return None
 
     def load(self, path: Path) -> int:
-        found, _ = self._engine.load_checkpoint(str(path.parent), tag=path.name, load_module_strict=False)
+        found, kept = self._engine.load_checkpoint(str(path.parent), tag=path.name, load_module_strict=False)
         if found is None:
             raise WeightsError(
                 f"{path} cannot be read by DeepSpeed: it is half written, or of another configuration; remove it"
             )
+        for name, state in (kept or {}).get(BESIDE, {}).items():
+            self._beside[name].take(state)
         return step_of(path)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -27,8 +27,12 @@ from millstream.models.kv import Memory
 from millstream.models.prompted import PromptedDiT, reads_prompt
 from millstream.parallel.shares import split_along
 from millstream.parallel.training.blocks import share_blocks
+from millstream.parallel.training.float8 import use_float8
 from millstream.parallel.training.fully_sharded import shard_fully
 from millstream.parallel.training.groups import TrainingGroups
+from millstream.parallel.training.optimisers.choice import OptimiserChoice
+from millstream.parallel.training.optimisers.own import WEIGHT
+from millstream.parallel.training.parts import HeldParts, UnitParts
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.precision import LossScale, Precision, in_precision
 from millstream.parallel.training.predictor import Predictor
@@ -37,7 +41,6 @@ from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.stages import LayerPipeline
 from millstream.parallel.training.states import (
     AVERAGE,
-    WEIGHT,
     ParameterState,
     Read,
     states_of,
@@ -45,7 +48,7 @@ from millstream.parallel.training.states import (
     take_states,
     take_states_of_zero,
 )
-from millstream.parallel.training.zero import Stage, Zero
+from millstream.parallel.training.zero import Stage, Unit, Zero
 
 Loss = Callable[..., Tensor]
 """Of a predicted and a wanted flow, and of how much each frame counts where they do not count alike: a mean over rows."""
@@ -53,6 +56,7 @@ MayStep = Callable[[float], bool]
 """Whether gradients of that norm are to be followed."""
 SCALE = "loss scale"
 """Under which name its state is kept."""
+ADAMW = OptimiserChoice()
 ZERO: dict[str, Stage] = {"zero1": 1, "zero2": 2, "zero3": 3}
 
 
@@ -93,8 +97,7 @@ class LearntStep(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOptions:
-    lr: float = 1e-3
-    weight_decay: float = 0.01
+    optimiser: OptimiserChoice = ADAMW
     clip: float = 1.0
     """Largest norm of all gradients together."""
     precision: Precision = "fp32"
@@ -103,10 +106,6 @@ class StepOptions:
     """How much of the weights' average is kept at each step; 0 for no average."""
     compile: str = ""
     """What compiles the blocks, one of parallel.compiled.BACKENDS; nothing by default."""
-
-    def optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        learning = [parameter for parameter in parameters if parameter.requires_grad]
-        return torch.optim.AdamW(learning, lr=self.lr, betas=(0.9, 0.99), weight_decay=self.weight_decay)
 
     def clip_factor(self, squares: Tensor) -> Tensor:
         return (self.clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)
@@ -127,6 +126,8 @@ class TrainingTask:
 
     def prepare_blocks(self) -> None:
         """Before they are shared out."""
+        if self.options.precision == "fp8":
+            use_float8(self.dit)
         prepare_blocks(self.dit, self.options.recompute, backend=self.options.compile)
 
 
@@ -149,7 +150,8 @@ class Learner(ABC):
         """One step, of which these are this rank's rows. `may_step` is told the norm of all gradients, alike on every rank."""
         loss, scale = self._backward(rows), self._scale
         squares = self._squares() / scale**2
-        taken = may_step(float(squares.sqrt())) if self.loss_scale is None else self.loss_scale.may_step(squares)
+        fits = self.loss_scale is None or self.loss_scale.may_step(squares)
+        taken = fits and may_step(float(squares.sqrt()))  # an overflow of float16 is nobody else's concern
         if taken:
             self._scale_gradients(self.options.clip_factor(squares) / scale)
             self._step()
@@ -169,7 +171,7 @@ class Learner(ABC):
 
     def weights(self, kind: str = WEIGHT) -> dict[str, Tensor]:
         """All of the DiT's that learn, on every rank, by name; or their averages."""
-        states = self._states(None if kind == WEIGHT else self.optimiser)
+        states = self._states(None if kind == WEIGHT and not self.options.optimiser.offload else self.optimiser)
         mine = {state.name: state.tensors[kind] for state in states}
         return {name: weight for part in self.groups.pipe.gather(mine, "weights") for name, weight in part.items()}
 
@@ -212,6 +214,11 @@ class Learner(ABC):
         for group in self.optimiser.param_groups:
             for parameter in group["params"]:
                 parameter.grad.mul_(factor.to(parameter.grad.dtype))
+
+    def _make_optimiser(self) -> torch.optim.Optimizer:
+        """Of parameters as this rank holds them: made when they are shared out."""
+        named = list(self._named())
+        return self.options.optimiser.make(named, HeldParts(named, self.groups.tensor))
 
     @abstractmethod
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
@@ -268,7 +275,7 @@ class ReplicaLearner(ModuleLearner):
     def __init__(self, task: TrainingTask) -> None:
         super().__init__(task)
         self._replicas = Replicas(self._model, self.groups.batch)
-        self.optimiser = self.options.optimiser(self._dit.parameters())
+        self.optimiser = self._make_optimiser()
 
     def _no_sync(self) -> AbstractContextManager[None]:
         return self._replicas.no_sync()
@@ -280,7 +287,7 @@ class ReplicaLearner(ModuleLearner):
 class DDPLearner(ModuleLearner):
     def __init__(self, task: TrainingTask) -> None:
         super().__init__(task)
-        self.optimiser = self.options.optimiser(self._dit.parameters())
+        self.optimiser = self._make_optimiser()
         self._model = self._copies = DistributedDataParallel(self._model, process_group=self.groups.batch.handle)
 
     def _no_sync(self) -> AbstractContextManager[None]:
@@ -298,12 +305,16 @@ class ZeroLearner(ModuleLearner):
             self._model,
             self.groups.batch,
             stage,
-            self.options.optimiser,
+            self._optimiser_of_units,
             units=list(self._dit.blocks),
             named=self._named(),
             shared=reads_prompt,
+            alone=lambda name, parameter: self.options.optimiser.needs_whole(name, parameter.ndim),
         )
         self.optimiser = self._zero.optimiser
+
+    def _optimiser_of_units(self, units: Sequence[Unit]) -> torch.optim.Optimizer:
+        return self.options.optimiser.make([(unit.named[0][0], unit.mine) for unit in units], UnitParts(units))
 
     def _states(self, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
         return states_of_zero(self._zero, optimiser)
@@ -331,8 +342,11 @@ class ShardedLearner(ModuleLearner):
         super().__init__(task)
         assert self.groups.mesh is not None, "one process shards nothing"
         axes = ("replicate", "shard") if self.plan.data == "hsdp" else ("shard",)
-        shard_fully(self._prompted, self._dit, self.groups.mesh[axes])
-        self.optimiser = self.options.optimiser(self._model.parameters())
+        offloads = self.options.optimiser.offload
+        shard_fully(self._prompted, self._dit, self.groups.mesh[axes], offloads=offloads)
+        named = list(self._named())
+        choice = replace(self.options.optimiser, offload=False)  # parameters are in host memory already
+        self.optimiser = choice.make(named, HeldParts(named, self.groups.tensor))
 
     def _no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()  # a rank has no room for gradients that are not its own
@@ -357,7 +371,7 @@ class PipelineLearner(Learner):
             precision=task.options.precision,
         )
         self._replicas = Replicas(self._pipeline.module, task.groups.batch)
-        self.optimiser = task.options.optimiser(self._pipeline.module.parameters())
+        self.optimiser = self._make_optimiser()
 
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
         return [named for part in self._pipeline.parts.values() for named in part.learning()]
@@ -393,7 +407,7 @@ def model_squares(named: Iterable[tuple[str, nn.Parameter]], groups: TrainingGro
     squares = dict[bool, list[Tensor]]({True: [], False: []})
     for name, parameter in named:
         if parameter.grad is not None:
-            square = parameter.grad.square().sum()
+            square = parameter.grad.float().square().sum()
             squares[split_along(name) is not None].append(square.full_tensor() if isinstance(square, DTensor) else square)
     parts, whole = (torch.stack(each).sum() if each else torch.zeros(()) for each in squares.values())
     return groups.model.sum(parts + whole / groups.tensor.size, "norm")

@@ -2,8 +2,16 @@
 
 bfloat16 has float32's range and needs nothing. The smallest number of float16 is 6e-8: losses are scaled up before the backward
 pass and gradients down after it. The scale doubles after many steps without overflow; a step in which one happens, anywhere,
-is skipped on every rank, and the scale is halved. What needs the range or the digits of float32 stays there under autocast:
-norms, softmax, losses, sums and exponentials.
+is skipped on every rank, and the scale is halved.
+
+What needs the range or the digits of float32 has them, whatever the precision:
+
+    weights that learn, gradients, moments, averages    float32 throughout (`offload` says what it changes of that)
+    the sum that goes from block to block               modulation is float32, and what it is multiplied with becomes that
+    layer norms and root-mean-square norms              reduced in float32 by their kernels
+    softmax                                             in float32 inside the attention kernels
+    noise levels' features, rotary phases               made in float64; keys and queries are turned in float32
+    the loss, the norm of gradients, clipping           float32
 """
 
 from __future__ import annotations
@@ -15,7 +23,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8"]
+"""With `fp8` products inside blocks are made in 8-bit floats (`float8.py`) and everything else as with `bf16`."""
+IN_BFLOAT16: tuple[Precision, ...] = ("bf16", "fp8")
 
 
 def in_precision(precision: Precision, device: torch.device) -> torch.autocast:

@@ -33,7 +33,8 @@ class _Bucket:
         return len(self.ready) == len(self.parameters)
 
     def laid_out(self) -> Tensor:
-        return torch.cat([gradient_of(parameter).flatten() for parameter in self.parameters])
+        """In float32, in which it is summed."""
+        return torch.cat([gradient_of(parameter).flatten().float() for parameter in self.parameters])
 
     def take(self, laid_out: Tensor) -> None:
         parts = laid_out.split([parameter.numel() for parameter in self.parameters])

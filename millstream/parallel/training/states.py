@@ -1,8 +1,9 @@
 """What a learner would need to go on, parameter by parameter and whole: the same whatever plan it was shared out by.
 
-A parameter's state is its weight and what the optimiser keeps for it, under their names: `weight`, `exp_avg`, `exp_avg_sq`,
-`step`, and `average` where one is kept. Holders turn what a rank has into that, one parameter (or one unit of ZeRO) at a time,
-and take their part of it back. All ranks that share parameters go through them together: parts are collected on the way.
+A parameter's state is its weight and what the optimiser keeps for it, under their names: `weight`, `step`, `exp_avg` and
+`exp_avg_sq` (AdamW) or others, and `average` where one is kept. Holders turn what a rank has into that, one parameter (or one
+unit of ZeRO) at a time, and take their part of it back. All ranks that share parameters go through them together: parts are
+collected on the way.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.shares import split_along
+from millstream.parallel.training.optimisers.own import WEIGHT, kept_by, take_back
+from millstream.parallel.training.parts import part_like, whole_of
 from millstream.parallel.training.zero import Zero
 
-WEIGHT, AVERAGE = "weight", "average"
+AVERAGE = "average"
+KEPT_WHOLE = ("row_var", "col_var", "variance")
+"""What Adafactor keeps, of whole parameters on every rank."""
 Named = Iterable[tuple[str, nn.Parameter]]
 
 
@@ -37,67 +41,45 @@ def states_of(named: Named, optimiser: torch.optim.Optimizer | None, tensor: Ran
     """Of parameters that a rank has whole, as its share of a tensor group, or as torch's shards. Without an optimiser, their
     weights alone."""
     for name, parameter in named:
-        held = {WEIGHT: parameter.detach(), **({} if optimiser is None else optimiser.state.get(parameter, {}))}
-        yield ParameterState(name, {kind: _whole(value, split_along(name), tensor) for kind, value in held.items()})
+        held = {WEIGHT: parameter.detach(), **({} if optimiser is None else kept_by(optimiser, parameter))}
+        yield ParameterState(name, {kind: _whole(kind, value, split_along(name), tensor) for kind, value in held.items()})
 
 
 @torch.no_grad()
 def take_states(named: Named, optimiser: torch.optim.Optimizer, tensor: RankGroup, read: Read) -> None:
     for name, parameter in named:
-        found = dict(read(name))
-        _copy(found.pop(WEIGHT), parameter, split_along(name), tensor)
-        if found:
-            dim = split_along(name)
-            optimiser.state[parameter] = {kind: _like(value, parameter, dim, tensor) for kind, value in found.items()}
+        dim = split_along(name)
+        parts = {kind: _part(kind, value, parameter.detach(), dim, tensor) for kind, value in read(name).items()}
+        take_back(optimiser, parameter, parts.pop(WEIGHT), parts)
 
 
 @torch.no_grad()
 def states_of_zero(zero: Zero, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
     for unit in zero.units:
-        held = {WEIGHT: unit.mine.detach(), **({} if optimiser is None else optimiser.state.get(unit.mine, {}))}
-        whole = {kind: unit.whole(value) if value.ndim else value for kind, value in held.items()}
+        held = {WEIGHT: unit.mine.detach(), **({} if optimiser is None else kept_by(optimiser, unit.mine))}
+        laid_out = {kind for kind, value in held.items() if value.ndim and kind not in KEPT_WHOLE}
+        whole = {kind: unit.whole(value) if kind in laid_out else value.clone() for kind, value in held.items()}
         for name, place in unit.places():
-            yield ParameterState(name, {kind: place.of(value) if value.ndim else value for kind, value in whole.items()})
+            state = {kind: place.of(value) if kind in laid_out else value for kind, value in whole.items()}
+            yield ParameterState(name, state)
 
 
 @torch.no_grad()
 def take_states_of_zero(zero: Zero, read: Read) -> None:
     for unit in zero.units:
         found = [dict(read(name)) for name, _ in unit.places()]
-        kinds = {kind: value.ndim for kind, value in found[0].items()}
-        whole = {kind: unit.part([each[kind] for each in found]) if ndim else found[0][kind] for kind, ndim in kinds.items()}
-        unit.mine.copy_(whole.pop(WEIGHT))
-        zero.optimiser.state[unit.mine] = whole
+        laid_out = {kind for kind, value in found[0].items() if value.ndim and kind not in KEPT_WHOLE}
+        mine = {kind: unit.part([each[kind] for each in found]) if kind in laid_out else found[0][kind] for kind in found[0]}
+        parts = {kind: value.to(unit.mine.device) for kind, value in mine.items()}
+        take_back(zero.optimiser, unit.mine, parts.pop(WEIGHT), parts)
         unit.updated()
 
 
-def _whole(value: Tensor, dim: int | None, tensor: RankGroup) -> Tensor:
-    """A number of steps is the same on every rank."""
-    value = value.full_tensor() if isinstance(value, DTensor) else value.clone()
-    if value.ndim == 0 or dim is None or tensor.size == 1:
-        return value
-    return torch.cat(list(RankGroup.collect(tensor, value, "state")), dim=dim)
+def _whole(kind: str, value: Tensor, dim: int | None, tensor: RankGroup) -> Tensor:
+    """Not what changes under the hands of whoever asked."""
+    found = value if kind in KEPT_WHOLE else whole_of(value, dim, tensor)
+    return found.clone() if found is value else found
 
 
-def _part(whole: Tensor, dim: int | None, tensor: RankGroup) -> Tensor:
-    return whole if dim is None or whole.ndim == 0 else whole.chunk(tensor.size, dim)[tensor.place]
-
-
-def _sharded(whole: Tensor, like: DTensor) -> DTensor:
-    """Everybody has the whole: nothing travels."""
-    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
-
-
-def _copy(whole: Tensor, parameter: nn.Parameter, dim: int | None, tensor: RankGroup) -> None:
-    part, held = _part(whole, dim, tensor), parameter.detach()
-    if isinstance(held, DTensor):
-        part, held = _sharded(part, held).to_local(), held.to_local()
-    held.copy_(part)
-
-
-def _like(whole: Tensor, parameter: nn.Parameter, dim: int | None, tensor: RankGroup) -> Tensor:
-    """As the optimiser keeps it for that parameter."""
-    if whole.ndim == 0:
-        return whole.clone()
-    part, held = _part(whole, dim, tensor), parameter.detach()
-    return _sharded(part, held) if isinstance(held, DTensor) else part.clone()
+def _part(kind: str, whole: Tensor, parameter: Tensor, dim: int | None, tensor: RankGroup) -> Tensor:
+    return whole.to(parameter.device, copy=True) if kind in KEPT_WHOLE else part_like(whole, parameter, dim, tensor)

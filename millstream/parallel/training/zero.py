@@ -5,7 +5,8 @@ as there are ranks. Stage 1 shards the optimiser: gradients are summed as ever, 
 gets the others' parts. Stage 2 sums only what a rank updates, and lets go of the rest. Stage 3 lets go of the weights too: a
 unit is collected when its forward or backward pass comes and let go of after it.
 
-An optimiser must work number by number (AdamW, SGD), since a part does not know where a matrix begins.
+An optimiser works number by number (AdamW, SGD), since a part does not know where a matrix begins; what needs a whole matrix is
+made a unit of its own and collected (`parts.py`).
 Shapes: N all numbers of a unit, filled up to a multiple of the ranks.
 """
 
@@ -111,7 +112,7 @@ class Unit:
         self._ready.clear()
         self._take_in()  # of the micro-batch before
         with torch.no_grad():
-            gradients_N = self._laid_out([gradient_of(each) for _, each in self.named])
+            gradients_N = self._laid_out([gradient_of(each).float() for _, each in self.named])
             begin = self._group.start_sum if self._stage == 1 else self._group.start_scatter
             self._pending = begin(gradients_N, "gradients")
         for _, each in self.named:
@@ -126,7 +127,7 @@ class Unit:
         summed, self._pending = self._pending.wait(), None
         if self._stage == 1:
             summed = summed.unflatten(0, (self._group.size, -1))[self._group.place]
-        mean = summed / self._group.size
+        mean = (summed / self._group.size).to(self.mine.dtype)
         self.mine.grad = mean if self.mine.grad is None else self.mine.grad + mean
 
     def _laid_out(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -142,24 +143,26 @@ class Zero:
         module: nn.Module,
         group: RankGroup,
         stage: Stage,
-        optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        optimiser: Callable[[Sequence[Unit]], torch.optim.Optimizer],
         *,
         units: Sequence[nn.Module],
         named: Iterable[tuple[str, nn.Parameter]] | None = None,
         shared: Callable[[str], bool] = lambda name: False,
+        alone: Callable[[str, nn.Parameter], bool] = lambda name, parameter: False,
     ) -> None:
         """Parameters are called what they are in `module`, unless they are `named` otherwise. `units` are collected and let go
         of by themselves as their passes come. Of their parameters those that are `shared`, by name, are used at other times
-        too and stay with the rest."""
+        too and stay with the rest. Those that are `alone` are laid end to end with no other."""
         self._group, self._stage = group, stage
         named = module.named_parameters() if named is None else named
         names = {parameter: name for name, parameter in named if parameter.requires_grad}
         apart = [[p for p in unit.parameters() if p in names and not shared(names[p])] for unit in units]
         taken = {parameter for each in apart for parameter in each}
         rest = [parameter for parameter in names if parameter not in taken]
-        held = [(of, each) for of, each in zip((module, *units), (rest, *apart), strict=True) if each]
+        whose = zip((module, *units), (rest, *apart), strict=True)
+        held = [(of, laid) for of, each in whose for laid in _laid_together(each, lambda p: alone(names[p], p))]
         self.units = [Unit([(names[p], p) for p in each], group, stage) for _, each in held]
-        self.optimiser = optimiser([unit.mine for unit in self.units])
+        self.optimiser = optimiser(self.units)
         if stage == 3:
             for unit, (of, _) in zip(self.units, held, strict=True):
                 self._collects(unit, of, keeps=of is module)
@@ -172,7 +175,7 @@ class Zero:
 
     def squares(self) -> Tensor:
         """Of all ranks' gradients, summed: every number is on one rank."""
-        mine = torch.stack([gradient_of(unit.mine).square().sum() for unit in self.units]).sum()
+        mine = torch.stack([gradient_of(unit.mine).float().square().sum() for unit in self.units]).sum()
         return self._group.sum(mine, "norm")
 
     def step(self) -> None:
@@ -191,6 +194,17 @@ class Zero:
                 unit.let_go()
 
         module.register_forward_hook(after)
+
+
+def _laid_together(parameters: Sequence[nn.Parameter], alone: Callable[[nn.Parameter], bool]) -> Iterator[list[nn.Parameter]]:
+    together = list[nn.Parameter]()
+    for parameter in parameters:
+        if alone(parameter):
+            yield [parameter]
+        else:
+            together.append(parameter)
+    if together:
+        yield together
 
 
 def _collected(unit: Unit, *_: Any) -> None:

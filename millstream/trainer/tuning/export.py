@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from millstream.core.config import BrookVAEConfig, ModelSpec
-from millstream.core.files import Staging
+from millstream.core.errors import ConfigError
 from millstream.models.adapters import save_adapters
 from millstream.models.brook.bundle import BrookParts, WordEmbedder, save_bundle
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.registry import load_model
-from millstream.models.weights.manifest import MANIFEST, Manifest, PartEntry
+from millstream.models.weights.parts import Layout
+from millstream.models.weights.write import write_dit
 from millstream.trainer.tuning.recipe import TuningRecipe
 
 LORA, BROOK = "lora.safetensors", "brook.safetensors"
-SHARD_BYTES = 4 << 30
+FOLDERS: dict[Layout, str] = {"millstream": "dit", "diffusers": "transformer", "original": "original"}
 
 
 def export(recipe: TuningRecipe, spec: ModelSpec, folder: Path, learnt: Mapping[str, Tensor]) -> Path:
-    """A LoRA, a Brook, or a folder that holds a DiT in our own layout."""
+    """A LoRA, a Brook, or a folder that holds a DiT in the layout that was asked for."""
     if recipe.lora is not None:
         about = {"model": spec.name, "steps": str(recipe.steps), "rank": str(recipe.lora.rank)}
         save_adapters(folder / LORA, learnt, recipe.lora.alpha, about)
         return folder / LORA
     if isinstance(spec.vae, BrookVAEConfig):
         return _export_brook(recipe, spec, folder / BROOK, learnt)
-    return _export_dit(spec, folder / "dit", learnt)
+    write_dit(folder / FOLDERS[recipe.export], spec, learnt, recipe.export, source="millstream train")
+    return folder / FOLDERS[recipe.export]
+
+
+def check_export(recipe: TuningRecipe, spec: ModelSpec) -> None:
+    """Before anything is learnt."""
+    one_way = "a LoRA" if recipe.lora is not None else spec.name if isinstance(spec.vae, BrookVAEConfig) else None
+    if one_way is not None and recipe.export != "millstream":
+        raise ConfigError(f"{one_way} is one file that has no other layout; leave export = {recipe.export!r} out")
 
 
 def _export_brook(recipe: TuningRecipe, spec: ModelSpec, path: Path, learnt: Mapping[str, Tensor]) -> Path:
@@ -43,26 +51,3 @@ def _export_brook(recipe: TuningRecipe, spec: ModelSpec, path: Path, learnt: Map
     parts = BrookParts(whole.dit, whole.vae, embedder.model)
     save_bundle(path, parts, embedder.tokenizer.vocabulary, card, torch.float16)
     return path
-
-
-def _export_dit(spec: ModelSpec, folder: Path, learnt: Mapping[str, Tensor]) -> Path:
-    with Staging(folder) as staging:
-        files = []
-        for number, names in enumerate(_shards(learnt)):
-            files.append(f"dit-{number:05d}.safetensors")
-            save_file({name: learnt[name].to("cpu", torch.bfloat16).contiguous() for name in names}, staging.path(files[-1]))
-        entry = PartEntry(files=files, source="millstream train", layout="millstream")
-        staging.path(MANIFEST).write_bytes(Manifest(model=spec.name, parts={"dit": entry}).to_bytes())
-    return folder
-
-
-def _shards(learnt: Mapping[str, Tensor]) -> Iterator[Sequence[str]]:
-    """Names, as many as fit into a file."""
-    names, size = list[str](), 0
-    for name, weight in learnt.items():
-        if names and size + 2 * weight.numel() > SHARD_BYTES:
-            yield names
-            names, size = [], 0
-        names.append(name)
-        size += 2 * weight.numel()
-    yield names

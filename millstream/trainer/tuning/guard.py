@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
 
 REMEMBERED = 64
 ENOUGH = 16
@@ -27,6 +31,17 @@ class SpikeGuard:
         if good:
             self._norms.append(norm)
         return good
+
+    def state(self) -> dict[str, Tensor]:
+        """To go on from: what was usual, and what was left out."""
+        return {
+            "norms": torch.tensor(list(self._norms), dtype=torch.float64),
+            "in_a_row": torch.tensor(self.in_a_row, dtype=torch.float64),
+        }
+
+    def take(self, state: Mapping[str, Tensor]) -> None:
+        self._norms = deque(state["norms"].tolist(), maxlen=REMEMBERED)
+        self.in_a_row = int(state["in_a_row"])
 
     def forget(self) -> None:
         """What was usual, after going back."""

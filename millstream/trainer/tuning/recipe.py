@@ -12,8 +12,10 @@ from millstream.core.config import DiTConfig, Recompute
 from millstream.core.errors import ConfigError
 from millstream.core.schedule import FULL
 from millstream.models.adapters import AdaptedPart
+from millstream.models.weights.parts import Layout
 from millstream.parallel.training.learner import StepOptions
-from millstream.parallel.training.precision import Precision
+from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
+from millstream.parallel.training.precision import IN_BFLOAT16, Precision
 from millstream.trainer.tuning.roles import MethodRecipe
 
 
@@ -41,8 +43,13 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
     those out (`noise_to = 600`) to change how things look and keep what they are."""
     precision: Precision = "fp32"
     recompute: Recompute = "none"
+    optimiser: OptimiserName = "adamw"
+    state_bits: Literal[8, 32] = 32
+    """Of each of AdamW's two moments."""
+    offload: Literal["none", "optimiser"] = "none"
+    """What is in host memory: AdamW's moments and float32 weights."""
     compile: Literal["auto", "off", "inductor", "aot_eager", "eager"] = "auto"
-    """What compiles the blocks, once for all of them; `auto` is inductor on a GPU. Not with tp, cp or pp."""
+    """What compiles the blocks, once for all of them; `auto` is inductor on a GPU, but for fp8. Not with tp, cp or pp."""
     clip: float = 1.0
     weight_decay: float = 0.01
     ema: float = 0.0
@@ -50,6 +57,8 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
     """Steps whose gradients are so many times the usual are left out; 0 for those that are no numbers alone."""
     checkpoint_every: int = 100
     keep: int = 3
+    export: Layout = "millstream"
+    """Layout of a tuned DiT: `diffusers` and `original` are for other programs, and read here too."""
     samples: int = 0
     """Streams that are made at every checkpoint with the weights as they are, and left as clips in `samples/`."""
     sample_prompts: tuple[str, ...] = ()
@@ -62,8 +71,13 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def options(self) -> StepOptions:
         return StepOptions(
-            lr=self.lr,
-            weight_decay=self.weight_decay,
+            optimiser=OptimiserChoice(
+                name=self.optimiser,
+                lr=self.lr,
+                weight_decay=self.weight_decay,
+                state_bits=self.state_bits,
+                offload=self.offload == "optimiser",
+            ),
             clip=self.clip,
             precision=self.precision,
             recompute=self.recompute,
@@ -73,12 +87,19 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def critic_options(self) -> StepOptions:
         """A critic learns as the student does, at a rate of its own; nobody keeps its average."""
-        return replace(self.options, lr=self.critic.lr or self.lr, ema=0.0)
+        options = self.options
+        return replace(options, optimiser=replace(options.optimiser, lr=self.critic.lr or self.lr), ema=0.0)
+
+    @property
+    def learns_in(self) -> Precision:
+        """What weights that learn are kept in on the device."""
+        apart = self.offload == "optimiser" and self.plan.data not in ("fsdp", "hsdp")
+        return "bf16" if apart and self.precision in IN_BFLOAT16 else "fp32"
 
     def backend(self, device: str) -> str:
         """What compiles the blocks there; nothing, if none does."""
         if self.compile == "auto":
-            return "inductor" if device == "cuda" and not self._shares_blocks else ""
+            return "inductor" if device == "cuda" and not self._shares_blocks and self.precision != "fp8" else ""
         return "" if self.compile == "off" else self.compile
 
     @property
@@ -104,12 +125,12 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(
                 f"noise_from must be below noise_to, both 0 to 1000, got {self.noise_from:g} and {self.noise_to:g}"
             )
+        if self.optimiser != "adamw" and (self.state_bits != 32 or self.offload != "none"):
+            raise ConfigError(f"state_bits and offload go with optimiser = adamw, got {self.optimiser}; leave them out")
         if self.spike and self.spike <= 1:
             raise ConfigError(f"spike must be above 1, or 0 for none, got {self.spike:g}")
         if self.lora is not None and (self.lora.rank < 1 or not self.lora.parts):
             raise ConfigError(f"[lora] needs a rank of 1 or more and parts, got {self.lora.rank} and {list(self.lora.parts)}")
-        if self.lora is not None and self.plan.tp > 1:
-            raise ConfigError("a LoRA is trained with tp = 1: its factors are too thin to share out; take dp, cp or pp")
         if self._shares_blocks and self.backend("cpu"):
             raise ConfigError(f"blocks that tp, cp or pp shares out are not compiled; leave out compile = {self.compile!r}")
         self.plan.check(dit, self.batch)

@@ -24,7 +24,7 @@ from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.ops.memory import most_bytes_in_use
-from millstream.parallel.training.checkpoint import Checkpoints
+from millstream.parallel.training.checkpoint import Checkpoints, Remembers
 from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpeedLearner
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.learner import (
@@ -36,12 +36,16 @@ from millstream.parallel.training.learner import (
     TrainingTask,
     make_learner,
 )
-from millstream.parallel.training.states import AVERAGE, WEIGHT
+from millstream.parallel.training.optimisers.own import WEIGHT
+from millstream.parallel.training.own_time import OwnTime
+from millstream.parallel.training.precision import IN_BFLOAT16
+from millstream.parallel.training.states import AVERAGE
 from millstream.trainer.distil.apart import place_roles
 from millstream.trainer.distil.lessons import ClipBatch, Distillation, RoleStates, clip_batch
 from millstream.trainer.distil.make import make_distillation, setting_of
 from millstream.trainer.loop import LOG_EVERY, Diverged
 from millstream.trainer.optimise import learning_rate
+from millstream.trainer.tuning import stragglers
 from millstream.trainer.tuning.dataset import ClipSet, named
 from millstream.trainer.tuning.geometries import SizedSequence
 from millstream.trainer.tuning.guard import SpikeGuard
@@ -50,6 +54,7 @@ from millstream.trainer.tuning.meter import TuningReport
 from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.roles import Role
 from millstream.trainer.tuning.rows import ClipRows, Noising, flow_error
+from millstream.trainer.tuning.stragglers import Stragglers
 
 CURVE, CHECKPOINTS, ROLLBACKS = "curve.jsonl", "checkpoints", "rollbacks.json"
 POINTS = 100
@@ -101,9 +106,12 @@ class TuningRun:
         )
         share = recipe.batch // plan.dp
         self._numbers = range(self.groups.place.dp * share, (self.groups.place.dp + 1) * share)
+        self._guards = {role: SpikeGuard(recipe.spike) for role in recipe.roles}
+        self.stragglers = Stragglers()
+        beside = {f"spike guard of the {role}": guard for role, guard in self._guards.items()}
         self._distillation: Distillation | None = None
         if recipe.method == "flow":
-            self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed)
+            self.learner, self.checkpoints = _learner(task, recipe, folder / CHECKPOINTS, deepspeed, beside)
         else:
             if deepspeed is not None:
                 raise ConfigError(f'DeepSpeed trains one model: method = "flow", got {recipe.method!r}')
@@ -114,8 +122,8 @@ class TuningRun:
             self._distillation = make_distillation(recipe, setting, task, learner, clips, self._load, self._placement)
             path, is_apart = folder / CHECKPOINTS, recipe.placement == "apart"
             states, keep = RoleStates(learner, self._distillation), max(recipe.keep, 2 if is_apart else 1)
-            self.checkpoints = Checkpoints(path / role if is_apart else path, states, keep=keep)
-        self._guards = {role: SpikeGuard(recipe.spike) for role in recipe.roles}
+            self.checkpoints = Checkpoints(path / role if is_apart else path, states, keep=keep, beside=beside)
+        self._own_time = OwnTime(dit, plan, device)
         self._last = dict[str, LearntStep]()
         """What each role learnt when it last did, by the name of its loss."""
         path = folder / ROLLBACKS
@@ -142,6 +150,7 @@ class TuningRun:
                     loader.seek(step)
                     continue
                 step += 1
+                self._look_for_stragglers(step)
                 is_whole = all(each.taken for each in learnt.values())
                 if self.is_first and (step % log_every == 0 or step in (1, self.recipe.steps) or not is_whole):
                     before, said = said, self._said(step, learnt, time.perf_counter() - begun, loader.waited_s)
@@ -173,10 +182,11 @@ class TuningRun:
         return time.perf_counter() - begun
 
     def _load(self, role: Role, dtype: torch.dtype | None = None) -> CausalDiT:
-        """Weights that learn are in float32; those that do not, in what products are made in."""
+        """Weights that learn are in float32, unless those are in host memory; those that do not, in what products are made
+        in."""
         learns, spec = role != "teacher", find_model(self.recipe.model_of(role))
-        frozen = (self.recipe.lora is not None or not learns) and self.recipe.precision == "bf16"
-        dtype = dtype or (torch.bfloat16 if frozen else torch.float32)
+        kept_in = self.recipe.learns_in if learns and self.recipe.lora is None else self.recipe.precision
+        dtype = dtype or (torch.bfloat16 if kept_in in IN_BFLOAT16 else torch.float32)
         dit = load_dit(spec, self.recipe.weights_of(role), device=self.device, dtype=dtype)
         dit.requires_grad_(requires_grad=learns)
         if learns and (lora := self.recipe.lora) is not None:
@@ -199,7 +209,7 @@ class TuningRun:
     def _set_rates(self, lr: float) -> None:
         self.learner.set_rate(lr)
         if self._distillation is not None:
-            self._distillation.set_rate(lr * self.recipe.critic_options.lr / self.recipe.lr)
+            self._distillation.set_rate(lr * self.recipe.critic_options.optimiser.lr / self.recipe.lr)
 
     @property
     def _left_out(self) -> int:
@@ -248,6 +258,11 @@ class TuningRun:
             guard.forget()
         return done
 
+    def _look_for_stragglers(self, step: int) -> None:
+        if step % stragglers.EVERY == 0 and self.groups.everybody.size > 1:
+            mine = torch.tensor(self._own_time.take(), device=self.device)
+            self.stragglers.look(self.groups.everybody.collect(mine, "own time").tolist())
+
     def _anybody(self, asked: bool) -> bool:
         if self._placement.world.size == 1:
             return asked
@@ -258,6 +273,8 @@ class TuningRun:
         losses = {name: float(each.loss) for name, each in self._last.items()}
         losses |= {f"{name} norm" if name == "critic" else "norm": float(each.norm) for name, each in self._last.items()}
         losses["skipped"] = float(any(not each.taken for each in learnt.values()))
+        if (scale := self.learner.loss_scale) is not None:
+            losses |= {"loss_scale": scale.value, "overflows": float(scale.skipped)}
         return TuningReport(
             step=step - 1,
             total=self.recipe.steps,
@@ -274,18 +291,24 @@ class TuningRun:
         """Of the curve; what is no number is null."""
         losses = {name: value if math.isfinite(value) else None for name, value in said.losses.items()}
         peak = round(most_bytes_in_use(self.device) / 2**30, 3)
-        told = {"step": said.step, "seconds": round(said.seconds, 3), "lr": said.lr, **losses, "peak_gib": peak}
+        told: dict[str, Any] = {"step": said.step, "seconds": round(said.seconds, 3), "lr": said.lr, **losses, "peak_gib": peak}
+        if self.stragglers.slow:
+            told["slow_ranks"] = {f"{rank}": round(times, 2) for rank, times in self.stragglers.slow.items()}
         return json.dumps(told | {"tokens": said.tokens, "data": round(waiting, 4)})
 
 
 def _learner(
-    task: TrainingTask, recipe: TuningRecipe, folder: Path, deepspeed: Mapping[str, Any] | None
+    task: TrainingTask,
+    recipe: TuningRecipe,
+    folder: Path,
+    deepspeed: Mapping[str, Any] | None,
+    beside: Mapping[str, Remembers],
 ) -> tuple[Learner, Checkpoints]:
     if deepspeed is None:
         learner = make_learner(task)
-        return learner, Checkpoints(folder, learner, keep=recipe.keep)
+        return learner, Checkpoints(folder, learner, keep=recipe.keep, beside=beside)
     engine = DeepSpeedLearner(task, deepspeed, recipe.batch)
-    return engine, DeepSpeedCheckpoints(folder, engine, keep=recipe.keep)
+    return engine, DeepSpeedCheckpoints(folder, engine, keep=recipe.keep, beside=beside)
 
 
 def _check_sizes(recipe: TuningRecipe, clips: ClipSet) -> None:

@@ -13,6 +13,7 @@ from millstream.core.errors import ConfigError
 AUTO = "auto"
 """DeepSpeed's word for what another library fills in."""
 STAGES = {0: "replicas", 1: "zero1", 2: "zero2", 3: "fsdp"}
+OPTIMISERS = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon"}
 SCHEDULES = {"WarmupLR": "constant", "WarmupCosineLR": "cosine"}
 LEFT_ALONE = {"steps_per_print", "wall_clock_breakdown", "dump_state", "prescale_gradients", "communication_data_type"}
 """Says what is shown, or how bits travel: nothing that a recipe would say."""
@@ -82,8 +83,10 @@ def _translate_batch(found: Translation, config: Mapping[str, Any], ranks: int) 
 
 def _optimizer(found: Translation, value: Mapping[str, Any]) -> None:
     kind, params = value.get("type"), value.get("params", {})
-    if kind not in ("Adam", "AdamW"):
-        found.lacks(f"optimizer {kind}", "AdamW is what learns here")
+    if kind in OPTIMISERS:
+        found.recipe["optimiser"] = OPTIMISERS[kind]
+    else:
+        found.lacks(f"optimizer {kind}", "adamw, adafactor and muon learn here")
     for theirs, ours in (("lr", "lr"), ("weight_decay", "weight_decay")):
         if params.get(theirs, AUTO) != AUTO:
             found.recipe[ours] = params[theirs]
@@ -118,8 +121,11 @@ def _zero(found: Translation, value: Mapping[str, Any]) -> None:
         raise ConfigError(f"zero_optimization stage must be 0, 1, 2 or 3, got {stage!r}")
     found.parallel["data"] = STAGES[stage]
     for name in ("offload_optimizer", "offload_param"):
-        if isinstance(value.get(name), Mapping) and value[name].get("device", "none") != "none":
-            found.lacks(name, f"{value[name]['device']}: states stay on the device")
+        device = value[name].get("device", "none") if isinstance(value.get(name), Mapping) else "none"
+        if device == "cpu" and (name == "offload_optimizer" or STAGES[stage] == "fsdp"):
+            found.recipe["offload"] = "optimiser"
+        elif device != "none":
+            found.lacks(name, f"{device}: optimisers go to host memory, and weights with them where data is fsdp")
     for name in ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients"):
         if value.get(name):
             found.lacks(name, "hsdp shards within groups; nothing travels in fewer bits")

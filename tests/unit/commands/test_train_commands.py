@@ -111,6 +111,22 @@ def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_of_a_recipe_says_what_is_held_where(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    plain = (
+        'model = "wan2.1-t2v-1.3b"\nweights = ["random"]\ndata = "clips"\nsteps = 6\nbatch = 4\nlr = 1e-4\nprecision = "bf16"\n'
+    )
+    path.write_text(plain)
+    code, said, _ = millstream("train", path, "--dry-run")
+    assert code == 0
+    assert "host memory" not in said
+    path.write_text(plain + 'state_bits = 8\noffload = "optimiser"\n')
+    code, said, _ = millstream("train", path, "--dry-run")
+    assert code == 0
+    assert "adamw, 8 bits" in said
+    assert "MiB of host memory" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "fix"),
     [

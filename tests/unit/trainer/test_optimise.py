@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from millstream.trainer.muon import Muon
+from millstream.parallel.training.optimisers.muon import Muon
 from millstream.trainer.optimise import learning_rate
 from tests.unit.models_for_tests import relative_error
 from tests.unit.toy_training import stage

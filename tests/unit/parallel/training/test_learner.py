@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,23 +12,26 @@ from benchmarks.train_equality import CHUNKS, FRAMES_PER_CHUNK, LATENT_SIZE, MOD
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import create_training_groups
 from millstream.parallel.training.learner import Learner, StepOptions, TrainingTask, make_learner
+from millstream.parallel.training.optimisers.choice import OptimiserChoice
+from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.states import AVERAGE
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
-CONFIG = MODELS["tiny"]
+CONFIG, CPU = MODELS["tiny"], torch.device("cpu")
 
 
-def learner(**options: object) -> Learner:
+def learner(device: torch.device = CPU, **options: object) -> Learner:
     torch.manual_seed(0)
     layout = diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW)
     return make_learner(
         TrainingTask(
-            dit=CausalDiT(CONFIG),
-            sequence=ChunkedSequence(layout, CONFIG, LATENT_SIZE, torch.device("cpu")),
+            dit=CausalDiT(CONFIG).to(device),
+            sequence=ChunkedSequence(layout, CONFIG, LATENT_SIZE, device),
             latent_size=LATENT_SIZE,
             loss=mean_square,
             plan=ParallelPlan(),
-            groups=create_training_groups(ParallelPlan(), torch.device("cpu")),
+            groups=create_training_groups(ParallelPlan(), device),
             options=StepOptions(**options),  # type: ignore[arg-type]
         )
     )
@@ -39,6 +45,69 @@ def test_fewer_bits_follow_the_curve_of_float32(precision: str) -> None:
     for rows in batches(CONFIG, 0, 2):
         assert float(short.learn(rows).loss) == pytest.approx(float(plain.learn(rows).loss), rel=0.02)
     assert all(weight.dtype == torch.float32 for weight in short.weights().values())
+
+
+def test_what_float32_is_needed_for_stays_in_it() -> None:
+    taught, found = learner(precision="fp16"), dict[str, set[torch.dtype]]()
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda _, __, given: found.setdefault(name, set()).add(given.dtype)
+
+    block = taught._dit.blocks[1]  # type: ignore[attr-defined]
+    block.register_forward_hook(note("sum"))
+    block.ffn.up.register_forward_hook(note("product"))
+    (rows,) = batches(CONFIG, 0, 1)
+    learnt = taught.learn(rows)
+    assert found == {"sum": {torch.float32}, "product": {torch.float16}}
+    assert {learnt.loss.dtype, learnt.norm.dtype} == {torch.float32}
+    kept = [value for state in taught.states() for value in state.tensors.values()]
+    assert {value.dtype for value in kept} == {torch.float32}
+
+
+def test_a_spike_is_left_out_in_float16_and_an_overflow_is_not_called_one() -> None:
+    taught, asked = learner(precision="fp16"), list[float]()
+    assert taught.loss_scale is not None
+
+    def never(norm: float) -> bool:
+        asked.append(norm)
+        return False
+
+    first, second = batches(CONFIG, 0, 2)
+    assert not taught.learn(first, never).taken
+    taught.loss_scale.value = 2.0**60
+    assert not taught.learn(second, never).taken
+    assert len(asked) == 1
+    assert taught.loss_scale.skipped == 1
+
+
+def test_an_optimiser_in_host_memory_does_the_same_bits() -> None:
+    here, there = learner(ema=0.9), learner(ema=0.9, optimiser=OptimiserChoice(offload=True))
+    for rows in batches(CONFIG, 0, 3):
+        assert torch.equal(here.learn(rows).loss, there.learn(rows).loss)
+    for kind in (WEIGHT, AVERAGE):
+        ours, theirs = here.weights(kind), there.weights(kind)
+        assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+
+
+@pytest.mark.parametrize("changed", [{"state_bits": 8}, {"offload": True}, {"state_bits": 8, "offload": True}])
+def test_a_learner_goes_on_to_the_same_bits_from_what_its_optimiser_kept(changed: dict[str, Any]) -> None:
+    choice = OptimiserChoice(**changed)
+    whole, other = learner(ema=0.9, optimiser=choice), learner(ema=0.9, optimiser=choice)
+    first, second, third = batches(CONFIG, 0, 3)
+    whole.learn(first)
+    whole.learn(second)
+    kept = {state.name: dict(state.tensors) for state in whole.states()}
+    assert all(value.dtype == torch.float32 for state in kept.values() for value in state.values())
+    other.take(kept.__getitem__)
+    assert torch.equal(whole.learn(third).loss, other.learn(third).loss)
+    ours, theirs = whole.weights(), other.weights()
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+
+
+def test_eight_bits_follow_the_curve_of_thirty_two() -> None:
+    plain, packed = learner(), learner(optimiser=OptimiserChoice(state_bits=8))
+    for rows in batches(CONFIG, 0, 12):
+        assert float(packed.learn(rows).loss) == pytest.approx(float(plain.learn(rows).loss), rel=0.01)
 
 
 @pytest.mark.slow

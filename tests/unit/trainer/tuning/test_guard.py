@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from millstream.trainer.tuning.guard import ENOUGH, SpikeGuard
+from millstream.trainer.tuning.guard import ENOUGH, REMEMBERED, SpikeGuard
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
@@ -16,6 +16,17 @@ def test_what_is_no_number_is_never_followed(norm: float) -> None:
     assert guard.in_a_row == 2
     assert guard.may_step(1.0)
     assert guard.in_a_row == 0
+
+
+def test_what_was_usual_is_known_after_a_resume() -> None:
+    first, second = SpikeGuard(3.0), SpikeGuard(3.0)
+    for number in range(REMEMBERED + 5):
+        first.may_step(1.0 + number / 100)
+    first.may_step(math.nan)
+    second.take(first.state())
+    assert second.in_a_row == 1
+    assert not second.may_step(8.0)
+    assert second.state()["norms"].tolist() == first.state()["norms"].tolist()
 
 
 def test_a_spike_is_judged_by_what_was_usual() -> None:

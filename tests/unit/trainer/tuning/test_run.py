@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
 from millstream.models.registry import load_dit
+from millstream.models.weights.convert import convert
+from millstream.models.weights.parts import Layout
 from millstream.parallel.training.learner import FlowRows
 from millstream.trainer.loop import Diverged, StepReport
 from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.export import export
+from millstream.trainer.tuning.export import check_export, export
 from millstream.trainer.tuning.recipe import LoRAPlan
 from millstream.trainer.tuning.run import CURVE, ROLLBACKS, TuningRun
 from tests.unit.trainer.tuning.datasets import FRAMES, SPEC, recipe, small_dataset
@@ -98,6 +101,26 @@ def test_a_dit_that_was_written_is_loaded_again(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded.get_parameter(name).detach(), value, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("layout", ["millstream", "diffusers", "original"])
+def test_a_dit_is_written_in_every_layout_and_read_back(tmp_path: Path, layout: Layout) -> None:
+    made = recipe(export=layout)
+    dit = load_dit(SPEC, made.weights, device=CPU, dtype=torch.bfloat16)
+    learnt = {name: parameter.detach() for name, parameter in dit.named_parameters()}
+    folder = export(made, SPEC, tmp_path, learnt)
+    for where in (folder, tmp_path / "converted"):
+        if where is not folder:
+            assert convert(folder, where).parts["dit"].layout == layout
+        loaded = load_dit(SPEC, [str(where)], device=CPU, dtype=torch.bfloat16)
+        assert same(dict(loaded.state_dict()), learnt)
+
+
+@pytest.mark.parametrize("changed", [{"lora": LoRAPlan()}, {"model": "brook"}])
+def test_what_is_one_file_has_no_other_layout(changed: dict[str, Any]) -> None:
+    made = recipe(export="diffusers", **changed)
+    with pytest.raises(ConfigError, match="no other layout; leave export = 'diffusers' out"):
+        check_export(made, find_model(made.model))
+
+
 class Breaking:
     """Clips that are fine until somebody breaks them."""
 
@@ -120,6 +143,26 @@ def test_a_step_without_numbers_is_left_out_and_said(tmp_path: Path, monkeypatch
     curve = [json.loads(line) for line in (made.folder / CURVE).read_text().splitlines()]
     assert [line["step"] for line in curve if line["flow"] is None] == [3]
     assert all(torch.isfinite(value).all() for value in made.learnt().values())
+
+
+def test_overflows_of_float16_are_counted_in_the_curve(tmp_path: Path) -> None:
+    made = run(tmp_path, precision="fp16", steps=3)
+    assert made.learner.loss_scale is not None
+    made.learner.loss_scale.value = 2.0**41
+    said = train(made)
+    curve = [json.loads(line) for line in (made.folder / CURVE).read_text().splitlines()]
+    assert [line["overflows"] for line in curve] == [report.losses["overflows"] for report in said] == [1, 2, 3]
+    assert [line["loss_scale"] for line in curve] == [2.0**40, 2.0**39, 2.0**38]
+
+
+def test_a_run_that_goes_on_knows_which_gradients_were_usual(tmp_path: Path) -> None:
+    first = run(tmp_path, steps=4, spike=5.0)
+    train(first)
+    second = run(tmp_path, steps=4, spike=5.0)
+    train(second)
+    norms = first._guard.state()["norms"]
+    assert len(norms) == 4
+    assert torch.equal(second._guard.state()["norms"], norms)
 
 
 def test_steps_that_stay_broken_send_it_back_once_with_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +188,6 @@ def test_what_never_heals_ends_with_the_fix(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_clips_that_do_not_fit_are_refused(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
-    from millstream.core.presets import find_model
-
     made = recipe(**changed)
     with pytest.raises(ConfigError, match=said):
         TuningRun(made, find_model(made.model), ClipSet(small_dataset(tmp_path)), tmp_path, CPU)

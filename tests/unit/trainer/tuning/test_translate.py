@@ -35,14 +35,13 @@ def test_a_configuration_becomes_a_recipe_that_is_one() -> None:
     recipe = msgspec.toml.decode("\n".join([*rest, *found.lines()]), type=TuningRecipe)
     assert (recipe.batch, recipe.steps, recipe.warm_up, recipe.lr, recipe.schedule) == (32, 9000, 500, 3e-5, "cosine")
     assert (recipe.precision, recipe.recompute, recipe.clip, recipe.weight_decay) == ("bf16", "full", 0.5, 3e-7)
-    assert recipe.plan.data == "fsdp"
+    assert (recipe.plan.data, recipe.optimiser, recipe.offload) == ("fsdp", "adamw", "optimiser")
 
 
 def test_what_has_no_twin_is_named() -> None:
     named = [each.partition(":")[0] for each in translate(FULL, ranks=4).without_twin]
     assert named == [
         "optimizer betas",
-        "offload_optimizer",
         "activation_checkpointing partition_activations",
         "flops_profiler",
     ]

@@ -1,0 +1,1 @@
+"""What turns gradients into weights, whatever part of them a rank holds."""

@@ -1,0 +1,30 @@
+"""Which ranks keep the others waiting: those that took much longer than most, by themselves, several times in a row."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+EVERY = 10
+"""Steps between two looks."""
+MUCH_LONGER = 1.5
+IN_A_ROW = 3
+
+
+class Stragglers:
+    def __init__(self) -> None:
+        self.slow: dict[int, float] = {}
+        """How many times the median each of them took at the last look, by rank."""
+        self._looks: dict[int, int] = {}
+
+    def look(self, seconds: Sequence[float]) -> None:
+        """At what each rank took. Of two ranks the faster one is the measure."""
+        usual = statistics.median_low(seconds)
+        late = {rank for rank, each in enumerate(seconds) if usual > 0 and each > MUCH_LONGER * usual}
+        self._looks = {rank: self._looks.get(rank, 0) + 1 for rank in late}
+        self.slow = {rank: seconds[rank] / usual for rank, looks in self._looks.items() if looks >= IN_A_ROW}
+
+    def said(self) -> str:
+        """Of those that are slow, one line."""
+        named = ", ".join(f"rank {rank} ({times:.1f} times)" for rank, times in sorted(self.slow.items()))
+        return f"{named} takes much longer than most and keeps the others waiting: see what else runs there, and its clock"

@@ -1,0 +1,74 @@
+"""Each optimiser does on ranks what it does in one process, however the parameters are held, and goes on from its checkpoints."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.train_equality import STRATEGIES, Trained, difference, train
+from millstream.parallel.training.learner import StepOptions
+from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
+from millstream.parallel.training.plan import ParallelPlan
+from tests.dist.ranks import run_ranks
+
+STEPS = 4
+NAMES: list[OptimiserName] = ["adafactor", "muon"]
+PLANS = {
+    "DDP": ParallelPlan(dp=2, data="ddp"),
+    "ZeRO 1": ParallelPlan(dp=2, data="zero1"),
+    "ZeRO 2": ParallelPlan(dp=2, data="zero2"),
+    "ZeRO 3": ParallelPlan(dp=2, data="zero3"),
+    "FSDP2": ParallelPlan(dp=2, data="fsdp"),
+    "HSDP": STRATEGIES["HSDP"],
+    "tensor": ParallelPlan(tp=2),
+    "FSDP2 x tensor": STRATEGIES["2D, FSDP2 x tensor"],
+    "context": ParallelPlan(cp=2),
+    "pipeline": ParallelPlan(pp=2, schedule="1f1b", micro_batches=4),
+}
+
+
+def options(name: OptimiserName) -> StepOptions:
+    return StepOptions(optimiser=OptimiserChoice(name=name, lr=1e-2), clip=0.5, ema=0.9)
+
+
+@functools.cache
+def alone(name: OptimiserName) -> Trained:
+    return train(0, "tiny", ParallelPlan(), STEPS, None, options(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("plan", PLANS)
+def test_losses_and_weights_are_those_of_one_process(plan: str, name: OptimiserName) -> None:
+    for found in run_ranks(train, PLANS[plan].world_size, "tiny", PLANS[plan], STEPS, None, options(name)):
+        assert difference(found, alone(name)) < (1e-5 if name == "adafactor" else 1e-3)
+    assert alone(name).losses[-1] < alone(name).losses[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_goes_on_with_other_ways_of_sharing(name: OptimiserName, tmp_path: Path) -> None:
+    whole, losses = train(0, "tiny", ParallelPlan(), 8, tmp_path / "whole", options(name)), list[float]()
+    for steps, plan in enumerate(("ZeRO 3", "tensor", "FSDP2", "ZeRO 1"), start=1):
+        found: Trained = run_ranks(train, 2, "tiny", PLANS[plan], 2 * steps, tmp_path / "shared", options(name))[0]
+        losses += found.losses
+    assert difference(Trained(losses, found.weights), whole) < (1e-5 if name == "adafactor" else 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("plan", "changed", "most"),
+    [
+        ("ZeRO 3", {"offload": True}, 1e-5),
+        ("FSDP2", {"offload": True}, 1e-5),
+        ("tensor", {"offload": True}, 1e-5),
+        ("pipeline", {"offload": True}, 1e-5),
+        ("ZeRO 2", {"state_bits": 8}, 0.02),  # of a weight's norm; blocks begin elsewhere than in one process
+        ("FSDP2", {"state_bits": 8, "offload": True}, 0.02),
+    ],
+)
+def test_fewer_bits_and_host_memory_change_little_on_ranks(plan: str, changed: dict[str, Any], most: float) -> None:
+    asked = StepOptions(optimiser=OptimiserChoice(lr=1e-2, **changed), clip=0.5, ema=0.9)
+    plain = train(0, "tiny", ParallelPlan(), STEPS, None, options("adamw"))
+    for found in run_ranks(train, PLANS[plan].world_size, "tiny", PLANS[plan], STEPS, None, asked):
+        assert difference(found, plain) < most
