@@ -27,6 +27,7 @@ from millstream.ops.memory import most_bytes_in_use
 from millstream.trainer.distil.matching import MatchingDistillation
 from millstream.trainer.plan import RECIPES
 from millstream.trainer.tuning.dataset import Clip, ClipSet, DatasetCard, EncodedClip, shard_path, write_card, write_shard
+from millstream.trainer.tuning.loader import RowLoader
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
 from millstream.trainer.tuning.roles import OtherRole
 from millstream.trainer.tuning.run import TuningRun
@@ -40,7 +41,7 @@ def clips(folder: Path, spec: ModelSpec, size: tuple[int, int], frames: int) -> 
     card = DatasetCard(
         model=spec.name,
         fingerprint="",
-        size=size,
+        sizes=(size,),
         fps=16.0,
         latent_frames=frames,
         clips_per_video=1,
@@ -49,7 +50,7 @@ def clips(folder: Path, spec: ModelSpec, size: tuple[int, int], frames: int) -> 
     )
     write_card(folder, card, torch.zeros_like(text))
     latents = torch.randn(frames, spec.dit.channels, size[0] // SPATIAL_STRIDE, size[1] // SPATIAL_STRIDE)
-    clip = Clip(video="noise.mp4", start_s=0.0, caption="noise")
+    clip = Clip(video="noise.mp4", size=size, start_s=0.0, caption="noise")
     write_shard(shard_path(folder, 0), [EncodedClip(clip, latents, text)], [])
     return ClipSet(folder)
 
@@ -89,12 +90,13 @@ def measure(
     phases.watch(method._judges, "pull", "teacher twice and critic")
     phases.watch(method._student, "learn", "student, forward, backward, update")
     phases.watch(method._judges, "learn", "critic, forward, backward, update")
-    run._learn(0, run._rows(0))  # type: ignore[arg-type]
-    phases.seconds.clear()
-    begun = phases.now()
-    for step in range(1, steps + 1):
-        run._learn(step, run._rows(step))  # type: ignore[arg-type]
-    whole = (phases.now() - begun) / steps
+    with RowLoader(run._rows, device, position=0) as loader:
+        run._learn(0, loader.next())
+        phases.seconds.clear()
+        begun = phases.now()
+        for step in range(1, steps + 1):
+            run._learn(step, loader.next())
+        whole = (phases.now() - begun) / steps
     return {
         "update_s": round(whole, 4),
         "phases_s": {name: round(seconds / steps, 4) for name, seconds in phases.seconds.items()},

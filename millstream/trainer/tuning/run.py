@@ -124,6 +124,7 @@ class TuningRun:
             states, keep = RoleStates(learner, self._distillation), max(recipe.keep, 2 if is_apart else 1)
             self.checkpoints = Checkpoints(path / role if is_apart else path, states, keep=keep, beside=beside)
         self._own_time = OwnTime(dit, plan, device)
+        self._steps, self._tokens, self._pairs = 0, 0, 0.0
         self._last = dict[str, LearntStep]()
         """What each role learnt when it last did, by the name of its loss."""
         path = folder / ROLLBACKS
@@ -136,7 +137,6 @@ class TuningRun:
         `show` is called by the first rank, before the first step and at checkpoints, if the recipe asks for streams."""
         newest, begun, said = self._newest(), time.perf_counter(), None
         step = self.checkpoints.load(newest) if newest is not None else 0
-        self._steps, self._tokens, self._pairs = 0, 0, 0.0
         log_every = min(LOG_EVERY, max(1, self.recipe.steps // POINTS))
         if step == 0:
             begun += self._show(step, show)
