@@ -63,18 +63,6 @@ class OpeningBytes:
     data: bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionStats:
-    """How a session does; once a second, to everybody who watches."""
-
-    continuity: float
-    ahead_s: float
-    stalled_s: float
-    misses: int
-    viewers: int
-    utilisation: float
-
-
 @dataclass(slots=True)
 class _Greeting:
     """A new viewer that wants to see something now."""
