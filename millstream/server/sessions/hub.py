@@ -27,7 +27,7 @@ from millstream.server.access.shares import Quota
 from millstream.server.sessions.archive import DISK_FAILS, Archive, SavedSession, SessionJournal
 from millstream.server.sessions.file_store import FileStore, Kept
 from millstream.server.sessions.keeper import Keeper, Returned
-from millstream.server.sessions.live_session import LiveSession, StationParts, Tape, TapeLost
+from millstream.server.sessions.live_session import LiveSession, LiveSessionParts, Tape, TapeLost
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.quotas import within_quota
 from millstream.server.sessions.threads import start_threads
@@ -104,7 +104,7 @@ class SessionHub:
         self.live_sessions: dict[str, LiveSession] = {}
         self._views: dict[str, LiveSession] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
+        self._parts = LiveSessionParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
         self._stores = stores or {}
         self._keeper = self._made_keeper()

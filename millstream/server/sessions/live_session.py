@@ -86,7 +86,7 @@ class TapeLost:
 
 
 @dataclass(slots=True)
-class StationParts:
+class LiveSessionParts:
     """What all live sessions use and none owns."""
 
     service: Service
@@ -98,7 +98,7 @@ class StationParts:
 
 class LiveSession:
     def __init__(
-        self, request: OpenRequest, view_id: str, parts: StationParts, *, client: str = "", key: Key = NAMELESS
+        self, request: OpenRequest, view_id: str, parts: LiveSessionParts, *, client: str = "", key: Key = NAMELESS
     ) -> None:
         self.request = request
         self.session_id = request.session_id
