@@ -19,7 +19,7 @@ from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.engine.engine import choose_device
 from millstream.models.brook.bundle import load_bundle
-from millstream.models.brook.bundled import FINGERPRINT, PATH
+from millstream.models.brook.files import FINGERPRINT, PATH
 from millstream.trainer.brook import BrookRun
 from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
 from millstream.trainer.loop import StepReport

@@ -46,9 +46,11 @@ def diagnosis() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for bound in found["simulated"]["confusion"]:
         yield row([bound, *(cell for kind in kinds for cell in _named(found[kind]["confusion"].get(bound), bound))])
-    cases = sum(found[kind]["cases"] for kind in kinds)
+    asked = {kind: found[kind]["by_workload"] for kind in kinds}
+    draws = [f"{len(asked[kind])} {kind}, {next(iter(asked[kind].values()))['of']} times each" for kind in kinds]
     yield ""
-    yield f"Of {cases} cases {found['right']:.1%} were named right, {found['confidently_wrong']} wrong with high confidence."
+    yield f"Workloads: {'; '.join(draws)}. {found['right']:.1%} were named right, {found['confidently_wrong']} wrong with high"
+    yield "confidence."
 
 
 def _named(taken: dict[str, int] | None, bound: str) -> tuple[str, str]:

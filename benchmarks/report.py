@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from millstream.commands.report import describe, write_whole
+from millstream.commands.report import describe
+from millstream.core.files import write_whole
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -21,7 +21,7 @@ from millstream.engine.speed_choice import automatic_speed
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.launch import joiner, launcher, placement
 from millstream.mesh.rank import run_rank
-from millstream.models.brook.beside import find_beside
+from millstream.models.brook.files import find_beside
 from millstream.models.registry import has_small_text
 from millstream.parallel.compiled import check_backend
 

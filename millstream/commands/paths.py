@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.core.errors import WeightsError
-from millstream.models.brook.bundled import BUNDLED
+from millstream.models.brook.files import BUNDLED
 
 
 def models_folder() -> Path:

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from millstream import __version__
-from millstream.core.errors import NotKept
-from millstream.core.files import Staging
+from millstream.core.files import write_whole
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,15 +47,6 @@ def tell(report: dict[str, Any], *, as_json: bool, out: Path | None, show: Calla
         show()
     if out is not None:
         write_whole(out, said + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """It appears whole or not at all."""
-    try:
-        with Staging(path.parent) as staging:
-            staging.path(path.name).write_text(text)
-    except OSError as error:
-        raise NotKept(f"cannot write {path}: {error.strerror}; free some space or choose another place") from None
 
 
 def _commit() -> str:

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from millstream.core.errors import NotKept
+
 DRAFT = re.compile(r"\.millstream-[0-9a-f]{16}\.partial")
 """What drafts are called, and nothing else is."""
 
@@ -137,3 +139,12 @@ class Staging:
             self._make(folder.parent)
             folder.mkdir()
             self._made.append(folder)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """It appears whole or not at all."""
+    try:
+        with Staging(path.parent) as staging:
+            staging.path(path.name).write_text(text)
+    except OSError as error:
+        raise NotKept(f"cannot write {path}: {error.strerror}; free some space or choose another place") from None

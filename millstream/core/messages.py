@@ -173,6 +173,8 @@ class ReceiptMessage(ServerMessage, frozen=True, kw_only=True, tag="receipt"):
 
 
 class Stats(ServerMessage, frozen=True, kw_only=True, tag="stats"):
+    """How a session does; once a second, to everybody who watches."""
+
     continuity: float
     ahead_s: float
     stalled_s: float

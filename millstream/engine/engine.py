@@ -36,7 +36,7 @@ from millstream.mesh.config import MeshConfig, MeshLimits
 from millstream.mesh.first_split import pictures_s
 from millstream.mesh.launch import Launch, launcher
 from millstream.mesh.recovery import MeshTransport
-from millstream.models.brook.beside import find_beside
+from millstream.models.brook.files import find_beside
 from millstream.models.fast.apply import accelerate
 from millstream.models.fast.recorded import RecordedStack, chunks_before
 from millstream.models.offloaded_text import OffloadedTextEncoder

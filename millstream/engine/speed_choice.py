@@ -14,7 +14,7 @@ import torch
 from millstream.core.config import ModelSpec, VAEConfig
 from millstream.core.speed import ALL, Speed
 from millstream.core.topology import Topology
-from millstream.models.brook.beside import NOTHING, Beside
+from millstream.models.brook.files import NOTHING, Beside
 from millstream.ops import int8
 from millstream.ops.backend import has_triton
 from millstream.ops.conv3 import find_convolution

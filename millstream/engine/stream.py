@@ -45,7 +45,6 @@ class Stretch:
     """Where one chunk was, in seconds by `time.monotonic`: for the plot of a run."""
 
     chunk_index: int
-    planned_s: float
     back_s: float
     mesh_ms: float
     decode_begun_s: float
@@ -153,7 +152,6 @@ def _pace(landing: Landing, busy_ms: float, period_ms: float, waiting_in: int, w
 def _stretch(landing: Landing, chunk: Chunk) -> Stretch:
     return Stretch(
         chunk_index=chunk.index,
-        planned_s=landing.sent_s,
         back_s=landing.back_s,
         mesh_ms=landing.result.stage1_ms,
         decode_begun_s=landing.decode_begun_s,

@@ -135,8 +135,8 @@ def _live(config: MeshConfig, rank: int, rendezvous: Rendezvous, local_rank: int
     watchdog.record = record
     generator = make_generator(share, Stopwatch(device, rank=rank))
     generator.commits = "paired" if config.speed.paired_commits else "at once"
-    standing = RankCheck(share, rendezvous, config, groups, record)
-    member = MeshRank(generator, groups, watchdog, check=standing.check)
+    rank_check = RankCheck(share, rendezvous, config, groups, record)
+    member = MeshRank(generator, groups, watchdog, check=rank_check.check)
     if rank == LEADER:
         (way,) = rendezvous.collect(DOOR, [FRONT], timeout_s=config.limits.window_s).values()
         Leader(member, groups, call(Way(**way), config.limits.window_s), watchdog).lead()

@@ -85,7 +85,7 @@ class RankCheck:
         share = fingerprint({"dit": self._dit})
         if share != self._loaded:
             raise MeshError(f"the weights of rank {rank} have changed: {self._loaded} when it began, {share} now")
-        key = f"standing{self._turn}"
+        key = f"shares {self._turn}"
         self._rendezvous.post(f"{key}/{rank}", share)
         shares = self._rendezvous.collect(key, topology.mesh_ranks, timeout_s=self._config.limits.window_s)
         expected = 1 if topology.sp > 1 else len(shares)

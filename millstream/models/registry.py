@@ -16,7 +16,7 @@ from torch import Tensor
 from millstream.core.config import BrookVAEConfig, ModelSpec, TextConfig
 from millstream.core.errors import WeightsError
 from millstream.models.brook.bundle import WordEmbedder, build, load_bundle
-from millstream.models.brook.bundled import BUNDLED, FINGERPRINT, PATH
+from millstream.models.brook.files import BUNDLED, FINGERPRINT, PATH
 from millstream.models.brook.text import WordTokenizer
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT

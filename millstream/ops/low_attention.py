@@ -36,8 +36,8 @@ def attend_packed(q_BLNH: PackedQueries, packed: Packed, keys: int, *, dtype: to
         scales_BN1 = packed.k_scales_RNT[..., tile, None]
         scores = q_BNLH @ packed.k_RWNH[:, part].float().permute(0, 2, 3, 1) * (row_scales_BNL * scales_BN1)[..., None]
         new = torch.maximum(top, scores.amax(-1) - LIFT)
-        chances, fade = torch.exp2(scores - new[..., None]), torch.exp2(top - new)
+        probabilities, fade = torch.exp2(scores - new[..., None]), torch.exp2(top - new)
         v_BNWH = packed.vt_RNHW[..., part].float().transpose(2, 3) * packed.v_scales_RNT[..., tile, None, None]
-        sums = sums * fade[..., None] + chances.to(E4M3).float() @ v_BNWH
-        total, top = total * fade + chances.sum(-1), new
+        sums = sums * fade[..., None] + probabilities.to(E4M3).float() @ v_BNWH
+        total, top = total * fade + probabilities.sum(-1), new
     return (sums / total[..., None] + packed.v_mean_RNH[:, :, None]).to(dtype).transpose(1, 2).contiguous()

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.core.controls import WeightedPrompt
+from millstream.core.messages import Stats
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import SessionStats
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from tests.server.fakes import FakeService, fake_hub
 
@@ -46,7 +46,7 @@ async def items(outbox: Outbox, enough: Callable[[list[Any]], bool]) -> list[Any
     found: list[Any] = []
     while not enough(found):
         item = await outbox.take()
-        if not isinstance(item, SessionStats):
+        if not isinstance(item, Stats):
             found.append(item)
         if item is None:
             break

@@ -10,11 +10,12 @@ import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import UnknownSession
+from millstream.core.messages import Stats
 from millstream.server.sessions import encodings
 from millstream.server.sessions import hub as hubs
 from millstream.server.sessions import live_session as live_sessions
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import OpeningBytes, SessionStats
+from millstream.server.sessions.live_session import OpeningBytes
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.serving.notices import Applied, Live, Noted
 from tests.server.fakes import TINY, FakeService, until
@@ -205,7 +206,7 @@ def test_how_a_session_does_is_told_every_tick_and_only_the_newest_waits(monkeyp
         outbox = Outbox()
         hub.open(SEA, TINY).join("jpeg", outbox)
         await until(lambda: len(ticks) > 3)
-        waiting = [item for item in outbox._items if isinstance(item, SessionStats)]
+        waiting = [item for item in outbox._items if isinstance(item, Stats)]
         assert len(waiting) == 1
         assert waiting[0].continuity == 1.0
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from millstream.commands.paths import models_folder
 from millstream.core.config import GIB
 from millstream.core.errors import ConfigError, DeviceError
-from millstream.core.files import Staging
+from millstream.core.files import write_whole
 from millstream.core.presets import apply_schedule
 from millstream.core.topology import Topology
 from millstream.planner.checkpoints import resolve_model
@@ -92,7 +92,7 @@ def run_plan(request: PlanRequest, *, most: str | None, html: Path | None, as_js
     found = None if most is None else largest(ask, most, only=only)
     answer = found[1] if found else search(ask, only=only)
     if html is not None:
-        write_page(html, html_report(answer))
+        write_whole(html, html_report(answer))
     if as_json:
         record = answer_record(answer, shown=SHOWN)
         print(json.dumps(record if most is None else {**record, "max": {most: found[0] if found else None}}, indent=2))
@@ -101,15 +101,6 @@ def run_plan(request: PlanRequest, *, most: str | None, html: Path | None, as_js
             print(_most_line(most, found, answer))
         show(answer, Console())
     return answer.best.holds
-
-
-def write_page(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    try:
-        with Staging(path.parent) as staging:
-            staging.path(path.name).write_text(text)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}; choose another --html") from None
 
 
 def show(answer: PlanAnswer, console: Console) -> None:

@@ -44,7 +44,7 @@ class TraceRecorder:
         self._profiler.add_metadata_json("millstream", json.dumps(about))
         self._profiler.stop()
         self._stopwatch.annotate = False
-        write_whole(path, self._exported)
+        write_trace(path, self._exported)
 
     def _exported(self, path: Path) -> bytes:
         # The exporter goes by the name: one that ends in .gz it would pack itself.
@@ -56,7 +56,7 @@ class TraceRecorder:
             plain.unlink()
 
 
-def write_whole(path: Path, content: Callable[[Path], bytes]) -> None:
+def write_trace(path: Path, content: Callable[[Path], bytes]) -> None:
     """Packed if the name says so."""
     with Staging(path.parent) as staging:
         place = staging.path(path.name)

@@ -11,8 +11,9 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.plan.run import profile_path, write_page
+from millstream.commands.plan.run import profile_path
 from millstream.core.errors import ConfigError
+from millstream.core.files import write_whole
 from millstream.planner.hardware import find_device
 from millstream.planner.profile import read_profile
 from millstream.profiler.against_plan import ComparedLine, against_plan, read_plan
@@ -52,7 +53,7 @@ def run_profile_read(request: ReadRequest, *, html: Path | None, as_json: bool) 
     reading = request.read()
     lines = against_plan(reading, read_plan(request.plan)) if request.plan is not None else ()
     if html is not None:
-        write_page(html, html_report(reading, lines))
+        write_whole(html, html_report(reading, lines))
     if as_json:
         print(json.dumps(reading_record(reading, lines), indent=2))
     else:

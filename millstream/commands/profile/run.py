@@ -20,7 +20,7 @@ import torch
 from torch._logging._internal import set_logs
 
 from millstream.commands.memory import plain_out_of_memory
-from millstream.commands.profile.capture import ProfiledGenerator, RankCapture, TraceRecorder, rank_path, write_whole
+from millstream.commands.profile.capture import ProfiledGenerator, RankCapture, TraceRecorder, rank_path, write_trace
 from millstream.core.config import StreamConfig
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
@@ -106,7 +106,7 @@ def run_profile(request: ProfileRequest) -> list[Path]:
         about = {**_about(engine, config, request.engine.topology), "chunk_ms": median(streamed.chunks(request.chunks))}
         if request.spans_only:
             text = json.dumps(chrome_trace(engine.parts.stopwatch.spans, metadata=about))
-            write_whole(request.out, lambda _: text.encode())
+            write_trace(request.out, lambda _: text.encode())
         else:
             _capture_front(request, streamed, about, compiler)
     return [request.path(rank) for rank in request.chosen]

@@ -11,7 +11,7 @@ from torch import nn
 from millstream.commands.progress import counting_bar
 from millstream.core.errors import ConfigError
 from millstream.engine.engine import Engine
-from millstream.models.brook.beside import thin_decoder_path
+from millstream.models.brook.files import thin_decoder_path
 from millstream.models.brook.thin import THIN, save_thin_decoder
 from millstream.models.brook.vae import BrookDecoder, BrookVAE
 from millstream.models.carry import Carry

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from millstream.commands.engine_from_options import resolve
 from millstream.commands.progress import counting_bar
-from millstream.commands.report import write_whole
 from millstream.core.config import StreamConfig
 from millstream.core.engine_config import EngineConfig, EngineOptions
 from millstream.core.errors import ConfigError
+from millstream.core.files import write_whole
 from millstream.core.schedule import even_steps
 from millstream.engine.engine import Engine
 from millstream.trainer.data.vocabulary import CLASSES

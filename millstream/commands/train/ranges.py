@@ -7,7 +7,7 @@ from pathlib import Path
 from millstream.commands.progress import counting_bar
 from millstream.core.errors import ConfigError
 from millstream.engine.engine import Engine
-from millstream.models.brook.beside import ranges_path
+from millstream.models.brook.files import ranges_path
 from millstream.models.brook.int8 import write_ranges
 from millstream.trainer.evaluate.ranges import measure_ranges, range_ticks
 

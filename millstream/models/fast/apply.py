@@ -11,7 +11,7 @@ import torch
 
 from millstream.core.errors import DeviceError
 from millstream.core.speed import Speed
-from millstream.models.brook.beside import NOTHING, Beside
+from millstream.models.brook.files import NOTHING, Beside
 from millstream.models.brook.int8 import quantise_blocks, read_ranges
 from millstream.models.brook.thin import load_thin_decoder
 from millstream.models.dit import CausalDiT

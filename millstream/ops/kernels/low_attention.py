@@ -39,11 +39,11 @@ def _over_tile(
     if CUT:
         scores = tl.where(tl.arange(0, TILE)[None, :] < left, scores, -1e30)
     new = tl.maximum(top, tl.max(scores, 1) * scale + (zero - LIFT))
-    chances = tl.exp2(scores * scale[:, None] + (zero - new)[:, None])
+    probabilities = tl.exp2(scores * scale[:, None] + (zero - new)[:, None])
     fade = tl.exp2(top - new)
-    total = total * fade + tl.sum(chances, 1)
+    total = total * fade + tl.sum(probabilities, 1)
     sums *= (fade * ratio)[:, None]
-    sums = tl.dot(chances.to(tl.float8e4nv), vt_tiles.load([vt_row, tile * TILE]).T, sums)
+    sums = tl.dot(probabilities.to(tl.float8e4nv), vt_tiles.load([vt_row, tile * TILE]).T, sums)
     return sums, new, total
 
 

@@ -21,6 +21,7 @@ from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.dialect import Dialect
 from millstream.server.dialects.interpreter import END_ID, heed
+from millstream.server.protocol.messages import encode
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.server.transport.websocket_loop import converse
@@ -107,13 +108,13 @@ class Krea(Dialect):
             case Applied(receipts=receipts):
                 return _texts(receipts)
             case ErrorMessage(code=code, message=message, control_id=control_id):
-                return [_text(Status(status="error", code=code, message=message, change=control_id))]
+                return [encode(Status(status="error", code=code, message=message, change=control_id))]
             case Noted(words=words):
-                return [_text(Status(status="note", message=words))]
+                return [encode(Status(status="note", message=words))]
             case Ended(cause=cause, reason=reason):
-                return [_text(Status(status="ended", code=cause, message=reason))]
+                return [encode(Status(status="ended", code=cause, message=reason))]
             case Status():
-                return [_text(item)]
+                return [encode(item)]
         return []
 
     async def _start(self, asked: KreaParameters) -> None:
@@ -148,11 +149,7 @@ class Krea(Dialect):
 
 def _texts(receipts: list[Receipt] | tuple[Receipt, ...]) -> list[str | bytes]:
     return [
-        _text(Status(status="receipt", change=receipt.control_id, state=receipt.state, chunk_index=receipt.chunk_index))
+        encode(Status(status="receipt", change=receipt.control_id, state=receipt.state, chunk_index=receipt.chunk_index))
         for receipt in receipts
         if receipt.control_id != END_ID
     ]
-
-
-def _text(status: Status) -> str:
-    return msgspec.json.encode(status).decode()

@@ -26,6 +26,7 @@ from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.dialect import Dialect
 from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, heed, kind_of
 from millstream.server.dialects.transitions import Transitions
+from millstream.server.protocol.messages import encode
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import OpeningBytes
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
@@ -166,19 +167,19 @@ class VLLMOmni(Dialect):
             case EncodedChunk():
                 return self._chunk(item)
             case Receipt(control_id=control_id) if control_id != END_ID:
-                return [_text(InteractionQueued(request_id=self._request_id, event_id=control_id))]
+                return [encode(InteractionQueued(request_id=self._request_id, event_id=control_id))]
             case Live():
-                return [_text(VideoStart(request_id=self._request_id, config=self._config(), left_out=self._left_out))]
+                return [encode(VideoStart(request_id=self._request_id, config=self._config(), left_out=self._left_out))]
             case ErrorMessage():
-                return [_text(self._error(item))]
+                return [encode(self._error(item))]
             case Noted(words=words):
-                return [_text(VllmError(code="not_kept", message=words))]
+                return [encode(VllmError(code="not_kept", message=words))]
             case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
-                return [_text(VllmError(code="generation_failed", message=reason))]
+                return [encode(VllmError(code="generation_failed", message=reason))]
             case Ended():
-                return [_text(Done(request_id=self._request_id, chunks=self._num_chunks, stopped=self._stopped))]
+                return [encode(Done(request_id=self._request_id, chunks=self._num_chunks, stopped=self._stopped))]
             case ServerEvent():
-                return [_text(item)]
+                return [encode(item)]
         return []
 
     async def _start(self, fields: Fields) -> None:
@@ -247,7 +248,7 @@ class VLLMOmni(Dialect):
             completed_event_ids=events.completed,
         )
         self._num_chunks += 1
-        return [_text(metadata), fragment]
+        return [encode(metadata), fragment]
 
     def _config(self) -> dict[str, Any]:
         live_session = self._interpreter.conversation.live_session
@@ -268,7 +269,3 @@ def chunks_for(num_frames: int | None, stream: StreamConfig) -> int | None:
         return None
     first, later = (pixel_frames(start, stream.frames_per_chunk) for start in (0, stream.frames_per_chunk))
     return 1 + max(0, -(-(num_frames - first) // later))
-
-
-def _text(event: ServerEvent) -> str:
-    return msgspec.json.encode(event).decode()

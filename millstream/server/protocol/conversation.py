@@ -13,11 +13,10 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from millstream.core.controls import Receipt
-from millstream.core.errors import MillstreamError, NotAllowed, NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.core.errors import MillstreamError, Overloaded
 from millstream.core.messages import (
     AnyClientMessage,
     Attach,
-    Code,
     End,
     EndedMessage,
     ErrorMessage,
@@ -38,7 +37,6 @@ from millstream.core.messages import (
     Saved,
     ServerMessage,
     Start,
-    Stats,
     Steer,
     View,
     WaitingMessage,
@@ -46,10 +44,10 @@ from millstream.core.messages import (
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits, TokenBucket
 from millstream.server.protocol.camera import read_frame
-from millstream.server.protocol.messages import choose_format, decode, defaults_of, encode, picture_bytes, with_header
+from millstream.server.protocol.messages import choose_format, code_of, decode, defaults_of, encode, picture_bytes, with_header
 from millstream.server.protocol.session_request import open_asked
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import LiveSession, OpeningBytes, SessionStats, TapeLost, Viewer
+from millstream.server.sessions.live_session import LiveSession, OpeningBytes, TapeLost, Viewer
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.serving.notices import Applied, Ended, Live, Noted, Rated, Waiting
 
@@ -85,7 +83,8 @@ class Conversation:
             self.refusals = 0
         except MillstreamError as error:
             self.refusals += 1
-            code, offer = _code(error, self.state), _offer(error, self.state)
+            code = code_of(error, "bad_message" if self.state == "new" else "bad_control")
+            offer = _offer(error, self.state)
             self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id, offer=offer))
 
     @property
@@ -128,8 +127,6 @@ class Conversation:
                 return encode(RateMessage(fps=fps, lead_s=self._live_session.request.lead_at(fps), note=note))
             case Waiting(position=position, expected_wait_s=wait, reason=reason):
                 return encode(WaitingMessage(position=position, expected_wait_s=wait, reason=reason))
-            case SessionStats():
-                return encode(Stats(**asdict(item)))
             case Noted(words=words):
                 return encode(NoteMessage(message=words))
             case TapeLost(name=name):
@@ -256,17 +253,3 @@ def _offer(error: MillstreamError, state: State) -> dict[str, Any] | None:
     if not isinstance(error, Overloaded) or state != "new":
         return None
     return {"fps": error.fps} if error.fps is not None else {"wait": True} if error.can_wait else None
-
-
-def _code(error: MillstreamError, state: State) -> Code:
-    if isinstance(error, ProtocolError):
-        return error.code
-    if isinstance(error, Overloaded):
-        return "refused"
-    if isinstance(error, NotKept):
-        return "not_kept"
-    if isinstance(error, NotAllowed):
-        return "read_only"
-    if isinstance(error, (UnknownSession, UnknownFile)):
-        return "not_found"
-    return "bad_message" if state == "new" else "bad_control"

@@ -15,13 +15,14 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream.core.errors import MillstreamError, NotAllowed, NotKept, Overloaded, UnknownFile, UnknownSession
-from millstream.core.messages import ErrorAnswer, ErrorBody, ProtocolError
+from millstream.core.errors import MillstreamError
+from millstream.core.messages import ErrorAnswer, ErrorBody
 from millstream.server.access.auth import key_of
 from millstream.server.access.budgets import ClientAccount, Clients
 from millstream.server.access.limits import ClientLimits
 from millstream.server.access.shares import Holdings, Quota
 from millstream.server.protocol.bodies import json_response, read_json
+from millstream.server.protocol.messages import code_of
 from millstream.server.sessions.archive import Archive
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
@@ -68,16 +69,7 @@ Handler = Callable[[ServerState, Mapping[str, str], Any], Awaitable[Any]]
 
 def status_of(error: MillstreamError) -> tuple[str, int]:
     """The code and the HTTP status that fit it."""
-    if isinstance(error, ProtocolError):
-        code: str = error.code
-    elif isinstance(error, Overloaded):
-        code = "refused"
-    elif isinstance(error, NotKept):
-        code = "not_kept"
-    elif isinstance(error, NotAllowed):
-        code = "read_only"
-    else:
-        code = "not_found" if isinstance(error, (UnknownSession, UnknownFile)) else "bad_message"
+    code = code_of(error, "bad_message")
     return code, STATUS.get(code, 400)
 
 

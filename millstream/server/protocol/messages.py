@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from millstream.core.config import pixel_frames
+from millstream.core.errors import MillstreamError, NotAllowed, NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.core.messages import (
     FORMATS,
     VERSION,
     AnyClientMessage,
     ChunkHeader,
+    Code,
     Defaults,
     Format,
     Opening,
@@ -75,6 +77,22 @@ def _check_version(version: Any) -> None:
         raise ProtocolError("bad_version", f'say "version": {VERSION}; this server speaks no other, got {version!r:.40}')
 
 
+def code_of(error: MillstreamError, otherwise: Code) -> Code:
+    """What an error is called; `otherwise` where none of its own fits."""
+    match error:
+        case ProtocolError(code=code):
+            return code
+        case Overloaded():
+            return "refused"
+        case NotKept():
+            return "not_kept"
+        case NotAllowed():
+            return "read_only"
+        case UnknownSession() | UnknownFile():
+            return "not_found"
+    return otherwise
+
+
 def choose_format(wanted: Sequence[str]) -> Format:
     """The first that is known: a client may name formats of later versions."""
     chosen = next((format for name in wanted[:MAX_FORMATS] for format in FORMATS if format == name), None)
@@ -99,7 +117,7 @@ def defaults_of(card: ModelCard) -> Defaults:
     )
 
 
-def encode(message: ServerMessage) -> str:
+def encode(message: msgspec.Struct) -> str:
     return msgspec.json.encode(message).decode()
 
 

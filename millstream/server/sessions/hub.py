@@ -20,13 +20,14 @@ from typing import Any, Literal, TypeVar
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
 from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession, VideoError
+from millstream.core.messages import Stats
 from millstream.engine import snapshot
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.access.shares import Quota
 from millstream.server.sessions.archive import DISK_FAILS, Archive, SavedSession, SessionJournal
 from millstream.server.sessions.file_store import FileStore, Kept
 from millstream.server.sessions.keeper import Keeper, Returned
-from millstream.server.sessions.live_session import LiveSession, SessionStats, StationParts, Tape, TapeLost
+from millstream.server.sessions.live_session import LiveSession, LiveSessionParts, Tape, TapeLost
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.quotas import within_quota
 from millstream.server.sessions.threads import start_threads
@@ -103,7 +104,7 @@ class SessionHub:
         self.live_sessions: dict[str, LiveSession] = {}
         self._views: dict[str, LiveSession] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
+        self._parts = LiveSessionParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
         self._stores = stores or {}
         self._keeper = self._made_keeper()
@@ -354,7 +355,7 @@ class SessionHub:
             live_session = self.live_sessions.get(each.session_id)
             if live_session is None:
                 continue
-            stats = SessionStats(
+            stats = Stats(
                 continuity=each.continuity,
                 ahead_s=each.ahead_s,
                 stalled_s=each.stalled_s,

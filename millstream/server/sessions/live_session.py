@@ -63,18 +63,6 @@ class OpeningBytes:
     data: bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionStats:
-    """How a session does; once a second, to everybody who watches."""
-
-    continuity: float
-    ahead_s: float
-    stalled_s: float
-    misses: int
-    viewers: int
-    utilisation: float
-
-
 @dataclass(slots=True)
 class _Greeting:
     """A new viewer that wants to see something now."""
@@ -98,7 +86,7 @@ class TapeLost:
 
 
 @dataclass(slots=True)
-class StationParts:
+class LiveSessionParts:
     """What all live sessions use and none owns."""
 
     service: Service
@@ -110,7 +98,7 @@ class StationParts:
 
 class LiveSession:
     def __init__(
-        self, request: OpenRequest, view_id: str, parts: StationParts, *, client: str = "", key: Key = NAMELESS
+        self, request: OpenRequest, view_id: str, parts: LiveSessionParts, *, client: str = "", key: Key = NAMELESS
     ) -> None:
         self.request = request
         self.session_id = request.session_id

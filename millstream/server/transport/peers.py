@@ -26,13 +26,13 @@ from aiortc import (
 from aiortc.sdp import candidate_from_sdp
 
 from millstream.core.errors import ConfigError, Overloaded, UnknownSession
-from millstream.core.messages import ErrorMessage, ProtocolError
+from millstream.core.messages import ErrorMessage, ProtocolError, Stats
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.keys import Key
 from millstream.server.access.limits import ClientLimits
 from millstream.server.access.shares import Quota
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import LiveSession, SessionStats
+from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outbox import ClientGone, EncodedChunk, Outbox
 from millstream.server.transport.channels import watch_connecting, watch_packets
 from millstream.server.transport.offers import MAX_CANDIDATES, checked_offer
@@ -185,7 +185,7 @@ class Peer:
     async def _sort(self, item: Any) -> None:
         if isinstance(item, EncodedChunk):
             self._track.show(item)
-        elif isinstance(item, SessionStats):
+        elif isinstance(item, Stats):
             self._words.put_newest(item)
         else:
             self._words.put(item)

@@ -15,7 +15,7 @@ from benchmarks.ablation import SHARED, Scale, each_alone, train, variants
 from benchmarks.ablation_source import prepare
 from millstream.core.presets import find_model
 from millstream.models.brook.bundle import load_bundle
-from millstream.models.brook.bundled import PATH
+from millstream.models.brook.files import PATH
 from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
 from millstream.trainer.methods.flow import TextAndDiT

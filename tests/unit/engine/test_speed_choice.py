@@ -19,7 +19,7 @@ from millstream.core.topology import LOCAL, Topology
 from millstream.engine import speed_choice
 from millstream.engine.engine import Engine
 from millstream.engine.speed_choice import automatic_speed, fitting_speed
-from millstream.models.brook.beside import Beside
+from millstream.models.brook.files import Beside
 from millstream.models.fast.recorded import RecordedStack
 from tests.unit.models_for_tests import relative_error
 

@@ -15,7 +15,7 @@ from millstream.core.examples import EXAMPLES
 from millstream.core.presets import MODELS
 from millstream.engine.engine import Engine
 from millstream.models import registry
-from millstream.models.brook.bundled import BUNDLED, PATH
+from millstream.models.brook.files import BUNDLED, PATH
 from millstream.trainer.data.captions import mentioned
 from millstream.trainer.data.vocabulary import CLASSES
 from millstream.trainer.evaluate.adherence import judge_prompts

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from millstream.core.errors import WeightsError
 from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
-from millstream.models.brook.beside import find_beside, ranges_path, thin_decoder_path
-from millstream.models.brook.bundled import BUNDLED
+from millstream.models.brook.files import BUNDLED, find_beside, ranges_path, thin_decoder_path
 from millstream.models.brook.int8 import int8_layers, read_ranges, write_ranges
 from millstream.models.brook.thin import THIN, load_thin_decoder, save_thin_decoder
 from millstream.models.brook.vae import BrookDecoder, BrookVAE

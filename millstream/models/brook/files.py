@@ -1,5 +1,8 @@
-"""What may lie beside a Brook's weights for CPUs: `brook.safetensors` has `brook.int8.json`, the ranges of its activations, and
-`brook.decoder.safetensors`, its thin decoder. `millstream train ranges` and `millstream train decoder` make them."""
+"""Brook's files: the trained one that comes with the package, and what may lie beside any for CPUs.
+
+`brook.safetensors` has `brook.int8.json`, the ranges of its activations, and `brook.decoder.safetensors`, its thin decoder:
+`millstream train ranges` and `millstream train decoder` make them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.models.brook.bundled import BUNDLED, PATH
+BUNDLED = "bundled"
+"""What `--weights` calls it."""
+PATH = Path(__file__).parent / "brook.safetensors"
+FINGERPRINT = "f4ce9c178cbaab52381484b5029ebbaf"
+"""That the bundled file must have."""
 
 
 class Beside(NamedTuple):
