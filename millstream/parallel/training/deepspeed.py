@@ -131,8 +131,9 @@ class DeepSpeedCheckpoints(Checkpoints):
             raise WeightsError(
                 f"{path} cannot be read by DeepSpeed: it is half written, or of another configuration; remove it"
             )
-        for name, state in (kept or {}).get(BESIDE, {}).items():
-            self._beside[name].take(state)
+        beside = (kept or {}).get(BESIDE, {})
+        for name in self._beside.keys() & beside.keys():
+            self._beside[name].take(beside[name])
         return step_of(path)
 
 

@@ -123,7 +123,7 @@ class TuningRun:
             path, is_apart = folder / CHECKPOINTS, recipe.placement == "apart"
             states, keep = RoleStates(learner, self._distillation), max(recipe.keep, 2 if is_apart else 1)
             self.checkpoints = Checkpoints(path / role if is_apart else path, states, keep=keep, beside=beside)
-        self._own_time = OwnTime(dit, plan, device)
+        self._own_time = OwnTime(dit, plan, device) if self.groups.everybody.size > 1 else None
         self._steps, self._tokens, self._pairs = 0, 0, 0.0
         self._last = dict[str, LearntStep]()
         """What each role learnt when it last did, by the name of its loss."""
@@ -259,7 +259,7 @@ class TuningRun:
         return done
 
     def _look_for_stragglers(self, step: int) -> None:
-        if step % stragglers.EVERY == 0 and self.groups.everybody.size > 1:
+        if self._own_time is not None and step % stragglers.EVERY == 0:
             mine = torch.tensor(self._own_time.take(), device=self.device)
             self.stragglers.look(self.groups.everybody.collect(mine, "own time").tolist())
 

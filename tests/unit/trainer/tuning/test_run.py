@@ -160,9 +160,9 @@ def test_a_run_that_goes_on_knows_which_gradients_were_usual(tmp_path: Path) -> 
     train(first)
     second = run(tmp_path, steps=4, spike=5.0)
     train(second)
-    norms = first._guard.state()["norms"]
+    norms = first._guards["student"].state()["norms"]
     assert len(norms) == 4
-    assert torch.equal(second._guard.state()["norms"], norms)
+    assert torch.equal(second._guards["student"].state()["norms"], norms)
 
 
 def test_steps_that_stay_broken_send_it_back_once_with_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

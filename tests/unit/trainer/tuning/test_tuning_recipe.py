@@ -91,7 +91,7 @@ def test_each_role_has_its_own_plan_or_all_have_one(tmp_path: Path) -> None:
     found.check(SPEC.dit)
     assert [found.plan_of(role).dp for role in found.roles] == [4, 2, 2]
     assert [found.weights_of(role) for role in found.roles] == [("random:1",), ("random:2",), ("random:2",)]
-    assert (found.world_size, found.critic_options.lr, found.options.lr) == (6, 2e-4, 1e-4)
+    assert (found.world_size, found.critic_options.optimiser.lr, found.options.optimiser.lr) == (6, 2e-4, 1e-4)
     with pytest.raises(ConfigError, match=r"4 ranks of the student and 2 of the others, and there are 5"):
         found.check_ranks(5)
 
