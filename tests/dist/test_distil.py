@@ -74,6 +74,8 @@ PLANS: dict[str, dict[str, Any]] = {
         "critic": OtherRole(parallel={"dp": 2, "data": "zero3"}),
         "parallel": {"dp": 2, "data": "fsdp"},
     },
+    "DDP": {"parallel": {"dp": 2, "data": "ddp"}},
+    "HSDP": {"parallel": {"dp": 4, "data": "hsdp", "shards": 2}},
     "tensor": {"parallel": {"tp": 2}},
     "context": {"parallel": {"cp": 2}},
 }
@@ -83,7 +85,8 @@ PLANS: dict[str, dict[str, Any]] = {
     ("method", "plan"),
     [
         *((method, plan) for method in METHODS for plan in ("replicas", "FSDP2")),
-        *(("self-forcing", plan) for plan in ("each its own", "tensor", "context")),
+        *(("self-forcing", plan) for plan in ("each its own", "HSDP", "tensor", "context")),
+        ("dmd", "DDP"),
         *(("ode", plan) for plan in ("tensor", "context")),
     ],
 )

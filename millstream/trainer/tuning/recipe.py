@@ -84,7 +84,7 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(f"spike must be above 1, or 0 for none, got {self.spike:g}")
         if self.lora is not None and (self.lora.rank < 1 or not self.lora.parts):
             raise ConfigError(f"[lora] needs a rank of 1 or more and parts, got {self.lora.rank} and {list(self.lora.parts)}")
-        if self.lora is not None and self.plan.tp > 1:
+        if self.lora is not None and any(self.plan_of(role).tp > 1 for role in self.roles if role != "teacher"):
             raise ConfigError("a LoRA is trained with tp = 1: its factors are too thin to share out; take dp, cp or pp")
         self.plan.check(dit, self.batch)
         if self.method != "flow" and (self.noise_from, self.noise_to) != (0.0, FULL):
