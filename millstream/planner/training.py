@@ -235,7 +235,7 @@ def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool
     if work.recompute == "none" and not work.is_frozen:
         always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
-    at_work = Walks(0, 1).bytes(work.dit, work.tokens) + (whole if work.recompute == "full" else 0.0)
+    at_work = Walks(0, 3).bytes(work.dit, work.tokens) + (whole if work.recompute == "full" else 0.0)
     turned = work.dit.layers * kept + at_work + (state.gradients if accumulates else 0.0)
     return always + max(turned, state.gradients + whole)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +11,15 @@ import torch
 from torch import Tensor
 
 from millstream.commands.train.role_memory import role_memory
+from millstream.models.registry import load_dit
 from millstream.trainer.distil.matching import MatchingDistillation
 from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import LoRAPlan
 from millstream.trainer.tuning.roles import OtherRole, StudentRole
-from millstream.trainer.tuning.run import TuningRun
+from millstream.trainer.tuning.run import CURVE, TuningRun
 from tests.dist.ranks import run_ranks
+from tests.dist.test_tuning import finished
 from tests.dist.test_tuning_memory import bytes_of
 from tests.unit.trainer.distil.distilling import METHODS, states_of
 from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
@@ -74,6 +77,8 @@ PLANS: dict[str, dict[str, Any]] = {
         "critic": OtherRole(parallel={"dp": 2, "data": "zero3"}),
         "parallel": {"dp": 2, "data": "fsdp"},
     },
+    "DDP": {"parallel": {"dp": 2, "data": "ddp"}},
+    "HSDP": {"parallel": {"dp": 4, "data": "hsdp", "shards": 2}},
     "tensor": {"parallel": {"tp": 2}},
     "context": {"parallel": {"cp": 2}},
 }
@@ -83,7 +88,8 @@ PLANS: dict[str, dict[str, Any]] = {
     ("method", "plan"),
     [
         *((method, plan) for method in METHODS for plan in ("replicas", "FSDP2")),
-        *(("self-forcing", plan) for plan in ("each its own", "tensor", "context")),
+        *(("self-forcing", plan) for plan in ("each its own", "HSDP", "tensor", "context")),
+        ("dmd", "DDP"),
         *(("ode", plan) for plan in ("tensor", "context")),
     ],
 )
@@ -165,3 +171,33 @@ def test_each_role_holds_what_a_dry_run_says(folder: Path, data: str) -> None:
     found = run_ranks(held, 2, folder / data, changed)[0]
     for role, state in role_memory(recipe(**changed), SPEC):
         assert found[role] == pytest.approx(state.weights + state.optimizer + state.average, rel=0.05), role
+
+
+RECIPE = """
+model = "wan-tiny"
+method = "dmd"
+weights = ["random:3"]
+data = "clips"
+steps = 2
+batch = 4
+lr = 1e-2
+frames_per_chunk = 2
+window = 4
+placement = "apart"
+[teacher]
+weights = ["random:4"]
+[student.parallel]
+dp = 2
+"""
+
+
+def test_the_command_leaves_the_student_of_a_run_whose_judges_are_apart(folder: Path) -> None:
+    path = folder / "judged.toml"
+    path.write_text(RECIPE)
+    said = finished(path, 3)
+    assert str(path.with_suffix("") / "dit") in said.replace("\n", "")
+    learnt = load_dit(SPEC, [str(path.with_suffix("") / "dit")], device=CPU, dtype=torch.float32)
+    begun = load_dit(SPEC, ["random:3"], device=CPU, dtype=torch.float32)
+    assert any((one - other).abs().max() > 1e-3 for one, other in zip(learnt.parameters(), begun.parameters(), strict=True))
+    lines = [json.loads(line) for line in (path.with_suffix("") / CURVE).read_text().splitlines()]
+    assert {"match", "norm", "critic", "critic norm"} <= lines[-1].keys()

@@ -28,7 +28,7 @@ GPU, SPEC = torch.device("cuda"), find_model("wan-mini")
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_takes_steps_in_bfloat16(tmp_path: Path, name: str) -> None:
     changed = METHODS[name] | {"model": SPEC.name, "precision": "bf16", "recompute": "full", "steps": 3}
-    clips = ClipSet(small_dataset(tmp_path / "clips", spec=SPEC, size=(16, 16)))
+    clips = ClipSet(small_dataset(tmp_path / "clips", spec=SPEC, sizes=((16, 16),)))
     run, said = TuningRun(recipe(**changed), SPEC, clips, tmp_path, GPU), list[StepReport]()
     run.train(said.append, lambda: False)
     assert not any(report.losses["skipped"] for report in said)

@@ -66,7 +66,8 @@ class RowExchange:
             for number, (shape, dtype) in enumerate(said.shapes):
                 mine = self._world.rank == rank
                 rows = tensors[number].contiguous() if mine else torch.empty(share, *shape, dtype=dtype, device=self._device)
-                self._world.broadcast(rows, source=rank, what="rows")
+                if rows.numel():
+                    self._world.broadcast(rows, source=rank, what="rows")
                 if announced is None:
                     found[number].append(rows[self._needed(place * share, share)])
         return said.message, [torch.cat(parts) for parts in found if parts]

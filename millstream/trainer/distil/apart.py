@@ -26,7 +26,7 @@ from millstream.trainer.options import MatchingOptions
 from millstream.trainer.tuning.roles import MethodRecipe, Role
 
 
-class RolePlacement(NamedTuple):
+class PlacedRoles(NamedTuple):
     """Where a rank is in a run of several roles."""
 
     learns: Role
@@ -38,18 +38,18 @@ class RolePlacement(NamedTuple):
     """Between the sides, where there are two."""
 
 
-def place_roles(recipe: MethodRecipe, device: torch.device) -> RolePlacement:
+def place_roles(recipe: MethodRecipe, device: torch.device) -> PlacedRoles:
     """On every rank: all of them make the groups of both sides."""
     if recipe.placement == "together":
         groups = create_training_groups(recipe.plan, device)
-        return RolePlacement("student", groups, groups.everybody, None)
+        return PlacedRoles("student", groups, groups.everybody, None)
     recipe.check_ranks(dist.get_world_size() if dist.is_initialized() else 1)
     student = Side(recipe.plan, 0)
     judges = Side(recipe.plan_of("critic"), student.plan.world_size)
     made = [create_training_groups(side.plan, device, first=side.first) for side in (student, judges)]
     world = create_world()
     exchange = RowExchange(world, (student, judges), recipe.batch, device)
-    return RolePlacement(
+    return PlacedRoles(
         "student" if world.rank in student.ranks else "critic", made[world.rank in judges.ranks], world, exchange
     )
 

@@ -15,7 +15,7 @@ from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
 from millstream.parallel.training.learner import ModuleLearner, TrainingTask, make_learner
 from millstream.parallel.training.predictor import Predictor, frozen_predictor
-from millstream.trainer.distil.apart import JudgesApart, RemoteJudges, RolePlacement
+from millstream.trainer.distil.apart import JudgesApart, PlacedRoles, RemoteJudges
 from millstream.trainer.distil.consistency import ConsistencyDistillation
 from millstream.trainer.distil.judges import Judges
 from millstream.trainer.distil.lessons import Distillation, DistilSetting
@@ -56,7 +56,7 @@ def make_distillation(
     learner: ModuleLearner,
     clips: ClipSet,
     load: Load,
-    placement: RolePlacement,
+    placement: PlacedRoles,
 ) -> Distillation:
     """`task` is the learner's, who is the student, or on the judges' own ranks the critic."""
     options = recipe.method_options

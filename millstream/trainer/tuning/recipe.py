@@ -49,7 +49,7 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
     offload: Literal["none", "optimiser"] = "none"
     """What is in host memory: AdamW's moments and float32 weights."""
     compile: Literal["auto", "off", "inductor", "aot_eager", "eager"] = "auto"
-    """What compiles the blocks, once for all of them; `auto` is inductor on a GPU, but for fp8. Not with tp, cp or pp."""
+    """What compiles the blocks, once for all of them; `auto` is inductor on a GPU for `flow`. Not with tp, cp or pp."""
     clip: float = 1.0
     weight_decay: float = 0.01
     ema: float = 0.0
@@ -99,7 +99,8 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
     def backend(self, device: str) -> str:
         """What compiles the blocks there; nothing, if none does."""
         if self.compile == "auto":
-            return "inductor" if device == "cuda" and not self._shares_blocks and self.precision != "fp8" else ""
+            is_known_to_pay = device == "cuda" and self.method == "flow" and not self._shares_blocks
+            return "inductor" if is_known_to_pay else ""
         return "" if self.compile == "off" else self.compile
 
     @property

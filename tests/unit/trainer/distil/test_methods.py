@@ -102,7 +102,7 @@ def test_an_ode_student_is_sent_to_the_end_of_the_guided_path(tmp_path: Path) ->
     chunk = max(0, lots.choice("chunk", 3) - 1)
     context, sizes = batch.clean_BFCYX[:, : 2 * chunk], batch.clean_BFCYX[0, :2].shape
     noises = [lots.noise(sizes, epoch=0, chunk=chunk, step=step) for step in range(len(levels))]
-    teacher, student, none = dit_of("random:4"), dit_of("random:3"), run._clips.no_prompt_SE.expand_as(batch.text_BSE)
+    teacher, student, none = dit_of("random:4"), dit_of("random:3"), run.clips.no_prompt_SE.expand_as(batch.text_BSE)
 
     def last_flow(dit: CausalDiT, noisy: Tensor, level: float, text: Tensor) -> Tensor:
         whole = torch.cat([context, noisy], dim=1)
@@ -147,7 +147,7 @@ def test_a_student_is_pulled_by_what_teacher_and_critic_disagree_about(tmp_path:
     mine = painted.starts - per_pixel(painted.level_BF) * flow
     with torch.no_grad():
         noisy, _, level = lots.noised(mine.detach(), 2, 5.0, epoch=2, margin=0.02)
-        none = run._clips.no_prompt_SE.expand_as(painted.text)
+        none = run.clips.no_prompt_SE.expand_as(painted.text)
         asked, without = (flow_after(teacher, painted.past, noisy, level, text) for text in (painted.text, none))
         real = noisy - per_pixel(level) * (without + 3.0 * (asked - without))
         fake = noisy - per_pixel(level) * flow_after(critic, painted.past, noisy, level, painted.text)
@@ -165,7 +165,7 @@ def test_neighbours_on_the_teachers_path_are_to_say_the_same_end(tmp_path: Path)
     here, there = grid[place], grid[place + 1]
     clean, teacher, student = batch.clean_BFCYX, dit_of("random:4"), dit_of("random:3")
     noisy = (1 - per_pixel(here)) * clean + per_pixel(here) * lots.noise(clean.shape[1:], epoch=0)
-    none = run._clips.no_prompt_SE.expand_as(batch.text_BSE)
+    none = run.clips.no_prompt_SE.expand_as(batch.text_BSE)
     with torch.no_grad():
         asked, without = (flow_after(teacher, clean, noisy, here, text) for text in (batch.text_BSE, none))
         further = noisy + (per_pixel(there) - per_pixel(here)) * (without + 2.5 * (asked - without))
@@ -183,7 +183,7 @@ def test_an_infinitely_small_step_is_what_discrete_ones_come_to(tmp_path: Path) 
     rows = method._along(batch, lots, clean, torch.zeros(clean.shape[:2]), share=1.0)
     noisy, level = rows.latents_BFCYX[:, -FRAMES:], rows.level_BF[:, -FRAMES:]
     student, teacher, step = dit_of("random:3"), dit_of("random:4"), 0.05
-    none = run._clips.no_prompt_SE.expand_as(batch.text_BSE)
+    none = run.clips.no_prompt_SE.expand_as(batch.text_BSE)
     with torch.no_grad():
         asked, without = (flow_after(teacher, clean, noisy, level, text) for text in (batch.text_BSE, none))
         taught = without + 2.5 * (asked - without)
