@@ -44,6 +44,7 @@ class ChunkedSequence(WholeSequence):
         self._tokens = grid[0] * grid[1]
         self._pieces = [Piece(self._in_tokens(p.frames), tuple(map(self._in_tokens, p.sees))) for p in pieces]
         self._phases = frame_phases(torch.tensor(positions, device=device), grid, config.head_width)
+        self._frames_seen = frames_seen(layout)
 
     @property
     def num_tokens(self) -> int:
@@ -51,9 +52,7 @@ class ChunkedSequence(WholeSequence):
 
     @property
     def keys_per_query(self) -> float:
-        """On average: pieces see more or less."""
-        pairs = sum(_length(piece.frames) * sum(map(_length, piece.sees)) for piece in self._pieces)
-        return pairs / self.num_tokens
+        return self._frames_seen * self._tokens
 
     @property
     def phases(self) -> Phases:
@@ -70,6 +69,12 @@ class ChunkedSequence(WholeSequence):
 
     def _in_tokens(self, frames: slice) -> slice:
         return slice(frames.start * self._tokens, frames.stop * self._tokens)
+
+
+def frames_seen(layout: Layout) -> float:
+    """By a frame, on average: pieces see more or less."""
+    positions, pieces = layout
+    return sum(_length(piece.frames) * sum(map(_length, piece.sees)) for piece in pieces) / len(positions)
 
 
 def teacher_forced(noisy: Sequence[int], frames_per_chunk: int, window: int) -> Layout:

@@ -25,6 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from millstream.commands.report import describe
+from millstream.commands.train.expected_step import DEVICE, expected_step
 from millstream.commands.train.role_memory import role_memory
 from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
@@ -54,7 +55,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     check_export(recipe, spec)
     config = None if deepspeed is None else read_deepspeed(deepspeed)
     if dry_run:
-        Console().print(_table(recipe, spec))
+        Console().print(_table(recipe, spec, path.parent / recipe.data))
         return None
     recipe.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     clips = ClipSet(path.parent / recipe.data)
@@ -121,7 +122,7 @@ def _keep_record(path: Path, folder: Path, run: TuningRun, clips: ClipSet) -> No
         staging.path(RUN).write_text(json.dumps(record, indent=2))
 
 
-def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
+def _table(recipe: TuningRecipe, spec: ModelSpec, data: Path) -> Table:
     """What would be trained, by whom."""
     whole = dit_parameters(spec.dit)
     learns = whole if recipe.lora is None else lora_parameters(spec.dit, recipe.lora.rank)
@@ -131,7 +132,8 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
     if recipe.method != "flow":
         table.add_row("method", f"{recipe.method}, steps at {', '.join(f'{level:.0f}' for level in recipe.levels)}")
     table.add_row("optimiser", f"{recipe.optimiser}, {recipe.state_bits} bits" if recipe.state_bits != 32 else recipe.optimiser)
-    for held in role_memory(recipe, spec):
+    roles = role_memory(recipe, spec)
+    for held in roles:
         table.add_row(f"MiB a rank, {held.role}", f"{held}; activations come on top" if held.state.gradients else str(held))
         if held.state.host:
             said = f"{held.state.host / 2**20:,.0f} a rank: float32 weights and the optimiser"
@@ -148,6 +150,8 @@ def _table(recipe: TuningRecipe, spec: ModelSpec) -> Table:
             for of in (bubble, held_micro_batches)
         )
         table.add_row("pipeline", f"{plan.schedule}: waits {waits:.0%} of a step, holds {holds:.3g} micro-batches")
+    if (expected := expected_step(recipe, spec, data, roles[0].state)) is not None:
+        table.add_row(f"on an {DEVICE.name}", str(expected))
     table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
     table.add_row("start", f"torchrun --nproc-per-node {recipe.world_size} -m millstream train RECIPE")
     return table

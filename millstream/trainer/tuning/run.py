@@ -84,7 +84,8 @@ class TuningRun:
         """On every rank of an initialised process group, or in a process by itself. With a configuration of DeepSpeed, its
         engine takes the place of our own."""
         recipe.check(spec.dit)
-        noising = _noising(recipe, spec, clips)
+        noising = noising_of(recipe, spec)
+        _check_clips(recipe, spec, clips, noising.frames_per_chunk)
         _check_sizes(recipe, clips)
         self.recipe, self.spec, self.folder, self.device = recipe, spec, folder, device
         self.clips, self._noising = clips, noising
@@ -321,8 +322,8 @@ def _check_sizes(recipe: TuningRecipe, clips: ClipSet) -> None:
         raise ConfigError(f"method = {recipe.method!r} takes clips of one size; {has}")
 
 
-def _noising(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet) -> Noising:
-    noising = Noising(
+def noising_of(recipe: TuningRecipe, spec: ModelSpec) -> Noising:
+    return Noising(
         forcing=recipe.forcing,
         frames_per_chunk=recipe.frames_per_chunk or spec.stream.frames_per_chunk,
         window=recipe.window or spec.stream.window,
@@ -330,11 +331,13 @@ def _noising(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet) -> Noising:
         drop=recipe.drop,
         noise=(recipe.noise_from, recipe.noise_to),
     )
+
+
+def _check_clips(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet, frames_per_chunk: int) -> None:
     if clips.card.model != spec.name:
         raise ConfigError(f"{recipe.data} was made for {clips.card.model}, the recipe trains {spec.name}; prepare it for that")
-    if clips.card.latent_frames % noising.frames_per_chunk:
+    if clips.card.latent_frames % frames_per_chunk:
         raise ConfigError(
-            f"clips of {clips.card.latent_frames} latent frames are not whole chunks of {noising.frames_per_chunk}; "
+            f"clips of {clips.card.latent_frames} latent frames are not whole chunks of {frames_per_chunk}; "
             "prepare them with a multiple of it, or set frames_per_chunk"
         )
-    return noising

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 from msgspec.structs import replace
 
 from millstream.core.errors import ConfigError
+from millstream.core.presets import find_model
 from millstream.trainer.brook import BrookRun
 from millstream.trainer.plan import RECIPES, read_plan
 from tests.unit.cli.test_cli import millstream
+from tests.unit.trainer.tuning.datasets import small_dataset
 
 pytestmark = pytest.mark.slow
 
@@ -125,6 +128,20 @@ def test_a_dry_run_of_a_recipe_says_what_is_held_where(tmp_path: Path) -> None:
     assert code == 0
     assert "adamw, 8 bits" in said
     assert "MiB of host memory" in said
+
+
+def test_a_dry_run_says_what_a_step_takes_where_there_are_clips(tmp_path: Path) -> None:
+    """As measured on an H200: 1.74 s and, with the optimiser, 26.5 GiB (benchmarks/train_step.py)."""
+    small_dataset(tmp_path / "clips", 1, sizes=((60, 104),), spec=find_model("wan2.1-t2v-1.3b"), frames=21)
+    path = tmp_path / "recipe.toml"
+    asked = 'model = "wan2.1-t2v-1.3b"\nweights = ["random"]\ndata = "clips"\nsteps = 6\nbatch = 1\nlr = 1e-4\n'
+    path.write_text(asked + 'precision = "bf16"\nforcing = "diffusion"\nrecompute = "full"\n')
+    code, said, _ = millstream("train", path, "--dry-run")
+    assert code == 0
+    found = re.search(r"on an H200\D+([\d.]+) s a step, ([\d.]+) GiB", said)
+    assert found is not None, said
+    assert float(found[1]) == pytest.approx(1.74, rel=0.1)
+    assert float(found[2]) == pytest.approx(26.5, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,19 @@ from millstream.models import dit as dit_module
 from millstream.models.dit import Block, CrossKV
 from millstream.ops.rope import Phases
 from millstream.planner.bubbles import bubble, held_micro_batches
-from millstream.planner.hardware import parse_fleet
+from millstream.planner.hardware import DEVICES, parse_fleet
 from millstream.planner.memory import dit_parameters
 from millstream.planner.roles import TrainAsk, placements
-from millstream.planner.training import Sharding, activation_bytes, lora_parameters, training_state
+from millstream.planner.training import (
+    LearningWork,
+    Sharding,
+    activation_bytes,
+    learner_state,
+    learning_peak,
+    learning_time,
+    lora_parameters,
+    training_state,
+)
 
 GB = 1e9
 SMALL, LARGE = MODELS["wan2.1-t2v-1.3b"], MODELS["wan2.1-t2v-14b"]
@@ -123,6 +132,36 @@ def test_recompute_and_parallelism_only_ever_save() -> None:
     assert none > selective > full == 2 * 1000 * dit.width
     split = activation_bytes(dit, 1000, recompute="none", tp=4)
     assert none > split > activation_bytes(dit, 1000, recompute="none", tp=4, sequence=True) == none / 4
+
+
+def work(**changes: Any) -> LearningWork:
+    values: dict[str, Any] = dict(dit=SMALL.dit, tokens=32760, keys=18720, recompute="none")
+    return LearningWork(**values | changes)
+
+
+def test_recomputing_takes_time_and_saves_memory() -> None:
+    device, state = DEVICES["h200"], learner_state(dit_parameters(SMALL.dit), 0, data="replicas", ranks=1)
+    how = [work(recompute=kind) for kind in ("none", "selective", "full")]
+    seconds, peaks = [learning_time(each, device).total for each in how], [learning_peak(each, state) for each in how]
+    assert seconds == sorted(seconds)
+    assert peaks == sorted(peaks, reverse=True)
+    assert learning_time(how[2], device).backward == pytest.approx(sum(seconds[:1]))  # forward again, and back
+
+
+def test_frozen_weights_go_back_with_less_work_and_gradients_that_add_up_are_there_all_the_time() -> None:
+    device, state = DEVICES["h200"], learner_state(dit_parameters(SMALL.dit), 0, data="replicas", ranks=1)
+    frozen, whole = (learning_time(work(is_frozen=each), device) for each in (True, False))
+    assert frozen.forward == whole.forward
+    assert frozen.backward < whole.backward
+    more = learning_peak(work(), state, accumulates=True) - learning_peak(work(), state)
+    assert more == pytest.approx(state.gradients)
+
+
+@given(tokens=st.integers(1000, 100_000))
+def test_a_step_of_twice_the_tokens_takes_twice_as_long_if_they_see_as_much(tokens: int) -> None:
+    one, two = (learning_time(work(tokens=each), DEVICES["h200"]).total for each in (tokens, 2 * tokens))
+    assert two == pytest.approx(2 * one, rel=0.35)  # waves of tiles may fill worse or better
+    assert two > one
 
 
 def test_bubbles_are_the_known_ones() -> None:

@@ -16,7 +16,9 @@ SPEC = find_model("wan-tiny")
 FRAMES, SIZE, PER_SHARD = 6, (4, 4), 3
 
 
-def small_dataset(folder: Path, clips: int = 7, *, sizes: Sequence[tuple[int, int]] = (SIZE,), spec: ModelSpec = SPEC) -> Path:
+def small_dataset(
+    folder: Path, clips: int = 7, *, sizes: Sequence[tuple[int, int]] = (SIZE,), spec: ModelSpec = SPEC, frames: int = FRAMES
+) -> Path:
     """Clips of these latent sizes in turn."""
     generator = torch.Generator().manual_seed(5)
     text = (spec.dit.text_tokens, spec.dit.text_width)
@@ -25,7 +27,7 @@ def small_dataset(folder: Path, clips: int = 7, *, sizes: Sequence[tuple[int, in
         fingerprint="",
         sizes=tuple(map(in_pixels, sizes)),
         fps=16.0,
-        latent_frames=FRAMES,
+        latent_frames=frames,
         clips_per_video=1,
         videos_per_shard=PER_SHARD,
         videos=clips,
@@ -34,7 +36,7 @@ def small_dataset(folder: Path, clips: int = 7, *, sizes: Sequence[tuple[int, in
     made = [
         EncodedClip(
             Clip(video=f"{number}.mp4", size=in_pixels(sizes[number % len(sizes)]), start_s=0.0, caption=f"clip {number}"),
-            torch.randn(FRAMES, spec.dit.channels, *sizes[number % len(sizes)], generator=generator),
+            torch.randn(frames, spec.dit.channels, *sizes[number % len(sizes)], generator=generator),
             torch.randn(text, generator=generator),
         )
         for number in range(clips)

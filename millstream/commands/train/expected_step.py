@@ -1,0 +1,51 @@
+"""What a step of a recipe would take and hold on a GPU that the planner knows, from its clips' size and before any is read.
+
+Of flow matching in bf16 with whole blocks on every rank: what was measured. Collectives are not in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.core.config import SPATIAL_STRIDE, ModelSpec
+from millstream.planner.hardware import DEVICES
+from millstream.planner.training import LearningWork, TrainingState, learning_peak, learning_time
+from millstream.trainer.sequence import frames_seen
+from millstream.trainer.tuning.dataset import CARD, read_card
+from millstream.trainer.tuning.recipe import TuningRecipe
+from millstream.trainer.tuning.run import noising_of
+
+DEVICE = DEVICES["h200"]
+"""On which training was measured."""
+
+
+class ExpectedStep(NamedTuple):
+    seconds: float
+    peak_bytes: float
+
+    def __str__(self) -> str:
+        fits = "" if self.peak_bytes < DEVICE.memory_bytes else f", more than its {DEVICE.memory_gib:.0f}"
+        return f"{self.seconds:.3g} s a step, {self.peak_bytes / 2**30:.1f} GiB at its peak{fits}"
+
+
+def expected_step(recipe: TuningRecipe, spec: ModelSpec, data: Path, state: TrainingState) -> ExpectedStep | None:
+    """None where the planner does not know, or there are no clips yet."""
+    plan = recipe.plan
+    is_known = recipe.method == "flow" and recipe.precision == "bf16" and plan.tp * plan.cp * plan.pp == 1
+    if not is_known or not (data / CARD).exists():
+        return None
+    card, noising = read_card(data), noising_of(recipe, spec)
+    cell = SPATIAL_STRIDE * spec.dit.patch
+    tokens_per_frame = max((height // cell) * (width // cell) for height, width in card.sizes)
+    layout = noising.layout(card.latent_frames)
+    rows = recipe.batch // plan.dp // plan.micro_batches
+    work = LearningWork(
+        dit=spec.dit,
+        tokens=rows * len(layout[0]) * tokens_per_frame,
+        keys=frames_seen(layout) * tokens_per_frame,
+        recompute=recipe.recompute,
+        is_frozen=recipe.lora is not None,
+    )
+    seconds = plan.micro_batches * learning_time(work, DEVICE).total / 1e3
+    return ExpectedStep(seconds, learning_peak(work, state, accumulates=plan.micro_batches > 1))
