@@ -23,6 +23,8 @@ from millstream.server.access.keys import NAMELESS, Key, Keyring
 from millstream.server.access.shares import Holdings, Quota
 
 ORIGIN = re.compile(r"https?://[^/?#]+")
+NO_ORIGIN = "null"
+"""What a browser says of a page that is a file, or of one in a sandbox: nobody knows whose it is."""
 KEY_SUBPROTOCOL = "millstream.key."
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HOLDER = "millstream.key"
@@ -55,12 +57,15 @@ def access_for(
             raise ConfigError("--api-key is one for everybody, and there are keys with names: give it one too, or leave it out")
         keyring = Keyring.of_one(api_key)
     for origin in origins:
-        if not ORIGIN.fullmatch(origin) or not _netloc(origin):
-            raise ConfigError(f"--allow-origin takes a page's scheme and host, such as https://example.org, got {origin!r}")
+        if origin != NO_ORIGIN and (not ORIGIN.fullmatch(origin) or not _netloc(origin)):
+            raise ConfigError(
+                f"--allow-origin takes a page's scheme and host, such as https://example.org, or null for files, got {origin!r}"
+            )
     local = is_local(host)
     if not (local or keyring or insecure):
         raise ConfigError(f"others can reach --host {host}: give --api-key KEY, keys in --config, or --insecure for anybody")
-    names = LOCAL_NAMES | {host} | {urlsplit(origin).hostname or "" for origin in origins} if local and not keyring else None
+    pages = {urlsplit(origin).hostname or "" for origin in origins if origin != NO_ORIGIN}
+    names = LOCAL_NAMES | {host} | pages if local and not keyring else None
     return Access(keyring=keyring, origins=frozenset(origins), names=names)
 
 
@@ -154,7 +159,8 @@ class Gate:
         if origin is None or (scope["type"] == "http" and scope["method"] in SAFE_METHODS):
             return True
         secure = scope["scheme"] in ("https", "wss")  # then a page that came unencrypted is somebody else's
-        own = _netloc(origin) == headers.get("host", "") and (origin.startswith("https:") or not secure)
+        host = headers.get("host", "")
+        own = host != "" and _netloc(origin) == host and (origin.startswith("https:") or not secure)
         return own or origin in self._access.origins
 
 

@@ -12,6 +12,10 @@ from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import Outbox
 
 
+MAX_LEFT_OUT = 64
+"""Names that are remembered."""
+
+
 class Dialect:
     first_message: ClassVar[str]
     """What a client must say first, as its own protocol calls it."""
@@ -19,6 +23,8 @@ class Dialect:
     def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self._hub, self._outbox = hub, outbox
         self._interpreter = Interpreter(hub, outbox, limits, client)
+        self._left_out: set[str] = set()
+        """Fields that were named already as meaning nothing here."""
 
     @property
     def refusals(self) -> int:
@@ -38,3 +44,15 @@ class Dialect:
 
     def leave(self) -> None:
         self._interpreter.leave()
+
+    @property
+    def linger_s(self) -> float:
+        """How long the connection stays open once all is said, for a client that plays what it holds and closes it itself."""
+        return 0.0
+
+    def _unsaid(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of them that were not named before: a client that sends one with every frame is told once."""
+        fresh = tuple(name for name in names if name not in self._left_out)
+        if len(self._left_out) < MAX_LEFT_OUT:
+            self._left_out.update(fresh)
+        return fresh

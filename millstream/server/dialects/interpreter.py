@@ -30,6 +30,8 @@ END_ID = "end of the stream"
 """Of the control that ends a session which was to have so many chunks; no client asked for it by name."""
 MAX_NAMES = 8
 """Of fields that are listed when they mean nothing here."""
+MAX_WHOLE = 2.0**53
+"""Up to here a float holds every whole number."""
 
 
 class Interpreter:
@@ -109,11 +111,27 @@ def heed(fields: Fields, kind: type[T]) -> tuple[T, tuple[str, ...]]:
     """What is said in known fields, checked, and the names of others that ask for something."""
     known = kind.__struct_fields__
     unknown = sorted(name for name, value in fields.items() if name not in (*known, "type") and value not in NEUTRAL)
+    said = {name: value for name, value in fields.items() if name in known}
+    return converted(said, kind), tuple(name[:40] for name in unknown[:MAX_NAMES])
+
+
+def converted(said: Any, kind: type[T]) -> T:
+    """Checked, whole numbers as such: JavaScript has one kind of number, and packers write some of its integers as floats."""
     try:
-        heeded = msgspec.convert({name: value for name, value in fields.items() if name in known}, kind)
-    except msgspec.MsgspecError as error:
+        return msgspec.convert(_whole(said), kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
-    return heeded, tuple(name[:40] for name in unknown[:MAX_NAMES])
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case float() if abs(value) < MAX_WHOLE and value.is_integer():
+            return int(value)
+        case dict():
+            return {name: _whole(each) for name, each in value.items()}
+        case list():
+            return [_whole(each) for each in value]
+    return value
 
 
 def kind_of(fields: Fields) -> str:
