@@ -62,7 +62,8 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
 
 
 def _routes() -> list[BaseRoute]:
-    endpoints = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *dialects.endpoints(), *health.ENDPOINTS]
+    sockets, theirs = dialects.routes()
+    endpoints = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *theirs, *health.ENDPOINTS]
 
     async def stream(websocket: WebSocket) -> None:
         await converse(websocket, Conversation)
@@ -75,7 +76,7 @@ def _routes() -> list[BaseRoute]:
     return [
         WebSocketRoute("/v1/stream", stream),
         *(endpoint.route() for endpoint in endpoints),
-        *dialects.sockets(),
+        *sockets,
         Mount("/", StaticFiles(directory=WEB, html=True)),
     ]
 

@@ -90,7 +90,7 @@ def with_hub(play: Callable[[SessionHub, FakeService], Awaitable[None]], **optio
 
 
 def is_error(said: Any) -> bool:
-    return isinstance(said, dict) and "error" in (said.get("type"), said.get("status"))
+    return isinstance(said, dict) and (said.get("type") == "error" or "error" in said)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -23,7 +23,7 @@ class Dialect:
     def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self._hub, self._outbox = hub, outbox
         self._interpreter = Interpreter(hub, outbox, limits, client)
-        self._left_out: set[str] = set()
+        self._named: set[str] = set()
         """Fields that were named already as meaning nothing here."""
 
     @property
@@ -52,7 +52,7 @@ class Dialect:
 
     def _unsaid(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of them that were not named before: a client that sends one with every frame is told once."""
-        fresh = tuple(name for name in names if name not in self._left_out)
-        if len(self._left_out) < MAX_LEFT_OUT:
-            self._left_out.update(fresh)
+        fresh = tuple(name for name in names if name not in self._named)
+        if len(self._named) < MAX_LEFT_OUT:
+            self._named.update(fresh)
         return fresh

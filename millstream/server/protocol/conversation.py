@@ -57,6 +57,8 @@ State = Literal["new", "owner", "viewer"]
 
 
 class Conversation:
+    linger_s = 0.0
+
     def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self.state: State = "new"
         self.refusals = 0
