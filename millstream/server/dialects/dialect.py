@@ -12,10 +12,6 @@ from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import Outbox
 
 
-MAX_LEFT_OUT = 64
-"""Names that are remembered."""
-
-
 class Dialect:
     first_message: ClassVar[str]
     """What a client must say first, as its own protocol calls it."""
@@ -23,8 +19,6 @@ class Dialect:
     def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self._hub, self._outbox = hub, outbox
         self._interpreter = Interpreter(hub, outbox, limits, client)
-        self._named: set[str] = set()
-        """Fields that were named already as meaning nothing here."""
 
     @property
     def refusals(self) -> int:
@@ -49,10 +43,3 @@ class Dialect:
     def linger_s(self) -> float:
         """How long the connection stays open once all is said, for a client that plays what it holds and closes it itself."""
         return 0.0
-
-    def _unsaid(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of them that were not named before: a client that sends one with every frame is told once."""
-        fresh = tuple(name for name in names if name not in self._named)
-        if len(self._named) < MAX_LEFT_OUT:
-            self._named.update(fresh)
-        return fresh

@@ -6,7 +6,7 @@ dialect to put into the client's. A session opened in a dialect belongs to its c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +30,8 @@ END_ID = "end of the stream"
 """Of the control that ends a session which was to have so many chunks; no client asked for it by name."""
 MAX_NAMES = 8
 """Of fields that are listed when they mean nothing here."""
+MAX_NAMED = 64
+"""Of those that are remembered."""
 MAX_WHOLE = 2.0**53
 """Up to here a float holds every whole number."""
 
@@ -41,6 +43,8 @@ class Interpreter:
         self._hub, self._outbox = hub, outbox
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
         self._refusals = 0
+        self._named: set[str] = set()
+        """Fields that were named already as meaning nothing here."""
 
     @property
     def live(self) -> bool:
@@ -89,6 +93,13 @@ class Interpreter:
         self._refusals += 1
         code = error.code if isinstance(error, ProtocolError) else "bad_control"
         self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id))
+
+    def unsaid(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of them that were not named before: a client that sends one with every frame is told once."""
+        fresh = tuple(name for name in names if name not in self._named)
+        if len(self._named) < MAX_NAMED:
+            self._named.update(fresh)
+        return fresh
 
     def leave(self) -> None:
         """The connection is over, and so is its session."""

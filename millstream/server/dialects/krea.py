@@ -143,7 +143,7 @@ class Krea(Dialect):
             else:
                 parameters, unknown = heed(fields, KreaParameters)
                 await self._start(parameters)
-            if fresh := self._unsaid(unknown):
+            if fresh := self._interpreter.unsaid(unknown):
                 self._note(f"{', '.join(fresh)}: means nothing here and was left out")
         except MillstreamError as error:
             self._interpreter.refuse(error)
@@ -211,7 +211,7 @@ class Krea(Dialect):
         live_session = self._interpreter.conversation.live_session
         assert live_session is not None, "a change came before there was a session"
         if live_session.request.feed is None:
-            if (change.image is not None or self._is_new("strength", change.strength)) and self._unsaid(("image",)):
+            if (change.image is not None or self._is_new("strength", change.strength)) and self._interpreter.unsaid(("image",)):
                 self._note(FROM_TEXT)
             return
         if self._is_new("strength", change.strength):

@@ -286,7 +286,7 @@ class SGLang(Dialect):
 
     def _note_left_out(self, names: tuple[str, ...]) -> None:
         """Told with the next chunk, once."""
-        self._notes.extend(f"{name} means nothing here and was left out" for name in self._unsaid(names))
+        self._notes.extend(f"{name} means nothing here and was left out" for name in self._interpreter.unsaid(names))
 
     def _note_receipt(self, receipt: Receipt) -> None:
         if receipt.control_id == END_ID:

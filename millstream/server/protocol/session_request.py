@@ -50,5 +50,6 @@ def _changes(ask: Ask, fps: float | Literal["auto"]) -> dict[str, Any]:
         window=ask.window,
         sink=ask.sink,
         noise_scale=ask.noise_scale,
+        kv_bias=ask.kv_bias,
     )
     return {name: value for name, value in named.items() if value is not None}
