@@ -55,10 +55,10 @@ class Interpreter:
     def refusals(self) -> int:
         return self._refusals + self.conversation.refusals
 
-    def read_json(self, data: str | bytes) -> Fields:
+    def read_json(self, data: str | bytes, *, with_picture: bool = False) -> Fields:
         """A message's fields. Raises `ProtocolError` for one too large, too soon or unreadable."""
         self._messages.spend("messages")
-        self.limits.check_size(data)
+        self.limits.check_size(data, self.limits.max_text_bytes + self.limits.max_frame_bytes if with_picture else None)
         if isinstance(data, bytes):
             raise ProtocolError("bad_message", "messages are JSON text")
         return self._fields(lambda: msgspec.json.decode(data))
