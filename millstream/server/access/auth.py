@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +26,8 @@ ORIGIN = re.compile(r"https?://[^/?#]+")
 NO_ORIGIN = "null"
 """What a browser says of a page that is a file, or of one in a sandbox: nobody knows whose it is."""
 KEY_SUBPROTOCOL = "millstream.key."
+KEY_QUERY = "api_key"
+"""In a socket's address, for clients that can be given nothing but that."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HOLDER = "millstream.key"
 """In a scope: the `Key` that was brought."""
@@ -142,7 +144,7 @@ class Gate:
             scope[HOLDER] = key
             return None
         client.wrong_keys.take(min(1, len(keys)))
-        return 401, "a key is needed: Authorization: Bearer KEY, or the subprotocol millstream.key.KEY"
+        return 401, "a key is needed: Authorization: Bearer KEY; for sockets also the subprotocol millstream.key.KEY or ?api_key=KEY"
 
     def _too_much(self, scope: Scope, client: ClientAccount) -> tuple[int, str] | None:
         if not client.requests.take():
@@ -174,6 +176,8 @@ def _keys(scope: Scope, headers: Headers) -> list[str]:
     """Those a client brings, few of them."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
     offered = [name.removeprefix(KEY_SUBPROTOCOL) for name in scope.get("subprotocols", ()) if name.startswith(KEY_SUBPROTOCOL)]
+    if scope["type"] == "websocket":  # of a page's address the key would end up in histories, and in what it links to
+        offered += QueryParams(scope.get("query_string", b"")).getlist(KEY_QUERY)
     return ([given.strip()] if scheme.lower() == "bearer" else []) + offered[:4]
 
 

@@ -2,8 +2,8 @@
 
     ready ── parameters ──► live ── prompts, pictures, resets ──► completed; the client closes when it has played all
 
-The id in the address is the client's own and opens nothing here but its own film (`krea_films.py`). Whatever is not a picture is
-a JSON text. Its page shows an `error`, takes a `session_id` for the end, and shows any other `status` as it is: so that is words.
+The id in the address is the client's own and opens nothing here but its own film (`krea_films.py`). Whatever is not a picture
+is a JSON text. Its page shows an `error`, takes a `session_id` for the end, and shows any other `status` as it is: in words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Krea's HTTP side: the film of a session, by the name its client gave it, and the uploads that this server does not take.
 
-A film is a recording like any other (docs/protocol.md, "What is kept"), begun with the session where the server keeps any. It is
-found again by the client's own name for it, from the same address and with the same key: a name alone opens nothing.
+A film is a recording like any other (docs/protocol.md, "What is kept"), begun with the session where the server keeps any. It
+is found again by the client's own name for it, from the same address and with the same key: a name alone opens nothing.
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ def _frames_in(seconds: int | str | None, fps: float) -> int | None:
     """Of so many whole seconds, which OpenAI writes as a text."""
     if seconds is None:
         return None
-    whole = int(seconds) if isinstance(seconds, int) or seconds.isascii() and seconds.isdecimal() and len(seconds) < 6 else 0
+    whole = int(seconds) if isinstance(seconds, int) or (seconds.isascii() and seconds.isdecimal() and len(seconds) < 6) else 0
     if not 0 < whole <= MAX_SECONDS:
         raise ProtocolError("bad_message", f"seconds must be a whole number from 1 to {MAX_SECONDS}, got {str(seconds)[:40]!r}")
     return round(whole * fps)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 
 ID_BYTES = 16
 """Of the random numbers that name sessions and views."""
+MAX_ENDED = 64
+"""Sessions that are still described after their end."""
 TICK_S = 1.0
 STOP_S = 30.0
 FAREWELL_S = 5.0
@@ -102,6 +105,8 @@ class SessionHub:
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
         self.live_sessions: dict[str, LiveSession] = {}
         self._views: dict[str, LiveSession] = {}
+        self._ended: OrderedDict[str, LiveSession] = OrderedDict()
+        """The last few, for those who ask what became of theirs."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = StationParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
@@ -255,6 +260,13 @@ class SessionHub:
         live_session = self.live_sessions.get(session_id)
         return _found(live_session if live_session is not None and live_session.key == key else None)
 
+    def find_known(self, session_id: str, key: Key = NAMELESS) -> LiveSession:
+        """The same, also of one that has ended."""
+        ended = self._ended.get(session_id)
+        if session_id not in self.live_sessions and ended is not None and ended.key == key:
+            return ended
+        return self.find(session_id, key)
+
     def sessions_of(self, key: Key) -> list[LiveSession]:
         return [live_session for live_session in self.live_sessions.values() if live_session.key == key]
 
@@ -334,12 +346,19 @@ class SessionHub:
             await live_session.run()
         finally:
             del self.live_sessions[live_session.session_id], self._views[live_session.view_id]
+            self._remember(live_session)
             if self._keeper is not None:
                 self._keeper.ended(live_session)
             await self.stop_recording(live_session)
             journal = live_session.request.journal
             if isinstance(journal, SessionJournal):
                 await self.archive_of(live_session.key).keep_journal(journal, owner=live_session.client)
+            live_session.let_go()
+
+    def _remember(self, live_session: LiveSession) -> None:
+        self._ended[live_session.session_id] = live_session
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
 
     async def _tick(self) -> None:
         while True:

@@ -220,6 +220,11 @@ class LiveSession:
         feed.push(frame_HW3)
         self._parts.service.fed(self.session_id)
 
+    def let_go(self) -> None:
+        """It has ended, and what is left is what can be told of it."""
+        self._inbox.clear()
+        self.request = replace(self.request, feed=None, journal=None, start=None)
+
     async def run(self) -> None:
         """Pass on what is told until the session has ended."""
         try:

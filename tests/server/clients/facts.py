@@ -39,7 +39,7 @@ def differences(peer: str, kind: str, message: dict[str, Any]) -> list[str]:
 
 def _is(value: Any, kind: str) -> bool:
     if kind.startswith("const:"):
-        return value == kind.removeprefix("const:")
+        return bool(value == kind.removeprefix("const:"))
     return isinstance(value, KINDS[kind]) and (kind == "bool" or not isinstance(value, bool))
 
 
@@ -51,9 +51,9 @@ def strangers(peer: str, kind: str, message: dict[str, Any]) -> list[str]:
 def tables(peer: str) -> str:
     """The peer's part of docs/clients.md."""
     told = facts(peer)
-    files = ", ".join(f"`{name}`" for name in told["files"])
+    files, where = ", ".join(f"`{name}`" for name in told["files"]), told["repository"]
     lines = [
-        f"Taken from [{told['repository']}](https://github.com/{told['repository']}) at `{told['commit'][:12]}` ({told['date']}): {files}.",
+        f"Taken from [{where}](https://github.com/{where}) at `{told['commit'][:12]}` ({told['date']}): {files}.",
         "", "| their client says | field | type | here |", "|---|---|---|---|",
     ]  # fmt: skip
     for kind, fields in told["sends"].items():

@@ -1,4 +1,4 @@
-"""A client of Scope's API: a pipeline over HTTP, video and parameters over WebRTC. What its page sends and reads: `scope.json`."""
+"""A client of Scope's API: a pipeline over HTTP, video and parameters over WebRTC. What its page says: `scope.json`."""
 
 from __future__ import annotations
 

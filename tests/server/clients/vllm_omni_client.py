@@ -1,4 +1,4 @@
-"""A client of vLLM-Omni's streaming video: JSON events, and one MP4 in pieces. What theirs sends and reads: `vllm_omni.json`."""
+"""A client of vLLM-Omni's streaming video: JSON events, and one MP4 in pieces. What theirs say and read: `vllm_omni.json`."""
 
 from __future__ import annotations
 
