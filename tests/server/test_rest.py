@@ -23,7 +23,7 @@ from starlette.routing import Route
 from millstream.engine import snapshot
 from millstream.server import dialects
 from millstream.server.app import AppConfig, create_app
-from millstream.server.protocol import openapi, rest, webrtc
+from millstream.server.protocol import openapi, rest, videos, webrtc
 from millstream.server.protocol.bodies import first_bytes
 from millstream.server.sessions.hub import MAX_ENDED
 from millstream.session.journal import read_journal
@@ -47,7 +47,7 @@ def http(server: Serving) -> Iterator[httpx2.Client]:
     server.until(lambda: not server.hub.live_sessions, "all stations are gone")
 
 
-FUZZED = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *dialects.routes()[1]]
+FUZZED = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *videos.endpoints(), *dialects.routes()[1]]
 
 
 def opened(http: httpx2.Client, **ask: Any) -> dict[str, Any]:

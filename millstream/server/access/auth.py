@@ -144,7 +144,10 @@ class Gate:
             scope[HOLDER] = key
             return None
         client.wrong_keys.take(min(1, len(keys)))
-        return 401, "a key is needed: Authorization: Bearer KEY; for sockets also the subprotocol millstream.key.KEY or ?api_key=KEY"
+        return (
+            401,
+            "a key is needed: Authorization: Bearer KEY; for sockets also the subprotocol millstream.key.KEY or ?api_key=KEY",
+        )
 
     def _too_much(self, scope: Scope, client: ClientAccount) -> tuple[int, str] | None:
         if not client.requests.take():

@@ -21,7 +21,7 @@ import msgspec
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.config import chunks_for
 from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
 from millstream.core.messages import MAX_LEAD_S, Ask, ErrorMessage, ProtocolError
@@ -268,7 +268,7 @@ class VLLMOmni(Dialect):
         )
         num_frames = video.num_frames or _frames_in(start.seconds, video.fps or card.fps)
         self._left_out = tuple(dict.fromkeys((*start.left_out, *unknown, *inner)))
-        if await self._interpreter.start(ask, "mp4", max_chunks=chunks_for(num_frames, card)):
+        if await self._interpreter.start(ask, "mp4", max_chunks=None if num_frames is None else chunks_for(num_frames, card)):
             self._alive_at = time.monotonic()
 
     async def _interact(self, fields: Fields) -> None:
@@ -368,14 +368,6 @@ def _frames_in(seconds: int | str | None, fps: float) -> int | None:
     if not 0 < whole <= MAX_SECONDS:
         raise ProtocolError("bad_message", f"seconds must be a whole number from 1 to {MAX_SECONDS}, got {str(seconds)[:40]!r}")
     return round(whole * fps)
-
-
-def chunks_for(num_frames: int | None, stream: StreamConfig) -> int | None:
-    """Whole chunks that hold so many frames."""
-    if num_frames is None:
-        return None
-    first, later = (pixel_frames(start, stream.frames_per_chunk) for start in (0, stream.frames_per_chunk))
-    return 1 + max(0, -(-(num_frames - first) // later))
 
 
 def _text(event: ServerEvent) -> str:

@@ -209,7 +209,10 @@ ENDPOINTS = (
         method="POST", path="/v1/sessions", does=open_session, body=Ask, answer=SessionInfo, status=201,
         says="A new session; attach to it at /v1/stream to see it.",
     ),
-    Endpoint(method="GET", path="/v1/sessions/{session}", does=show_session, answer=SessionInfo, says="One session; one that has ended, for a while."),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}", does=show_session, answer=SessionInfo,
+        says="One session; for a while also one that has ended.",
+    ),
     Endpoint(method="DELETE", path="/v1/sessions/{session}", does=end_session, status=204, says="End it."),
     Endpoint(
         method="POST", path="/v1/sessions/{session}/controls", does=control_session, body=ControlAsk, answer=Receipt,

@@ -15,7 +15,9 @@ from millstream.server.sessions.live_session import LiveSession
 from millstream.session.pacing import RateKind
 
 
-def open_asked(hub: SessionHub, ask: Ask, *, client: str = "", key: Key = NAMELESS) -> LiveSession:
+def open_asked(
+    hub: SessionHub, ask: Ask, *, client: str = "", key: Key = NAMELESS, max_chunks: int | None = None
+) -> LiveSession:
     if bool(ask.prompt) == bool(ask.prompts):
         raise PromptError("a session needs either prompt or prompts, not both and not neither")
     fps = ask.fps
@@ -33,6 +35,7 @@ def open_asked(hub: SessionHub, ask: Ask, *, client: str = "", key: Key = NAMELE
         unattended=ask.unattended,
         weight=ask.weight,
         takes_input=ask.input,
+        max_chunks=max_chunks,
         client=client,
         key=key,
     )

@@ -162,10 +162,12 @@ class SessionHub:
         unattended: Literal["pause", "run"] = "pause",
         takes_input: bool = False,
         weight: float = 1.0,
+        max_chunks: int | None = None,
         client: str = "",
         key: Key = NAMELESS,
     ) -> LiveSession:
-        """A new session. Raises `Overloaded` when it cannot be, and what is wrong with what was asked."""
+        """A new session, of so many chunks where that is said. Raises `Overloaded` when it cannot be, and what is wrong with
+        what was asked."""
         check_prompts(prompts)
         config = key.paced(config, rate)
         session_id = secrets.token_urlsafe(ID_BYTES)
@@ -178,7 +180,7 @@ class SessionHub:
             may_wait=may_wait,
             unattended=unattended,
             weight=weight * key.weight,
-            **self._bounds,
+            **self._bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
             journal=self._journal(session_id, config, key),
         )
@@ -214,13 +216,12 @@ class SessionHub:
         live_session.snapshots.append(kept.name)
         return kept
 
-    def start_recording(self, live_session: LiveSession) -> str:
-        """The name it will have; one that runs already goes on."""
+    def start_recording(self, live_session: LiveSession, *, fps: float | None = None) -> str:
+        """The name it will have; one that runs already goes on. With `fps` it plays at that rate, whatever is live."""
         if live_session.tape is None:
-            lost = partial(self._lose_tape, live_session)
-            live_session.tape = Tape(
-                *self.archive_of(live_session.key).record(live_session.fps, lambda name: self.spawn(lost(name)))
-            )
+            lost, archive = partial(self._lose_tape, live_session), self.archive_of(live_session.key)
+            name, recording = archive.record(fps or live_session.fps, lambda name: self.spawn(lost(name)))
+            live_session.tape = Tape(name, recording, fps)
         return live_session.tape.name
 
     async def stop_recording(self, live_session: LiveSession) -> str:
@@ -393,7 +394,7 @@ class SessionHub:
                 if live_session.tape is None
                 else max(live_session.left_at, live_session.tape.recording.fed_at)
             )
-            if not live_session.viewers and now - of_use_at > patience:
+            if not live_session.viewers and not live_session.held and now - of_use_at > patience:
                 if never_began:
                     self._let_be(live_session)
                 self.service.end(live_session.session_id, f"nobody watched it for {patience:g} s")
