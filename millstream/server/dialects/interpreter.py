@@ -41,6 +41,7 @@ class Interpreter:
         self.limits = limits
         self.conversation = Conversation(hub, outbox, limits, client)
         self._hub, self._outbox = hub, outbox
+        self._client = "" if client is None else client.name
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
         self._refusals = 0
         self._named: set[str] = set()
@@ -73,6 +74,7 @@ class Interpreter:
 
     async def start(self, ask: Ask, format: Format, *, max_chunks: int | None = None) -> bool:
         """Whether there is a session now; if not, the reason waits in the outbox."""
+        await self._hub.settle(self._client)
         await self.conversation.hear(Start(version=1, formats=(format,), **msgspec.structs.asdict(ask)))
         if self.live and max_chunks is not None:
             await self.conversation.hear(Steer(control=Stop(id=END_ID), at_chunk=max_chunks))
@@ -105,7 +107,7 @@ class Interpreter:
         """The connection is over, and so is its session."""
         self.conversation.leave()
         if self.conversation.live_session is not None:
-            self._hub.service.end(self.conversation.live_session.session_id, "its connection has closed")
+            self._hub.leave(self.conversation.live_session)
 
     def _fields(self, decode: Callable[[], Any]) -> Fields:
         try:

@@ -143,7 +143,7 @@ class Krea(Dialect):
             else:
                 parameters, unknown = heed(fields, KreaParameters)
                 await self._start(parameters)
-            if fresh := self._interpreter.unsaid(unknown):
+            if self._interpreter.live and (fresh := self._interpreter.unsaid(unknown)):
                 self._note(f"{', '.join(fresh)}: means nothing here and was left out")
         except MillstreamError as error:
             self._interpreter.refuse(error)

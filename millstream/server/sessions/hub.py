@@ -46,6 +46,8 @@ MAX_ENDED = 64
 """Sessions that are still described after their end."""
 TICK_S = 1.0
 STOP_S = 30.0
+SETTLE_S = 5.0
+"""For a session to end whose connection has closed."""
 FAREWELL_S = 5.0
 """For viewers to take what is left for them."""
 
@@ -105,6 +107,8 @@ class SessionHub:
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
         self.live_sessions: dict[str, LiveSession] = {}
         self._views: dict[str, LiveSession] = {}
+        self.leaving: dict[str, str] = {}
+        """Sessions whose connection has gone and that have not ended yet, and whose client's they are."""
         self._ended: OrderedDict[str, LiveSession] = OrderedDict()
         """The last few, for those who ask what became of theirs."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -261,6 +265,18 @@ class SessionHub:
         live_session = self.live_sessions.get(session_id)
         return _found(live_session if live_session is not None and live_session.key == key else None)
 
+    def leave(self, live_session: LiveSession) -> None:
+        """Its connection has closed, and with it it ends, when its chunk is done."""
+        if live_session.session_id in self.live_sessions:
+            self.leaving[live_session.session_id] = live_session.client
+            self.service.end(live_session.session_id, "its connection has closed")
+
+    async def settle(self, client: str) -> None:
+        """Wait until what this client has left is gone: a page that starts anew needs the place it had a moment ago."""
+        give_up = time.monotonic() + SETTLE_S
+        while client in self.leaving.values() and time.monotonic() < give_up:
+            await asyncio.sleep(SETTLE_S / 100)
+
     def find_known(self, session_id: str, key: Key = NAMELESS) -> LiveSession:
         """The same, also of one that has ended."""
         ended = self._ended.get(session_id)
@@ -347,6 +363,7 @@ class SessionHub:
             await live_session.run()
         finally:
             del self.live_sessions[live_session.session_id], self._views[live_session.view_id]
+            self.leaving.pop(live_session.session_id, None)
             self._remember(live_session)
             if self._keeper is not None:
                 self._keeper.ended(live_session)

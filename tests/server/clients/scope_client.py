@@ -48,9 +48,10 @@ class ScopePage(ScopeClient):
     """Their page in miniature: loads, polls, offers an audio line too, and sends parameters; what it sends is theirs alone."""
 
     differences: list[str]
+    model = "wan-tiny"
 
     async def load(self, **load_params: Any) -> None:
-        item = {"node_id": "node-1", "pipeline_id": "wan-tiny", "load_params": load_params}
+        item = {"node_id": "node-1", "pipeline_id": self.model, "load_params": load_params}
         body = {"pipelines": [item]}
         assert strangers("scope", "POST /api/v1/pipeline/load", body) == []
         loaded = await self.request("POST", "/pipeline/load", body)

@@ -158,6 +158,18 @@ def test_krea_the_film_of_a_session_is_downloaded_by_its_name_and_by_nobody_else
             assert stranger.get(kept.url("/download_video/mine")).status_code == 404
 
 
+def test_krea_a_page_that_starts_anew_gets_the_place_it_had() -> None:
+    with serving(places=1) as small:
+
+        async def run() -> None:
+            for _ in range(4):
+                async with krea_page(small.socket_url()) as page:
+                    await page.until_pictures(1)
+                    assert not [status for status in page.status if "error" in status], page.status
+
+        asyncio.run(run())
+
+
 @pytest.mark.parametrize("path", ["/upload_video", "/upload_start_frame"])
 def test_krea_files_are_refused_where_the_page_shows_it(server: Serving, path: str) -> None:
     answer = httpx2.post(server.url(path), files={"file": ("frame.png", jpeg())})
