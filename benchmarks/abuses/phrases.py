@@ -135,6 +135,10 @@ SGLANG = Protocol(
         {"type": "event", "kind": "prompt", "payload": "a storm", "event_id": 4},
         {"type": "event", "kind": "prompt", "payload": {"prompt": "a storm"}, "event_id": "five"},
         {"type": "event", "kind": "camera_actions", "payload": [1, 2, 3]},
+        {
+            "type": "event", "kind": "composite_input", "event_id": 70_000.0,
+            "payload": {"input_types": ["prompt", "camera_actions"], "prompt": "sky", "camera_actions": [["w"], []]},
+        },
     ),
     question=lambda word: ({"type": "init", "prompt": "sea", "size": word}, {"type": "event", "kind": word}),
 )  # fmt: skip
@@ -148,13 +152,22 @@ VLLM = Protocol(
             "type": "session.start", "prompt": "sea", "width": 16, "height": 16, "fps": 1.0, "num_frames": 24, "format": "m4s",
             "model": "wan-tiny", "image_reference": "data:,", "negative_prompt": "",
         },
-        {"type": "session.interaction", "event": {"prompt": "a storm"}, "event_id": "e", "transition_chunks": 2},
-        {"type": "session.interaction", "event": {"prompt": "a storm"}},
+        {
+            "type": "session.start", "prompt": "sea", "size": "16x16", "seconds": "2", "video_params": {"fps": 1, "width": 16},
+            "sampling_params": {"seed": 3.0, "top_k": 1}, "num_inference_steps": 2, "streaming_buffer_seconds": 1.25,
+        },
+        {
+            "type": "session.interaction",
+            "interaction": {"event": {"prompt": "a storm", "negative_prompt": None}, "event_id": "e", "transition_chunks": 2.0},
+        },
+        {"type": "session.interaction", "interaction": {"event": {"prompt": "a storm"}}},
+        {"type": "session.interaction", "interaction": {"event": {"multi_modal_data": {"camera": {}}}, "event_id": "c"}},
+        {"type": "session.playback", "position_seconds": 0.5},
         {"type": "session.ping"},
     ),
     question=lambda word: (
         {"type": "session.start", "prompt": "sea", "model": word},
-        {"type": "session.interaction", "event": {"prompt": "sea", word: 1}},
+        {"type": "session.interaction", "interaction": {"event": {"prompt": "sea", word: 1}}},
     ),
     closing={"type": "session.stop"},
 )  # fmt: skip
@@ -170,6 +183,8 @@ KREA = Protocol(
         },
         {"prompt": "a storm", "interp_steps": 2},
         {"image": b"\x89PNG\r\n\x1a\n"},
+        {"image": "iVBORw0KGgo=", "timestamp": 1.7e12, "strength": 0.4},
+        {"image": "data:image/jpeg;base64,/9j/", "seed": 7.0},
         {"strength": 0.4},
         {"action": "reset"},
     ),

@@ -200,6 +200,12 @@ def pixel_frames(start_frame: int, frames: int) -> int:
     return TEMPORAL_STRIDE * frames - (TEMPORAL_STRIDE - 1 if start_frame == 0 else 0)
 
 
+def chunks_for(num_frames: int, stream: StreamConfig) -> int:
+    """Whole chunks that hold so many pixel frames."""
+    first, later = (pixel_frames(start, stream.frames_per_chunk) for start in (0, stream.frames_per_chunk))
+    return 1 + max(0, -(-(num_frames - first) // later))
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """HEIGHTxWIDTH"""
     height, cross, width = text.lower().partition("x")

@@ -50,6 +50,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     window: int | None = None
     sink: int | None = None
     noise_scale: float | None = None
+    kv_bias: float | None = None
+    """How much past frames weigh in attention."""
     lead_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_LEAD_S)] | None = None
     """How far generation may be ahead of the viewer."""
     input: bool = False

@@ -20,7 +20,7 @@ from millstream.server.access.auth import Access, Gate
 from millstream.server.access.budgets import ClientRates, Clients
 from millstream.server.access.limits import ClientLimits
 from millstream.server.headers import SafeHeaders
-from millstream.server.protocol import openapi, rest, webrtc
+from millstream.server.protocol import openapi, rest, videos, webrtc
 from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.sessions.hub import SessionHub
@@ -62,7 +62,8 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
 
 
 def _routes() -> list[BaseRoute]:
-    endpoints = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *dialects.endpoints(), *health.ENDPOINTS]
+    sockets, theirs = dialects.routes()
+    endpoints = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *videos.endpoints(), *theirs, *health.ENDPOINTS]
 
     async def stream(websocket: WebSocket) -> None:
         await converse(websocket, Conversation)
@@ -75,7 +76,7 @@ def _routes() -> list[BaseRoute]:
     return [
         WebSocketRoute("/v1/stream", stream),
         *(endpoint.route() for endpoint in endpoints),
-        *dialects.sockets(),
+        *sockets,
         Mount("/", StaticFiles(directory=WEB, html=True)),
     ]
 

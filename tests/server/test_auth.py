@@ -106,6 +106,19 @@ def test_others_can_only_reach_it_with_a_key_or_when_that_was_said(host: str) ->
     assert access_for(host, api_key=None, insecure=True, origins=[]).names is None
 
 
+def test_a_page_that_is_a_file_is_let_in_where_that_is_said_and_nowhere_else(unlocked: Serving) -> None:
+    assert refused(unlocked, origin="null") == 403
+    access = access_for("127.0.0.1", api_key=None, insecure=False, origins=["null"])
+    assert access.names is not None
+    assert "" not in access.names
+    with serving(config=AppConfig(access=access)) as running:
+        with running.client(origin="null"):
+            pass
+        told = httpx2.get(running.url("/v1/models"), headers={"Origin": "null"})
+        assert told.headers["access-control-allow-origin"] == "null"
+        assert refused(running, origin="https://example.org") == 403
+
+
 def test_keys_that_no_subprotocol_can_carry_and_origins_that_are_none_are_refused() -> None:
     for key in ("short", "with a space in it", "komma,komma,komma", ""):
         with pytest.raises(ConfigError, match="API key"):

@@ -23,8 +23,9 @@ from starlette.routing import Route
 from millstream.engine import snapshot
 from millstream.server import dialects
 from millstream.server.app import AppConfig, create_app
-from millstream.server.protocol import openapi, rest, webrtc
+from millstream.server.protocol import openapi, rest, videos, webrtc
 from millstream.server.protocol.bodies import first_bytes
+from millstream.server.sessions.hub import MAX_ENDED
 from millstream.session.journal import read_journal
 from tests.server.fakes import fake_hub
 from tests.server.serving import Serving, serving, wait_until
@@ -46,7 +47,7 @@ def http(server: Serving) -> Iterator[httpx2.Client]:
     server.until(lambda: not server.hub.live_sessions, "all stations are gone")
 
 
-FUZZED = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *dialects.endpoints()]
+FUZZED = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *videos.endpoints(), *dialects.routes()[1]]
 
 
 def opened(http: httpx2.Client, **ask: Any) -> dict[str, Any]:
@@ -73,7 +74,37 @@ def test_a_session_is_opened_shown_steered_watched_and_ended(server: Serving, ht
         assert http.delete(path).status_code == 204
         assert client.hear("ended")["cause"] == "closed"
     server.until(lambda: not server.hub.live_sessions, "it has ended")
-    assert code(http.get(path)) == (404, "not_found")
+    shown = http.get(path).json()
+    assert (shown["state"], shown["cause"], shown["session"]) == ("ended", "closed", session["session"])
+    assert http.get(f"{path}/controls").json()["receipts"][0]["control_id"] == "mine"
+    assert code(http.post(f"{path}/controls", json={"control": {"type": "cut"}})) == (404, "not_found")
+    assert code(http.get("/v1/sessions/another")) == (404, "not_found")
+
+
+def test_what_is_known_of_ended_sessions_is_bounded_and_holds_no_frames(server: Serving, http: httpx2.Client) -> None:
+    session = opened(http, input=True, noise_scale=0.5)
+    server.hub.service.end(session["session"])
+    server.until(lambda: not server.hub.live_sessions, "it has ended")
+    server.until(lambda: server.hub.find_known(session["session"]).request.feed is None, "its feed is let go")
+    for _ in range(3):
+        server.hub._remember(server.hub.find_known(session["session"]))
+    assert len(server.hub._ended) <= MAX_ENDED
+
+
+def test_an_empty_prompt_is_refused_in_a_control_as_at_the_start(http: httpx2.Client) -> None:
+    path = f"/v1/sessions/{opened(http)['session']}/controls"
+    for prompt in ("", "  "):
+        assert http.post("/v1/sessions", json={"prompt": prompt}).status_code == 400
+        refused = http.post(path, json={"control": {"type": "prompt", "prompt": prompt}})
+        assert refused.status_code == 400, refused.text
+
+
+def test_a_recording_without_a_chunk_says_so(http: httpx2.Client) -> None:
+    path = f"/v1/sessions/{opened(http)['session']}/recording"
+    assert "nothing is being recorded" in http.post(path, json={"on": False}).json()["error"]["message"]
+    assert http.post(path, json={"on": True}).status_code == 200
+    refused = http.post(path, json={"on": False})
+    assert (refused.status_code, "no chunk came" in refused.json()["error"]["message"]) == (409, True)
 
 
 def test_both_receipts_can_be_had_without_a_socket(server: Serving, http: httpx2.Client) -> None:
@@ -98,8 +129,11 @@ def test_listing_sessions_gives_nobody_a_name_to_steer_with(http: httpx2.Client)
 
 
 def test_the_model_that_is_served_is_described(http: httpx2.Client) -> None:
-    (model,) = http.get("/v1/models").json()["models"]
-    assert (model["name"], model["defaults"]["size"]) == ("wan-tiny", "64x64")
+    listed = http.get("/v1/models").json()
+    (model,) = listed["data"]
+    assert (listed["object"], model["object"], model["id"], model["owned_by"]) == ("list", "model", "wan-tiny", "millstream")
+    assert abs(model["created"] - time.time()) < 3600
+    assert model["defaults"]["size"] == "64x64"
     assert model["examples"]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,7 +23,11 @@ from millstream.server.access.keys import NAMELESS, Key, Keyring
 from millstream.server.access.shares import Holdings, Quota
 
 ORIGIN = re.compile(r"https?://[^/?#]+")
+NO_ORIGIN = "null"
+"""What a browser says of a page that is a file, or of one in a sandbox: nobody knows whose it is."""
 KEY_SUBPROTOCOL = "millstream.key."
+KEY_QUERY = "api_key"
+"""In a socket's address, for clients that can be given nothing but that."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HOLDER = "millstream.key"
 """In a scope: the `Key` that was brought."""
@@ -55,12 +59,15 @@ def access_for(
             raise ConfigError("--api-key is one for everybody, and there are keys with names: give it one too, or leave it out")
         keyring = Keyring.of_one(api_key)
     for origin in origins:
-        if not ORIGIN.fullmatch(origin) or not _netloc(origin):
-            raise ConfigError(f"--allow-origin takes a page's scheme and host, such as https://example.org, got {origin!r}")
+        if origin != NO_ORIGIN and (not ORIGIN.fullmatch(origin) or not _netloc(origin)):
+            raise ConfigError(
+                f"--allow-origin takes a page's scheme and host, such as https://example.org, or null for files, got {origin!r}"
+            )
     local = is_local(host)
     if not (local or keyring or insecure):
         raise ConfigError(f"others can reach --host {host}: give --api-key KEY, keys in --config, or --insecure for anybody")
-    names = LOCAL_NAMES | {host} | {urlsplit(origin).hostname or "" for origin in origins} if local and not keyring else None
+    pages = {urlsplit(origin).hostname or "" for origin in origins if origin != NO_ORIGIN}
+    names = LOCAL_NAMES | {host} | pages if local and not keyring else None
     return Access(keyring=keyring, origins=frozenset(origins), names=names)
 
 
@@ -137,7 +144,10 @@ class Gate:
             scope[HOLDER] = key
             return None
         client.wrong_keys.take(min(1, len(keys)))
-        return 401, "a key is needed: Authorization: Bearer KEY, or the subprotocol millstream.key.KEY"
+        return (
+            401,
+            "a key is needed: Authorization: Bearer KEY; for sockets also the subprotocol millstream.key.KEY or ?api_key=KEY",
+        )
 
     def _too_much(self, scope: Scope, client: ClientAccount) -> tuple[int, str] | None:
         if not client.requests.take():
@@ -154,7 +164,8 @@ class Gate:
         if origin is None or (scope["type"] == "http" and scope["method"] in SAFE_METHODS):
             return True
         secure = scope["scheme"] in ("https", "wss")  # then a page that came unencrypted is somebody else's
-        own = _netloc(origin) == headers.get("host", "") and (origin.startswith("https:") or not secure)
+        host = headers.get("host", "")
+        own = host != "" and _netloc(origin) == host and (origin.startswith("https:") or not secure)
         return own or origin in self._access.origins
 
 
@@ -168,6 +179,8 @@ def _keys(scope: Scope, headers: Headers) -> list[str]:
     """Those a client brings, few of them."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
     offered = [name.removeprefix(KEY_SUBPROTOCOL) for name in scope.get("subprotocols", ()) if name.startswith(KEY_SUBPROTOCOL)]
+    if scope["type"] == "websocket":  # of a page's address the key would end up in histories, and in what it links to
+        offered += QueryParams(scope.get("query_string", b"")).getlist(KEY_QUERY)
     return ([given.strip()] if scheme.lower() == "bearer" else []) + offered[:4]
 
 

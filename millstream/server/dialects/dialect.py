@@ -38,3 +38,8 @@ class Dialect:
 
     def leave(self) -> None:
         self._interpreter.leave()
+
+    @property
+    def linger_s(self) -> float:
+        """How long the connection stays open once all is said, for a client that plays what it holds and closes it itself."""
+        return 0.0

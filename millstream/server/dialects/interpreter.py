@@ -6,7 +6,7 @@ dialect to put into the client's. A session opened in a dialect belongs to its c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +30,10 @@ END_ID = "end of the stream"
 """Of the control that ends a session which was to have so many chunks; no client asked for it by name."""
 MAX_NAMES = 8
 """Of fields that are listed when they mean nothing here."""
+MAX_NAMED = 64
+"""Of those that are remembered."""
+MAX_WHOLE = 2.0**53
+"""Up to here a float holds every whole number."""
 
 
 class Interpreter:
@@ -37,8 +41,11 @@ class Interpreter:
         self.limits = limits
         self.conversation = Conversation(hub, outbox, limits, client)
         self._hub, self._outbox = hub, outbox
+        self._client = "" if client is None else client.name
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
         self._refusals = 0
+        self._named: set[str] = set()
+        """Fields that were named already as meaning nothing here."""
 
     @property
     def live(self) -> bool:
@@ -49,10 +56,10 @@ class Interpreter:
     def refusals(self) -> int:
         return self._refusals + self.conversation.refusals
 
-    def read_json(self, data: str | bytes) -> Fields:
+    def read_json(self, data: str | bytes, *, with_picture: bool = False) -> Fields:
         """A message's fields. Raises `ProtocolError` for one too large, too soon or unreadable."""
         self._messages.spend("messages")
-        self.limits.check_size(data)
+        self.limits.check_size(data, self.limits.max_text_bytes + self.limits.max_frame_bytes if with_picture else None)
         if isinstance(data, bytes):
             raise ProtocolError("bad_message", "messages are JSON text")
         return self._fields(lambda: msgspec.json.decode(data))
@@ -67,6 +74,7 @@ class Interpreter:
 
     async def start(self, ask: Ask, format: Format, *, max_chunks: int | None = None) -> bool:
         """Whether there is a session now; if not, the reason waits in the outbox."""
+        await self._hub.settle(self._client)
         await self.conversation.hear(Start(version=1, formats=(format,), **msgspec.structs.asdict(ask)))
         if self.live and max_chunks is not None:
             await self.conversation.hear(Steer(control=Stop(id=END_ID), at_chunk=max_chunks))
@@ -88,11 +96,18 @@ class Interpreter:
         code = error.code if isinstance(error, ProtocolError) else "bad_control"
         self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id))
 
+    def unsaid(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of them that were not named before: a client that sends one with every frame is told once."""
+        fresh = tuple(name for name in names if name not in self._named)
+        if len(self._named) < MAX_NAMED:
+            self._named.update(fresh)
+        return fresh
+
     def leave(self) -> None:
         """The connection is over, and so is its session."""
         self.conversation.leave()
         if self.conversation.live_session is not None:
-            self._hub.service.end(self.conversation.live_session.session_id, "its connection has closed")
+            self._hub.leave(self.conversation.live_session)
 
     def _fields(self, decode: Callable[[], Any]) -> Fields:
         try:
@@ -109,11 +124,27 @@ def heed(fields: Fields, kind: type[T]) -> tuple[T, tuple[str, ...]]:
     """What is said in known fields, checked, and the names of others that ask for something."""
     known = kind.__struct_fields__
     unknown = sorted(name for name, value in fields.items() if name not in (*known, "type") and value not in NEUTRAL)
+    said = {name: value for name, value in fields.items() if name in known}
+    return converted(said, kind), tuple(name[:40] for name in unknown[:MAX_NAMES])
+
+
+def converted(said: Any, kind: type[T]) -> T:
+    """Checked, whole numbers as such: JavaScript has one kind of number, and packers write some of its integers as floats."""
     try:
-        heeded = msgspec.convert({name: value for name, value in fields.items() if name in known}, kind)
-    except msgspec.MsgspecError as error:
+        return msgspec.convert(_whole(said), kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
-    return heeded, tuple(name[:40] for name in unknown[:MAX_NAMES])
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case float() if abs(value) < MAX_WHOLE and value.is_integer():
+            return int(value)
+        case dict():
+            return {name: _whole(each) for name, each in value.items()}
+        case list():
+            return [_whole(each) for each in value]
+    return value
 
 
 def kind_of(fields: Fields) -> str:

@@ -32,12 +32,35 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     height: Side | None = None
     width: Side | None = None
     seed: int | None = None
+    base_seed: int | None = None
+    """The same, as its pipelines call it."""
+
+
+class LoadItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline at a node of a graph; here there is one of each."""
+
+    node_id: str
+    pipeline_id: str
+    load_params: dict[str, Any] | None = None
 
 
 class ScopeLoadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """As its frontend says it now (`pipelines`), and as it did."""
+
+    pipelines: tuple[LoadItem, ...] | None = None
     pipeline_id: str | None = None
-    pipeline_ids: tuple[str, ...] = ()
+    pipeline_ids: tuple[str, ...] | None = None
     load_params: dict[str, Any] | None = None
+
+    @property
+    def names(self) -> set[str]:
+        nodes = (item.pipeline_id for item in self.pipelines or ())
+        return {name for name in (self.pipeline_id, *(self.pipeline_ids or ()), *nodes) if name}
+
+    @property
+    def params(self) -> dict[str, Any]:
+        nodes = (item.load_params or {} for item in self.pipelines or ())
+        return {name: value for each in (self.load_params or {}, *nodes) for name, value in each.items()}
 
 
 class ScopeOffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +91,9 @@ class PipelineStatus(msgspec.Struct, frozen=True, kw_only=True):
     load_params: LoadParams
     loaded_lora_adapters: tuple[str, ...] = ()
     error: str | None
+    loading_stage: str | None = None
+    produces_video: bool = True
+    produces_audio: bool = False
 
 
 class IceServers(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,11 +149,8 @@ class Scope:
     async def load_pipeline(self, server: ServerState, words: Mapping[str, str], request: Request) -> Loaded:
         server.client.key.check_steering()
         asked, unknown = await _heeded(request, ScopeLoadRequest, server.limits)
-        names = {name for name in (asked.pipeline_id, *asked.pipeline_ids) if name}
-        model = server.hub.card.name
-        if names != {model}:
-            raise ProtocolError("not_found", f"this server has one pipeline, {model!r}; load that one")
-        self._loaded[server.client.key], left_out = heed(asked.load_params or {}, LoadParams)
+        model = _check_names(asked.names, server)
+        self._loaded[server.client.key], left_out = heed(asked.params, LoadParams)
         return Loaded(message=f"{model} is loaded", left_out=left_out + unknown)
 
     async def pipeline_status(self, server: ServerState, words: Mapping[str, str], body: None) -> PipelineStatus:
@@ -148,6 +171,8 @@ class Scope:
         if asked.type != "offer":
             raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
         first, unknown = heed(asked.initialParameters or {}, ScopeParameters)
+        if first.pipeline_ids:
+            _check_names(set(first.pipeline_ids), server)
         outbox = Outbox()
         server.client.offers.spend("offers")
         channel = ScopeChannel(server.hub, outbox, server.limits, server.client)
@@ -168,18 +193,27 @@ class Scope:
         server.peers.find(words["id"], server.client.key).hang_up()
 
     def _start(self, server: ServerState, first: ScopeParameters) -> Ask:
-        prompts = first.prompts or (first.transition.target_prompts if first.transition else ())
+        prompts = first.mix or (first.transition.target_prompts if first.transition else ())
         if not prompts:
             raise ProtocolError("bad_message", "initialParameters needs prompts: [{text, weight}]")
         stream, loaded = server.hub.card.stream, self._loaded.get(server.client.key, LoadParams())
         return Ask(
             prompts=prompts,
             size=f"{loaded.height or stream.height}x{loaded.width or stream.width}",
-            seed=loaded.seed,
+            seed=loaded.seed if loaded.base_seed is None else loaded.base_seed,
             steps=first.denoising_step_list,
             noise_scale=first.noise_scale,
+            kv_bias=first.kv_cache_attention_bias,
             input=first.input_mode == "video",
         )
+
+
+def _check_names(names: set[str], server: ServerState) -> str:
+    """The name of what is served, which is all that may be named."""
+    model = server.hub.card.name
+    if names != {model}:
+        raise ProtocolError("not_found", f"this server has one pipeline, {model!r}; load that one")
+    return model
 
 
 async def _heeded(request: Request, kind: type[T], limits: ClientLimits) -> tuple[T, tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """Scope's `parameters` data channel: a JSON object of whatever is to change, and what became of it.
 
-Every parameter that means something here becomes a control with two receipts; one that does not is answered with a `note`, so
-that nothing is silently ignored. Knows no HTTP and no WebRTC.
+Every parameter that changes something here becomes a control with two receipts: Scope's page sends some of them again as they
+are, which changes nothing. One that means nothing is answered with a `note`, once. Knows no HTTP and no WebRTC.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from millstream.core.controls import (
     SetNoiseScale,
     SetPrompt,
     SetSteps,
+    Switch,
 )
 from millstream.core.errors import MillstreamError
 from millstream.core.messages import Ask, ErrorMessage, RecordingMessage
@@ -45,7 +46,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ScopeParameters(msgspec.Struct, frozen=True, kw_only=True):
-    prompts: tuple[AskedPrompt, ...] | None = None
+    prompts: tuple[AskedPrompt | str, ...] | None = None
     prompt_interpolation_method: Interpolation = "linear"
     transition: Transition | None = None
     denoising_step_list: tuple[float, ...] | None = None
@@ -53,11 +54,20 @@ class ScopeParameters(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_attention_bias: float | None = None
     manage_cache: bool | None = None
     """Whether a new prompt rebuilds what the stream remembers."""
-    reset_cache: bool = False
+    reset_cache: bool | None = None
     paused: bool | None = None
     recording: bool | None = None
     input_mode: Literal["text", "video"] | None = None
     """In an offer's first parameters: whether the client's video is the input."""
+    pipeline_ids: tuple[str, ...] | None = None
+    node_id: str | None = None
+    """Which node of a graph this is for: there is one."""
+    produces_video: bool | None = None
+    """As the status said it."""
+
+    @property
+    def mix(self) -> tuple[AskedPrompt, ...]:
+        return tuple(AskedPrompt(text=each) if isinstance(each, str) else each for each in self.prompts or ())
 
 
 class ChannelMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -95,6 +105,9 @@ class ScopeChannel:
         self._outbox = outbox
         self._rebuilds = True
         self._num_controls = 0
+        stream = hub.card.stream
+        self._sent: dict[str, object] = dict(denoising_step_list=stream.steps, kv_cache_attention_bias=stream.kv_bias)
+        """The last of each parameter that was taken, and what holds where nothing was said."""
 
     @property
     def refusals(self) -> int:
@@ -108,6 +121,13 @@ class ScopeChannel:
         self._rebuilds = first.manage_cache is not False
         if not await self.interpreter.start(ask, "raw"):
             return False
+        said = dict(
+            prompts=first.mix,
+            denoising_step_list=first.denoising_step_list,
+            noise_scale=first.noise_scale,
+            kv_cache_attention_bias=first.kv_cache_attention_bias,
+        )
+        self._sent |= {name: value for name, value in said.items() if value not in (None, ())}
         if first.paused:
             await self.interpreter.steer(Pause(id=self._name("paused")))
         if first.recording:
@@ -147,29 +167,46 @@ class ScopeChannel:
         parameters, unknown = heed(fields, ScopeParameters)
         if parameters.manage_cache is not None:
             self._rebuilds = parameters.manage_cache
-        for control in self._controls(parameters):
-            await self.interpreter.steer(control)
+        for control, value in self._controls(parameters):
+            await self._steer(control, value)
         if parameters.recording is not None:
             await self.interpreter.record(parameters.recording)
         if parameters.input_mode is not None:
             self._outbox.put(Note(parameter="input_mode", message="a session's input is chosen with its offer"))
         self._note_left_out(parameters, unknown)
 
-    def _controls(self, asked: ScopeParameters) -> Iterator[AnyControl]:
+    def _controls(self, asked: ScopeParameters) -> Iterator[tuple[AnyControl, object]]:
+        """Each with what was asked for, to know it again."""
         if asked.reset_cache:
-            yield Cut(id=self._name("reset_cache"))
-        if asked.prompts is not None:
-            yield SetPrompt(id=self._name("prompts"), prompts=asked.prompts, mode="recompute" if self._rebuilds else "keep")
+            yield Cut(id=self._name("reset_cache")), None
+        if self._is_new("prompts", asked.mix or None):
+            mode: Switch = "recompute" if self._rebuilds else "keep"
+            yield SetPrompt(id=self._name("prompts"), prompts=asked.mix, mode=mode), asked.mix
+        elif asked.prompts == ():
+            yield SetPrompt(id=self._name("prompts")), None  # which is refused in its own words
         if asked.transition is not None:
-            yield self._transition(asked.transition)
-        if asked.denoising_step_list is not None:
-            yield SetSteps(id=self._name("denoising_step_list"), steps=asked.denoising_step_list)
-        if asked.noise_scale is not None:
-            yield SetNoiseScale(id=self._name("noise_scale"), noise_scale=asked.noise_scale)
-        if asked.kv_cache_attention_bias is not None:
-            yield SetKVBias(id=self._name("kv_cache_attention_bias"), kv_bias=asked.kv_cache_attention_bias)
+            yield self._transition(asked.transition), None
+        if asked.denoising_step_list is not None and self._is_new("denoising_step_list", asked.denoising_step_list):
+            steps = asked.denoising_step_list
+            yield SetSteps(id=self._name("denoising_step_list"), steps=steps), steps
+        if asked.noise_scale is not None and self._is_new("noise_scale", asked.noise_scale):
+            yield SetNoiseScale(id=self._name("noise_scale"), noise_scale=asked.noise_scale), asked.noise_scale
+        if asked.kv_cache_attention_bias is not None and self._is_new("kv_cache_attention_bias", asked.kv_cache_attention_bias):
+            bias = asked.kv_cache_attention_bias
+            yield SetKVBias(id=self._name("kv_cache_attention_bias"), kv_bias=bias), bias
         if asked.paused is not None:
-            yield Pause(id=self._name("paused")) if asked.paused else Resume(id=self._name("paused"))
+            yield (Pause(id=self._name("paused")) if asked.paused else Resume(id=self._name("paused"))), None
+
+    def _is_new(self, parameter: str, value: object) -> bool:
+        return value is not None and value != self._sent.get(parameter)
+
+    async def _steer(self, control: AnyControl, value: object) -> None:
+        """Remembered where it was not refused."""
+        await self.interpreter.steer(control)
+        if value is not None and self.refusals == 0:
+            self._sent[_parameter(control.id)] = value
+        if isinstance(control, SetPrompt) and _parameter(control.id) == "transition":
+            self._sent.pop("prompts", None)
 
     def _transition(self, transition: Transition) -> SetPrompt:
         control_id, prompts = self._name("transition"), transition.target_prompts
@@ -178,7 +215,7 @@ class ScopeChannel:
         return SetPrompt(id=control_id, prompts=prompts, mode="blend", chunks=transition.num_steps)
 
     def _note_left_out(self, asked: ScopeParameters, unknown: tuple[str, ...]) -> None:
-        for name in unknown:
+        for name in self.interpreter.unsaid(unknown):
             self._outbox.put(Note(parameter=name, message="means nothing here and was left out"))
         temporal = asked.transition is not None and asked.transition.temporal_interpolation_method == "slerp"
         if temporal or asked.prompt_interpolation_method == "slerp":

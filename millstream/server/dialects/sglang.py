@@ -3,7 +3,8 @@
     new ── init ──► live ── event, event, … ──► ended, with the connection or after `max_chunks`
 
 A chunk is one `frame_batch` for each picture (one for all where they are raw), then its `chunk_stats`, which also carry what
-SGLang has no message for: receipts of events, and notes about fields that mean nothing here or of what could not be kept.
+SGLang has no message for: receipts of events, and notes about fields that mean nothing here or of what could not be kept. Its
+Python clients give up at the first `error`, so none is said about an `init` that only asks for more than there is.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ MAX_STEPS = 16
 MAX_NOTES = 32
 """That wait for a chunk; the oldest are forgotten first."""
 
+CHANNELS = 3
+NO_GUIDANCE = 1.0
+
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 
@@ -49,7 +53,12 @@ class Init(msgspec.Struct, frozen=True, kw_only=True):
     max_chunks: Count | None = None
     realtime_causal_sink_size: int | None = None
     realtime_causal_kv_cache_num_frames: int | None = None
-    realtime_output_format: Literal["webp", "jpeg", "raw"] = "webp"
+    realtime_output_format: Literal["webp", "jpeg", "raw"] | None = None
+    """Without it: raw, lossless."""
+    realtime_output_pacing: bool | None = None
+    """Whether chunks come no faster than they play: here they never do."""
+    guidance_scale: float | None = None
+    """1 is none, which a distilled model has."""
     first_frame: Any = None
     condition_inputs: Any = None
     model: str | None = None
@@ -69,14 +78,27 @@ class SglangError(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
 
 class FrameBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="frame_batch"):
+    request_id: str
     chunk_index: int
     content_type: str
     num_frames: int
+    total_size: int
+    """Of the payload, in bytes."""
     frame_batch_index: int
     num_frame_batches: int
     is_final_frame_batch: bool
+    event_id: int | str | msgspec.UnsetType = msgspec.UNSET
+    """The last event that shows; their page cuts over to it."""
+    format: str
+    encoding: str
     width: int
     height: int
+    channels: int = CHANNELS
+    bytes_per_frame: int
+    """Of one that is decoded."""
+    raw_size: int | msgspec.UnsetType = msgspec.UNSET
+    payload_lengths: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of encoded pictures, one after the other."""
     payload: bytes
 
 
@@ -87,9 +109,17 @@ class EventReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkStats(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="chunk_stats"):
+    session_id: str
+    request_id: str
     chunk_index: int
+    event_id: int | str | None
+    num_batches: int
     num_frames: int
-    chunk_total_ms: float
+    raw_bytes: int
+    """Of the frames that were sent, decoded."""
+    ws_payload_bytes: int
+    content_type: str
+    chunk_total_ms: int
     phases_ms: dict[str, float]
     dropped: int
     """Chunks whose pictures this client was too slow for."""
@@ -111,6 +141,8 @@ class SGLang(Dialect):
         super().__init__(hub, outbox, limits, client)
         self._event_ids: dict[str, int | str] = {}
         """By control; of more than may wait, the oldest is forgotten."""
+        self._event_id: int | str | None = None
+        """Of the last one that shows."""
         self._receipts: list[EventReceipt] = []
         self._notes: deque[str] = deque(maxlen=MAX_NOTES)
 
@@ -160,13 +192,13 @@ class SGLang(Dialect):
             window=init.realtime_causal_kv_cache_num_frames,
             sink=init.realtime_causal_sink_size,
         )
-        if not await self._interpreter.start(ask, init.realtime_output_format, max_chunks=init.max_chunks):
+        if not await self._interpreter.start(ask, init.realtime_output_format or "raw", max_chunks=init.max_chunks):
             return
-        self._note_left_out(unknown)
+        guided = () if init.guidance_scale in (None, NO_GUIDANCE) else ("guidance_scale",)
+        self._note_left_out(tuple(sorted((*guided, *unknown))))
         for name in ("first_frame", "condition_inputs"):
             if getattr(init, name):
-                refusal = f"this model takes no {name}; the stream begins from the prompt alone"
-                self._interpreter.refuse(ProtocolError("bad_control", refusal))
+                self._notes.append(f"this model takes no {name}; the stream begins from the prompt alone")
 
     async def _event(self, event: SglangEvent) -> None:
         control_id = "" if event.event_id is None else str(event.event_id)
@@ -174,16 +206,24 @@ class SGLang(Dialect):
         if event.event_id is not None:
             self._remember(control_id, event.event_id)
         try:
-            if event.kind != "prompt":
-                raise ProtocolError("bad_control", f"this model takes no {event.kind[:40]}; the stream goes on as it was")
-            payload = event.payload
-            prompt = payload.get("prompt") if isinstance(payload, dict) else payload
-            if not isinstance(prompt, str):
-                raise ProtocolError("bad_control", 'the payload of a prompt event is a text, or {"prompt": TEXT}')
+            prompt = self._prompt(event)
         except MillstreamError as error:
             self._interpreter.refuse(error, control_id)
             return
         await self._interpreter.steer(SetPrompt(id=control_id, prompt=prompt, mode="recompute"))
+
+    def _prompt(self, event: SglangEvent) -> str:
+        """What it asks to see; what else it asks for is noted, or refused where it is all."""
+        payload = event.payload
+        prompt = payload.get("prompt") if isinstance(payload, dict) else payload
+        composite = event.kind == "composite_input" and isinstance(payload, dict) and prompt is not None
+        if event.kind != "prompt" and not composite:
+            raise ProtocolError("bad_control", f"this model takes no {event.kind[:40]}; the stream goes on as it was")
+        if not isinstance(prompt, str):
+            raise ProtocolError("bad_control", 'the payload of a prompt event is a text, or {"prompt": TEXT}')
+        if composite:
+            self._note_left_out(tuple(str(name)[:40] for name in payload if name not in ("prompt", "input_types")))
+        return prompt
 
     def _remember(self, control_id: str, event_id: int | str) -> None:
         self._event_ids[control_id] = event_id
@@ -191,46 +231,69 @@ class SGLang(Dialect):
             del self._event_ids[next(iter(self._event_ids))]
 
     def _chunk(self, picture: EncodedChunk) -> Iterator[FrameBatch | ChunkStats]:
-        info, parts = picture.info, picture.parts
         live_session = self._interpreter.conversation.live_session
         assert live_session is not None, "a picture came before there was a session"
-        if picture.format == "raw" and parts:
-            parts = (b"".join(parts),)
-        for number, part in enumerate(parts):
-            yield FrameBatch(
-                chunk_index=info.index,
-                content_type=CONTENT_TYPES[picture.format],
-                num_frames=info.num_frames if picture.format == "raw" else 1,
-                frame_batch_index=number,
-                num_frame_batches=len(parts),
-                is_final_frame_batch=number == len(parts) - 1,
-                width=live_session.request.config.width,
-                height=live_session.request.config.height,
-                payload=part,
-            )
+        config, info = live_session.request.config, picture.info
+        request_id, frame_bytes = f"{live_session.session_id}_{info.index}", config.height * config.width * CHANNELS
+        batches = list(self._batches(picture, request_id, (config.width, config.height)))
+        yield from batches
+        num_frames = sum(batch.num_frames for batch in batches)
         receipts, self._receipts = tuple(self._receipts), []
         notes = tuple(self._notes)
         self._notes.clear()
         yield ChunkStats(
+            session_id=live_session.session_id,
+            request_id=request_id,
             chunk_index=info.index,
+            event_id=self._event_id,
+            num_batches=len(batches),
             num_frames=info.num_frames,
-            chunk_total_ms=info.total_ms,
+            raw_bytes=num_frames * frame_bytes,
+            ws_payload_bytes=picture.num_bytes,
+            content_type=CONTENT_TYPES[picture.format],
+            chunk_total_ms=round(info.total_ms),
             phases_ms=info.phases_ms,
             dropped=picture.dropped,
             receipts=receipts,
             notes=notes,
         )
 
+    def _batches(self, picture: EncodedChunk, request_id: str, size: tuple[int, int]) -> Iterator[FrameBatch]:
+        info, parts, is_raw = picture.info, picture.parts, picture.format == "raw"
+        if is_raw and parts:
+            parts = (b"".join(parts),)
+        width, height = size
+        for number, part in enumerate(parts):
+            yield FrameBatch(
+                request_id=request_id,
+                chunk_index=info.index,
+                content_type=CONTENT_TYPES[picture.format],
+                num_frames=info.num_frames if is_raw else 1,
+                total_size=len(part),
+                frame_batch_index=number,
+                num_frame_batches=len(parts),
+                is_final_frame_batch=number == len(parts) - 1,
+                event_id=msgspec.UNSET if self._event_id is None else self._event_id,
+                format="rgb24" if is_raw else picture.format,
+                encoding=picture.format,
+                width=width,
+                height=height,
+                bytes_per_frame=height * width * CHANNELS,
+                raw_size=len(part) if is_raw else msgspec.UNSET,
+                payload_lengths=msgspec.UNSET if is_raw else (len(part),),
+                payload=part,
+            )
+
     def _note_left_out(self, names: tuple[str, ...]) -> None:
-        """Told with the next chunk."""
-        self._notes.extend(f"{name} means nothing here and was left out" for name in names)
+        """Told with the next chunk, once."""
+        self._notes.extend(f"{name} means nothing here and was left out" for name in self._interpreter.unsaid(names))
 
     def _note_receipt(self, receipt: Receipt) -> None:
         if receipt.control_id == END_ID:
             return
         known = self._event_ids.get(receipt.control_id)
-        if receipt.state == "applied":
-            self._event_ids.pop(receipt.control_id, None)
+        if receipt.state == "applied" and known is not None:
+            self._event_id = self._event_ids.pop(receipt.control_id)
         self._receipts.append(EventReceipt(event_id=known, state=receipt.state, chunk_index=receipt.chunk_index))
 
 

@@ -1,15 +1,19 @@
 """vLLM-Omni's streaming video: a WebSocket at `/v1/realtime/video`, JSON both ways and one fragmented MP4 back.
 
     new ── session.start (within `START_S`) ──► live ── interactions, pings ──► session.done, or an error
+     └──── anything that is none, or is refused ──► an error, and the end
 
 Each `video.chunk_metadata` is followed by one binary message; all of them in order are one MP4. An interaction is queued, then
 started, active and completed by chunk; one that fails leaves the stream running. No chunk and no ping for `STALL_S` ends it.
+Its page gives up at an `error` that names no event, so what is only to be known is a `session.note`: its client prints it.
 """
 
 from __future__ import annotations
 
 import secrets
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -17,14 +21,15 @@ import msgspec
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.config import chunks_for
 from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import Ask, ErrorMessage, ProtocolError
+from millstream.core.messages import MAX_LEAD_S, Ask, ErrorMessage, ProtocolError
+from millstream.core.schedule import even_steps
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.dialect import Dialect
-from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, Fields, heed, kind_of
+from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, MAX_NAMES, NEUTRAL, Fields, converted, heed, kind_of
 from millstream.server.dialects.transitions import Transitions
 from millstream.server.protocol.messages import encode
 from millstream.server.sessions.hub import SessionHub
@@ -37,23 +42,69 @@ START_S = 10.0
 STALL_S = 60.0
 
 Side = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1000)]
+Frames = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+MAX_STEPS = 16
+MAX_SECONDS = 86_400
+NO_GUIDANCE = 1.0
+
+
+class VideoParams(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds where the message itself does not say it."""
+
+    width: Side | None = None
+    height: Side | None = None
+    fps: Rate | None = None
+    num_frames: Frames | None = None
 
 
 class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     model: str | None = None
     format: str = "m4s"
+    size: Annotated[str, msgspec.Meta(pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$")] | None = None
+    """WIDTHxHEIGHT, before `width` and `height`."""
     width: Side | None = None
     height: Side | None = None
-    fps: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None
-    num_frames: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
-    """Rounded up to whole chunks; without it there is no end."""
+    fps: Rate | None = None
+    num_frames: Frames | None = None
+    """Rounded up to whole chunks; without it, and without `seconds`, there is no end."""
+    seconds: int | str | None = None
+    video_params: VideoParams | None = None
     seed: int | None = None
-    image_reference: Any = None
+    num_inference_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    guidance_scale: float | None = None
+    """1 is none, which a distilled model has."""
+    streaming_buffer_seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_LEAD_S)] | None = None
+    """How far generation may be ahead."""
+
+    @property
+    def video(self) -> VideoParams:
+        """What is asked for, wherever it was said."""
+        beside = self.video_params or VideoParams()
+        width, height = self.width or beside.width, self.height or beside.height
+        if self.size is not None:
+            width, height = (int(side) for side in self.size.split("x"))
+        return VideoParams(
+            width=width, height=height, fps=self.fps or beside.fps, num_frames=self.num_frames or beside.num_frames
+        )
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Known fields that ask for something that is not to be had."""
+        steps = ("num_inference_steps",) if (self.num_inference_steps or 0) > MAX_STEPS else ()
+        return steps if self.guidance_scale in (None, NO_GUIDANCE) else (*steps, "guidance_scale")
 
 
 class PromptEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompt: str
+    negative_prompt: None = None
+
+
+class Playback(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the viewer is. The server has a clock of its own for that."""
+
+    position_seconds: Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Interaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,9 +152,17 @@ class Done(ServerEvent, frozen=True, kw_only=True, tag="session.done"):
     stopped: bool
 
 
-class VllmError(ServerEvent, frozen=True, kw_only=True, tag="error"):
+class VllmNote(ServerEvent, frozen=True, kw_only=True, tag="session.note"):
+    """Something to know; the stream goes on."""
+
+    request_id: str
+    message: str
+
+
+class VllmError(ServerEvent, frozen=True, kw_only=True, tag="error", omit_defaults=True):
     message: str
     code: str
+    request_id: str | None = None
     event_id: str | None = None
 
 
@@ -119,7 +178,7 @@ class VLLMOmni(Dialect):
 
     def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         super().__init__(hub, outbox, limits, client)
-        self._request_id = f"video-{secrets.token_urlsafe(8)}"
+        self._request_id = f"video_stream-{secrets.token_urlsafe(8)}"
         self._alive_at = time.monotonic()
         """The last chunk or ping; before there is a session, the connection's beginning."""
         self._transitions = Transitions()
@@ -127,6 +186,12 @@ class VLLMOmni(Dialect):
         self._left_out: tuple[str, ...] = ()
         self._num_chunks = 0
         self._stopped = False
+        self._turned_away = False
+
+    @property
+    def refusals(self) -> int:
+        """Of a connection whose start was refused, more than any may have."""
+        return sys.maxsize if self._turned_away else super().refusals
 
     @property
     def patience_s(self) -> float:
@@ -143,7 +208,7 @@ class VLLMOmni(Dialect):
 
     async def hear(self, data: str | bytes) -> None:
         try:
-            fields = self._interpreter.read_json(data)
+            fields = self._interpreter.read_json(data, with_picture=not self._interpreter.live)
             match kind_of(fields):
                 case "session.start":
                     await self._start(fields)
@@ -153,12 +218,16 @@ class VLLMOmni(Dialect):
                     await self._interact(fields)
                 case "session.ping":
                     self._note_ping()
+                case "session.playback":
+                    converted(fields, Playback)
+                    self._note_sign_of_life()
                 case "session.stop":
                     self._stop()
                 case _:
-                    raise ProtocolError("bad_message", "type must be session.start, .interaction, .ping or .stop")
+                    raise ProtocolError("bad_message", "type must be session.start, .interaction, .playback, .ping or .stop")
         except MillstreamError as error:
             self._interpreter.refuse(error)
+        self._turned_away = not self._interpreter.live and self._interpreter.refusals > 0
 
     def say(self, item: Any) -> list[str | bytes]:
         match item:
@@ -169,11 +238,11 @@ class VLLMOmni(Dialect):
             case Receipt(control_id=control_id) if control_id != END_ID:
                 return [encode(InteractionQueued(request_id=self._request_id, event_id=control_id))]
             case Live():
-                return [encode(VideoStart(request_id=self._request_id, config=self._config(), left_out=self._left_out))]
+                return [encode(event) for event in self._began()]
             case ErrorMessage():
                 return [encode(self._error(item))]
             case Noted(words=words):
-                return [encode(VllmError(code="not_kept", message=words))]
+                return [encode(VllmNote(request_id=self._request_id, message=words))]
             case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
                 return [encode(VllmError(code="generation_failed", message=reason))]
             case Ended():
@@ -183,44 +252,53 @@ class VLLMOmni(Dialect):
         return []
 
     async def _start(self, fields: Fields) -> None:
-        start, unknown = heed(fields, SessionStart)
+        beside, inner = _with_sampling_params(fields)
+        start, unknown = heed(beside, SessionStart)
         if start.format != "m4s":
             raise ProtocolError("bad_message", f'format must be "m4s", got {start.format[:40]!r}')
         if start.model not in (None, "", self._hub.card.name):
             raise ProtocolError("not_found", f"this server has {self._hub.card.name}, not {start.model[:80]!r}")
-        card = self._hub.card.stream
+        card, video, steps = self._hub.card.stream, start.video, start.num_inference_steps
         ask = Ask(
             prompt=start.prompt,
-            size=f"{start.height or card.height}x{start.width or card.width}",
-            fps=start.fps,
+            size=f"{video.height or card.height}x{video.width or card.width}",
+            fps=video.fps,
             seed=start.seed,
+            steps=None if steps is None or steps > MAX_STEPS else even_steps(steps),
+            lead_s=start.streaming_buffer_seconds,
         )
-        self._left_out = unknown
-        if await self._interpreter.start(ask, "mp4", max_chunks=chunks_for(start.num_frames, card)):
+        num_frames = video.num_frames or _frames_in(start.seconds, video.fps or card.fps)
+        self._left_out = tuple(dict.fromkeys((*start.left_out, *unknown, *inner)))
+        if await self._interpreter.start(ask, "mp4", max_chunks=None if num_frames is None else chunks_for(num_frames, card)):
             self._alive_at = time.monotonic()
-            if start.image_reference:
-                what = "this model takes no image_reference; the stream begins from the prompt alone"
-                self._outbox.put(VllmError(code="unsupported_input", message=what))
 
     async def _interact(self, fields: Fields) -> None:
-        try:
-            interaction = msgspec.convert(fields.get("interaction"), Interaction)
-        except msgspec.MsgspecError as error:
-            raise ProtocolError("bad_control", f"cannot read the interaction: {str(error)[:300]}") from None
-        event_id, chunks = interaction.event_id or f"event-{secrets.token_urlsafe(6)}", interaction.transition_chunks or 0
+        asked = fields.get("interaction")
+        named = asked.get("event_id") if isinstance(asked, dict) else None
+        event_id = named if isinstance(named, str) and named else f"event-{secrets.token_urlsafe(6)}"
         self._interpreter.limits.check_id(event_id)
+        try:
+            interaction = converted(asked, Interaction)
+        except ProtocolError as error:
+            self._interpreter.refuse(ProtocolError("bad_control", str(error)), event_id if event_id == named else "")
+            return
+        chunks = interaction.transition_chunks or 0
         if not self._transitions.ask(event_id, max(1, chunks)):
             twice = f"event {event_id[:40]!r} waits already; give each its own id"
-            self._outbox.put(VllmError(code="interaction_failed", message=twice, event_id=event_id))
+            conflict = VllmError(code="event_id_conflict", message=twice, request_id=self._request_id, event_id=event_id)
+            self._outbox.put(conflict)
             return
         mode: Literal["blend", "recompute"] = "blend" if chunks else "recompute"
         switch = SetPrompt(id=event_id, prompt=interaction.event.prompt, mode=mode, chunks=max(1, chunks))
         await self._interpreter.steer(switch)
 
     def _note_ping(self) -> None:
+        self._note_sign_of_life()
+        self._outbox.put(VllmPong())
+
+    def _note_sign_of_life(self) -> None:
         if self._interpreter.live:
             self._alive_at = time.monotonic()
-        self._outbox.put(VllmPong())
 
     def _stop(self) -> None:
         live_session = self._interpreter.conversation.live_session
@@ -250,6 +328,12 @@ class VLLMOmni(Dialect):
         self._num_chunks += 1
         return [encode(metadata), fragment]
 
+    def _began(self) -> Iterator[ServerEvent]:
+        yield VideoStart(request_id=self._request_id, config=self._config(), left_out=self._left_out)
+        if fresh := self._interpreter.unsaid(self._left_out):
+            what = f"{', '.join(fresh)}: means nothing here and was left out"
+            yield VllmNote(request_id=self._request_id, message=what)
+
     def _config(self) -> dict[str, Any]:
         live_session = self._interpreter.conversation.live_session
         assert live_session is not None, "a session went live that nobody asked for"
@@ -259,13 +343,29 @@ class VLLMOmni(Dialect):
         self._transitions.forget(said.control_id)
         failed = said.code == "bad_control" or bool(said.control_id)
         return VllmError(
-            code="interaction_failed" if failed else said.code, message=said.message, event_id=said.control_id or None
+            code="interaction_failed" if failed else said.code,
+            message=said.message,
+            request_id=self._request_id if self._interpreter.live else None,
+            event_id=said.control_id or None,
         )
 
 
-def chunks_for(num_frames: int | None, stream: StreamConfig) -> int | None:
-    """Whole chunks that hold so many frames."""
-    if num_frames is None:
+def _with_sampling_params(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
+    """What is said in `sampling_params` as if it were said beside them, and the names of what means nothing there either."""
+    inner = fields.get("sampling_params")
+    if not isinstance(inner, dict):
+        return fields, ()
+    known = {name: value for name, value in inner.items() if name in SessionStart.__struct_fields__}
+    rest = sorted(str(name)[:40] for name, value in inner.items() if name not in known and value not in NEUTRAL)
+    beside = {name: value for name, value in fields.items() if name != "sampling_params"}
+    return known | beside, tuple(rest[:MAX_NAMES])
+
+
+def _frames_in(seconds: int | str | None, fps: float) -> int | None:
+    """Of so many whole seconds, which OpenAI writes as a text."""
+    if seconds is None:
         return None
-    first, later = (pixel_frames(start, stream.frames_per_chunk) for start in (0, stream.frames_per_chunk))
-    return 1 + max(0, -(-(num_frames - first) // later))
+    whole = int(seconds) if isinstance(seconds, int) or (seconds.isascii() and seconds.isdecimal() and len(seconds) < 6) else 0
+    if not 0 < whole <= MAX_SECONDS:
+        raise ProtocolError("bad_message", f"seconds must be a whole number from 1 to {MAX_SECONDS}, got {str(seconds)[:40]!r}")
+    return round(whole * fps)

@@ -45,6 +45,7 @@ from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits, TokenBucket
 from millstream.server.protocol.camera import read_frame
 from millstream.server.protocol.messages import choose_format, code_of, decode, defaults_of, encode, picture_bytes, with_header
+from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession, OpeningBytes, TapeLost, Viewer
@@ -55,6 +56,8 @@ State = Literal["new", "owner", "viewer"]
 
 
 class Conversation:
+    linger_s = 0.0
+
     def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
         self.state: State = "new"
         self.refusals = 0
@@ -182,10 +185,7 @@ class Conversation:
         self._watch(live_session, format, "owner")
 
     async def _record(self, live_session: LiveSession, on: bool) -> None:
-        name = self._hub.start_recording(live_session) if on else await self._hub.stop_recording(live_session)
-        if not name:
-            raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
-        self._outbox.put(_recording(on, name))
+        self._outbox.put(_recording(on, await switch_recording(self._hub, live_session, on)))
 
     def _watch(self, live_session: LiveSession, format: Format, state: State) -> None:
         self._viewer = live_session.join(format, self._outbox, owner=state == "owner")

@@ -6,6 +6,7 @@ route of its own: `rest.py` and `webrtc.py` beside it, `server/health.py` and Sc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,6 +49,8 @@ class ServerState:
     clients: Clients
     client: ClientAccount = field(default_factory=ClientAccount)
     """Who asks."""
+    began: float = field(default_factory=time.time)
+    """When the server did, in seconds of Unix."""
     uploads: Holdings = field(default_factory=lambda: Holdings(Quota(MAX_UPLOADS), "uploads"))
 
     def asked_by(self, connection: HTTPConnection) -> ServerState:
@@ -57,6 +60,10 @@ class ServerState:
     def session(self, words: Mapping[str, str]) -> LiveSession:
         """The one that a path names, if it is theirs."""
         return self.hub.find(words["session"], self.client.key)
+
+    def known_session(self, words: Mapping[str, str]) -> LiveSession:
+        """The same, also of one that has ended not long ago."""
+        return self.hub.find_known(words["session"], self.client.key)
 
     @property
     def archive(self) -> Archive:

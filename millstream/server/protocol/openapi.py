@@ -11,7 +11,7 @@ import msgspec
 from millstream import __version__
 from millstream.server.protocol.endpoints import JSON, Endpoint
 
-SOCKET = "a WebSocket, which OpenAPI has no words for: docs/protocol.md"
+SOCKET = "a WebSocket, which OpenAPI has no words for: docs/protocol.md, docs/clients.md"
 NOT_DESCRIBED = {
     "/v1/stream": SOCKET,
     "/v1/realtime_video/generate": SOCKET,

@@ -8,23 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
-from millstream.core.messages import MAX_CHUNK, Ask, Defaults, ProtocolError
+from millstream.core.messages import MAX_CHUNK, Ask, Defaults
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.messages import defaults_of
+from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
 from millstream.server.sessions.archive import Archive
 from millstream.server.sessions.file_store import Kind
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.quotas import within_quota
-from millstream.serving.notices import Waiting
+from millstream.serving.notices import Ended, Waiting
 
 MAX_UPLOAD_BYTES = 2 * 2**30
 MEDIA_TYPES: dict[Kind, str] = {
@@ -88,6 +89,9 @@ class SessionInfo(SessionSummary, frozen=True, kw_only=True):
     """The name of its journal once it has ended, at /v1/journals; empty where it has none."""
     notes: tuple[str, ...]
     """What its people were told besides, the newest last."""
+    cause: str
+    reason: str
+    """Of one that has ended, as in `ended`; empty before."""
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,18 +99,26 @@ class SessionList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
+    """As OpenAI's clients read it, and what a stream of it is."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    """Since when it is served, in seconds of Unix."""
+    owned_by: str = "millstream"
     defaults: Defaults
     examples: tuple[str, ...]
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    models: tuple[ModelInfo, ...]
+    object: Literal["list"] = "list"
+    data: tuple[ModelInfo, ...]
 
 
 async def list_models(server: ServerState, words: Mapping[str, str], body: None) -> ModelList:
     card = server.hub.card
-    return ModelList(models=(ModelInfo(name=card.name, defaults=defaults_of(card), examples=card.examples),))
+    model = ModelInfo(id=card.name, created=int(server.began), defaults=defaults_of(card), examples=card.examples)
+    return ModelList(data=(model,))
 
 
 async def list_sessions(server: ServerState, words: Mapping[str, str], body: None) -> SessionList:
@@ -118,7 +130,7 @@ async def open_session(server: ServerState, words: Mapping[str, str], body: Ask)
 
 
 async def show_session(server: ServerState, words: Mapping[str, str], body: None) -> SessionInfo:
-    return _info(server.session(words))
+    return _info(server.known_session(words))
 
 
 async def end_session(server: ServerState, words: Mapping[str, str], body: None) -> None:
@@ -131,14 +143,11 @@ async def control_session(server: ServerState, words: Mapping[str, str], body: C
 
 
 async def list_receipts(server: ServerState, words: Mapping[str, str], body: None) -> ReceiptList:
-    return ReceiptList(receipts=server.session(words).receipts)
+    return ReceiptList(receipts=server.known_session(words).receipts)
 
 
 async def record_session(server: ServerState, words: Mapping[str, str], body: RecordingAsk) -> RecordingState:
-    live_session = server.session(words)
-    name = server.hub.start_recording(live_session) if body.on else await server.hub.stop_recording(live_session)
-    if not name:
-        raise ProtocolError("bad_state", "nothing was being recorded, or no chunk came while it was")
+    name = await switch_recording(server.hub, server.session(words), body.on)
     return RecordingState(on=body.on, url=f"/v1/recordings/{name}")
 
 
@@ -153,11 +162,11 @@ async def restore_session(server: ServerState, words: Mapping[str, str], body: N
 
 
 async def list_recordings(server: ServerState, words: Mapping[str, str], body: None) -> FileList:
-    return _listed(server.archive, "recordings", server.session(words).recordings)
+    return _listed(server.archive, "recordings", server.known_session(words).recordings)
 
 
 async def list_snapshots(server: ServerState, words: Mapping[str, str], body: None) -> FileList:
-    return _listed(server.archive, "snapshots", server.session(words).snapshots)
+    return _listed(server.archive, "snapshots", server.known_session(words).snapshots)
 
 
 async def download_live_journal(server: ServerState, words: Mapping[str, str], body: None) -> Response:
@@ -200,7 +209,10 @@ ENDPOINTS = (
         method="POST", path="/v1/sessions", does=open_session, body=Ask, answer=SessionInfo, status=201,
         says="A new session; attach to it at /v1/stream to see it.",
     ),
-    Endpoint(method="GET", path="/v1/sessions/{session}", does=show_session, answer=SessionInfo, says="One session."),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}", does=show_session, answer=SessionInfo,
+        says="One session; for a while also one that has ended.",
+    ),
     Endpoint(method="DELETE", path="/v1/sessions/{session}", does=end_session, status=204, says="End it."),
     Endpoint(
         method="POST", path="/v1/sessions/{session}/controls", does=control_session, body=ControlAsk, answer=Receipt,
@@ -274,6 +286,8 @@ def _info(live_session: LiveSession) -> SessionInfo:
         config=asdict(live_session.request.config) | {"fps": live_session.fps, "rate": live_session.request.rate},
         journal=live_session.journal_name,
         notes=tuple(note.words for note in live_session.notes),
+        cause=live_session.state.cause if isinstance(live_session.state, Ended) else "",
+        reason=live_session.state.reason if isinstance(live_session.state, Ended) else "",
     )
 
 

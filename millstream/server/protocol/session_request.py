@@ -15,7 +15,9 @@ from millstream.server.sessions.live_session import LiveSession
 from millstream.session.pacing import RateKind
 
 
-def open_asked(hub: SessionHub, ask: Ask, *, client: str = "", key: Key = NAMELESS) -> LiveSession:
+def open_asked(
+    hub: SessionHub, ask: Ask, *, client: str = "", key: Key = NAMELESS, max_chunks: int | None = None
+) -> LiveSession:
     if bool(ask.prompt) == bool(ask.prompts):
         raise PromptError("a session needs either prompt or prompts, not both and not neither")
     fps = ask.fps
@@ -33,6 +35,7 @@ def open_asked(hub: SessionHub, ask: Ask, *, client: str = "", key: Key = NAMELE
         unattended=ask.unattended,
         weight=ask.weight,
         takes_input=ask.input,
+        max_chunks=max_chunks,
         client=client,
         key=key,
     )
@@ -50,5 +53,6 @@ def _changes(ask: Ask, fps: float | Literal["auto"]) -> dict[str, Any]:
         window=ask.window,
         sink=ask.sink,
         noise_scale=ask.noise_scale,
+        kv_bias=ask.kv_bias,
     )
     return {name: value for name, value in named.items() if value is not None}

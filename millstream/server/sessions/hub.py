@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -42,8 +43,12 @@ log = logging.getLogger(__name__)
 
 ID_BYTES = 16
 """Of the random numbers that name sessions and views."""
+MAX_ENDED = 64
+"""Sessions that are still described after their end."""
 TICK_S = 1.0
 STOP_S = 30.0
+SETTLE_S = 5.0
+"""For a session to end whose connection has closed."""
 FAREWELL_S = 5.0
 """For viewers to take what is left for them."""
 
@@ -103,6 +108,10 @@ class SessionHub:
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
         self.live_sessions: dict[str, LiveSession] = {}
         self._views: dict[str, LiveSession] = {}
+        self.leaving: dict[str, str] = {}
+        """Sessions whose connection has gone and that have not ended yet, and whose client's they are."""
+        self._ended: OrderedDict[str, LiveSession] = OrderedDict()
+        """The last few, for those who ask what became of theirs."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = LiveSessionParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
         self._archive = archive
@@ -158,10 +167,12 @@ class SessionHub:
         unattended: Literal["pause", "run"] = "pause",
         takes_input: bool = False,
         weight: float = 1.0,
+        max_chunks: int | None = None,
         client: str = "",
         key: Key = NAMELESS,
     ) -> LiveSession:
-        """A new session. Raises `Overloaded` when it cannot be, and what is wrong with what was asked."""
+        """A new session, of so many chunks where that is said. Raises `Overloaded` when it cannot be, and what is wrong with
+        what was asked."""
         check_prompts(prompts)
         config = key.paced(config, rate)
         session_id = secrets.token_urlsafe(ID_BYTES)
@@ -174,7 +185,7 @@ class SessionHub:
             may_wait=may_wait,
             unattended=unattended,
             weight=weight * key.weight,
-            **self._bounds,
+            **self._bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
             journal=self._journal(session_id, config, key),
         )
@@ -210,13 +221,12 @@ class SessionHub:
         live_session.snapshots.append(kept.name)
         return kept
 
-    def start_recording(self, live_session: LiveSession) -> str:
-        """The name it will have; one that runs already goes on."""
+    def start_recording(self, live_session: LiveSession, *, fps: float | None = None) -> str:
+        """The name it will have; one that runs already goes on. With `fps` it plays at that rate, whatever is live."""
         if live_session.tape is None:
-            lost = partial(self._lose_tape, live_session)
-            live_session.tape = Tape(
-                *self.archive_of(live_session.key).record(live_session.fps, lambda name: self.spawn(lost(name)))
-            )
+            lost, archive = partial(self._lose_tape, live_session), self.archive_of(live_session.key)
+            name, recording = archive.record(fps or live_session.fps, lambda name: self.spawn(lost(name)))
+            live_session.tape = Tape(name, recording, fps)
         return live_session.tape.name
 
     async def stop_recording(self, live_session: LiveSession) -> str:
@@ -255,6 +265,25 @@ class SessionHub:
         """By the name that steers it, for the key that opened it; to others it is not there."""
         live_session = self.live_sessions.get(session_id)
         return _found(live_session if live_session is not None and live_session.key == key else None)
+
+    def leave(self, live_session: LiveSession) -> None:
+        """Its connection has closed, and with it it ends, when its chunk is done."""
+        if live_session.session_id in self.live_sessions:
+            self.leaving[live_session.session_id] = live_session.client
+            self.service.end(live_session.session_id, "its connection has closed")
+
+    async def settle(self, client: str) -> None:
+        """Wait until what this client has left is gone: a page that starts anew needs the place it had a moment ago."""
+        give_up = time.monotonic() + SETTLE_S
+        while client in self.leaving.values() and time.monotonic() < give_up:
+            await asyncio.sleep(SETTLE_S / 100)
+
+    def find_known(self, session_id: str, key: Key = NAMELESS) -> LiveSession:
+        """The same, also of one that has ended."""
+        ended = self._ended.get(session_id)
+        if session_id not in self.live_sessions and ended is not None and ended.key == key:
+            return ended
+        return self.find(session_id, key)
 
     def sessions_of(self, key: Key) -> list[LiveSession]:
         return [live_session for live_session in self.live_sessions.values() if live_session.key == key]
@@ -335,12 +364,20 @@ class SessionHub:
             await live_session.run()
         finally:
             del self.live_sessions[live_session.session_id], self._views[live_session.view_id]
+            self.leaving.pop(live_session.session_id, None)
+            self._remember(live_session)
             if self._keeper is not None:
                 self._keeper.ended(live_session)
             await self.stop_recording(live_session)
             journal = live_session.request.journal
             if isinstance(journal, SessionJournal):
                 await self.archive_of(live_session.key).keep_journal(journal, owner=live_session.client)
+            live_session.let_go()
+
+    def _remember(self, live_session: LiveSession) -> None:
+        self._ended[live_session.session_id] = live_session
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
 
     async def _tick(self) -> None:
         while True:
@@ -375,7 +412,7 @@ class SessionHub:
                 if live_session.tape is None
                 else max(live_session.left_at, live_session.tape.recording.fed_at)
             )
-            if not live_session.viewers and now - of_use_at > patience:
+            if not live_session.viewers and not live_session.held and now - of_use_at > patience:
                 if never_began:
                     self._let_be(live_session)
                 self.service.end(live_session.session_id, f"nobody watched it for {patience:g} s")

@@ -76,6 +76,8 @@ class Tape:
 
     name: str
     recording: Recording
+    fps: float | None = None
+    """What its frames play at; None: what they play at live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,10 @@ class LiveSession:
         self.last_info: ChunkInfo | None = None
         self.viewers: set[Viewer] = set()
         self.tape: Tape | None = None
+        self.held = False
+        """Whether somebody waits for it who does not watch: then it is not abandoned."""
+        self.settled = False
+        """Whether it has ended and all that is kept of it is whole."""
         self.recordings: deque[str] = deque(maxlen=MAX_LISTED)
         self.snapshots: deque[str] = deque(maxlen=MAX_LISTED)
         """Names of what was kept of it, the newest last; the oldest are forgotten here first."""
@@ -208,6 +214,12 @@ class LiveSession:
         feed.push(frame_HW3)
         self._parts.service.fed(self.session_id)
 
+    def let_go(self) -> None:
+        """It has ended, and what is left is what can be told of it."""
+        self.settled = True
+        self._inbox.clear()
+        self.request = replace(self.request, feed=None, journal=None, start=None)
+
     async def run(self) -> None:
         """Pass on what is told until the session has ended."""
         try:
@@ -292,7 +304,7 @@ class LiveSession:
         if fresh.info.receipts:
             self.put(Applied(receipts=fresh.info.receipts))
         if self.tape is not None and fresh.frames is not None:
-            self.tape.recording.add(fresh.frames, fresh.info.fps)
+            self.tape.recording.add(fresh.frames, self.tape.fps or fresh.info.fps)
         self._last = fresh
         late_s = fresh.info.late_s
         words = f"chunk in {fresh.info.total_ms:.0f} ms" + (f", {late_s:.2f} s late" if late_s > 0 else "")

@@ -54,6 +54,10 @@ class PatientTalker(Talker, Protocol):
     def waited(self) -> bool:
         """It has waited so long. Whether to wait on; otherwise it has said why not."""
 
+    @property
+    def linger_s(self) -> float:
+        """How long the connection stays open once all is said, unless the client closes it."""
+
 
 MakeTalker = Callable[[SessionHub, Outbox, ClientLimits, ClientAccount], PatientTalker]
 
@@ -70,6 +74,8 @@ async def converse(websocket: WebSocket, make_talker: MakeTalker) -> None:
     listener = asyncio.ensure_future(_listen(websocket, talker, limits))
     try:
         await asyncio.wait({sender, listener}, return_when=asyncio.FIRST_COMPLETED)
+        if sender.done() and not sender.exception() and talker.linger_s > 0:
+            await asyncio.wait({listener}, timeout=talker.linger_s)
         if listener.done() and not listener.exception():
             outbox.finish()
             await asyncio.wait({sender}, timeout=FAREWELL_S)

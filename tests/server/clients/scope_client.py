@@ -1,4 +1,4 @@
-"""A client of Scope's API, written from its public description: a pipeline over HTTP, video and parameters over WebRTC."""
+"""A client of Scope's API: a pipeline over HTTP, video and parameters over WebRTC. What its page says: `scope.json`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx2
 
+from tests.server.clients.facts import differences, strangers
 from tests.server.clients.webrtc_client import PATIENCE_S, Camera, WebRTCClient
 
 
@@ -26,6 +27,7 @@ class ScopeClient(WebRTCClient):
         response = await self.request("POST", "/webrtc/offer", {"sdp": sdp, "type": "offer", "initialParameters": parameters})
         assert response.status_code == 200, response.text
         answer = response.json()
+        assert differences("scope", "answer", answer) == []
         self.session_id = answer["sessionId"]
         await self.accept(answer)
         for candidate in held_back:
@@ -40,3 +42,34 @@ class ScopeClient(WebRTCClient):
     async def hang_up(self) -> None:
         response = await self.request("DELETE", f"/webrtc/offer/{self.session_id}")
         assert response.status_code == 204, response.text
+
+
+class ScopePage(ScopeClient):
+    """Their page in miniature: loads, polls, offers an audio line too, and sends parameters; what it sends is theirs alone."""
+
+    differences: list[str]
+    model = "wan-tiny"
+
+    async def load(self, **load_params: Any) -> None:
+        item = {"node_id": "node-1", "pipeline_id": self.model, "load_params": load_params}
+        body = {"pipelines": [item]}
+        assert strangers("scope", "POST /api/v1/pipeline/load", body) == []
+        loaded = await self.request("POST", "/pipeline/load", body)
+        assert loaded.status_code == 200, loaded.text
+        status = (await self.request("GET", "/pipeline/status")).json()
+        servers = (await self.request("GET", "/webrtc/ice-servers")).json()
+        self.differences = (
+            differences("scope", "load", loaded.json())
+            + differences("scope", "status", status)
+            + differences("scope", "ice-servers", servers)
+        )
+        assert status["status"] == "loaded"
+
+    async def play(self, *, camera: Camera | None = None, **parameters: Any) -> None:
+        assert strangers("scope", "parameters", parameters) == []
+        self.connection.addTransceiver("audio", direction="recvonly")
+        await self.connect(camera=camera, **parameters)
+
+    async def update(self, **parameters: Any) -> None:
+        assert strangers("scope", "parameters", parameters) == []
+        await self.say(**parameters)

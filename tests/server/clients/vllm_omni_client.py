@@ -1,4 +1,4 @@
-"""A client of vLLM-Omni's streaming video, written from its public description: JSON events, and one MP4 in pieces."""
+"""A client of vLLM-Omni's streaming video: JSON events, and one MP4 in pieces. What theirs say and read: `vllm_omni.json`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.server.clients.facts import differences
+
 PATIENCE_S = 30.0
 
 
@@ -19,6 +21,7 @@ class VLLMOmniClient:
     socket: ClientConnection
     film: bytearray = field(default_factory=bytearray)
     chunks: list[dict[str, Any]] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
 
     async def start(self, prompt: str, **options: Any) -> None:
         await self.say("session.start", prompt=prompt, format="m4s", **options)
@@ -35,6 +38,7 @@ class VLLMOmniClient:
             text = await asyncio.wait_for(self.socket.recv(), PATIENCE_S)
             assert isinstance(text, str), "a picture came without its metadata"
             event: dict[str, Any] = json.loads(text)
+            self.differences += differences("vllm_omni", event["type"], event)
             if event["type"] == "video.chunk_metadata":
                 fragment = await asyncio.wait_for(self.socket.recv(), PATIENCE_S)
                 assert isinstance(fragment, bytes), "metadata came without its picture"

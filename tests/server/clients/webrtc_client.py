@@ -49,7 +49,7 @@ class WebRTCClient:
         self.channel.on("open", self.opened.set)
         self.channel.on("message", lambda text: self.heard.put_nowait(json.loads(text)))
         self.track: MediaStreamTrack | None = None
-        self.connection.on("track", lambda track: setattr(self, "track", track))
+        self.connection.on("track", lambda track: setattr(self, "track", track) if track.kind == "video" else None)
 
     async def offer(self, *, codec: str = "VP8", camera: MediaStreamTrack | None = None) -> str:
         transceiver = self.connection.addTransceiver(camera or "video", direction="sendrecv" if camera else "recvonly")

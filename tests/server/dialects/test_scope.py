@@ -1,4 +1,4 @@
-"""Scope's dialect, spoken by a client that knows its public description alone, over real connections."""
+"""Scope's dialect, spoken as its page speaks it, over real connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.server.clients.scope_client import Camera, ScopeClient
+from tests.server.clients.facts import differences
+from tests.server.clients.scope_client import Camera, ScopeClient, ScopePage
 from tests.server.serving import Serving
 
 
@@ -125,3 +126,75 @@ def test_scope_nonsense_on_the_channel_is_answered_and_the_stream_goes_on(server
         await client.frames(3)
 
     with_scope(server, run)
+
+
+FIRST: dict[str, Any] = {
+    "input_mode": "text", "prompts": [{"text": "sea", "weight": 100}], "prompt_interpolation_method": "linear",
+    "denoising_step_list": [1000, 500], "manage_cache": True, "kv_cache_attention_bias": 0.5, "pipeline_ids": ["wan-tiny"],
+    "produces_video": True, "produces_audio": False, "vace_enabled": False, "vace_context_scale": 1.0,
+}  # fmt: skip
+"""As the page's own."""
+
+
+def with_page(server: Serving, does: Callable[[ScopePage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        page = ScopePage(server.url())
+        try:
+            await does(page)
+        finally:
+            await page.close()
+
+    asyncio.run(run())
+
+
+def test_scope_the_page_loads_by_nodes_and_plays_with_a_prompt_switch(server: Serving) -> None:
+    async def run(page: ScopePage) -> None:
+        await page.load(height=64, width=48, base_seed=7, vae_type="wan", vace_enabled=False)
+        assert page.differences == []
+        await page.play(**FIRST)
+        frames = await page.frames(3)
+        assert {(frame.height, frame.width) for frame in frames} == {(64, 48)}
+        (live_session,) = server.hub.live_sessions.values()
+        assert (live_session.request.config.seed, live_session.request.config.kv_bias) == (7, 0.5)
+        assert (await page.hear("note"))["parameter"] == "vace_context_scale"
+        await page.update(prompts=[{"text": "a storm", "weight": 100}], denoising_step_list=[1000, 500])
+        await page.hear("receipt", parameter="prompts", state="applied")
+        await page.frames(3)
+
+    with_page(server, run)
+
+
+def test_scope_what_is_sent_again_as_it_is_changes_nothing(server: Serving) -> None:
+    async def run(page: ScopePage) -> None:
+        await page.play(**(FIRST | {"prompts": ["sea"]}))
+        await page.update(denoising_step_list=[1000, 500], kv_cache_attention_bias=0.5, prompts=["sea"], node_id="node-1")
+        await page.update(denoising_step_list=[1000], vace_context_scale=1.0, node_id="node-1")
+        await page.update(transition={"target_prompts": [{"text": "night", "weight": 1}], "num_steps": 1})
+        await page.update(prompts=["sea"])
+        asked = []
+        while len(asked) < 3:
+            said = await page.hear("receipt", state="queued")
+            asked.append(said["parameter"])
+        assert asked == ["denoising_step_list", "transition", "prompts"]
+
+    with_page(server, run)
+
+
+def test_scope_another_pipeline_is_refused_in_an_offer_too(server: Serving) -> None:
+    async def run(page: ScopePage) -> None:
+        body = {"sdp": "x", "type": "offer", "initialParameters": FIRST | {"pipeline_ids": ["wan-tiny", "rife"]}}
+        refused = await page.request("POST", "/webrtc/offer", body)
+        assert (refused.status_code, "one pipeline" in refused.json()["detail"]) == (404, True)
+
+    with_page(server, run)
+
+
+def test_scope_the_end_is_told_as_the_page_reads_it(server: Serving) -> None:
+    async def run(page: ScopePage) -> None:
+        await page.play(**FIRST)
+        await page.frames(1)
+        (session_id,) = server.hub.live_sessions
+        server.hub.service.end(session_id, "the test is over")
+        assert differences("scope", "stream_stopped", await page.hear("stream_stopped")) == []
+
+    with_page(server, run)

@@ -1,15 +1,18 @@
-"""vLLM-Omni's dialect, spoken by a client that knows its public description alone, over real sockets."""
+"""vLLM-Omni's dialect, spoken as its example and its page speak it, over real sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+import time
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from tests.server.clients.facts import strangers
 from tests.server.clients.vllm_omni_client import vllm_omni_client
 from tests.server.dialects.chunks import FIRST, FPS, LATER
 from tests.server.serving import Serving
@@ -67,13 +70,17 @@ def test_vllm_omni_events_start_run_and_complete_by_chunk(server: Serving) -> No
 def test_vllm_omni_a_failed_interaction_leaves_the_stream_running(server: Serving) -> None:
     async def run() -> None:
         async with vllm_omni_client(server.socket_url()) as client:
-            await client.start("sea", fps=FPS, image_reference={"image_url": "data:image/png;base64,"})
-            assert (await client.event("error"))["code"] == "unsupported_input"
+            await client.start("sea", fps=FPS)
             await client.interact("", "empty")
             failed = await client.event("error")
             assert (failed["code"], failed["event_id"]) == ("interaction_failed", "empty")
+            for event in ({"multi_modal_data": {"camera": {"mode": "velocity"}}}, {"prompt": "x", "negative_prompt": "y"}, 7):
+                await client.say("session.interaction", interaction={"event_id": "camera", "event": event})
+                failed = await client.event("error")
+                assert (failed["code"], failed["event_id"]) == ("interaction_failed", "camera")
             await client.say("session.interaction", interaction={"event": {"camera": "left"}})
             assert (await client.event("error"))["code"] == "interaction_failed"
+            assert client.differences == []
             await client.say("session.ping")
             await client.event("session.pong")
             seen = len(client.chunks)
@@ -95,18 +102,105 @@ def test_vllm_omni_a_failed_interaction_leaves_the_stream_running(server: Servin
         ('{"type": []}', "bad_message"),
         ("[" * 100_000, "bad_message"),
         ('"x"', "bad_message"),
-        ("{" + " " * 200_000, "too_large"),
+        ("{" + " " * 5 * 2**20, "too_large"),
+        ('{"type": "session.start", "prompt": "sea", "size": "64"}', "bad_message"),
+        ('{"type": "session.start", "prompt": "sea", "seconds": "soon"}', "bad_message"),
+        ('{"type": "session.start", "prompt": ""}', "bad_message"),
+        ('{"type": "session.start", "prompt": "sea", "width": 47}', "bad_message"),
     ],
 )
-def test_vllm_omni_nonsense_is_answered_and_the_connection_still_works(server: Serving, text: str, code: str) -> None:
+def test_vllm_omni_a_start_that_is_refused_is_answered_and_closed_at_once(server: Serving, text: str, code: str) -> None:
     async def run() -> None:
         async with vllm_omni_client(server.socket_url()) as client:
             await client.socket.send(text)
+            began = time.monotonic()
             assert (await client.event("error"))["code"] == code
-            await client.socket.send(b"\0\1")
-            assert (await client.event("error"))["code"] == "bad_message"
+            with pytest.raises(ConnectionClosed):
+                await client.event("nothing")
+            assert time.monotonic() - began < 5, "a client waits for the end of its own start"
+            assert client.differences == []
+
+    asyncio.run(run())
+
+
+def test_vllm_omni_nonsense_in_a_session_is_answered_and_the_stream_goes_on(server: Serving) -> None:
+    async def run() -> None:
+        async with vllm_omni_client(server.socket_url()) as client:
             await client.start("sea", fps=FPS)
+            for text in ('"x"', '{"type": []}', '{"type": "session.playback", "position_seconds": -1}', b"\0\1"):
+                await client.socket.send(text)
+                assert (await client.event("error"))["code"] == "bad_message"
+            await client.socket.send("{" + " " * 200_000)
+            assert (await client.event("error"))["code"] == "too_large"
             await client.chunk()
+
+    asyncio.run(run())
+
+
+THEIRS: dict[str, Any] = {
+    "model": "wan-tiny", "negative_prompt": "blur", "width": 48, "height": 64, "fps": int(FPS), "num_frames": 30,
+    "guidance_scale": 1.0, "seed": 42,
+}  # fmt: skip
+"""As the example says it by default."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "size", "chunks", "left_out"),
+    [
+        (THEIRS, (64, 48), 3, ["negative_prompt"]),
+        ({"size": "48x64", "width": 640, "height": 384, "num_frames": 9}, (64, 48), 1, []),
+        ({"seconds": "1", "fps": 20.0, "size": "48x64"}, (64, 48), 2, []),
+        ({"video_params": {"width": 48, "height": 64, "fps": FPS, "num_frames": 21}}, (64, 48), 2, []),
+        (
+            {"sampling_params": {"width": 48, "height": 64, "num_frames": 9.0, "top_k": 3, "seed": 7}, "guidance_scale": 4},
+            (64, 48),
+            1,
+            ["guidance_scale", "top_k"],
+        ),
+        ({"num_inference_steps": 2, "num_frames": 9, "extra_params": {"a": 1}}, None, 1, ["extra_params"]),
+        ({"num_inference_steps": 50, "num_frames": 9, "lora": None, "negative_prompt": None}, None, 1, ["num_inference_steps"]),
+    ],
+)
+def test_vllm_omni_whatever_its_clients_name_is_heeded_or_named(
+    server: Serving, fields: dict[str, Any], size: tuple[int, int] | None, chunks: int, left_out: list[str]
+) -> None:
+    async def run() -> None:
+        async with vllm_omni_client(server.socket_url()) as client:
+            assert strangers("vllm_omni", "session.start", fields) == []
+            await client.start("sea", **fields)
+            began = await client.event("video.start")
+            if size is not None:
+                assert (began["config"]["height"], began["config"]["width"]) == size
+            if fields.get("num_inference_steps") == 2:
+                assert len(began["config"]["steps"]) == 2
+            assert began["left_out"] == left_out
+            if left_out:
+                assert left_out[0] in (await client.event("session.note"))["message"]
+            assert (await client.event("session.done", "error"))["chunks"] == chunks
+            assert client.differences == []
+
+    asyncio.run(run())
+
+
+def test_vllm_omni_a_picture_of_megabytes_is_read_and_named_and_the_page_hears_no_error(server: Serving) -> None:
+    async def run() -> None:
+        async with vllm_omni_client(server.socket_url()) as client:
+            picture = {"image_url": "data:image/png;base64," + "A" * 3 * 2**20}
+            await client.start("sea", fps=FPS, image_reference=picture, streaming_buffer_seconds=1.25)
+            began = await client.event("video.start", "error")
+            assert began["left_out"] == ["image_reference"]
+            assert "image_reference" in (await client.event("session.note", "error"))["message"]
+            await client.chunk()
+            (live_session,) = server.hub.live_sessions.values()
+            assert live_session.request.lead_s == 1.25
+            await client.say("session.playback", position_seconds=0.5)
+            interaction = {"event_id": "a", "event": {"prompt": "a storm", "negative_prompt": None}, "transition_chunks": 2.0}
+            await client.say("session.interaction", interaction=interaction)
+            assert (await client.event("session.interaction.queued", "error"))["event_id"] == "a"
+            await client.say("session.interaction", interaction=interaction)
+            conflict = await client.event("error")
+            assert (conflict["code"], conflict["event_id"]) == ("event_id_conflict", "a")
+            assert client.differences == []
 
     asyncio.run(run())
 

@@ -50,7 +50,7 @@ def test_clips_of_several_sizes_cost_what_each_costs() -> None:
 def test_the_line_says_speed_utilisation_memory_and_time_without_rows() -> None:
     flops = 0.4 * 4 * 2.0 * 989e12  # what four GPUs at 40% do in two seconds
     line = progress_line(report(32_760, 1.0), flops, ranks=4, peak=989.0, peak_bytes=12 << 30)
-    assert line == "flow 0.2500  norm 1.500  16,380 tokens/s  1,582 TFLOP/s  MFU 40%  12.0 GiB  data 2%"
+    assert line == "flow 0.25  norm 1.5  16,380 tokens/s  1,582 TFLOP/s  MFU 40%  12.0 GiB  data 2%"
     assert "MFU" not in progress_line(report(1, 1.0), flops, ranks=4, peak=None, peak_bytes=0)
 
 

@@ -10,6 +10,7 @@ from millstream.models.registry import load_dit
 from millstream.trainer.distil.lots import RowLots
 from millstream.trainer.distil.streams import Painter
 from tests.unit.models_for_tests import dit, tiny_engine
+from tests.unit.one_chunk import plan_chunk
 from tests.unit.trainer.tuning.datasets import SPEC
 
 CPU = torch.device("cpu")
@@ -25,7 +26,7 @@ def test_a_rollout_is_the_stream_that_the_engine_serves(is_fast: bool) -> None:
     served, texts = list[torch.Tensor](), list[torch.Tensor]()
     for seed, prompt in zip(lots.seeds_B.tolist(), ("sea", "a boat at dawn"), strict=True):
         with engine.session(prompt, height=32, width=48, window=WINDOW, seed=seed) as session:
-            parcels = [session.plan_chunk() for _ in range(CHUNKS)]
+            parcels = [plan_chunk(session) for _ in range(CHUNKS)]
             texts.append(parcels[0].conditioning)
             served.append(torch.cat([engine.generator.run(parcel).latents_out for parcel in parcels], dim=1))
             levels, shape = parcels[0].envelope.steps, parcels[0].latents_in.shape

@@ -51,7 +51,7 @@ def test_rows_of_buckets_are_the_same_by_themselves_and_among_others(tmp_path: P
     for step in range(7):
         whole, parts = made.rows(step, range(4)), [made.rows(step, [number]) for number in range(4)]
         sizes.add(whole.latents_BFCYX.shape[-2:])
-        for of_all, *alone in zip(whole, *parts, strict=True):
+        for of_all, *alone in zip(whole[:4], *(part[:4] for part in parts), strict=True):
             assert torch.equal(of_all, torch.cat(alone))
     assert sizes == {(4, 4), (4, 8)}
 

@@ -52,7 +52,6 @@ from tests.unit.trainer.tuning.datasets import SPEC, recipe
         ),
         ({"method": "dmd", "teacher": OtherRole(parallel={"dd": 2})}, r"\[teacher.parallel\] has no dd"),
         ({"method": "dmd", "teacher": OtherRole(model="wan-mini", weights=("x",))}, "do not see the same latents and text"),
-        ({"method": "dmd", "lora": LoRAPlan(), "critic": OtherRole(parallel={"tp": 2})}, "a LoRA is trained with tp = 1"),
         ({"method": "dmd", "critic": OtherRole(model="wan-mini")}, "a critic is of the student's model"),
         ({"method": "consistency", "distil": {"consistency": "continuous"}, "parallel": {"tp": 2}}, "tp = 1 and cp = 1"),
     ],

@@ -1,0 +1,92 @@
+"""docs/protocol.md says what is so: every message in it is played against a server, and none is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from millstream.core.controls import AnyControl
+from millstream.core.messages import AnyClientMessage, Header, Told
+from millstream.server.protocol.messages import decode
+from millstream.serving.notices import Ended
+from tests.server.clients.facts import DOCS, written
+from tests.server.serving import Client, serving
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+SECTION = PAGE.partition("## Every message once")[2].partition("\n## ")[0]
+BLOCKS = [block.strip().splitlines() for block in re.findall(r"```\n(.*?)```", SECTION, re.S)]
+ALONE = [json.loads(text) for text in re.findall(r"`(\{.*?\})`", SECTION.rpartition("```")[2], re.S)]
+TOLD = {kind.__struct_config__.tag: kind for kind in (*get_args(Told), *get_args(Header))}
+NAMES = ("SESSION", "VIEW", "SNAPSHOT")
+FIELDS = {"SESSION": "session", "VIEW": "view", "SNAPSHOT": "snapshot"}
+
+
+def said(mark: str) -> list[dict[str, Any]]:
+    return [json.loads(line[1:]) for block in BLOCKS for line in block if line.startswith(mark)]
+
+
+def test_every_message_and_every_control_has_an_example_that_is_read() -> None:
+    read = [decode(json.dumps(message)) for message in said(">")]
+    assert {type(message) for message in read} == set(get_args(AnyClientMessage))
+    controls = {message["control"]["type"] for message in said(">") if message["type"] == "control"}
+    assert controls == {kind.__struct_config__.tag for kind in get_args(AnyControl)}
+
+
+def test_every_message_of_the_servers_is_there_whole() -> None:
+    shown = {message["type"]: message for message in (*reversed(said("<")), *ALONE)}  # the first of a kind is the whole one
+    assert shown.keys() == TOLD.keys()
+    for kind, message in shown.items():
+        fields = {field.encode_name for field in msgspec.structs.fields(TOLD[kind])}
+        assert message.keys() - {"type"} == fields, kind
+
+
+def test_the_page_names_every_cause_of_an_end() -> None:
+    causes = get_args(get_type_hints(Ended)["cause"])
+    told = PAGE.partition("Causes of an end:")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z ]+)` \(", told)) == set(causes)
+
+
+def test_what_the_page_says_is_what_happens(tmp_path: Path) -> None:
+    known: dict[str, str] = {}
+    with serving(tmp_path) as server:
+        for block in BLOCKS[:-1]:
+            with server.client() as client:
+                _play(client, block, known)
+        for session_id in list(server.hub.live_sessions):
+            server.hub.service.end(session_id)
+    with serving(places=1) as full, full.client() as first:
+        first.start()
+        with full.client() as second:
+            _play(second, BLOCKS[-1], known)
+
+
+def _play(client: Client, block: list[str], known: dict[str, str]) -> None:
+    for line in block:
+        message = json.loads(line[1:])
+        if line.startswith(">"):
+            client.say({name: known.get(value, value) if isinstance(value, str) else value for name, value in message.items()})
+            continue
+        heard = client.heard[0] if message["type"] == "hello" else _hear(client, message)
+        for name in message:
+            assert name in heard, f"{message['type']} has no {name}: {heard}"
+            kinds = (int, float) if isinstance(message[name], (int, float)) else (type(message[name]), type(None))
+            assert message[name] is None or isinstance(heard[name], kinds), f"{name} of {heard}"
+        for placeholder in NAMES:
+            if message.get(FIELDS[placeholder]) == placeholder:
+                known[placeholder] = heard[FIELDS[placeholder]]
+
+
+def _hear(client: Client, message: dict[str, Any]) -> dict[str, Any]:
+    if message["type"] == "receipt":
+        return client.hear("receipt", control_id=message["control_id"], state=message["state"])
+    heard = client.hear(message["type"])
+    assert all(heard[name] == message[name] for name in ("code", "cause", "format", "on") if name in message), heard
+    return heard
+
+
+def test_the_tables_of_other_clients_are_those_that_are_tested() -> None:
+    assert DOCS.read_text() == written(DOCS.read_text()), "run python -m tests.server.clients.facts"
