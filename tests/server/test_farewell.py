@@ -22,7 +22,7 @@ def native(said: Said) -> bool:
 
 
 def krea(said: Said) -> bool:
-    return isinstance(said, str) and json.loads(said)["status"] == "ended"
+    return isinstance(said, str) and json.loads(said)["status"] == "completed"
 
 
 def vllm_omni(said: Said) -> bool:
