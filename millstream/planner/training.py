@@ -217,6 +217,7 @@ class LearningTime:
 
 
 def learning_time(work: LearningWork, device: Device) -> LearningTime:
+    assert min(work.tokens, work.keys) > 0, f"{work.tokens} tokens that see {work.keys}"
     dit, rates = work.dit, device.rates
     products = sum(product_ms(product, device, fp8=False) for product in block_products(dit, work.tokens))
     seen = attention_flops(work.tokens, round(work.keys), dit.width) + attention_flops(work.tokens, dit.text_tokens, dit.width)

@@ -40,6 +40,7 @@ def expected_step(recipe: TuningRecipe, spec: ModelSpec, data: Path, state: Trai
     tokens_per_frame = max((height // cell) * (width // cell) for height, width in card.sizes)
     layout = noising.layout(card.latent_frames)
     rows = recipe.batch // plan.dp // plan.micro_batches
+    assert rows >= 1, f"{recipe.batch} clips in {plan.micro_batches} parts on {plan.dp} ranks"
     work = LearningWork(
         dit=spec.dit,
         tokens=rows * len(layout[0]) * tokens_per_frame,

@@ -49,4 +49,5 @@ class OwnTime:
         self._begun = self._now()
 
     def _end(self, *_: Any) -> None:
+        assert self._begun is not None, "a call ended that had not begun"
         self._spans.append((self._begun, self._now()))

@@ -117,6 +117,8 @@ def lesson(
     factor: float = 1.0,
 ) -> FlowRows:
     """`factor` times the squared error of the clean frames that a student makes of `start` in one step."""
+    assert start_BFCYX.shape == wanted_BFCYX.shape, f"{tuple(wanted_BFCYX.shape)} wanted of {tuple(start_BFCYX.shape)}"
+    assert level_BF.shape == start_BFCYX.shape[:2], f"levels {tuple(level_BF.shape)} of {tuple(start_BFCYX.shape)}"
     both, levels = forced_input(context_BFCYX, start_BFCYX, level_BF, sequence, context_BF)
     share_BF = level_BF / FULL
     return FlowRows(both, levels, text_BSE, (start_BFCYX - wanted_BFCYX) / per_pixel(share_BF), factor * share_BF**2, sequence)

@@ -30,6 +30,7 @@ class RowLots:
         return torch.rand(count, generator=keyed_generator(HOST, *self._key, what)).tolist()
 
     def choice(self, what: str, count: int) -> int:
+        assert count >= 1, f"one of {count}"
         return int(self.shared(what)[0] * count)
 
     def uniform(self, what: str, count: int) -> Tensor:
@@ -43,6 +44,8 @@ class RowLots:
 
     def noised(self, clean_BFCYX: Tensor, frames_per_chunk: int, shift: float, *, epoch: int, margin: float = 0.0) -> Noised:
         """As `noising.noised`, row by row."""
+        assert clean_BFCYX.shape[1] % frames_per_chunk == 0, f"{clean_BFCYX.shape[1]} frames in chunks of {frames_per_chunk}"
+        assert len(clean_BFCYX) == len(self._numbers), f"{len(clean_BFCYX)} rows, and lots of {len(self._numbers)}"
         chunks = clean_BFCYX.shape[1] // frames_per_chunk
         level_BF = spread_levels(self.uniform(f"levels {epoch}", chunks), frames_per_chunk, shift, margin=margin)
         noise = self.noise(clean_BFCYX.shape[1:], epoch=epoch)

@@ -38,6 +38,7 @@ class ODEDistillation(Distillation):
         self._student, self._teacher, self._setting, self._options = student, teacher, setting, options
         self._frames, self._path = options.frames_per_chunk, teacher_path(options)
         longest = min(setting.latent_frames, options.window) // self._frames
+        assert longest >= 1, f"a chunk of {self._frames} frames in clips of {setting.latent_frames}"
         layouts = (diffusion_forced(count, self._frames, options.window) for count in range(1, longest + 1))
         self._sequences = [ChunkedSequence(layout, setting.config, setting.latent_size, setting.device) for layout in layouts]
         """For a chunk with none, one, two ... before it."""

@@ -102,6 +102,8 @@ class KeptStreams:
 
     def put(self, place: int, stream_BFCYX: Tensor, clips: Sequence[int], renewed: int) -> None:
         """Go on from the end of these next time; of the batch's rows the first `renewed` alone."""
+        assert stream_BFCYX.shape[1] >= self._windows_PBFCYX.shape[2], f"{stream_BFCYX.shape[1]} frames to keep a window of"
+        assert len(clips) == self._clips_PB.shape[1], f"{len(clips)} captions of {self._clips_PB.shape[1]} rows"
         mine = [index for index, number in enumerate(self._setting.numbers) if number < renewed]
         window = stream_BFCYX[:, -self._windows_PBFCYX.shape[2] :]
         self._windows_PBFCYX[place, mine] = window[mine].to(self._windows_PBFCYX.dtype)

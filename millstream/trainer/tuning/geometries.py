@@ -29,6 +29,7 @@ class SizedSequence(WholeSequence):
 
     def turn_to(self, latent_size: tuple[int, int]) -> None:
         """What attends from now on has this size."""
+        assert all(side % self._config.patch == 0 for side in latent_size), f"{latent_size} is not whole patches"
         if latent_size not in self._made:
             self._made[latent_size] = ChunkedSequence(self._layout, self._config, latent_size, self._device)
         self._made.move_to_end(latent_size)

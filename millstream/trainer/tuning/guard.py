@@ -25,6 +25,7 @@ class SpikeGuard:
 
     def may_step(self, norm: float) -> bool:
         """The same on every rank, since the norm is."""
+        assert not norm < 0, f"a norm of {norm}"
         usual = statistics.median(self._norms) if len(self._norms) >= ENOUGH else math.inf
         good = math.isfinite(norm) and not (self._factor and norm > self._factor * usual)
         self.in_a_row = 0 if good else self.in_a_row + 1

@@ -55,6 +55,7 @@ class RowLoader:
 
     def seek(self, position: int) -> None:
         """Go on from another step, with what `make` gives now."""
+        assert position >= 0, f"rows of step {position}"
         for future in self._coming:
             future.cancel()
         self._coming.clear()

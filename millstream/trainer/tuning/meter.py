@@ -27,6 +27,7 @@ class TuningReport(StepReport):
         """The same of what came after another report of the same run."""
         if before is None:
             return self
+        assert before.steps <= self.steps, f"a report of {before.steps} steps came before one of {self.steps}"
         return TuningReport(
             step=self.step,
             total=self.total,
@@ -47,4 +48,5 @@ class TuningReport(StepReport):
     @property
     def left_s(self) -> float:
         """Until the last step, if steps go on taking as long."""
+        assert self.steps > 0, "nothing is known before the first step"
         return (self.total - self.step - 1) * self.seconds / self.steps

@@ -19,6 +19,7 @@ class Stragglers:
 
     def look(self, seconds: Sequence[float]) -> None:
         """At what each rank took. Of two ranks the faster one is the measure."""
+        assert min(seconds) >= 0, f"a rank took {min(seconds)} s"
         usual = statistics.median_low(seconds)
         late = {rank for rank, each in enumerate(seconds) if usual > 0 and each > MUCH_LONGER * usual}
         self._looks = {rank: self._looks.get(rank, 0) + 1 for rank in late}

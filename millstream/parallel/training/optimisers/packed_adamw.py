@@ -33,6 +33,8 @@ NEAREST = 0.5
 def encode(x_N: Tensor, levels: int, threshold: Tensor | float = NEAREST) -> tuple[Tensor, Tensor]:
     """Codes, and a scale for each block. Numbers go to the upper of two levels if they are further between them than the
     threshold, [K, E] or one for all."""
+    assert x_N.dim() == 1, f"numbers in {x_N.dim()} dimensions"
+    assert levels in (SIGNED, POSITIVE), f"{levels} levels have no codes"
     x_KE = _in_blocks(x_N)
     scale_K1 = x_KE.abs().amax(dim=1, keepdim=True)
     size_KE = x_KE.abs() / scale_K1.clamp_min(torch.finfo(torch.float32).tiny)
@@ -47,6 +49,7 @@ def encode(x_N: Tensor, levels: int, threshold: Tensor | float = NEAREST) -> tup
 
 
 def decode(codes_N: Tensor, scale_K: Tensor, levels: int) -> Tensor:
+    assert len(scale_K) == -(-len(codes_N) // BLOCK), f"{len(scale_K)} scales for {len(codes_N)} codes"
     codes_KE = _in_blocks(codes_N.float())
     return (codes_KE.sign() * (codes_KE.abs() / levels) ** 4 * scale_K[:, None]).flatten()[: len(codes_N)]
 
