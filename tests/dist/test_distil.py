@@ -53,13 +53,18 @@ def distilled(folder: Path, name: str, changed: dict[str, Any]) -> Distilled:
     return first._replace(learnt=first.learnt | {f"critic.{key}": value for key, value in last.learnt.items()})
 
 
+SIGNS = 1e-4
+"""Of a weight's norm: AdamW's first steps go by signs, and those of gradients near zero turn with the order of sums."""
+
+
 def assert_same(found: Distilled, wanted: Distilled, within: float = 1e-5) -> None:
     assert len(found.losses) == len(wanted.losses)
     for one, other in zip(found.losses, wanted.losses, strict=True):
         assert one == pytest.approx(other, rel=within)
     assert found.learnt.keys() == wanted.learnt.keys()
     for key, value in wanted.learnt.items():
-        assert (found.learnt[key].float() - value.float()).norm() <= within * value.float().norm() + 1e-6, key
+        off = (found.learnt[key].float() - value.float()).norm()
+        assert off <= max(within, SIGNS) * value.float().norm() + 1e-6, key
 
 
 @pytest.fixture(scope="module")
