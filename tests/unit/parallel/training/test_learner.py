@@ -18,6 +18,7 @@ from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.states import AVERAGE
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
+pytestmark = pytest.mark.slow  # it trains
 CONFIG, CPU = MODELS["tiny"], torch.device("cpu")
 
 
@@ -37,7 +38,6 @@ def learner(device: torch.device = CPU, **options: object) -> Learner:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_fewer_bits_follow_the_curve_of_float32(precision: str) -> None:
     """Few steps: some CPUs have to emulate them."""
@@ -110,7 +110,6 @@ def test_eight_bits_follow_the_curve_of_thirty_two() -> None:
         assert float(packed.learn(rows).loss) == pytest.approx(float(plain.learn(rows).loss), rel=0.01)
 
 
-@pytest.mark.slow
 def test_a_step_that_does_not_fit_float16_changes_nothing_and_is_counted() -> None:
     taught = learner(precision="fp16")
     assert taught.loss_scale is not None

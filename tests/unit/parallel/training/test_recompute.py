@@ -48,6 +48,7 @@ def test_full_keeps_less_than_everything() -> None:
     assert learnt("full")[1] < 0.2 * learnt("none")[1]
 
 
+@pytest.mark.slow  # it compiles
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
 @pytest.mark.parametrize("how", ["none", "selective", "full"])
 def test_compiled_blocks_learn_the_same_and_all_layers_are_one_graph(how: Recompute) -> None:
