@@ -34,8 +34,9 @@ from benchmarks.report import RESULTS, write_report
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import create_training_groups
-from millstream.parallel.training.learner import FlowRows, StepOptions, TrainingTask, make_learner
+from millstream.parallel.training.learner import make_learner
 from millstream.parallel.training.plan import ParallelPlan, Schedule
+from millstream.parallel.training.task import FlowRows, StepOptions, TrainingTask
 from millstream.planner.bubbles import TRAINED, bubble
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 from tests.dist.ranks import run_ranks

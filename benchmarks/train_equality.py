@@ -26,8 +26,9 @@ from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.checkpoint import Checkpoints
 from millstream.parallel.training.groups import create_training_groups
-from millstream.parallel.training.learner import FlowRows, StepOptions, TrainingTask, make_learner
+from millstream.parallel.training.learner import make_learner
 from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.task import FlowRows, StepOptions, TrainingTask
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 from tests.dist.ranks import run_ranks
 

@@ -31,8 +31,9 @@ from millstream.core.presets import find_model
 from millstream.models.adapters import add_adapters
 from millstream.models.registry import load_dit
 from millstream.parallel.training.groups import create_training_groups
-from millstream.parallel.training.learner import FlowRows, Learner, TrainingTask, make_learner
+from millstream.parallel.training.learner import Learner, make_learner
 from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.task import FlowRows, TrainingTask
 from millstream.planner.flops import call_flops
 from millstream.planner.hardware import DEVICES
 from millstream.planner.training import LearningWork, TrainingState, learner_state, learning_peak, learning_time

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from millstream.core.errors import ConfigError
 from millstream.parallel.training.deepspeed import _settled
-from millstream.parallel.training.learner import FlowRows
+from millstream.parallel.training.task import FlowRows
 from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.run import TuningRun

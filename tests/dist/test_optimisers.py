@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.train_equality import STRATEGIES, Trained, difference, train
-from millstream.parallel.training.learner import StepOptions
+from millstream.parallel.training.task import StepOptions
 from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
 from millstream.parallel.training.plan import ParallelPlan
 from tests.dist.ranks import run_ranks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from millstream.parallel.training.learner import FlowRows
+from millstream.parallel.training.task import FlowRows
 from millstream.trainer.tuning.loader import RowLoader
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -11,10 +11,11 @@ import torch
 from benchmarks.train_equality import batches
 from millstream.models.dit import CausalDiT
 from millstream.ops.float8_product import float8_product
-from millstream.parallel.training.learner import FlowRows, Learner
+from millstream.parallel.training.learner import Learner
 from millstream.parallel.training.optimisers.choice import OptimiserChoice
 from millstream.parallel.training.own_time import OwnTime
 from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.task import FlowRows
 from tests.unit.models_for_tests import relative_error
 from tests.unit.parallel.training.test_learner import CONFIG, learner
 

@@ -32,7 +32,7 @@ class ExpectedStep(NamedTuple):
 def expected_step(recipe: TuningRecipe, spec: ModelSpec, data: Path, state: TrainingState) -> ExpectedStep | None:
     """None where the planner does not know, or there are no clips yet."""
     plan = recipe.plan
-    is_known = recipe.method == "flow" and recipe.precision == "bf16" and plan.tp * plan.cp * plan.pp == 1
+    is_known = recipe.method == "flow" and recipe.precision == "bf16" and plan.has_whole_blocks
     if not is_known or not (data / CARD).exists():
         return None
     card, noising = read_card(data), noising_of(recipe, spec)

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from millstream.core.errors import ConfigError, WeightsError
 from millstream.parallel.training.checkpoint import Checkpoints, Remembers, step_of
-from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner, TrainingTask
+from millstream.parallel.training.learner import ModuleLearner
 from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.precision import Precision, in_precision
+from millstream.parallel.training.task import FlowRows, LearntStep, MayStep, TrainingTask
 
 AUTO = "auto"
 BESIDE = "beside"
@@ -36,7 +37,7 @@ class DeepSpeedLearner(ModuleLearner):
         except ImportError:
             raise ConfigError("DeepSpeed is not installed: pip install millstream[deepspeed]") from None
         plan = task.plan
-        if plan.world_size != plan.dp or task.options.ema:
+        if not plan.has_whole_blocks or task.options.ema:
             raise ConfigError("DeepSpeed shares out the batch alone: take dp for all ranks, and no pp, cp, tp or ema")
         if task.options.precision == "fp8":
             raise ConfigError("DeepSpeed goes with precision = fp32, bf16 or fp16; take one of them")

@@ -10,33 +10,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from millstream.core.config import Recompute
 from millstream.core.errors import UnusedParameters
-from millstream.models.dit import CausalDiT
-from millstream.models.kv import Memory
 from millstream.models.prompted import PromptedDiT, reads_prompt
 from millstream.parallel.shares import split_along
 from millstream.parallel.training.blocks import share_blocks
-from millstream.parallel.training.float8 import use_float8
 from millstream.parallel.training.fully_sharded import shard_fully
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.optimisers.choice import OptimiserChoice
 from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.parts import HeldParts, UnitParts
-from millstream.parallel.training.plan import ParallelPlan
-from millstream.parallel.training.precision import LossScale, Precision, in_precision
+from millstream.parallel.training.precision import LossScale, in_precision
 from millstream.parallel.training.predictor import Predictor
-from millstream.parallel.training.recompute import prepare_blocks
 from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.stages import LayerPipeline
 from millstream.parallel.training.states import (
@@ -48,87 +41,12 @@ from millstream.parallel.training.states import (
     take_states,
     take_states_of_zero,
 )
+from millstream.parallel.training.task import FlowRows, LearntStep, MayStep, TrainingTask
 from millstream.parallel.training.zero import Stage, Unit, Zero
 
-Loss = Callable[..., Tensor]
-"""Of a predicted and a wanted flow, and of how much each frame counts where they do not count alike: a mean over rows."""
-MayStep = Callable[[float], bool]
-"""Whether gradients of that norm are to be followed."""
 SCALE = "loss scale"
 """Under which name its state is kept."""
-ADAMW = OptimiserChoice()
 ZERO: dict[str, Stage] = {"zero1": 1, "zero2": 2, "zero3": 3}
-
-
-class FlowRows(NamedTuple):
-    """What a step learns from."""
-
-    latents_BFCYX: Tensor
-    level_BF: Tensor
-    text_BSE: Tensor
-    target_BFCYX: Tensor
-    weight_BF: Tensor | None = None
-    """Of each wanted frame's squared error; None where all count alike."""
-    memory: Memory | None = None
-    """What these attend in, if not what the task says."""
-
-    @property
-    def wanted(self) -> tuple[Tensor, ...]:
-        """What a loss is told."""
-        return (self.target_BFCYX,) if self.weight_BF is None else (self.target_BFCYX, self.weight_BF)
-
-    def part(self, parts: int, place: int) -> FlowRows:
-        return list(self.split(parts))[place]
-
-    def split(self, parts: int) -> Iterator[FlowRows]:
-        weights = [None] * parts if self.weight_BF is None else self.weight_BF.chunk(parts)
-        cut = zip(*(tensor.chunk(parts) for tensor in self[:4]), strict=True)
-        for (latents, level, text, target), weight in zip(cut, weights, strict=True):
-            yield FlowRows(latents, level, text, target, weight, self.memory)
-
-
-class LearntStep(NamedTuple):
-    loss: Tensor
-    """Everybody's mean, on every rank."""
-    norm: Tensor
-    """Of all gradients, before they were clipped."""
-    taken: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepOptions:
-    optimiser: OptimiserChoice = ADAMW
-    clip: float = 1.0
-    """Largest norm of all gradients together."""
-    precision: Precision = "fp32"
-    recompute: Recompute = "none"
-    ema: float = 0.0
-    """How much of the weights' average is kept at each step; 0 for no average."""
-    compile: str = ""
-    """What compiles the blocks, one of parallel.compiled.BACKENDS; nothing by default."""
-
-    def clip_factor(self, squares: Tensor) -> Tensor:
-        return (self.clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingTask:
-    """What is learnt, and how it is shared out."""
-
-    dit: CausalDiT
-    """Whole, and the same on every rank; whoever takes the task takes it apart."""
-    sequence: Memory
-    latent_size: tuple[int, int]
-    loss: Loss
-    plan: ParallelPlan
-    groups: TrainingGroups
-    options: StepOptions
-
-    def prepare_blocks(self) -> None:
-        """Before they are shared out."""
-        if self.options.precision == "fp8":
-            use_float8(self.dit)
-        prepare_blocks(self.dit, self.options.recompute, backend=self.options.compile)
 
 
 class Learner(ABC):
@@ -215,10 +133,10 @@ class Learner(ABC):
             for parameter in group["params"]:
                 parameter.grad.mul_(factor.to(parameter.grad.dtype))
 
-    def _make_optimiser(self) -> torch.optim.Optimizer:
-        """Of parameters as this rank holds them: made when they are shared out."""
+    def _make_optimiser(self, choice: OptimiserChoice | None = None) -> torch.optim.Optimizer:
+        """Of parameters as this rank holds them: made when they are shared out. As the options say, or otherwise."""
         named = list(self._named())
-        return self.options.optimiser.make(named, HeldParts(named, self.groups.tensor))
+        return (choice or self.options.optimiser).make(named, HeldParts(named, self.groups.tensor))
 
     @abstractmethod
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
@@ -344,9 +262,8 @@ class ShardedLearner(ModuleLearner):
         axes = ("replicate", "shard") if self.plan.data == "hsdp" else ("shard",)
         offloads = self.options.optimiser.offload
         shard_fully(self._prompted, self._dit, self.groups.mesh[axes], offloads=offloads)
-        named = list(self._named())
         choice = replace(self.options.optimiser, offload=False)  # parameters are in host memory already
-        self.optimiser = choice.make(named, HeldParts(named, self.groups.tensor))
+        self.optimiser = self._make_optimiser(choice)
 
     def _no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()  # a rank has no room for gradients that are not its own

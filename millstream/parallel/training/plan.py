@@ -67,6 +67,11 @@ class ParallelPlan:
         return self.pp * self.dp * self.cp * self.tp
 
     @property
+    def has_whole_blocks(self) -> bool:
+        """Whether ranks share out the batch alone."""
+        return self.world_size == self.dp
+
+    @property
     def parts_per_rank(self) -> int:
         """Of a pipeline."""
         return 2 if self.pp > 1 and self.schedule in TWO_PARTS else 1

@@ -15,8 +15,8 @@ from torch import Tensor
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.training.between import RowExchange, Side
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups, create_world
-from millstream.parallel.training.learner import LearntStep, MayStep
 from millstream.parallel.training.states import ParameterState, Read
+from millstream.parallel.training.task import LearntStep, MayStep
 from millstream.trainer.distil.judges import Judged, Judges
 from millstream.trainer.distil.lessons import ClipBatch, Distillation
 from millstream.trainer.distil.matching import has_turn

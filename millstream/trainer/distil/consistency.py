@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from millstream.core.schedule import FULL, even_steps, noise_levels
-from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner
+from millstream.parallel.training.learner import ModuleLearner
 from millstream.parallel.training.predictor import Predictor
+from millstream.parallel.training.task import FlowRows, LearntStep, MayStep
 from millstream.trainer.distil.lessons import ClipBatch, Distillation, DistilSetting, forced_flows, lesson
 from millstream.trainer.distil.lots import RowLots
 from millstream.trainer.noising import at_levels, clean_estimate, per_pixel, spread_levels

@@ -11,9 +11,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner
+from millstream.parallel.training.learner import ModuleLearner
 from millstream.parallel.training.predictor import Predictor
 from millstream.parallel.training.states import ParameterState, Read
+from millstream.parallel.training.task import FlowRows, LearntStep, MayStep
 from millstream.trainer.distil.lessons import forced_flows
 from millstream.trainer.methods.matching import StreamView, pulled
 from millstream.trainer.noising import Noised

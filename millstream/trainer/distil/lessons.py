@@ -20,9 +20,10 @@ from millstream.core.config import DiTConfig
 from millstream.core.schedule import FULL
 from millstream.models.dit import CrossKV
 from millstream.models.kv import Memory
-from millstream.parallel.training.learner import FlowRows, Learner, LearntStep, MayStep
+from millstream.parallel.training.learner import Learner
 from millstream.parallel.training.predictor import Predictor
 from millstream.parallel.training.states import ParameterState, Read
+from millstream.parallel.training.task import FlowRows, LearntStep, MayStep
 from millstream.trainer.noising import per_pixel
 from millstream.trainer.sequence import ChunkedSequence, forced_input
 from millstream.trainer.tuning.dataset import ClipSet

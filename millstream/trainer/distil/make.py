@@ -13,8 +13,9 @@ from millstream.core.errors import ConfigError
 from millstream.models.adapters import LoRALinear
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
-from millstream.parallel.training.learner import ModuleLearner, TrainingTask, make_learner
+from millstream.parallel.training.learner import ModuleLearner, make_learner
 from millstream.parallel.training.predictor import Predictor, frozen_predictor
+from millstream.parallel.training.task import TrainingTask
 from millstream.trainer.distil.apart import JudgesApart, PlacedRoles, RemoteJudges
 from millstream.trainer.distil.consistency import ConsistencyDistillation
 from millstream.trainer.distil.judges import Judges

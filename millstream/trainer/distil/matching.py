@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from millstream.models import sampler
-from millstream.parallel.training.learner import LearntStep, MayStep, ModuleLearner
+from millstream.parallel.training.learner import ModuleLearner
 from millstream.parallel.training.predictor import Predictor
 from millstream.parallel.training.states import ParameterState, Read
+from millstream.parallel.training.task import LearntStep, MayStep
 from millstream.trainer.distil.judges import Judged, Judging
 from millstream.trainer.distil.lessons import ClipBatch, Distillation, DistilSetting, forced_flows, lesson
 from millstream.trainer.distil.lots import RowLots

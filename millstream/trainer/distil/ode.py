@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from millstream.models import sampler
-from millstream.parallel.training.learner import FlowRows, LearntStep, MayStep, ModuleLearner
+from millstream.parallel.training.learner import ModuleLearner
 from millstream.parallel.training.predictor import Predictor
+from millstream.parallel.training.task import FlowRows, LearntStep, MayStep
 from millstream.trainer.distil.lessons import (
     NO_CROSS,
     ClipBatch,

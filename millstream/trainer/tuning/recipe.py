@@ -13,9 +13,9 @@ from millstream.core.errors import ConfigError
 from millstream.core.schedule import FULL
 from millstream.models.adapters import AdaptedPart
 from millstream.models.weights.parts import Layout
-from millstream.parallel.training.learner import StepOptions
 from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
 from millstream.parallel.training.precision import IN_BFLOAT16, Precision
+from millstream.parallel.training.task import StepOptions
 from millstream.trainer.tuning.roles import MethodRecipe
 
 
@@ -105,7 +105,7 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def _shares_blocks(self) -> bool:
-        return any(plan.tp * plan.cp * plan.pp > 1 for plan in map(self.plan_of, self.roles))
+        return not all(self.plan_of(role).has_whole_blocks for role in self.roles)
 
     @property
     def shows_streams(self) -> bool:

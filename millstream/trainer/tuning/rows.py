@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.schedule import FULL
-from millstream.parallel.training.learner import FlowRows
+from millstream.parallel.training.task import FlowRows
 from millstream.trainer.loop import keyed_generator
 from millstream.trainer.noising import at_levels, chunk_levels, per_pixel
 from millstream.trainer.options import Forcing

@@ -27,19 +27,12 @@ from millstream.ops.memory import most_bytes_in_use
 from millstream.parallel.training.checkpoint import Checkpoints, Remembers
 from millstream.parallel.training.deepspeed import DeepSpeedCheckpoints, DeepSpeedLearner
 from millstream.parallel.training.groups import TrainingGroups
-from millstream.parallel.training.learner import (
-    FlowRows,
-    Learner,
-    LearntStep,
-    MayStep,
-    ModuleLearner,
-    TrainingTask,
-    make_learner,
-)
+from millstream.parallel.training.learner import Learner, ModuleLearner, make_learner
 from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.own_time import OwnTime
 from millstream.parallel.training.precision import IN_BFLOAT16
 from millstream.parallel.training.states import AVERAGE
+from millstream.parallel.training.task import FlowRows, LearntStep, MayStep, TrainingTask
 from millstream.trainer.distil.apart import place_roles
 from millstream.trainer.distil.lessons import ClipBatch, Distillation, RoleStates, clip_batch
 from millstream.trainer.distil.make import make_distillation, setting_of
@@ -86,13 +79,13 @@ class TuningRun:
         recipe.check(spec.dit)
         noising = noising_of(recipe, spec)
         _check_clips(recipe, spec, clips, noising.frames_per_chunk)
-        _check_sizes(recipe, clips)
+        first_size = _first_size(recipe, clips)
         self.recipe, self.spec, self.folder, self.device = recipe, spec, folder, device
         self.clips, self._noising = clips, noising
         self._placement = place_roles(recipe, device)
         self.groups: TrainingGroups = self._placement.groups
         self.is_first, role = self._placement.world.place == 0, self._placement.learns
-        plan, first_size = recipe.plan_of(role), clips.latent_sizes[0]
+        plan = recipe.plan_of(role)
         self.sequence = SizedSequence(noising.layout(clips.card.latent_frames), spec.dit, first_size, device)
         dit = self._load(role)
         self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
@@ -312,14 +305,14 @@ def _learner(
     return engine, DeepSpeedCheckpoints(folder, engine, keep=recipe.keep, beside=beside)
 
 
-def _check_sizes(recipe: TuningRecipe, clips: ClipSet) -> None:
-    if len(clips.buckets) == 1:
-        return
-    has = f"{recipe.data} has {named(clips.buckets)}: prepare it with one of them as --sizes"
-    if recipe.plan.pp > 1:
-        raise ConfigError(f"pp > 1 takes clips of one size, on which its ranks agree once; {has}, or take dp, cp or tp instead")
-    if recipe.method != "flow":
-        raise ConfigError(f"method = {recipe.method!r} takes clips of one size; {has}")
+def _first_size(recipe: TuningRecipe, clips: ClipSet) -> tuple[int, int]:
+    """Of clips; pipelines and methods with a teacher take no second one."""
+    if recipe.plan.pp > 1 and len(clips.buckets) > 1:
+        raise ConfigError(
+            f"pp > 1 takes clips of one size, on which its ranks agree once; {recipe.data} has {named(clips.buckets)}: "
+            "prepare it with one of them as --sizes, or take dp, cp or tp instead"
+        )
+    return clips.latent_sizes[0] if recipe.method == "flow" else clips.latent_size
 
 
 def noising_of(recipe: TuningRecipe, spec: ModelSpec) -> Noising:

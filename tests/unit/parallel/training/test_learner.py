@@ -11,11 +11,12 @@ import torch
 from benchmarks.train_equality import CHUNKS, FRAMES_PER_CHUNK, LATENT_SIZE, MODELS, WINDOW, batches, mean_square
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import create_training_groups
-from millstream.parallel.training.learner import Learner, StepOptions, TrainingTask, make_learner
+from millstream.parallel.training.learner import Learner, make_learner
 from millstream.parallel.training.optimisers.choice import OptimiserChoice
 from millstream.parallel.training.optimisers.own import WEIGHT
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.states import AVERAGE
+from millstream.parallel.training.task import StepOptions, TrainingTask
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
 pytestmark = pytest.mark.slow  # it trains

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from millstream.parallel.training.learner import FlowRows
+from millstream.parallel.training.task import FlowRows
 from millstream.trainer.tuning.loader import AHEAD, RowLoader
 from millstream.trainer.tuning.meter import TuningReport
 

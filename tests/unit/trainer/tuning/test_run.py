@@ -15,7 +15,7 @@ from millstream.core.presets import find_model
 from millstream.models.registry import load_dit
 from millstream.models.weights.convert import convert
 from millstream.models.weights.parts import Layout
-from millstream.parallel.training.learner import FlowRows
+from millstream.parallel.training.task import FlowRows
 from millstream.trainer.loop import Diverged, StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.export import check_export, export
