@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.report import write_report
 from benchmarks.saturate import MAX_CHUNK_FRAMES, find_rate
+from benchmarks.server_words import add_server_options, asked, server_words
 from millstream.core.config import MAX_FPS
 from millstream.core.messages import MAX_LEAD_S
 from millstream.load.host import serve
@@ -133,13 +134,7 @@ def say(line: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="brook")
-    parser.add_argument("--weights", default=None)
-    parser.add_argument("--size", default=None)
-    parser.add_argument("--window", default=None)
-    parser.add_argument("--fast", default=None)
-    parser.add_argument("--precision", default=None)
-    parser.add_argument("--device", default=None)
+    add_server_options(parser)
     parser.add_argument("--chunks", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--learn", type=float, default=5.0, help="seconds that several streams run before they are counted")
@@ -147,8 +142,7 @@ def main() -> None:
     parser.add_argument("--formats", nargs="*", default=FORMATS)
     parser.add_argument("--report", default="served")
     options = parser.parse_args()
-    named = {name: getattr(options, name) for name in ("model", "weights", "size", "window", "fast", "precision", "device")}
-    words = [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
+    words = server_words(options)
     bench = bench_stream(words, options.chunks)
     say(f"bench stream: {bench['fps']:.1f} frames a second")
     served = asyncio.run(through_server(words, options, bench["fps"]))
@@ -158,7 +152,7 @@ def main() -> None:
         "promised": {each["people"]: each["promised_fps"] / bench["fps"] for each in served["crowds"]},
     }
     bench_figures = {"fps": bench["fps"], "first_frame_s": bench["first_frame_s"]["warm"]}
-    write_report(options.report, named, {"bench_stream": bench_figures, **served, "share_of_bench_stream": shares})
+    write_report(options.report, asked(options), {"bench_stream": bench_figures, **served, "share_of_bench_stream": shares})
 
 
 if __name__ == "__main__":

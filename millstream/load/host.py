@@ -33,6 +33,8 @@ class HostReading:
     threads: int | None
     tasks: int | None
     """On its event loop. None, as for threads, where the server does not say."""
+    device_bytes: int | None = None
+    """Allocated on a GPU; 0 on a CPU, None where the server does not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +46,11 @@ class Usage:
     @property
     def growth(self) -> float:
         return self.end.resident_bytes / self.start.resident_bytes - 1
+
+    @property
+    def device_growth(self) -> float:
+        """0 where nothing is on a device."""
+        return (self.end.device_bytes or 0) / self.start.device_bytes - 1 if self.start.device_bytes else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +66,12 @@ class Host:
         resident, threads = own or (_whole(told, "process_resident_memory_bytes"), _whole(told, "millstream_threads"))
         if resident is None:
             return None
-        return HostReading(resident_bytes=resident, threads=threads, tasks=_whole(told, "millstream_tasks"))
+        return HostReading(
+            resident_bytes=resident,
+            threads=threads,
+            tasks=_whole(told, "millstream_tasks"),
+            device_bytes=_whole(told, "millstream_device_memory_bytes"),
+        )
 
 
 class Watch:

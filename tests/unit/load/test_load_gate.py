@@ -84,3 +84,11 @@ def test_memory_threads_and_tasks_that_stay_behind_are_said() -> None:
     assert len(lines) == 3
     for line, words in zip(lines, ("3.0%", "6 threads", "8 tasks"), strict=True):
         assert words in line
+
+
+def test_what_stays_behind_on_a_device_is_told_apart_from_host_memory() -> None:
+    start = HostReading(resident_bytes=1000, threads=5, tasks=7, device_bytes=400)
+    end = HostReading(resident_bytes=1000, threads=5, tasks=7, device_bytes=500)
+    usage = Usage(start=start, peak_bytes=1000, end=end)
+    assert usage.growth == 0
+    assert usage.device_growth == 0.25
