@@ -40,7 +40,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         await connect_and_leave(host.url, connects=WARM_VISITS, fps=options.fps, until=time.monotonic() + 600)
         viewer = await put_load(host, LoadRequest(sessions=1, seconds=options.seconds, fps=options.fps))
         overhead = await measure_overhead(host.url, chunks=CHUNKS, warm_up=WARM_UP, fps=options.fps)
-        at_most = overhead.chunk_frames / overhead.chunk_s / CROWD
+        at_most = overhead.chunk_frames / (overhead.chunk_s * (1 + overhead.share)) / CROWD  # a GPU has two under way
         rate = MARGIN * await find_rate(host.url, sessions=CROWD, at_most=at_most)
         crowd = await put_load(host, LoadRequest(sessions=CROWD + 1, seconds=options.seconds, fps=rate))
         return {
