@@ -174,6 +174,13 @@ def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone
     assert not loaded & {"transformers", "av", "typer", "rich", "diffusers", "starlette", "uvicorn", "PIL"}
 
 
+@pytest.mark.slow
+def test_a_model_is_read_without_the_compiler_which_takes_as_long_to_import_as_torch() -> None:
+    loaded = loaded_by("from millstream import Engine\nEngine('brook', weights='bundled', device='cpu')")
+    assert "torch" in loaded
+    assert "torch._dynamo" not in loaded
+
+
 SURFACE = {
     "generate": {
         "--anchor", "--chunks", "--compile", "--context-noise", "--device", "--dtype", "--events", "--exchange-groups",
