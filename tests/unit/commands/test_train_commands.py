@@ -72,7 +72,7 @@ def test_a_run_that_is_done_is_not_trained_again(run: Path) -> None:
 def test_a_second_self_forcing_goes_on_from_the_firsts_average_with_a_critic_like_the_teacher(run: Path) -> None:
     plan = read_plan(RECIPES / "brook-smoke.toml")
     brook = BrookRun(plan, run, device=torch.device("cpu"))
-    brook.train(lambda stage, said: None, lambda stage, step, sheet: None, until="self-forcing")
+    brook.train(lambda stage, said: None, until="self-forcing")
     student, critic = (turn.module.state_dict() for turn in brook._method(plan.stage("polish")).turns)
     before, teacher = (torch.load(run / f"{name}-average.pt", weights_only=True) for name in ("self-forcing", "teacher"))
     assert all(torch.equal(student[name], tensor) for name, tensor in before.items())
@@ -85,7 +85,7 @@ def test_a_recipe_may_match_distributions_after_real_frames(run: Path) -> None:
     plan = read_plan(RECIPES / "brook-smoke.toml")
     given = replace(plan.stage("self-forcing"), name="given", method="dmd", options={"forcing": "diffusion"})
     brook = BrookRun(replace(plan, stages=(*plan.stages[:3], given)), run, device=torch.device("cpu"))
-    brook.train(lambda stage, said: None, lambda stage, step, sheet: None)
+    brook.train(lambda stage, said: None)
     matched, before = (torch.load(run / f"{name}-average.pt", weights_only=True) for name in ("given", "ode"))
     assert any(not torch.equal(matched[name], tensor) for name, tensor in before.items())
     assert brook.student is not None
