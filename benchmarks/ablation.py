@@ -152,7 +152,7 @@ def train(plan: RunPlan, source: Path, before: Path | None, folder: Path, device
         if not (folder / path.name).exists():
             os.link(path, folder / path.name)  # only ever replaced, never written to
     run = BrookRun(plan, folder, device=device)
-    run.train(lambda stage, report: None, lambda stage, step, sheet: None)
+    run.train(lambda stage, report: None)
     run.export(folder / "brook.safetensors", {})
     return folder / "brook.safetensors"
 

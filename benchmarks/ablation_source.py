@@ -39,7 +39,7 @@ def prepare(plan: RunPlan, folder: Path, device: torch.device, *, steps: int) ->
     stages = tuple(replace(stage, steps=steps) if stage.name == "teacher" else stage for stage in plan.stages)
     run = BrookRun(replace(plan, stages=stages), folder, device=device)
     run.pair.load_state_dict(TextAndDiT(words.model, dit).state_dict())
-    run.train(_say, lambda stage, step, sheet: None, until="teacher")
+    run.train(_say, until="teacher")
 
 
 def _say(stage: str, report: StepReport) -> None:

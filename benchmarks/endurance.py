@@ -71,7 +71,7 @@ def _controls(number: int) -> Iterator[AnyControl]:
         yield SetPrompt(prompt=f"prompt number {number}", mode=("recompute", "keep", "blend")[number // 50 % 3], chunks=3)
     if number % 70 == 30:
         yield SetSeed(seed=number)
-    if number % 1000 == 999:
+    if number % 250 == 249:
         yield Cut()
 
 

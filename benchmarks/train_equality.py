@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,8 +37,10 @@ CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE, BATCH, STEPS = 3, 2, 4, (8, 8), 8
 AT_MOST = 1e-5
 OPTIONS = StepOptions(clip=0.5)
 SAVE_EVERY = 2
+_TINY = DiTConfig(layers=4, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32)
 MODELS = {
-    "tiny": DiTConfig(layers=4, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32),
+    "two-blocks": replace(_TINY, layers=2),
+    "tiny": _TINY,
     "brook-size": DiTConfig(layers=6, width=256, heads=4, ffn=1024, channels=8, text_width=128, text_tokens=16),
 }
 STRATEGIES = {
@@ -168,7 +171,7 @@ def table(report: dict[str, Any]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--models", nargs="*", default=["tiny", "brook-size"], choices=list(MODELS))
     parser.add_argument(
         "--only", nargs="*", default=[], help="strategies whose name has one of these in it; nothing is written"
     )

@@ -18,25 +18,26 @@ from millstream.core.errors import MeshLost
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.rendezvous import MeetingPoint
 
-PRELOADED = ["millstream.mesh.rank", "torch._dynamo"]
-"""The second because the first empty tensor of a model pulls it in, and that takes longer than all the rest of a start."""
+PRELOADED = ["millstream.mesh.rank"]
+COMPILER = "torch._dynamo"
+"""Imported once for all ranks, where they compile: that takes as long as all the rest of a start."""
 FROM_OUTSIDE = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP})
 """Exit codes of processes that somebody else has ended."""
 
 Run = Callable[[MeshConfig, int, MeetingPoint], None]
 
 
-def quick_start() -> ForkServerContext:
+def quick_start(*, compiling: bool = False) -> ForkServerContext:
     """Processes that begin with everything imported, from the second one on."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload([*PRELOADED, COMPILER] if compiling else PRELOADED)
     return context
 
 
 class RankProcesses:
     def __init__(self, run: Run, config: MeshConfig, meeting: MeetingPoint) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what goes wrong is said once, in our words
-        context = quick_start()
+        context = quick_start(compiling=bool(config.compile_backend))
         self._asking = threading.RLock()
         self._codes: dict[int, int] = {}
         """Of those who have ended."""

@@ -113,7 +113,7 @@ class Block(nn.Module):
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
         self.eps = config.eps
-        self.modulation = nn.Parameter(torch.randn(1, 6, config.width) / config.width**0.5)
+        self.modulation = _modulation(6, config.width)
         self.self_attn = SelfAttention(config)
         self.cross_norm = nn.LayerNorm(config.width, eps=config.eps)
         self.cross_attn = CrossAttention(config)
@@ -162,7 +162,7 @@ class Head(nn.Module):
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
         self.config = config
-        self.modulation = nn.Parameter(torch.randn(1, 2, config.width) / config.width**0.5)
+        self.modulation = _modulation(2, config.width)
         self.proj = nn.Linear(config.width, config.patch**2 * config.channels)
 
     def forward(self, x_BFTD: Tensor, time_BFD: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -267,3 +267,7 @@ def time_features(level: Tensor, count: int) -> Tensor:
     frequencies = torch.exp(-math.log(10000.0) * torch.arange(half, device=level.device, dtype=torch.float64) / half)
     angle = level.to(torch.float64).unsqueeze(-1) * frequencies
     return torch.cat([angle.cos(), angle.sin()], dim=-1).float()
+
+
+def _modulation(num_vectors: int, width: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.normal_(torch.empty(1, num_vectors, width), std=width**-0.5))

@@ -20,6 +20,7 @@ from millstream.models.brook.files import BUNDLED, FINGERPRINT, PATH
 from millstream.models.brook.text import WordTokenizer
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
+from millstream.models.empty import empty_modules
 from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.prompts import Embedder, PromptEncoder
 from millstream.models.wan.text import ByteTokenizer, Tokenizer, UMT5Embedder, UMT5Tokenizer, build_umt5
@@ -142,7 +143,7 @@ def _load_umt5(
     spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype
 ) -> UMT5Embedder:
     assert isinstance(spec.text, TextConfig)
-    with torch.device("meta"):
+    with empty_modules():
         text = build_umt5(spec.text.untrained if has_small_text(weights) else spec.text)
     tokenizer: Tokenizer = ByteTokenizer()
     if files is None:
@@ -156,12 +157,12 @@ def _load_umt5(
 
 def empty_vae(spec: ModelSpec) -> WanVAE | BrookVAE:
     """On the meta device: shapes, and no memory."""
-    with torch.device("meta"):
+    with empty_modules():
         return BrookVAE(spec.vae) if isinstance(spec.vae, BrookVAEConfig) else WanVAE(spec.vae)
 
 
 def _empty_dit(spec: ModelSpec) -> CausalDiT:
-    with torch.device("meta"):
+    with empty_modules():
         return CausalDiT(spec.dit)
 
 

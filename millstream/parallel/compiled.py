@@ -7,6 +7,7 @@ graph break, ranks that share blocks must have compiled alike, and nothing compi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 
 from millstream.core.errors import CompileRefused, ConfigError
 from millstream.core.speed import Speed
@@ -92,6 +92,9 @@ class CompileCounters:
 
 
 def read_counters() -> CompileCounters:
+    if "torch._dynamo" not in sys.modules:  # two seconds of every start, for a compiler that nobody asked for
+        return CompileCounters(graphs=0, breaks=0, reasons=())
+    counters = torch._dynamo.utils.counters
     breaks = counters["graph_break"]
     return CompileCounters(
         graphs=counters["stats"]["unique_graphs"],

@@ -15,6 +15,7 @@ import torch
 
 from millstream.core.config import ModelSpec
 from millstream.models.dit import CausalDiT
+from millstream.models.empty import empty_modules
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.weights.fill import fill_random
 
@@ -38,7 +39,7 @@ class CallCosts:
 @torch.inference_mode()
 def measure_call(spec: ModelSpec, *, device: torch.device, dtype: torch.dtype) -> CallCosts:
     config, stream = replace(spec.dit, layers=1), spec.stream
-    with torch.device("meta"):
+    with empty_modules():
         dit = CausalDiT(config)
     fill_random(dit, seed=0, device=device, dtype=dtype)
     rows, columns = stream.latent_size

@@ -73,8 +73,8 @@ class BrookRun:
         self._rendered: tuple[LatentPool, PixelPool] | None = None
         self._short: PixelPool | None = None
 
-    def train(self, report: Report, show: Show, *, until: str | None = None) -> None:
-        """All stages in order, or those up to one."""
+    def train(self, report: Report, show: Show | None = None, *, until: str | None = None) -> None:
+        """All stages in order, or those up to one. Sheets of pictures are made where somebody looks at them."""
         for stage in self.plan.stages:
             done = self.folder / f"{stage.name}-average.pt"
             if not done.exists():
@@ -89,11 +89,11 @@ class BrookRun:
         save_bundle(path, BrookParts(final.dit, self.vae, final.text), WORDS, card, torch.float16)
         save_classifier(path.with_name("classifier.safetensors"), self.classifier)
 
-    def _train(self, stage: StagePlan, done: Path, report: Report, show: Show) -> None:
+    def _train(self, stage: StagePlan, done: Path, report: Report, show: Show | None) -> None:
         method = self._method(stage)
 
         def picture(step: int, average: nn.Module) -> None:
-            if stage.method != "classify":
+            if show is not None and stage.method != "classify":
                 show(stage.name, step, self._sheet(average))
 
         average = train_stage(

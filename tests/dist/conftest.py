@@ -7,9 +7,17 @@ from multiprocessing.forkserver import ensure_running
 
 import pytest
 
-from millstream.mesh.processes import PRELOADED
+from millstream.mesh.processes import COMPILER, PRELOADED
 
-SLOW = ["pytest", "hypothesis", "tests.unit.models_for_tests", "transformers.models.umt5.modeling_umt5", "benchmarks.train_equality"]
+SLOW = [
+    COMPILER,
+    "pytest",
+    "hypothesis",
+    "tests.unit.models_for_tests",
+    "transformers.models.umt5.modeling_umt5",
+    "benchmarks.train_equality",
+    "fsspec.implementations.local",
+]
 
 
 @pytest.fixture(scope="session", autouse=True)

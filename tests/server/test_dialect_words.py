@@ -1,99 +1,28 @@
-"""What dialects make of messages, without sockets and models: refusals in their own words, and thousands of wrong messages."""
+"""What dialects make of messages, without sockets and models: refusals in their own words, and what they remember."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
 
-from benchmarks.abuses.mutations import mutate, mutate_bytes
-from benchmarks.abuses.phrases import KREA, SGLANG, VLLM
 from millstream.core.config import chunks_for, pixel_frames
 from millstream.core.controls import Receipt
-from millstream.core.messages import Ask, ProtocolError
+from millstream.core.messages import ProtocolError
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import heed
-from millstream.server.dialects.krea import Krea, KreaParameters
-from millstream.server.dialects.scope_parameters import ScopeChannel, ScopeParameters
-from millstream.server.dialects.sglang import Init, SGLang
+from millstream.server.dialects.sglang import Init
 from millstream.server.dialects.transitions import ChunkEvents, Transitions
-from millstream.server.dialects.vllm_omni import SessionStart, VLLMOmni
 from millstream.server.protocol import conversation
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import OpeningBytes
-from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk, Outbox
+from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk
 from millstream.server.transport.tasks import stop_all
-from millstream.server.transport.websocket_loop import Talker, messages
 from millstream.serving.notices import Noted
-from tests.server.clients.facts import differences
-from tests.server.fakes import TINY, FakeService, fake_hub, until
-
-GENEROUS = ClientLimits(messages_per_s=1e9, controls_per_s=1e9, frames_per_s=1e9)
-MakeTalker = Callable[[SessionHub, Outbox, ClientLimits], Talker]
-DIALECTS: dict[str, MakeTalker] = {"sglang": SGLang, "vllm_omni": VLLMOmni, "krea": Krea, "scope": ScopeChannel}
-OPENINGS: dict[str, dict[str, Any]] = {
-    "sglang": {"type": "init", "prompt": "sea"},
-    "vllm_omni": {"type": "session.start", "prompt": "sea"},
-    "krea": {"prompt": "sea"},
-}
-PACKS = ("sglang", "krea")
-"""Dialects that speak MessagePack."""
-
-
-class Client:
-    """One side of a dialect's conversation, without a socket."""
-
-    def __init__(self, dialect: str, hub: SessionHub, limits: ClientLimits = GENEROUS) -> None:
-        self.dialect, self.outbox = dialect, Outbox()
-        self.talker = DIALECTS[dialect](hub, self.outbox, limits)
-
-    async def open(self) -> list[Any]:
-        if isinstance(self.talker, ScopeChannel):
-            await self.talker.start(Ask(prompt="sea"), ScopeParameters(), ())
-            return await self.heard()
-        return await self.say(OPENINGS[self.dialect])
-
-    async def say(self, message: Any) -> list[Any]:
-        """Everything that is heard once a message was taken; pictures as bytes."""
-        if not isinstance(message, (str, bytes)):
-            message = msgspec.msgpack.encode(message) if self.dialect in PACKS else json.dumps(message)
-        await self.talker.hear(message)
-        return await self.heard()
-
-    async def heard(self) -> list[Any]:
-        for _ in range(5):  # a fake's notices take a turn or two of the loop
-            await asyncio.sleep(0)
-        found: list[Any] = []
-        while len(self.outbox):
-            found += [self._read(data) for data in messages(self.talker.say(await self.outbox.take()))]
-        return found
-
-    def _read(self, data: str | bytes) -> Any:
-        if isinstance(data, str):
-            return json.loads(data)
-        return msgspec.msgpack.decode(data) if self.dialect == "sglang" else data
-
-
-def with_hub(play: Callable[[SessionHub, FakeService], Awaitable[None]], *, patience_s: float = 60, **options: Any) -> None:
-    async def main() -> None:
-        service = FakeService(**options)
-        hub = fake_hub(service)
-        try:
-            await asyncio.wait_for(play(hub, service), patience_s)
-        finally:
-            await hub.close()
-        assert hub.live_sessions == {}
-
-    asyncio.run(main())
-
-
-def is_error(said: Any) -> bool:
-    return isinstance(said, dict) and (said.get("type") == "error" or "error" in said)
+from tests.server.dialect_clients import DIALECTS, Client, is_error, with_hub
+from tests.server.fakes import TINY, FakeService, until
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -192,144 +121,6 @@ def test_what_could_not_be_kept_is_told_once_in_the_clients_words(dialect: str) 
         client.talker.leave()
 
     with_hub(play)
-
-
-def rubbish(dice: random.Random) -> Any:
-    """A value of any kind, some of them almost right."""
-    plain = [
-        None,
-        True,
-        0,
-        1,
-        -1,
-        2**63,
-        1e308,
-        float("nan"),
-        float("inf"),
-        "",
-        "x",
-        "64x64",
-        "\0",
-        [],
-        {},
-        [1000, 500],
-        0.5,
-        3,
-    ]
-    right = [
-        [{"text": "sky", "weight": 0.5}],
-        {"prompt": "sky"},
-        {"event": {"prompt": "sky"}, "transition_chunks": 2},
-        {"event_id": "a", "event": {"prompt": "sky"}},
-        {"target_prompts": [{"text": "sky"}], "num_steps": 3},
-        "prompt",
-        "reset",
-        "camera_actions",
-    ]
-    return dice.choice(plain + right)
-
-
-def message(dice: random.Random, dialect: str) -> str | bytes:
-    """Mostly the right shape with something wrong in it; now and then noise."""
-    if dice.random() < 0.1:
-        return bytes(dice.randrange(256) for _ in range(dice.randrange(40)))
-    if dice.random() < 0.05:
-        return "".join(chr(dice.randrange(0x20, 0xD7FF)) for _ in range(dice.randrange(40)))
-    kinds = ("init", "event", "session.start", "session.interaction", "session.ping", "session.stop", "nonsense")
-    fields = (
-        *Init.__struct_fields__,
-        *SessionStart.__struct_fields__,
-        *KreaParameters.__struct_fields__,
-        *ScopeParameters.__struct_fields__,
-    )
-    said: dict[str, Any] = dict(OPENINGS.get(dialect, {})) if dice.random() < 0.3 else {"type": dice.choice(kinds)}
-    for _ in range(dice.randrange(4)):
-        name = dice.choice((*fields, "kind", "payload", "event_id", "interaction", "interp_steps", "action", "image", "extra"))
-        said[name] = rubbish(dice)
-    if dialect not in PACKS:
-        return json.dumps(said)
-    try:
-        return msgspec.msgpack.encode(said)
-    except OverflowError:
-        return b""
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_thousands_of_wrong_messages_harm_nobody_and_leave_nothing_behind(dialect: str) -> None:
-    async def play(hub: SessionHub, service: FakeService) -> None:
-        dice, errors, opened = random.Random(4), 0, 0
-        calm = Client(dialect, hub)
-        await calm.open()
-        (session,) = service.sessions
-        client = Client(dialect, hub)
-        for number in range(3000):
-            if number % 25 == 0:
-                client.talker.leave()
-                client = Client(dialect, hub)
-                if dialect == "scope" or dice.random() < 0.5:
-                    await client.open()
-            heard = await client.say(message(dice, dialect))
-            errors += any(is_error(said) for said in heard)
-            opened += len(service.sessions) > 1
-            for name in list(service.sessions):
-                service.picture(name)
-            await calm.heard()
-        assert errors > 300
-        assert opened > 300
-        client.talker.leave()
-        assert list(service.sessions) == [session]
-        calm.talker.leave()
-
-    with_hub(play)
-
-
-SCOPE_PHRASES: tuple[dict[str, Any], ...] = (
-    {"prompts": [{"text": "storm", "weight": 100}, "sky"], "denoising_step_list": [1000, 500], "node_id": "a"},
-    {"transition": {"target_prompts": [{"text": "night", "weight": 1.0}], "num_steps": 4}, "manage_cache": True},
-    {"noise_scale": 0.5, "kv_cache_attention_bias": 0.3, "paused": False, "reset_cache": True, "recording": False},
-    {"input_mode": "video", "vace_context_scale": 1.0, "graph": {"nodes": [], "edges": []}, "pipeline_ids": ["x"]},
-)
-SPOKEN = {"sglang": SGLANG, "vllm_omni": VLLM, "krea": KREA}
-
-
-def mutated(dialect: str, dice: random.Random) -> str | bytes:
-    """What its clients say, with something wrong in it, in its fields or its bytes."""
-    if dialect in SPOKEN:
-        return SPOKEN[dialect].mutated(dice)
-    text = json.dumps(mutate(dice.choice(SCOPE_PHRASES), dice), default=repr)
-    return mutate_bytes(text.encode(), dice).decode("latin-1") if dice.random() < 0.25 else text
-
-
-@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_mutated_messages_are_answered_in_its_own_words_and_never_with_a_traceback(
-    dialect: str, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def play(hub: SessionHub, service: FakeService) -> None:
-        dice, errors, wrong = random.Random(26), 0, []
-        client = Client(dialect, hub)
-        for number in range(count):
-            if number % 20 == 0:
-                client.talker.leave()
-                client = Client(dialect, hub)
-                if dialect == "scope" or dice.random() < 0.7:
-                    await client.open()
-            for said in await client.say(mutated(dialect, dice)):
-                if isinstance(said, dict) and dialect != "scope":
-                    kind = said.get("type") or next(name for name in ("error", "session_id", "status") if name in said)
-                    kind = {"session_id": "completed"}.get(kind, kind)
-                    own_id = isinstance(said.get("event_id"), str)  # no peer's client, but it comes back as it was sent
-                    wrong += differences(dialect, kind, said | {"event_id": 1} if own_id and dialect == "sglang" else said)
-                errors += is_error(said)
-            for name in list(service.sessions):
-                service.picture(name)
-        client.talker.leave()
-        assert wrong == []
-        assert errors > count // 20
-        assert service.sessions == {}
-
-    with_hub(play, patience_s=600)
-    assert not [record for record in caplog.records if record.exc_info], "something was logged with a traceback"
 
 
 def picture(index: int, *receipts: str, parts: tuple[bytes, ...] = (b"film",)) -> EncodedChunk:

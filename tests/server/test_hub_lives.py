@@ -100,7 +100,7 @@ def test_a_recording_ends_as_it_should_when_whoever_ended_it_is_gone(caplog: pyt
     async def play(hub: SessionHub, service: FakeService) -> None:
         live_session, recording = hub.open(SEA, TINY), SlowRecording()
         live_session.tape = Tape("film", recording)  # type: ignore[arg-type]
-        asked = asyncio.ensure_future(hub.stop_recording(live_session))
+        asked = asyncio.ensure_future(hub.recordings.stop(live_session))
         await asyncio.sleep(0.01)
         asked.cancel()
         recording.written.set()

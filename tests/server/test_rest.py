@@ -1,4 +1,4 @@
-"""REST over a real socket: sessions, controls and what is kept of them; and a schema that says the same."""
+"""REST over a real socket: sessions, controls and what is kept of them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
-from starlette.routing import Route
 
 from millstream.engine import snapshot
 from millstream.server import dialects
-from millstream.server.app import AppConfig, create_app
-from millstream.server.protocol import openapi, rest, videos, webrtc
+from millstream.server.protocol import rest, videos, webrtc
 from millstream.server.protocol.bodies import first_bytes
 from millstream.server.sessions.hub import MAX_ENDED
 from millstream.session.journal import read_journal
-from tests.server.fakes import fake_hub
 from tests.server.serving import Serving, serving, wait_until
 from tests.server.test_conversation import JSON
 
@@ -345,50 +342,6 @@ def test_health_readiness_metrics(server: Serving, http: httpx2.Client) -> None:
     assert samples['millstream_phase_seconds_count{phase="step"}'] >= 3
     assert samples["millstream_session_memory_bytes"] > 0
     assert samples["process_resident_memory_bytes"] > 0
-
-
-@pytest.fixture(scope="module")
-def schema(server: Serving) -> dict[str, Any]:
-    return dict(httpx2.get(server.url("/openapi.json")).json())
-
-
-def test_every_route_is_described_or_named_with_the_reason_why_not(schema: dict[str, Any]) -> None:
-    described = {(method.upper(), path) for path, operations in schema["paths"].items() for method in operations}
-    served, beside = set(), set()
-    for route in create_app(fake_hub, AppConfig()).routes:
-        if isinstance(route, Route):
-            served |= {(method, route.path) for method in route.methods or () if method != "HEAD"}
-        else:
-            beside.add(route.path)  # type: ignore[attr-defined]
-    assert served == described
-    assert {("POST", "/v1/webrtc/offer"), ("PATCH", "/api/v1/webrtc/offer/{id}"), ("GET", "/metrics")} <= described
-    assert beside == set(openapi.NOT_DESCRIBED)
-    assert all(why in schema["info"]["description"] for why in openapi.NOT_DESCRIBED.values())
-
-
-def test_the_schema_resolves_and_names_each_operation_once(schema: dict[str, Any]) -> None:
-    assert schema["openapi"] == "3.1.0"
-    text = msgspec.json.encode(schema).decode()
-    components = schema["components"]["schemas"]
-    for reference in {part.split('"')[0] for part in text.split('"$ref":"')[1:]}:
-        assert reference.removeprefix("#/components/schemas/") in components
-    names = [operation["operationId"] for operations in schema["paths"].values() for operation in operations.values()]
-    assert len(names) == len(set(names))
-
-
-def test_an_offer_is_described_with_its_answer_and_its_errors(schema: dict[str, Any]) -> None:
-    def of(path: str, part: str) -> set[str]:
-        operation = schema["paths"][path]["post"]
-        content = operation["requestBody"] if part == "body" else operation["responses"][part]
-        name = content["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-        return set(schema["components"]["schemas"][name]["properties"])
-
-    assert of("/v1/webrtc/offer", "body") == {"sdp", "type", "start"}
-    assert of("/v1/webrtc/offer", "200") == {"sdp", "type", "session", "view"}
-    assert of("/v1/webrtc/offer", "default") == {"error"}
-    assert of("/api/v1/webrtc/offer", "body") == {"sdp", "type", "initialParameters"}
-    assert of("/api/v1/webrtc/offer", "200") == {"sdp", "type", "sessionId"}
-    assert of("/api/v1/webrtc/offer", "default") == {"detail"}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

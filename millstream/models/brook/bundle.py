@@ -22,6 +22,7 @@ from millstream.core.files import Staging, file_digest
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
+from millstream.models.empty import empty_modules
 from millstream.models.weights.fill import Filling, Keep, everything
 
 FORMAT = "millstream-brook-1"
@@ -101,7 +102,7 @@ def build(spec: ModelSpec, num_words: int) -> BrookParts:
     """On the meta device."""
     assert isinstance(spec.vae, BrookVAEConfig)
     assert isinstance(spec.text, BrookTextConfig)
-    with torch.device("meta"):
+    with empty_modules():
         text = BrookText(replace(spec.text, vocabulary=num_words))
         return BrookParts(CausalDiT(spec.dit), BrookVAE(spec.vae), text)
 

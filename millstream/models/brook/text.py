@@ -62,7 +62,7 @@ class BrookText(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary + 1, config.width)
-        self.position = nn.Parameter(0.02 * torch.randn(config.tokens, config.width))
+        self.position = nn.Parameter(nn.init.normal_(torch.empty(config.tokens, config.width), std=0.02))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
 

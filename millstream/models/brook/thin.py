@@ -14,6 +14,7 @@ from millstream.core.config import BrookVAEConfig
 from millstream.core.errors import WeightsError
 from millstream.core.files import Staging
 from millstream.models.brook.vae import BrookDecoder
+from millstream.models.empty import empty_modules
 
 THIN = BrookVAEConfig(widths=(96, 32, 16), blocks=(3, 1, 0))
 
@@ -26,7 +27,7 @@ def save_thin_decoder(path: Path, decoder: BrookDecoder) -> None:
 
 
 def load_thin_decoder(path: Path, device: torch.device, dtype: torch.dtype) -> BrookDecoder:
-    with torch.device("meta"):
+    with empty_modules():
         decoder = BrookDecoder(THIN)
     try:
         tensors = {name: value.to(device, dtype) for name, value in load_file(path).items()}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from millstream.models.carry import VAEState
+from millstream.models.empty import empty_modules
 from millstream.models.wan.channels_last import Convolution
 from millstream.models.wan.decoder import FastDecoder
 from millstream.models.wan.encoder import FastEncoder
@@ -21,7 +22,7 @@ class FastVAE(WanVAE):
     """With the weights of `vae`, in the order that its convolutions read them. One session at a time: batch is 1."""
 
     def __init__(self, vae: WanVAE, own: Convolution | None = None) -> None:
-        with torch.device("meta"):
+        with empty_modules():
             super().__init__(vae.config)
         self.load_state_dict(vae.state_dict(), assign=True)
         self.eval().requires_grad_(False)

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from millstream.core.config import TEMPORAL_STRIDE, ModelSpec, VAEConfig
 from millstream.core.errors import ConfigError, WeightsError
 from millstream.models.carry import Carry, VAEState
+from millstream.models.empty import empty_modules
 from millstream.models.weights.files import Shape, find_shards, open_shard
 
 _PREFIX = "decoder."
@@ -137,7 +138,7 @@ def load_tiny_decoder(
         raise WeightsError(f"{path} is a folder; give the preview decoder's file")
     [file] = find_shards(path)
     figures = dict(mean=vae.mean, std=vae.std) if path.name.startswith(_RAW_LATENTS) else {}
-    with torch.device("meta"):
+    with empty_modules():
         tiny = TinyDecoder(TinyDecoderConfig(channels=vae.channels, widths=widths, **figures))
     with open_shard(file) as shard:
         found = {name: info.shape for name, info in shard.infos.items() if name.startswith(_PREFIX)}

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from millstream.core.config import ModelSpec, TextConfig, VAEConfig
 from millstream.core.errors import WeightsError
 from millstream.core.presets import MODELS
 from millstream.models.dit import CausalDiT
+from millstream.models.empty import empty_modules
 from millstream.models.wan import layouts
 from millstream.models.wan.layouts import Part
 from millstream.models.wan.vae import WanVAE
@@ -110,7 +109,7 @@ def expected_shapes(part: Part, spec: ModelSpec) -> dict[str, Shape]:
         raise WeightsError(f"{spec.name} comes as one file and has no other layout; use it as it is")
     if part == "text":
         return _umt5_shapes(spec.text)
-    with torch.device("meta"):
+    with empty_modules():
         module = CausalDiT(spec.dit) if part == "dit" else WanVAE(spec.vae)
     return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
 

@@ -46,7 +46,7 @@ class Films:
     def begin(self, hub: SessionHub, client: ClientAccount, name: str, live_session: LiveSession) -> None:
         """Record it, where this server keeps recordings."""
         try:
-            hub.start_recording(live_session)
+            hub.recordings.start(live_session)
         except MillstreamError:
             return
         self._sessions[(client.key.name, client.name, name)] = live_session
@@ -58,7 +58,7 @@ class Films:
         live_session = self._sessions.get((server.client.key.name, server.client.name, words["id"]))
         if live_session is None:
             raise UnknownFile("there is no film of this session; the server needs --data to keep one")
-        name = await server.hub.stop_recording(live_session) or await _last_recording(live_session)
+        name = await server.hub.recordings.stop(live_session) or await _last_recording(live_session)
         kept = server.hub.archive_of(live_session.key).store.find("recordings", name)
         return FileResponse(kept.path, media_type=MP4, filename=kept.path.name)
 

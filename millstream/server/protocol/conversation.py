@@ -110,7 +110,7 @@ class Conversation:
             return
         self._live_session.leave(self._viewer)
         if self.state == "owner" and self._live_session.tape is not None:
-            self._hub.spawn(self._hub.stop_recording(self._live_session))
+            self._hub.spawn(self._hub.recordings.stop(self._live_session))
 
     def say(self, item: Any) -> str | bytes | list[str]:
         """An item of the outbox as messages."""

@@ -10,10 +10,10 @@ from millstream.server.sessions.live_session import LiveSession
 async def switch_recording(hub: SessionHub, live_session: LiveSession, on: bool) -> str:
     """The name it has, or will have."""
     if on:
-        return hub.start_recording(live_session)
+        return hub.recordings.start(live_session)
     if live_session.tape is None:
         raise ProtocolError("bad_state", "nothing is being recorded")
-    name = await hub.stop_recording(live_session)
+    name = await hub.recordings.stop(live_session)
     if not name:
         raise ProtocolError("bad_state", "no chunk came while it was recorded, so there is no file")
     return name

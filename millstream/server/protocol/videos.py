@@ -168,7 +168,7 @@ class Videos:
         live_session = open_asked(hub, ask, client=server.client.name, key=server.client.key, max_chunks=num_chunks)
         live_session.held = True
         try:
-            hub.start_recording(live_session, fps=stream.fps)
+            hub.recordings.start(live_session, fps=stream.fps)
         except MillstreamError:
             hub.service.end(live_session.session_id, "its clip could not be kept")
             raise

@@ -8,7 +8,6 @@ Bounded: `max_sessions` sessions of one client, and an eighth more of all togeth
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 from collections import OrderedDict
@@ -20,26 +19,26 @@ from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
-from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession, VideoError
+from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession
 from millstream.core.messages import Stats
 from millstream.engine import snapshot
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.access.shares import Quota
-from millstream.server.sessions.archive import DISK_FAILS, Archive, SavedSession, SessionJournal
+from millstream.server.sessions.archive import Archive, SavedSession, SessionJournal
 from millstream.server.sessions.file_store import FileStore, Kept
 from millstream.server.sessions.keeper import Keeper, Returned
-from millstream.server.sessions.live_session import LiveSession, LiveSessionParts, Tape, TapeLost
+from millstream.server.sessions.live_session import LiveSession, LiveSessionParts
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.quotas import within_quota
+from millstream.server.sessions.recordings import Recordings
 from millstream.server.sessions.threads import start_threads
-from millstream.serving.notices import Noted, Waiting
+from millstream.serving.notices import Waiting
 from millstream.serving.service import Service
-from millstream.serving.session_entry import OpenRequest, label
+from millstream.serving.session_entry import OpenRequest
 from millstream.session.feed import LiveFeed
 from millstream.session.pacing import RateKind
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 ID_BYTES = 16
 """Of the random numbers that name sessions and views."""
@@ -117,6 +116,7 @@ class SessionHub:
         self._archive = archive
         self._stores = stores or {}
         self._keeper = self._made_keeper()
+        self.recordings = Recordings(self.archive_of, self.spawn)
         self._ticker: asyncio.Task[None] | None = None
         self._over = False
 
@@ -220,39 +220,6 @@ class SessionHub:
         kept = await within_quota(live_session.key, archive.store, save)
         live_session.snapshots.append(kept.name)
         return kept
-
-    def start_recording(self, live_session: LiveSession, *, fps: float | None = None) -> str:
-        """The name it will have; one that runs already goes on. With `fps` it plays at that rate, whatever is live."""
-        if live_session.tape is None:
-            lost, archive = partial(self._lose_tape, live_session), self.archive_of(live_session.key)
-            name, recording = archive.record(fps or live_session.fps, lambda name: self.spawn(lost(name)))
-            live_session.tape = Tape(name, recording, fps)
-        return live_session.tape.name
-
-    async def stop_recording(self, live_session: LiveSession) -> str:
-        """The name of the whole file; empty where nothing was recorded. It is kept also if whoever asked goes meanwhile."""
-        tape, live_session.tape = live_session.tape, None
-        return "" if tape is None else await asyncio.shield(self.spawn(self._keep_recording(live_session, tape)))
-
-    async def _keep_recording(self, live_session: LiveSession, tape: Tape) -> str:
-        try:
-            recorded = await tape.recording.finish()
-        except VideoError as error:
-            log.warning("nothing was recorded: %s", error, extra={"session": label(live_session.session_id)})
-            if tape.recording.broken:
-                live_session.tell(Noted(words=f"nothing of the recording could be kept: {DISK_FAILS}"))
-            return ""
-        if recorded.cut_short:
-            live_session.tell(Noted(words=f"the recording ended early and is kept as far as it came: {DISK_FAILS}"))
-        log.info("recorded %s", recorded, extra={"session": label(live_session.session_id)})
-        self.archive_of(live_session.key).store.keep("recordings", tape.name, owner=live_session.client)
-        live_session.recordings.append(tape.name)
-        return tape.name
-
-    async def _lose_tape(self, live_session: LiveSession, name: str) -> None:
-        """The disk has failed a recording. It ends with what is whole, unless somebody is ending it already."""
-        if live_session.tape is not None and live_session.tape.name == name:
-            live_session.put(TapeLost(await self.stop_recording(live_session)))
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Something to be done whether or not whoever asked for it is still there."""
@@ -368,7 +335,7 @@ class SessionHub:
             self._remember(live_session)
             if self._keeper is not None:
                 self._keeper.ended(live_session)
-            await self.stop_recording(live_session)
+            await self.recordings.stop(live_session)
             journal = live_session.request.journal
             if isinstance(journal, SessionJournal):
                 await self.archive_of(live_session.key).keep_journal(journal, owner=live_session.client)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
-SCALE = Scale(ode_steps=8, teacher_steps=3, self_forcing_steps=8, flow_steps=8, streams=2, prompts=2, seconds=(2.0, 3.0))
+SCALE = Scale(ode_steps=2, teacher_steps=3, self_forcing_steps=2, flow_steps=2, streams=2, prompts=2, seconds=(2.0, 3.0))
 
 
 def small_plan() -> RunPlan:

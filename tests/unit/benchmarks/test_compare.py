@@ -44,7 +44,7 @@ def test_a_peer_that_cannot_run_says_why() -> None:
 
 
 def test_a_peer_is_measured_in_a_process_of_its_own_and_says_there_too_why_it_cannot() -> None:
-    options = argparse.Namespace(model="wan-tiny", size="32x48", window=9, chunks=1, device="cpu", peer=None)
+    options = argparse.Namespace(model="wan-tiny", size="16x16", window=3, chunks=1, device="cpu", peer=None)
     found = apart("diffusers", SETUPS[""], options)
     assert found["chunk_ms"] == pytest.approx(found["calls_ms"] + found["decode_ms"])
     assert "invalid choice" in apart("unheard", {}, options)["cannot_run"]

@@ -103,7 +103,8 @@ def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:
 
 def test_the_plain_path_against_itself_costs_nothing() -> None:
     request = QualityRequest(engine=ON_CPU, chunks=2, exact=False)
-    found = measure_quality(request, TINY.stream)["fast against bfloat16"]
+    small = replace(TINY.stream, height=16, width=16)  # bfloat16 is emulated on some processors
+    found = measure_quality(request, small)["fast against bfloat16"]
     assert found["latents_largest"] == 0
     assert found["psnr_db_lowest"] == INFINITE_DB
 

@@ -22,7 +22,7 @@ BEFORE, AFTER = ["a red kite", "the sea", "a lantern"], ["a blue boat", "a fores
 
 
 def config(**changes: object) -> StreamConfig:
-    return tiny_engine().stream_config(height=32, width=48, **changes)
+    return tiny_engine().stream_config(height=16, width=32, **changes)
 
 
 def session_frames(row: int, settings: StreamConfig, chunks: int, switch: PromptSwitch | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""A stream has no length limit. The benchmark of the same name runs five times as long and times it."""
+"""A stream has no length limit. The benchmark of the same name runs many times as long and times it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 def test_memory_stays_where_it_was_after_warm_up(tmp_path: Path) -> None:
     code = (
         "import json, sys, torch; from pathlib import Path; from benchmarks.endurance import endure;"
-        "torch.set_num_threads(1); print(json.dumps(endure(1000, 200, 1, Path(sys.argv[1]))))"
+        "torch.set_num_threads(1); print(json.dumps(endure(300, 100, 1, Path(sys.argv[1]))))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["resident_growth"] < 0.01
+    assert json.loads(done.stdout)["resident_growth"] < 0.0025, "as much a chunk as 1% of the benchmark's first thousand"
 
 
 class Operations(TorchDispatchMode):
@@ -41,8 +41,8 @@ class Operations(TorchDispatchMode):
 def test_a_late_chunk_does_exactly_what_an_early_one_did(tmp_path: Path) -> None:
     stream = LongStream(tiny_engine(), tmp_path, "long")
     recorded = []
-    for number in range(240):
-        if number in (10, 239):
+    for number in range(100):
+        if number in (10, 99):
             with Operations() as operations:
                 stream.advance(steered=False)
             recorded.append(operations.seen)
