@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millstream.core.errors import PoolFull
@@ -183,10 +183,14 @@ actions = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7), st.int
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
-@given(actions)
-def test_forks_are_copies_bit_for_bit_and_hold_the_pages_that_differ(kind: str, steps: list[tuple[str, int, int]]) -> None:
+@given(st.integers(1, 4), actions)
+@example(1, [("again", 0, 1), ("chunk", 1, 2), ("commit", 0, 1)])  # the window is not full, and a branch writes where zeros were
+@example(4, [("chunk", 0, 1), ("chunk", 1, 1), ("commit", 0, 1), ("chunk", 1, 2), ("chunk", 0, 2)])  # a sink turned twice
+def test_forks_are_copies_bit_for_bit_and_hold_the_pages_that_differ(
+    kind: str, past: int, steps: list[tuple[str, int, int]]
+) -> None:
     tree = Tree(KINDS[kind])
-    for step in [("chunk", 0, 2), ("fork", 0, 1), *steps]:
+    for step in [*past * [("chunk", 0, 2)], ("fork", 0, 1), *steps]:
         tree.act(*step)
         tree.check()
     tree.check_contents()
