@@ -28,7 +28,9 @@ KINDS = {
 }
 
 
-def make_ring(*, window: int, sink: int, positions: str = "absolute", multiple: int = 1, pool: PagePool | None = None) -> KVRing:
+def make_ring(
+    *, window: int, sink: int, positions: str = "absolute", multiple: int = 1, pool: PagePool | None = None
+) -> KVRing:
     shape = RingShape(layers=2, heads=1, head_width=12, grid=(1, TOKENS), window=window, sink=sink, positions=positions)
     return KVRing(shape, device=CPU, dtype=torch.float32, key_multiple=multiple, pool=pool)
 
@@ -184,7 +186,9 @@ actions = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7), st.int
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 4), actions)
-@example(1, [("again", 0, 1), ("chunk", 1, 2), ("commit", 0, 1)])  # the window is not full, and a branch writes where zeros were
+@example(
+    1, [("again", 0, 1), ("chunk", 1, 2), ("commit", 0, 1)]
+)  # the window is not full, and a branch writes where zeros were
 @example(4, [("chunk", 0, 1), ("chunk", 1, 1), ("commit", 0, 1), ("chunk", 1, 2), ("chunk", 0, 2)])  # a sink turned twice
 def test_forks_are_copies_bit_for_bit_and_hold_the_pages_that_differ(
     kind: str, past: int, steps: list[tuple[str, int, int]]
