@@ -60,6 +60,10 @@ class Overloaded(MillstreamError):
         self.fps, self.can_wait = fps, can_wait
 
 
+class PoolFull(MillstreamError):
+    """A branch whose keys and values may come to need more memory than there is."""
+
+
 class NotAllowed(MillstreamError):
     """Something that is not for whoever asked."""
 

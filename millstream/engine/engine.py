@@ -158,7 +158,7 @@ class Engine:
         """Keys, values and prompts of all sessions on one device of the generator."""
         if self.mesh is not None:
             return self.mesh.held_bytes
-        return sum(cache.num_bytes for cache in list(self.generator.caches.values()))
+        return self.generator.held_bytes()
 
     @property
     def visiting_bytes(self) -> int:

@@ -182,7 +182,8 @@ def revive(
     )
     session.resume(state)
     if header.ring is not None and engine.mesh is None:
-        ring = KVRing(RingShape.of(engine.spec.dit, header.config), device=engine.device, dtype=engine.dtype)
+        shape, pool = RingShape.of(engine.spec.dit, header.config), engine.generator.pages
+        ring = KVRing(shape, device=engine.device, dtype=engine.dtype, pool=pool)
         ring.resume(_under("ring.", host), header.ring.frames, header.ring.written)
         cross = CrossKV(_numbered("cross.k.", host), _numbered("cross.v.", host))
         engine.generator.caches[session_id] = SessionCache(ring, cross)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from millstream.core.config import StreamConfig
 from millstream.core.envelope import Envelope
-from millstream.core.errors import EnvelopeRefused
+from millstream.core.errors import EnvelopeRefused, MillstreamError, PoolFull, UnknownSession
 from millstream.generation.answers import CleanLatents, PendingParcels
 from millstream.generation.brake import Brake
 from millstream.generation.calls import Answering, CallWork, Tally
@@ -26,7 +26,8 @@ from millstream.generation.stopwatch import Stopwatch
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.joint import JointMemory, join_prompts
-from millstream.models.kv import KVRing, Memory, RingShape
+from millstream.models.kv import KVRing, Memory, RingShape, held_bytes
+from millstream.models.pages import PagePool
 from millstream.models.paired import OwedCommit, carrying
 from millstream.models.sampler import Asking
 from millstream.models.staggered import StaggeredMemory
@@ -52,10 +53,6 @@ class SessionCache:
     owed: OwedCommit | None = None
     """The commit of its last chunk, if that is yet to come."""
 
-    @property
-    def num_bytes(self) -> int:
-        return self.ring.num_bytes + (self.cross.num_bytes if self.cross else 0)
-
 
 class Generator:
     def __init__(self, dit: CausalDiT | MeshDiT, stopwatch: Stopwatch, *, commits: Commits = "at once") -> None:
@@ -65,6 +62,8 @@ class Generator:
         self.stopwatch = stopwatch
         self.brake = Brake()
         self.caches: dict[str, SessionCache] = {}
+        self.pages = PagePool()
+        """What branches hold beside the windows that they share."""
         self.num_staggered = 0
         """Chunks under way that calls of others may come between: meanwhile blocks stay where they are."""
         weight = dit.patch_in.weight
@@ -116,10 +115,13 @@ class Generator:
         Between chunks, on every rank of the mesh at the same time.
         """
         dit = self.dit
-        if not isinstance(dit, StagedDiT) or self.num_staggered or (bounds := better_bounds(dit)) is None:
+        if not isinstance(dit, StagedDiT) or self.num_staggered or self._branches_share():
             return False
-        for session_id in self.caches:
+        if (bounds := better_bounds(dit)) is None:
+            return False
+        for session_id, cache in self.caches.items():
             self.settle_commit(session_id)
+            cache.ring.own_window()
         moved = move_layers(dit, bounds, [HeldCache(cache.ring, cache.cross) for cache in self.caches.values()])
         self.caches = {name: SessionCache(*each) for name, each in zip(self.caches, moved, strict=True)}
         return True
@@ -131,20 +133,58 @@ class Generator:
         if cache is not None:
             self.caches[session_id] = SessionCache(cache.ring.to(device), cache.cross and cache.cross.to(device))
 
+    def fork(self, session_id: str, new_id: str) -> None:
+        """Have a session go on under a second name as well, from what it holds now. Nothing is copied until the two differ."""
+        assert new_id not in self.caches, f"{new_id} holds a window already"
+        if session_id not in self.caches:
+            raise UnknownSession(f"{session_id} holds no window here: fork it after its first chunk and before its end")
+        if self.num_staggered:
+            raise MillstreamError("chunks at staggered noise levels are under way: end them before a fork")
+        self.settle_commit(session_id)
+        cache = self.caches[session_id]
+        self.caches[new_id] = SessionCache(cache.ring.fork(), cache.cross)  # a prompt's keys and values are only ever read
+
+    def held_bytes(self) -> int:
+        """Of all sessions, what several share counted once."""
+        caches = list(self.caches.values())
+        prompts = {id(cache.cross): cache.cross.num_bytes for cache in caches if cache.cross is not None}
+        return held_bytes(cache.ring for cache in caches) + sum(prompts.values())
+
     def release(self, session_id: str) -> None:
-        """Forget a session and free what it held."""
+        """Forget a session and free what it held, but for what a branch shares."""
         self.caches.pop(session_id, None)
 
     @torch.inference_mode()
     def _infer(self, parcels: Sequence[Parcel]) -> list[CleanLatents]:
+        self._part_windows([parcel.envelope for parcel in parcels])
         answering = Answering(self.dit, self.stopwatch, self.brake)
         groups = [[parcel] for parcel in parcels] if answering.takes_turns else [parcels]
         made = answering.answer([CallWork(group[0].envelope, self._chunk(group)) for group in groups])
         return [each for group in made for each in group]
 
     def staggered(self, parcel: Parcel) -> CallWork[list[CleanLatents]]:
-        """A chunk whose calls may be made among those of later chunks of its session."""
+        """A chunk whose calls may be made among those of later chunks of its session, and of any branch."""
+        if not parcel.envelope.init_cache:
+            self._give_window(parcel.envelope.session_id)
         return CallWork(parcel.envelope, self._chunk([parcel], staggered=True))
+
+    def _part_windows(self, envelopes: Sequence[Envelope]) -> None:
+        """Branches use a window in turns: of those whose chunks run together, one keeps it."""
+        taken: set[int] = set()
+        for envelope in envelopes:
+            cache = self.caches.get(envelope.session_id)
+            if cache is None or envelope.init_cache:
+                continue
+            if id(cache.ring.window) in taken:
+                self._give_window(envelope.session_id)
+            taken.add(id(cache.ring.window))
+
+    def _give_window(self, session_id: str) -> None:
+        self.settle_commit(session_id)  # what is owed knows the window that it was placed in
+        self.caches[session_id].ring.own_window()
+
+    def _branches_share(self) -> bool:
+        return len({id(cache.ring.window) for cache in self.caches.values()}) < len(self.caches)
 
     def _chunk(self, parcels: Sequence[Parcel], *, staggered: bool = False) -> Asking[list[CleanLatents]]:
         """One chunk, or several that share their calls."""
@@ -213,7 +253,7 @@ class Generator:
         try:
             parcel.validate()
             self._check(parcel.envelope)
-        except EnvelopeRefused as refusal:
+        except (EnvelopeRefused, PoolFull) as refusal:
             return str(refusal)
         return ""
 
@@ -230,12 +270,13 @@ class Generator:
             raise EnvelopeRefused(f"{who} is for another window than its cache; set init_cache")
         if not envelope.reset_kv and cache.ring.newest + 1 != envelope.start_frame:
             raise EnvelopeRefused(f"{who} starts at frame {envelope.start_frame}, its cache ends at {cache.ring.newest}")
+        cache.ring.reserve()
 
     def _prepare(self, envelope: Envelope, conditioning: Tensor | None) -> SessionCache:
         """Allocate, reset and read the prompt, as the envelope says."""
         if envelope.init_cache:
             self.release(envelope.session_id)  # before the new one is allocated: both need not fit
-            ring = KVRing(self.ring_shape(envelope), device=self.device, dtype=self.dtype)
+            ring = KVRing(self.ring_shape(envelope), device=self.device, dtype=self.dtype, pool=self.pages)
             self.caches[envelope.session_id] = SessionCache(ring)
         cache = self.caches[envelope.session_id]
         if envelope.reset_kv:

@@ -237,11 +237,10 @@ class Leader:
 
     def _answer(self, deliveries: Sequence[Delivery]) -> None:
         generator = self._rank.generator
-        held = sum(cache.num_bytes for cache in generator.caches.values())
         frame = pack_deliveries(
             [_on_host(delivery) for delivery in deliveries],
             sequence=self._sequence,
-            held_bytes=held,
+            held_bytes=generator.held_bytes(),
             phases_ms=generator.stopwatch.lap(),
         )
         generator.rest()

@@ -7,13 +7,15 @@ With `windowed` positions the sink's keys are kept a second time as they were wr
 distance from the window once a chunk.
 Behind the last slot there is room for zeros, so that a kernel can be given a round number of keys; nothing else sees it.
 Beside it there may be a copy in 8 bits, for whoever asks for one: `packed`.
+A ring that was forked shares its window with the other branches (`models/pages.py`); one that was not pays nothing for that.
 Shapes: B batch, L chunk tokens, W valid window tokens, N heads, H head width.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -23,6 +25,7 @@ from torch import Tensor
 from millstream.core.config import SPATIAL_STRIDE, DiTConfig, Positions, StreamConfig
 from millstream.core.envelope import Envelope
 from millstream.models.packed import PackedWindow
+from millstream.models.pages import PagePool, PageTable, Window
 from millstream.ops.attention import attend
 from millstream.ops.rope import Phases, frame_phases, rotate, shift_phases
 
@@ -102,19 +105,34 @@ class RingShape:
 class KVRing:
     """Keys and values of one session. `place` chooses slots for a run of frames, `write` fills them layer by layer."""
 
-    def __init__(self, shape: RingShape, *, device: torch.device, dtype: torch.dtype, key_multiple: int | None = None) -> None:
+    def __init__(
+        self,
+        shape: RingShape,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        key_multiple: int | None = None,
+        pool: PagePool | None = None,
+    ) -> None:
         assert 0 <= shape.sink < shape.window, f"a sink of {shape.sink} frames in a window of {shape.window}"
         self.shape = shape
+        self.pool = PagePool() if pool is None else pool
+        """For pages of its branches, should it ever be forked."""
         self.key_multiple = key_multiple or (KEY_MULTIPLE if device.type == "cuda" else 1)
-        self._make_room(device, dtype)
+        self._table: PageTable | None
+        """Which pages the slots refer to, once it was forked; a copy of this ring, as it was placed, has the same one."""
+        self._packed_means: tuple[Tensor, Tensor] | None
+        """Of the last placing; to pack the same frames again after a branch has used the window."""
+        self._take(self._new_window(device, dtype))
         keeps_sink = shape.positions == "windowed" and shape.sink > 0
         self.sink_k = self.k[:, :, : shape.sink * shape.tokens_per_frame].clone() if keeps_sink else None
-        self.packed: PackedWindow | None = None
-        """The same in 8 bits, once asked for; made from the rest and no part of the state."""
+        self._sink_is_shared = False
         self.reset()
 
     def reset(self) -> None:
         """Forget everything; memory stays."""
+        if self._table is not None:
+            self._table.clear()
         self.frames: list[int] = [-1] * self.shape.window
         """Which frame of the epoch each slot holds, -1 for none."""
         self.written = 0
@@ -125,28 +143,73 @@ class KVRing:
     def to(self, device: torch.device) -> KVRing:
         """Hold the same frames elsewhere; the next `place` goes on from there."""
         if device != self.k.device:
-            k, v = self.k, self.v
-            self._make_room(device, k.dtype)
-            self.k.copy_(k)
-            self.v.copy_(v)
+            self._move(device)
             self.sink_k = None if self.sink_k is None else self.sink_k.to(device)
-            self.packed = None
+            self._sink_is_shared = False
         return self
+
+    def fork(self) -> KVRing:
+        """A ring with the same frames that goes on by itself. Nothing is copied: both share what neither has overwritten.
+
+        Between chunks only: either is placed anew before it is written.
+        """
+        if self._table is None:
+            self._table = PageTable.of_all(self.window, self.pool, [frame >= 0 for frame in self.frames])
+        branch = copy.copy(self)
+        branch._table, branch.frames = self._table.fork(), list(self.frames)
+        self._sink_is_shared = branch._sink_is_shared = self.sink_k is not None
+        return branch
+
+    def reserve(self) -> None:
+        """Have room for whatever may be placed from here on; a branch that finds none raises before anything changes."""
+        if self._table is not None:
+            self._table.reserve()
+
+    def own_window(self) -> None:
+        """Share nothing any more: rings of one call, or with calls that others come between, need a window each."""
+        if self._table is not None:
+            self._move(self.k.device)
+
+    def come_back(self) -> None:
+        """Have the window as the placed frames need it, if a branch has used it since they were written."""
+        if self._table is not None and self._table.enter():
+            self._clear_padding()
+            if self._packed_means is not None:
+                assert self.packed is not None, "a window that was packed stays so"
+                self.packed.restore(self.k[:, :, : self._valid], self.v[:, :, : self._valid], self._packed_means)
+
+    @property
+    def packed(self) -> PackedWindow | None:
+        """The same in 8 bits, once asked for."""
+        return self.window.packed
 
     @property
     def num_bytes(self) -> int:
-        beside = 0 if self.packed is None else self.packed.num_bytes
-        return self._room.nbytes + beside + (0 if self.sink_k is None else self.sink_k.nbytes)
+        """Of itself, with all that it shares."""
+        return held_bytes([self])
+
+    def parts_bytes(self) -> dict[int, int]:
+        """Bytes by the identity of what holds them, which other rings may hold as well."""
+        parts = {id(self.window): self.window.num_bytes}
+        if self.sink_k is not None:
+            parts[id(self.sink_k)] = self.sink_k.nbytes
+        return parts if self._table is None else parts | self._table.stored_bytes()
 
     def state(self) -> dict[str, Tensor]:
         """Its tensors by name; with `frames` and `written` they are all there is of it between chunks."""
-        held = {"k": self.k, "v": self.v}
+        window = self.window
+        if self._table is not None:  # what lies in the window may be a branch's
+            window = self._new_window(self.k.device, self.k.dtype)
+            self._table.copy_to(window)
+        held = {"k": window.k, "v": window.v}
         return held if self.sink_k is None else held | {"sink_k": self.sink_k}
 
     def resume(self, state: Mapping[str, Tensor], frames: Sequence[int], written: int) -> None:
         """Go on from what another ring of this shape held."""
         assert len(frames) == self.shape.window, f"{len(frames)} slots for a window of {self.shape.window}"
         assert written >= 0, f"{written} frames were ever written"
+        self.own_window()
+        self._own_sink()
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
         self.frames, self.written = list(frames), written
@@ -167,6 +230,8 @@ class KVRing:
         `end_frame` is where the window ends for `windowed` positions, if that is past the last of `frames`.
         """
         assert 0 < len(frames) <= self.shape.window, f"{len(frames)} frames for a window of {self.shape.window}"
+        if self._table is not None:
+            self._table.enter()
         end = frames[-1] + 1 if end_frame is None else end_frame
         self._past = min(self.written, self.shape.window) * self.shape.tokens_per_frame
         slots = [self._slot_of(frame) for frame in frames]
@@ -176,7 +241,9 @@ class KVRing:
         positions = [self._position(frame, slot, end) for frame, slot in zip(frames, slots, strict=True)]
         self._phases = frame_phases(_numbers(positions, self.k.device), self.shape.grid, self.shape.head_width)
         self._bias = self._past_bias(slots, kv_bias)
-        self._room[:, :, :, self._valid : self._rounded(self._valid)] = 0  # before a ring is full, old frames may lie there
+        if self._table is not None:
+            self._table.own(slots)
+        self._clear_padding()
         if self.sink_k is not None:
             self._turn_sink(slots, end)
         self._renew_packed()
@@ -185,7 +252,7 @@ class KVRing:
         """Have `packed` from here on, for the frames that are placed and all later ones."""
         if self.packed is None:
             shape = self.shape
-            self.packed = PackedWindow(
+            self.window.packed = PackedWindow(
                 layers=shape.layers,
                 batch=shape.batch,
                 places=self.k.shape[2],
@@ -214,7 +281,7 @@ class KVRing:
     def span(self, layer: int, *, rounded: bool) -> PaddedSpan:
         """All that the placed frames attend to, and zeros up to a round number if so asked."""
         end = self._rounded(self._valid) if rounded else self._valid
-        k, v = self._room[:, layer, :, :end].unbind(0)
+        k, v = self.window.room[:, layer, :, :end].unbind(0)
         return PaddedSpan(k, v, end - self._valid)
 
     def written_in_place(self, layer: int) -> None:
@@ -235,16 +302,44 @@ class KVRing:
         """Store, then attend to the window."""
         return attend(q_BLNH, *self.write(layer, k_BLNH, v_BLNH))
 
-    def _make_room(self, device: torch.device, dtype: torch.dtype) -> None:
+    def _new_window(self, device: torch.device, dtype: torch.dtype) -> Window:
         shape = self.shape
         tokens = shape.window * shape.tokens_per_frame
         size = (2, shape.layers, shape.batch, self._rounded(tokens), shape.heads, shape.head_width)
-        self._room = torch.zeros(size, device=device, dtype=dtype)
-        self.k, self.v = self._room[:, :, :, :tokens].unbind(0)
+        room = torch.zeros(size, device=device, dtype=dtype)
+        return Window(room, slots=shape.window, tokens_per_frame=shape.tokens_per_frame)
+
+    def _take(self, window: Window) -> None:
+        """Hold frames there from now on; it is nobody else's."""
+        self.window, self.k, self.v = window, window.k, window.v
+        self._table = self._packed_means = None
+
+    def _move(self, device: torch.device) -> None:
+        window = self._new_window(device, self.k.dtype)
+        if self._table is None:
+            window.room.copy_(self.window.room)
+        else:
+            self._table.copy_to(window)
+        self._take(window)
+
+    def _clear_padding(self) -> None:
+        """Zeros behind the last frame: before a ring is full, old frames may lie there, or a branch's."""
+        end = self._rounded(self._valid)
+        if self._table is not None:
+            per_frame = self.shape.tokens_per_frame
+            self._table.vacate(range(self._valid // per_frame, min(self.shape.window, -(-end // per_frame))))
+        self.window.room[:, :, :, self._valid : end] = 0
 
     def _renew_packed(self) -> None:
         if self.packed is not None:
             self.packed.renew(self.k[:, :, : self._valid], self.v[:, :, : self._valid], self._past)
+            self._packed_means = None if self._table is None else self.packed.means()
+
+    def _own_sink(self) -> None:
+        """Before the sink's keys are overwritten."""
+        if self._sink_is_shared:
+            assert self.sink_k is not None, "nothing is shared that is not there"
+            self.sink_k, self._sink_is_shared = self.sink_k.clone(), False
 
     def _rounded(self, tokens: int) -> int:
         return -(-tokens // self.key_multiple) * self.key_multiple
@@ -289,6 +384,8 @@ class KVRing:
         per_frame, device = self.shape.tokens_per_frame, self.k.device
         fresh = [slot for slot in slots if slot < self.shape.sink]
         assert fresh == slots[: len(fresh)], f"sink slots must be written first, got {slots}"
+        if fresh:
+            self._own_sink()
         self._sink_tokens = self._token_index(fresh) if fresh else None
         offsets = [
             self._position(frame, slot, end_frame) - frame
@@ -300,7 +397,17 @@ class KVRing:
         if any(offsets):
             turn = shift_phases(_numbers(offsets, device), per_frame, self.shape.head_width)
             tokens = len(offsets) * per_frame
+            if self._table is not None:
+                self._table.own(range(len(offsets)))
             self.k[:, :, :tokens] = rotate(self.sink_k[:, :, :tokens], turn)
+
+
+def held_bytes(rings: Iterable[KVRing]) -> int:
+    """Of all of them, what several share counted once."""
+    parts: dict[int, int] = {}
+    for ring in rings:
+        parts |= ring.parts_bytes()
+    return sum(parts.values())
 
 
 def _numbers(values: Sequence[int], device: torch.device) -> Tensor:

@@ -47,9 +47,22 @@ class PackedWindow:
                 mean_RNH.copy_(x[:, :, :past].mean(2, dtype=torch.float32).flatten(0, 1))
             else:
                 mean_RNH.zero_()
-        beginning = torch.zeros(1, dtype=torch.int64, device=k.device)
-        pack_runs(self._all, k.flatten(0, 1), v.flatten(0, 1), beginning, k.shape[2])
+        self._pack(k, v)
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Those that are taken away now: with the ring's frames, all that is needed to pack them to the same bits again."""
+        return self._all.k_mean_RNH.clone(), self._all.v_mean_RNH.clone()
+
+    def restore(self, k: Tensor, v: Tensor, means: tuple[Tensor, Tensor]) -> None:
+        """Pack all that [layers, B, W, N, H] hold as it was when these were the means."""
+        self._all.k_mean_RNH.copy_(means[0])
+        self._all.v_mean_RNH.copy_(means[1])
+        self._pack(k, v)
 
     def follow(self, layer: int, k_BWNH: Tensor, v_BWNH: Tensor, index_L: Tensor) -> None:
         """Pack a layer's placed frames, whose tokens lie at `index`, after they were written."""
         pack_runs(self._layers[layer], k_BWNH, v_BWNH, index_L[:: self._tokens_per_frame], self._tokens_per_frame)
+
+    def _pack(self, k: Tensor, v: Tensor) -> None:
+        beginning = torch.zeros(1, dtype=torch.int64, device=k.device)
+        pack_runs(self._all, k.flatten(0, 1), v.flatten(0, 1), beginning, k.shape[2])

@@ -65,7 +65,8 @@ class OwedCommit:
         return self.placed.sink_k is None
 
     def alone(self, cross: CrossKV) -> Call:
-        """The commit as a call of its own."""
+        """The commit as a call of its own, to be made at once: until then no branch may use the window."""
+        self.placed.come_back()
         return Call("commit", self.settled_BFCYX, per_frame(self.level, self.settled_BFCYX), self.placed, cross)
 
     def carried_by(self, call: Call) -> Call:

@@ -112,7 +112,7 @@ def _taken(dit: StagedDiT, template: _Layer, giver: int) -> _Layer:
 
 def _rebuilt(held: HeldCache, rows: list[dict[str, Tensor]]) -> HeldCache:
     old, stacked = held.ring, {name: torch.stack([row[name] for row in rows]) for name in held.ring.state()}
-    ring = KVRing(replace(old.shape, layers=len(rows)), device=old.k.device, dtype=old.k.dtype)
+    ring = KVRing(replace(old.shape, layers=len(rows)), device=old.k.device, dtype=old.k.dtype, pool=old.pool)
     ring.resume(stacked, old.frames, old.written)
     if held.cross is None:
         return HeldCache(ring, None)

@@ -99,7 +99,7 @@ def test_a_window_that_was_saved_or_moved_goes_on_to_the_same_bits(kind: dict[st
     assert "packed" not in memory.state(), "nothing of it is state"
     revived, moved = ring(WIDE, **kind), deepcopy(memory)
     revived.resume(memory.state(), memory.frames, memory.written)
-    moved.packed = None  # as a ring has none on another device
+    moved.window.packed = None  # as a ring has none on another device
     cross, latents = model.read_prompt(torch.ones(1, 7, 24)), torch.randn(1, 3, 4, 8, 12)
     flows = []
     for each in (memory, revived, moved):
