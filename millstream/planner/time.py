@@ -11,21 +11,23 @@ from dataclasses import dataclass
 
 from millstream.core.config import TEMPORAL_STRIDE
 from millstream.core.topology import Topology
-from millstream.planner.communication import all_reduce, all_to_all, point_to_point
+from millstream.planner.cards.weights import unpacking_bytes
+from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
 from millstream.planner.flops import Product, attention_flops, block_products, text_flops
-from millstream.planner.hardware import Device, Fleet, Link
+from millstream.planner.hardware import DEVICES, PCIE4, Device, Fleet, Link
 from millstream.planner.memory import text_parameters
-from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
+from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs, tiny_decoder_convs
 from millstream.planner.workload import Workload
 
-PROMPT_TOKENS = 64
-"""A prompt of some forty words."""
 _TILES = ((128, 256, 1.0), (128, 128, 0.9))
 """Rows and columns that a multiprocessor takes at a time, and what such a kernel reaches of the best."""
 _CROSS_SHARE = 0.82
 """Attention over the few keys of a prompt, against attention over a window."""
 _SHARDED_PASSES = 0.5
 """Of the walks over activations: those over heads and the MLP; norms and residuals are repeated on every TP rank."""
+_TINY_PASSES = 4
+"""Reads or writes of each convolution's output in the tiny decoder, beside the convolution: activation, doubling, joining."""
+_HOST = DEVICES["laptop-cpu"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +73,8 @@ class ChunkTime:
 
 def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
     call = call_time(work, fleet, layout, keys=work.window_tokens)
-    calls = len(work.stream.steps) + work.rebuilds + work.commits * (1 - 1 / work.spec.dit.layers)
-    encode = work.batch * encode_ms(work, fleet.device) if work.video_in or work.stream.anchor == "decoded" else 0.0
+    calls = work.step_calls + work.rebuilds + work.commits * (1 - 1 / work.spec.dit.layers)
+    encode = work.batch * encode_ms(work, fleet.device) if work.encodes else 0.0
     decode, host = work.batch * decode_ms(work, fleet.device), work.batch * work.software.host_ms
     hops = layout.pp - 1
     boundary = point_to_point(_activation_bytes(work, fleet.device), fleet.link_between(layout.mesh_size))
@@ -105,20 +107,25 @@ def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> C
     dit, device = work.spec.dit, fleet.device
     shared = work.calls if work.stream_batch else 1
     tokens = work.batch * shared * work.rank_tokens(layout)
-    products = sum(product_ms(p, device, fp8=work.precision == "fp8") for p in block_products(dit, tokens, tp=layout.tp))
+    needed = block_products(dit, tokens, tp=layout.tp)
+    products = sum(product_ms(p, device, fp8=work.precision == "fp8") for p in needed)
+    unpacked = sum(p.weights for p in needed) * unpacking_bytes(work.weights, device.value_bytes)
     asked = attention_flops(tokens, dit.text_tokens, dit.width) / _CROSS_SHARE  # whole on every rank
     attended = attention_flops(tokens, keys, dit.width // layout.tp) / work.software.attention_share + asked
     share = head_share(tokens * layout.sp, dit.heads // layout.tp // layout.sp, device)
-    attention = attended / device.rates.attention_tflops / share / 1e9
+    attention = attended / device.rates.attention_rate(work.software.attention_kernel) / share / 1e9
     passes = _passes(work) * (1 - _SHARDED_PASSES + _SHARDED_PASSES / layout.tp)
-    walked = passes * tokens * dit.width * device.value_bytes
+    walked = passes * tokens * dit.width * device.value_bytes + unpacked
     elementwise = walked / device.rates.bandwidth_tb_s / 1e9
     launches = work.software.launches * device.rates.launch_us / 1e3
     if device.processor:
         elementwise += launches  # it is itself what would run ahead
     else:
         elementwise = max(elementwise, launches - products - attention)
-    talk = _block_communication(work, tokens, layout, fleet.link_between(layout.mesh_size), device.value_bytes)
+    link = fleet.link_between(layout.mesh_size)
+    talk = _block_communication(work, tokens, layout, link, device.value_bytes)
+    if work.software.gathers_weights:
+        talk += all_gather(sum(p.weights for p in needed) * device.value_bytes, layout.mesh_size, link)
     scale = dit.layers / shared
     return CallTime(
         products=products * scale, attention=attention * scale, elementwise=elementwise * scale, communication=talk * scale
@@ -166,7 +173,18 @@ def head_share(queries: int, heads: int, device: Device) -> float:
 
 def decode_ms(work: Workload, device: Device) -> float:
     stream = work.stream
+    if work.decoder == "tiny":
+        return _tiny_ms(
+            tiny_decoder_convs(work.spec.dit.channels, stream.frames_per_chunk, stream.height, stream.width), device
+        )
     return _convs_ms(decoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width), work, device)
+
+
+def _tiny_ms(convs: list[Conv], device: Device) -> float:
+    rates = device.rates
+    written = sum(conv.outer * conv.frames * conv.rows * conv.columns for conv in convs) * device.value_bytes
+    computed = sum(conv.flops / rates.conv_rate(min(conv.inner, conv.outer), deep=False) for conv in convs)
+    return (computed + _TINY_PASSES * written / rates.bandwidth_tb_s) / 1e9
 
 
 def encode_ms(work: Workload, device: Device) -> float:
@@ -177,10 +195,12 @@ def encode_ms(work: Workload, device: Device) -> float:
 
 
 def text_ms(work: Workload, device: Device) -> float:
-    text, rates = work.spec.text, device.rates
+    text, rates = work.spec.text, (_HOST if work.text_place == "cpu" else device).rates
     weights = (text_parameters(text) - text.vocabulary * text.width) * device.value_bytes
-    compute = text_flops(text, PROMPT_TOKENS) / rates.matmul_tflops
-    return max(compute, weights / rates.bandwidth_tb_s) / 1e9 + text.layers * 20 * rates.launch_us / 1e3
+    tokens = work.software.prompt_tokens * (2 if work.guidance else 1)
+    compute = text_flops(text, tokens) / rates.matmul_tflops
+    visit = point_to_point(weights, PCIE4) if work.text_place == "visiting" else 0.0
+    return max(compute, weights / rates.bandwidth_tb_s) / 1e9 + text.layers * 20 * rates.launch_us / 1e3 + visit
 
 
 def _convs_ms(convs: list[Conv], work: Workload, device: Device) -> float:
@@ -214,14 +234,14 @@ def _busy(calls_ms: float, boundary_ms: float, encode: float, decode: float, lay
 def _first_frame(work: Workload, fleet: Fleet, layout: Topology, hops_ms: float) -> float:
     """Text, the first chunk's calls over its own keys, its decoding (nine frames of twelve)."""
     call = call_time(work, fleet, layout, keys=work.chunk_tokens)
-    shown = 1 - (TEMPORAL_STRIDE - 1) / work.chunk_frames
+    shown = 1.0 if work.whole_clip else 1 - (TEMPORAL_STRIDE - 1) / work.chunk_frames
     calls = calls_before_pictures(work, layout) * (call.total + hops_ms)
     return text_ms(work, fleet.device) + calls + shown * decode_ms(work, fleet.device) + work.software.host_ms
 
 
 def calls_before_pictures(work: Workload, layout: Topology) -> int:
     """A commit comes after them, unless ranks that share their device with the front make it at once."""
-    return len(work.stream.steps) + (0 if layout.is_local or layout.front_apart else work.commits)
+    return work.step_calls + (0 if layout.is_local or layout.front_apart else work.commits)
 
 
 def _transport_ms(work: Workload, fleet: Fleet, layout: Topology) -> float:
