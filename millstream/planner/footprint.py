@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.core.config import GIB, DiTConfig, VAEConfig
@@ -90,8 +90,8 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     packed = {"packed window": packed_bytes(dit, work.stream)} if work.software.packs_window else {}
     prompt = 2 * dit.layers * dit.width * dit.text_tokens * value * layers
     fp8 = work.precision == "fp8"
-    kept = 1 if fp8 else weight_bytes(work.weights, value)
-    fixed = {"DiT weights": int(products * kept) + rest * value}
+    packed_value = weight_bytes(work.weights, value)  # files pack all of a model, fp8 is of the products in every call
+    fixed = {"DiT weights": products + rest * value if fp8 else int((products + rest) * packed_value)}
     if work.software.one_device:
         peak = fast_dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, fp8=fp8)
     else:
@@ -142,7 +142,7 @@ def _vae_weights(work: Workload) -> int:
     return tiny + (own if work.encodes else 0)
 
 
-def _tiny(work: Workload) -> list[Conv]:
+def _tiny(work: Workload) -> Sequence[Conv]:
     stream = work.stream
     return tiny_decoder_convs(work.spec.dit.channels, stream.frames_per_chunk, stream.height, stream.width)
 

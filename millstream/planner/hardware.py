@@ -16,7 +16,7 @@ from millstream.planner.cards.architectures import Architecture, find_architectu
 from millstream.planner.software import Software
 
 MAX_DEVICES = 16384
-HERE = "here"
+HERE, ANY = "here", "any"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,6 +253,8 @@ class Fleet:
 
     device: Device
     count: int
+    open: bool = False
+    """As many as it takes: `count` is only the most that can be named."""
 
     def link_between(self, devices: int) -> Link:
         """The slowest link inside a group of neighbours."""
@@ -260,16 +262,19 @@ class Fleet:
 
     @property
     def name(self) -> str:
-        return f"{self.count}x{self.device.name}"
+        return f"any number of {self.device.name}" if self.open else f"{self.count}x{self.device.name}"
 
 
-def find_device(name: str, *, here: Device | None = None) -> Device:
-    """Of the catalogue; `here` is this machine as it was measured, and stands for `here` and for its own name."""
+def find_device(name: str, *, here: Device | None = None, own: Device | None = None) -> Device:
+    """Of the catalogue; `here` is this machine as it was measured, and stands for `here` and for its own name; `own` is a card
+    that somebody described."""
     key = re.sub(r"[\s_]", "", name.lower())
     if key == HERE and here is None:
         raise DeviceError("this machine has not been measured; run millstream plan calibrate")
     if here is not None and key in (HERE, here.name.lower()):
         return here
+    if own is not None and key == re.sub(r"[\s_]", "", own.name.lower()):
+        return own
     for spelled in (key, key.replace("-", "")):
         for found in (spelled, f"rtx{spelled}", _ALSO_CALLED.get(spelled, "")):
             if found in DEVICES:
@@ -278,16 +283,40 @@ def find_device(name: str, *, here: Device | None = None) -> Device:
     raise DeviceError(f"hardware {name!r} is unknown; describe it in a file for --gpu-file, or name one of: {known}")
 
 
-def parse_fleet(text: str, *, price: float | None = None, here: Device | None = None) -> Fleet:
-    """`4xH200`, or `H200` for one."""
-    count, cross, name = text.strip().partition("x")
-    if not (cross and count.strip().lstrip("+-").isdecimal()):
+def parse_fleet(text: str, *, price: float | None = None, here: Device | None = None, own: Device | None = None) -> Fleet:
+    """`4xH200`, `H200` for one, `anyxH200` for as many as it takes; `H200@2.10` at that price an hour."""
+    text, at, said_price = text.strip().partition("@")
+    count, cross, name = text.partition("x")
+    several = count.strip().lower() == ANY and bool(cross)
+    if not several and not (cross and count.strip().lstrip("+-").isdecimal()):
         count, name = "1", text
-    if not 1 <= int(count) <= MAX_DEVICES:
+    number = MAX_DEVICES if several else int(count)
+    if not 1 <= number <= MAX_DEVICES:
         raise DeviceError(f"--gpus must name 1 to {MAX_DEVICES} devices, for example 4xH200, got {text!r}")
-    device = find_device(name, here=here)
+    device = find_device(name, here=here, own=own)
+    price = _price(said_price) if at else price
     if price is not None:
         if not 0 <= price < 1e6:
             raise DeviceError(f"--price must be dollars per device and hour, 0 or more, got {price}")
         device = replace(device, dollars_per_hour=price)
-    return Fleet(device=device, count=int(count))
+    return Fleet(device=device, count=number, open=several)
+
+
+def _price(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise DeviceError(f"after @ stands a price in dollars an hour, as in H200@2.10, got {text!r}") from None
+
+
+def parse_fleets(
+    text: str, *, price: float | None = None, here: Device | None = None, own: Device | None = None
+) -> tuple[Fleet, ...]:
+    """Several to choose from: `H100,4xRTX4090`, or `any`: as many as it takes of each card that can be rented."""
+    words = [word.strip() for word in text.split(",")]
+    if ANY in (word.lower() for word in words):
+        if price is not None:
+            raise DeviceError("--price is of one card; leave it out for any, or name cards with prices: H100@2.10,RTX4090@0.40")
+        rented = (device for device in (*DEVICES.values(), own) if device is not None and device.dollars_per_hour > 0)
+        return tuple(Fleet(device=device, count=MAX_DEVICES, open=True) for device in rented)
+    return tuple(parse_fleet(word, price=price, here=here, own=own) for word in words)

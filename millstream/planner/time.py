@@ -7,15 +7,18 @@ Knows no sessions and no prices: `search.py` does.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from millstream.core.config import TEMPORAL_STRIDE
+from millstream.core.config import TEMPORAL_STRIDE, BrookVAEConfig, VAEConfig
 from millstream.core.topology import Topology
 from millstream.planner.cards.weights import unpacking_bytes
 from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
 from millstream.planner.flops import Product, attention_flops, block_products, text_flops
 from millstream.planner.hardware import DEVICES, PCIE4, Device, Fleet, Link
 from millstream.planner.memory import text_parameters
+from millstream.planner.software import Software
 from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs, tiny_decoder_convs
 from millstream.planner.workload import Workload
 
@@ -177,10 +180,18 @@ def decode_ms(work: Workload, device: Device) -> float:
         return _tiny_ms(
             tiny_decoder_convs(work.spec.dit.channels, stream.frames_per_chunk, stream.height, stream.width), device
         )
-    return _convs_ms(decoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width), work, device)
+    return _own_decode_ms(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width, work.software, device)
 
 
-def _tiny_ms(convs: list[Conv], device: Device) -> float:
+@lru_cache(maxsize=256)
+def _own_decode_ms(
+    vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int, software: Software, device: Device
+) -> float:
+    """However many layouts are tried on a device, its VAE takes as long."""
+    return _convs_ms(decoder_convs(vae, frames, height, width), software, device)
+
+
+def _tiny_ms(convs: Sequence[Conv], device: Device) -> float:
     rates = device.rates
     written = sum(conv.outer * conv.frames * conv.rows * conv.columns for conv in convs) * device.value_bytes
     computed = sum(conv.flops / rates.conv_rate(min(conv.inner, conv.outer), deep=False) for conv in convs)
@@ -191,7 +202,8 @@ def encode_ms(work: Workload, device: Device) -> float:
     """Of a chunk's pictures; an anchor that is encoded again is one of them."""
     stream = work.stream
     share = 1.0 if work.video_in else 1 / (TEMPORAL_STRIDE * stream.frames_per_chunk)
-    return share * _convs_ms(encoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width), work, device)
+    convs = encoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width)
+    return share * _convs_ms(convs, work.software, device)
 
 
 def text_ms(work: Workload, device: Device) -> float:
@@ -203,8 +215,8 @@ def text_ms(work: Workload, device: Device) -> float:
     return max(compute, weights / rates.bandwidth_tb_s) / 1e9 + text.layers * 20 * rates.launch_us / 1e3 + visit
 
 
-def _convs_ms(convs: list[Conv], work: Workload, device: Device) -> float:
-    rates, software = device.rates, work.software
+def _convs_ms(convs: Sequence[Conv], software: Software, device: Device) -> float:
+    rates = device.rates
     own = software.own_conv_share if device.own_convolution else None
     computed = sum(conv.flops / rates.conv_rate(min(conv.inner, conv.outer), deep=conv.deep) for conv in convs)
     written = sum(conv.outer * conv.frames * conv.rows * conv.columns for conv in convs) * device.value_bytes
