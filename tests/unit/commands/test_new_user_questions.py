@@ -31,6 +31,11 @@ def machine_that_was_never_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def everything_is_imported() -> None:
+    CliRunner().invoke(app, ["plan", "--gpus", "H200", "--window", "9"])
+
+
 def asked(*words: str) -> tuple[bool, str]:
     """Whether it holds, and what was said, within a second of work."""
     began = time.process_time()
