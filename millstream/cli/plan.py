@@ -159,6 +159,26 @@ def search(
 
 
 @plan.command()
+@grouped
+def scale(
+    *,
+    on: PlannedOptions,
+    shape: ShapeOptions,
+    html: Annotated[Path | None, typer.Option(help="Write the curves, one file.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """What more devices buy, from 1 to 1,024: how quick one stream gets, how many all carry, where it stalls and why.
+
+    [bold]Try[/]: millstream plan scale --model wan2.1-t2v-14b --gpus H100 --size 480p --software compiled
+    """
+    from millstream.commands.plan.run import PlanRequest
+    from millstream.commands.plan.scale import run_plan_scale
+
+    with plain_errors():
+        run_plan_scale(PlanRequest(**on.request(shape)), html=html, as_json=as_json)
+
+
+@plan.command()
 def calibrate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     out: Annotated[

@@ -200,6 +200,9 @@ SURFACE = {
         "--chunks", "--fps", "--frames", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline",
         "--sessions", "--shards", "--size", "--software", "--stages", "--steps", "--tile", "--topology", "--window", "--zero",
     },
+    "plan scale": {
+        "--fps", "--gpus", "--html", "--json", "--model", "--size", "--software", "--steps", "--topology", "--window",
+    },
     "plan simulate": {
         "--arrivals", "--failures", "--fps", "--gpus", "--json", "--max-waiting", "--minutes", "--model", "--recovery",
         "--seed", "--size", "--software", "--spread", "--stay", "--steps", "--topology", "--window",

@@ -73,8 +73,14 @@ class PlanRequest:
         return parse_fleets(gpus, price=self.price, here=read_profile(self.profile or profile_path()), own=own)
 
     def ask(self) -> PlanAsk:
-        """Of the first fleet."""
-        spec, fleet = resolve_model(self.model), self.fleets()[0]
+        """Of the one kind of card that is named."""
+        fleets = self.fleets()
+        if len(fleets) > 1:
+            raise ConfigError(f"this is of one kind of card; --gpus {self.gpus} are several")
+        return self.ask_of(fleets[0])
+
+    def ask_of(self, fleet: Fleet) -> PlanAsk:
+        spec = resolve_model(self.model)
         if self.precision not in ("native", "fp8"):
             raise ConfigError(f"--precision must be native or fp8, got {self.precision!r}")
         work = Workload(
@@ -122,7 +128,8 @@ def profile_path() -> Path:
 
 def run_plan(request: PlanRequest, *, most: str | None, html: Path | None, as_json: bool) -> bool:
     """Print the answer; whether some plan holds."""
-    ask, fleets = request.ask(), request.fleets()
+    fleets = request.fleets()
+    ask = request.ask_of(fleets[0])
     only = Topology.parse(request.topology) if request.topology else None
     if len(fleets) > 1:
         return run_compare(ask, fleets, only=only, most=most, html=html, as_json=as_json)
