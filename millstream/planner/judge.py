@@ -95,8 +95,12 @@ class Plan:
     @property
     def fps_range(self) -> tuple[float, float]:
         """As low and as high as it may be, by what is known of the device."""
-        band = self.ask.fleet.device.band
-        return self.fps / (1 + band), self.fps / (1 - band)
+        return self.fps / (1 + self.band), self.fps / (1 - self.band)
+
+    @property
+    def band(self) -> float:
+        """How far a time may be off, each way: by the device or by the program, whichever is known less."""
+        return max(self.ask.fleet.device.band, self.work.software.band)
 
     @property
     def surely_holds(self) -> bool:

@@ -44,6 +44,8 @@ class Software:
     """On several devices each holds its share of the weights, and gathers the others' for every call."""
     prompt_tokens: int = 64
     """That its text encoder reads: a prompt of some forty words, or all that it is filled up to."""
+    band: float = 0.0
+    """How far a time may be off because of the program, each way: others' are known from a point or two."""
     one_device: bool = False
     """Its blocks do not run on a mesh."""
     canvases: bool = False
@@ -127,6 +129,7 @@ def _name(speed: Speed) -> str:
     return ",".join(on if len(missing) > 1 else ["fast", *missing, *(name for name in on if name not in ALL.names)])
 
 
+_OTHERS_BAND = 0.12
 _EAGER_LAUNCHES = 480
 """Kernels a block of Self-Forcing's code, so many that the host is what a small call waits for; fitted to its frame by frame
 stream on an H100, 8.9 frames a second."""
@@ -160,7 +163,7 @@ _PEERS: dict[str, dict[str, Any]] = {
 
 
 def _peer(name: str, *, launches: float = _EAGER_LAUNCHES, **numbers: Any) -> Software:
-    return Software(name=name, launches=launches, conv_share=0.66, vae_passes=50, **numbers)
+    return Software(name=name, launches=launches, conv_share=0.66, vae_passes=50, band=_OTHERS_BAND, **numbers)
 
 
 SOFTWARE = {
@@ -175,6 +178,7 @@ SOFTWARE = {
             conv_share=0.66,
             vae_passes=50,
             launches=_EAGER_LAUNCHES,
+            band=_OTHERS_BAND,
             source="published eager inference: 1.3B 480x832 window 9 371 ms, 14B 320x576 718 ms, VAE 245 ms",
         ),
         Software(

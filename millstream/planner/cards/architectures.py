@@ -32,7 +32,8 @@ class Architecture:
     launch_us: float = 5.0
     """Of one kernel, by the hosts that such chips have."""
     band: float
-    """How far a time may be off, each way, from what is known of its kernels."""
+    """How far a time may be off, each way: two thirds of the published speeds that nothing was fitted to lie in it, where there
+    are five of such chips; else a guess."""
     source: str
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ ARCHITECTURES = {
             products=0.77,
             attention=0.61,
             flash2=0.34,
-            band=0.10,
+            band=0.12,
             source="measured on an H200; FlashAttention 2 there 309 to 342 of 989 TFLOP/s",
         ),
         Architecture(
@@ -89,7 +90,7 @@ ARCHITECTURES = {
             attention=1.0,
             flash2=1.0,
             sage2=1.45,
-            band=0.12,
+            band=0.19,
             source="RTX 4090: 8192^3 in 163.5 of 165.2 TFLOP/s (xytpai/gpuk), FlashAttention 2 in 169 (apache/tvm, tl_doc)",
         ),
         Architecture(
@@ -97,7 +98,7 @@ ARCHITECTURES = {
             products=0.62,
             attention=0.55,
             flash2=0.55,
-            band=0.25,
+            band=0.40,
             source="no published kernel was found; the power limit of a 4090's chip, whose cores run at half rate there",
         ),
         Architecture(
@@ -131,7 +132,7 @@ ARCHITECTURES = {
             products=0.95,
             attention=0.95,
             flash2=0.90,
-            band=0.15,
+            band=0.26,
             source="RTX 5090 at 400 W: cuDNN attention 203.6, FlashAttention 2 190.6 of 209.5 TFLOP/s (gau-nernst/learn-cuda)",
         ),
         Architecture(

@@ -60,3 +60,14 @@ def test_every_architecture_says_where_its_numbers_are_from_and_how_sure_they_ar
     assert {device.architecture for device in DEVICES.values()} <= set(ARCHITECTURES)
     assert all(each.source and 0.05 <= each.band <= 0.5 for each in ARCHITECTURES.values())
     assert DEVICES["h200"].band < DEVICES["h100"].band < DEVICES["mi300x"].band
+
+
+def test_two_thirds_of_what_nothing_was_fitted_to_lie_in_the_band_that_an_answer_carries(points: list[Published]) -> None:
+    by_kind: dict[str, list[bool]] = {}
+    for point in points:
+        device, software = find_device(point.said["gpu"]), SOFTWARE[point.said["software"]]
+        if not point.fitted:
+            by_kind.setdefault(device.architecture, []).append(abs(point.error) <= max(device.band, software.band))
+    enough = {kind: inside for kind, inside in by_kind.items() if len(inside) >= 5}
+    assert len(enough) >= 5
+    assert all(sum(inside) / len(inside) > 0.66 for inside in enough.values()), enough
