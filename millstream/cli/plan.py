@@ -24,7 +24,13 @@ Model = Annotated[
     str,
     typer.Option("--model", "-m", help="A registered model, a checkpoint's folder, or layers=30,width=1536,heads=12,ffn=8960."),
 ]
-Gpus = Annotated[str, typer.Option(help="How many of what: 4xH200, RTX4090, 1024xH100, laptop-cpu; or here, once calibrated.")]
+Gpus = Annotated[
+    str,
+    typer.Option(
+        help="How many of what: 4xH200, RTX4090, laptop-cpu; here, once calibrated; H100,4xRTX4090@0.40 to choose from; "
+        "anyxH100 for as many as it takes, any for any card."
+    ),
+]
 Sessions = Annotated[int, typer.Option(help="Streams at the same time.")]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
@@ -38,7 +44,11 @@ class PlannedOptions:
     fps: Annotated[float | None, typer.Option(help="Frames a second promised to each session.", show_default=False)] = None
     software: Annotated[
         str | None,
-        typer.Option(help="Whose kernels: fast, eager, reference, compiled or processor; fast on GPUs.", show_default=False),
+        typer.Option(
+            help="Whose kernels: fast, eager, compiled, reference (Self-Forcing's), wan, diffusers, xdit, fastvideo, sglang, "
+            "lightx2v, krea, flashdreams or processor; fast on GPUs.",
+            show_default=False,
+        ),
     ] = None
     topology: Annotated[
         str | None,
@@ -47,8 +57,20 @@ class PlannedOptions:
 
     def request(self, shape: ShapeOptions) -> dict[str, Any]:
         """Fields of a PlanRequest, for streams of that shape."""
-        changes = shape.changes() | ({} if self.fps is None else {"fps": self.fps})
+        changes = _counted(shape.changes()) | ({} if self.fps is None else {"fps": self.fps})
         return dict(model=self.model, gpus=self.gpus, changes=changes, software=self.software, topology=self.topology)
+
+
+MOST_STEPS = 100
+
+
+def _counted(changes: dict[str, Any]) -> dict[str, Any]:
+    """A single number up to a hundred is how many steps, spread evenly: nobody runs one at so low a noise."""
+    steps = changes.get("steps", ())
+    if len(steps) != 1 or not (0 < steps[0] <= MOST_STEPS and steps[0] == int(steps[0])):
+        return changes
+    count = int(steps[0])
+    return {**changes, "steps": tuple(1000 * (1 - number / count) for number in range(count))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +91,21 @@ class PromisedOptions(PlannedOptions):
     profile: Annotated[
         Path | None, typer.Option(help="Another calibration than this machine's.", show_default=False, dir_okay=False)
     ] = None
+    gpu_file: Annotated[
+        Path | None,
+        typer.Option(help="A card of your own, in TOML: docs/planning.md has one.", show_default=False, dir_okay=False),
+    ] = None
+    stream_batch: Annotated[bool, typer.Option("--stream-batch", help="All noise levels of a stream in one call.")] = False
+    commit: Annotated[bool, typer.Option(help="Run each finished chunk once more for its keys.")] = True
+    guidance: Annotated[bool, typer.Option("--guidance", help="Run each step with the prompt and without it.")] = False
+    clip: Annotated[
+        int | None, typer.Option(help="Frames of a clip made at once, as models that do not stream do: 81.", show_default=False)
+    ] = None
+    vae: Annotated[str, typer.Option(help="full, or tiny: TAEHV's decoder.")] = "full"
+    text: Annotated[str, typer.Option(help="Text encoder: on the device, visiting it for each prompt, or on the cpu.")] = (
+        "device"
+    )
+    weights: Annotated[str, typer.Option(help="As kept in memory: native, int8, or as GGUF q8_0, q6_k, q5_k, q4_k.")] = "native"
 
     def request(self, shape: ShapeOptions) -> dict[str, Any]:
         return super().request(shape) | dict(
@@ -80,6 +117,14 @@ class PromisedOptions(PlannedOptions):
             video_in=self.video_in,
             price=self.price,
             profile=self.profile,
+            gpu_file=self.gpu_file,
+            stream_batch=self.stream_batch,
+            commit=self.commit,
+            guidance=self.guidance,
+            clip=self.clip,
+            decoder=self.vae,
+            text_place=self.text,
+            weights=self.weights,
         )
 
 
@@ -99,6 +144,7 @@ def search(
     """Calculate what fits, how fast it is and which topology to choose, before anything is rented or loaded.
 
     [bold]Try[/]: millstream plan --model wan2.1-t2v-14b --gpus 4xH200 --size 320x576 --fps 24
+    [bold]Or[/]: millstream plan --gpus any --size 480p --sessions 4
 
     Exit code 1 means that no plan holds the promise; the nearest are shown, with what is in the way.
     """
@@ -110,6 +156,26 @@ def search(
         holds = run_plan(PlanRequest(**on.request(shape)), most=most, html=html, as_json=as_json)
     if not holds:
         raise typer.Exit(1)
+
+
+@plan.command()
+@grouped
+def scale(
+    *,
+    on: PlannedOptions,
+    shape: ShapeOptions,
+    html: Annotated[Path | None, typer.Option(help="Write the curves, one file.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """What more devices buy, from 1 to 1,024: how quick one stream gets, how many all carry, where it stalls and why.
+
+    [bold]Try[/]: millstream plan scale --model wan2.1-t2v-14b --gpus H100 --size 480p --software compiled
+    """
+    from millstream.commands.plan.run import PlanRequest
+    from millstream.commands.plan.scale import run_plan_scale
+
+    with plain_errors():
+        run_plan_scale(PlanRequest(**on.request(shape)), html=html, as_json=as_json)
 
 
 @plan.command()

@@ -206,11 +206,17 @@ def chunks_for(num_frames: int, stream: StreamConfig) -> int:
     return 1 + max(0, -(-(num_frames - first) // later))
 
 
+COMMON_SIZES = {"240p": (240, 416), "360p": (352, 640), "480p": (480, 832), "720p": (720, 1280), "1080p": (1088, 1920)}
+"""As people call them, in multiples of 16 as models have them."""
+
+
 def parse_size(text: str) -> tuple[int, int]:
-    """HEIGHTxWIDTH"""
+    """HEIGHTxWIDTH, or what people call it: 480p."""
+    if text.lower() in COMMON_SIZES:
+        return COMMON_SIZES[text.lower()]
     height, cross, width = text.lower().partition("x")
     if not (cross and height.isdecimal() and width.isdecimal() and len(text) <= 16):
-        raise ConfigError(f"size must be HEIGHTxWIDTH, for example 480x832, got {text[:40]!r}")
+        raise ConfigError(f"size must be HEIGHTxWIDTH, for example 480x832, or 480p, got {text[:40]!r}")
     return int(height), int(width)
 
 

@@ -22,6 +22,10 @@ class Product:
     def flops(self) -> int:
         return 2 * self.rows * self.inner * self.outer * self.count
 
+    @property
+    def weights(self) -> int:
+        return self.inner * self.outer * self.count
+
 
 def block_products(dit: DiTConfig, tokens: int, *, tp: int = 1) -> list[Product]:
     """One rank's share: q, k, v and the MLP's first are split by columns, o and the MLP's second by rows. Cross-attention's are

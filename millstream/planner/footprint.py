@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.core.config import GIB, DiTConfig, VAEConfig
 from millstream.core.topology import Topology
+from millstream.planner.cards.weights import weight_bytes
 from millstream.planner.fast_memory import (
     canvas_bytes,
     earlier_canvas_bytes,
@@ -19,10 +20,13 @@ from millstream.planner.fast_memory import (
 from millstream.planner.hardware import Device
 from millstream.planner.memory import dit_parameters, packed_bytes, text_parameters, vae_parameters, window_bytes
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
+from millstream.planner.vae_layers import Conv, tiny_decoder_convs
 from millstream.planner.workload import Workload
 
 PROCESS_BYTES = int(0.75 * GIB)
 """A CUDA context, library handles and their workspaces, per process; nothing on a CPU."""
+VISITOR = "text encoder, working set"
+"""A text encoder that visits the device for a prompt: there while no other part works."""
 KEY_MULTIPLE = 128
 """A ring on a GPU has room for a number of keys that is a multiple of this."""
 
@@ -53,13 +57,14 @@ def device_needs(work: Workload, device: Device, layout: Topology) -> tuple[Devi
     process = 0 if device.processor else PROCESS_BYTES
     mesh, front = _mesh(work, device, layout), _front(work, device)
     if layout.front_apart:
-        return tuple(replace(need, fixed={**need.fixed, "process": process}) for need in (mesh, front))
+        return tuple(replace(need, fixed={**_one_at_a_time(need.fixed), "process": process}) for need in (mesh, front))
     # They take turns, so of the two working sets only the larger is there.
-    working = max(mesh.fixed["DiT working set"], front.fixed["VAE working set"])
+    visitor = front.fixed.get(VISITOR, 0)
+    working = max(mesh.fixed["DiT working set"], front.fixed["VAE working set"], visitor)
     fixed = {name: size for name, size in {**mesh.fixed, **front.fixed}.items() if not name.endswith("working set")}
     fixed |= {"working set": working, "process": process}
     role = "all" if layout.mesh_size == 1 else "mesh and front"
-    beside = front.fixed["text encoder"] + front.fixed["VAE weights"] + process
+    beside = front.fixed.get("text encoder", 0) + front.fixed["VAE weights"] + process
     loading = mesh.loading + beside if mesh.loading else 0
     return (DeviceNeed(role=role, fixed=fixed, per_session={**mesh.per_session, **front.per_session}, loading=loading),)
 
@@ -81,10 +86,12 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     layers = math.ceil(dit.layers / layout.pp) / dit.layers
     round_to = 1 if device.processor else KEY_MULTIPLE
     window = window_bytes(dit, work.stream, value_bytes=value, key_multiple=round_to) * layers / split
+    window *= 0 if work.whole_clip else 1
     packed = {"packed window": packed_bytes(dit, work.stream)} if work.software.packs_window else {}
     prompt = 2 * dit.layers * dit.width * dit.text_tokens * value * layers
     fp8 = work.precision == "fp8"
-    fixed = {"DiT weights": products * (1 if fp8 else value) + rest * value}
+    packed_value = weight_bytes(work.weights, value)  # files pack all of a model, fp8 is of the products in every call
+    fixed = {"DiT weights": products + rest * value if fp8 else int((products + rest) * packed_value)}
     if work.software.one_device:
         peak = fast_dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, fp8=fp8)
     else:
@@ -101,26 +108,51 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
 
 def _front(work: Workload, device: Device) -> DeviceNeed:
     spec, stream, value = work.spec, work.stream, device.value_bytes
-    encodes = work.video_in or stream.anchor == "decoded"
-    height, width = stream.latent_size
-    fixed = {"text encoder": text_parameters(spec.text) * value, "VAE weights": vae_parameters(spec.vae) * value}
-    if work.software.canvases:
+    encodes, height, width = work.encodes, *stream.latent_size
+    fixed = {"VAE weights": _vae_weights(work) * value}
+    if work.text_place != "cpu":
+        held = "text encoder" if work.text_place == "device" else VISITOR
+        fixed[held] = text_parameters(spec.text) * value
+    if work.software.canvases and work.decoder == "full":
         frames = stream.frames_per_chunk
         fixed["canvases"] = canvas_bytes(spec.vae, stream, frames=frames, value_bytes=value, encodes=encodes)
     return DeviceNeed(
         role="front",
         fixed={**fixed, "VAE working set": _vae_peak(work, device, encodes)},
         per_session={
-            "VAE tails": vae_state_bytes(spec.vae, stream, value_bytes=value, encodes=encodes),
+            "VAE tails": 0 if work.whole_clip else vae_state_bytes(spec.vae, stream, value_bytes=value, encodes=encodes),
             "clean latents": stream.window * spec.dit.channels * height * width * value,
         },
     )
 
 
+def _one_at_a_time(fixed: Mapping[str, int]) -> dict[str, int]:
+    """Of working sets the largest alone."""
+    working = {name: size for name, size in fixed.items() if name.endswith("working set")}
+    largest = max(working, key=lambda name: working[name])
+    return {name: size for name, size in fixed.items() if name not in working or name == largest}
+
+
+def _vae_weights(work: Workload) -> int:
+    """Parameters; the tiny decoder's take the place of the model's own, unless that has to encode."""
+    own = vae_parameters(work.spec.vae)
+    if work.decoder == "full":
+        return own
+    tiny = sum(conv.inner * conv.outer * conv.taps for conv in _tiny(work))
+    return tiny + (own if work.encodes else 0)
+
+
+def _tiny(work: Workload) -> Sequence[Conv]:
+    stream = work.stream
+    return tiny_decoder_convs(work.spec.dit.channels, stream.frames_per_chunk, stream.height, stream.width)
+
+
 def _vae_peak(work: Workload, device: Device, encodes: bool) -> int:
     vae, stream = work.spec.vae, work.stream
     size, turned = dict(frames=stream.frames_per_chunk, value_bytes=device.value_bytes), not device.processor
-    if work.software.canvases and isinstance(vae, VAEConfig):
+    if work.decoder == "tiny":
+        decoding = 3 * max(conv.outer * conv.frames * conv.rows * conv.columns for conv in _tiny(work)) * device.value_bytes
+    elif work.software.canvases and isinstance(vae, VAEConfig):
         earlier = earlier_canvas_bytes(vae, stream, value_bytes=device.value_bytes)
         decoding = fast_decode_peak(vae, stream, **size) + earlier
     else:

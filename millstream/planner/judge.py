@@ -83,9 +83,29 @@ class Plan:
         return self.replicas * self.layout.num_devices
 
     @property
+    def dollars_per_hour(self) -> float:
+        """Of all devices it uses."""
+        return self.devices * self.ask.fleet.device.dollars_per_hour
+
+    @property
     def dollars_per_stream_hour(self) -> float:
         carried = min(self.ask.sessions, max(1, self.sessions_per_replica) * self.replicas)
-        return self.devices * self.ask.fleet.device.dollars_per_hour / carried
+        return self.dollars_per_hour / carried
+
+    @property
+    def fps_range(self) -> tuple[float, float]:
+        """As low and as high as it may be, by what is known of the device."""
+        return self.fps / (1 + self.band), self.fps / (1 - self.band)
+
+    @property
+    def band(self) -> float:
+        """How far a time may be off, each way: by the device or by the program, whichever is known less."""
+        return max(self.ask.fleet.device.band, self.work.software.band)
+
+    @property
+    def surely_holds(self) -> bool:
+        """Even at the low end of what is known."""
+        return self.holds and self.fps_range[0] >= self.ask.work.stream.fps
 
     @property
     def latency_ms(self) -> float:

@@ -72,7 +72,7 @@ def encode_peak(
 def vae_state_bytes(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, value_bytes: int, encodes: bool = False) -> int:
     """The tails one session keeps between chunks: the decoder's, and the encoder's for video to video."""
     convs = decoder_convs(vae, 1, stream.height, stream.width)
-    convs += encoder_convs(vae, 1, stream.height, stream.width) if encodes else []
+    convs += encoder_convs(vae, 1, stream.height, stream.width) if encodes else ()
     return sum(conv.tail_values for conv in convs) * value_bytes
 
 

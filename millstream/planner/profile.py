@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.errors import DeviceError
-from millstream.planner.hardware import Device, Link, Rates
+from millstream.planner.hardware import DEVICES, Device, Link, Rates
 from millstream.planner.software import Software
 
 FORMAT = "millstream-profile"
@@ -50,7 +50,9 @@ def _device(raw: dict[str, Any]) -> Device:
     }
     rates = {**raw["measured"], **by_width}
     known = {field.name for field in fields(Device)}
+    same = DEVICES.get(str(raw.get("name", "")).lower())
     parts = {
+        "architecture": raw.get("architecture", same.architecture if same is not None else "unknown"),
         "link": Link(**raw["link"]),
         "measured": Rates(**rates),
         "fitted": Software(**raw["fitted"]) if raw.get("fitted") is not None else None,

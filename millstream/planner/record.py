@@ -40,8 +40,17 @@ def ask_record(ask: PlanAsk) -> dict[str, Any]:
         "precision": work.precision,
         "software": work.software.name,
         "batch": work.batch,
+        "stream_batch": work.stream_batch,
+        "commit": work.commit,
+        "guidance": work.guidance,
+        "whole_clip": work.whole_clip,
+        "vae": work.decoder,
+        "text": work.text_place,
+        "weights": work.weights,
         "dollars_per_device_hour": device.dollars_per_hour,
         "rates": "measured" if device.is_measured else "from the datasheet",
+        "architecture": device.architecture,
+        "band": device.band,
     }
 
 
@@ -57,6 +66,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "devices": plan.devices,
         "sessions_per_replica": plan.sessions_per_replica,
         "fps": plan.fps,
+        "fps_range": list(plan.fps_range),
+        "dollars_per_hour": plan.dollars_per_hour,
         "dollars_per_stream_hour": plan.dollars_per_stream_hour,
         "time_ms": {
             "period": time.period_ms,

@@ -22,7 +22,7 @@ def html_report(answer: PlanAnswer) -> str:
     parts = [
         f"<h1>{escape(ask.work.spec.name)}: {escape(promise)}</h1>",
         f"<p class='note'>window {stream.window}, {len(stream.steps)} steps, {ask.work.software.name} kernels, "
-        f"{ask.work.precision} precision; rates {'measured' if device.is_measured else 'from the datasheet'}; "
+        f"{ask.work.precision} precision; rates {'measured' if device.is_measured else 'from published kernels'}; "
         f"${device.dollars_per_hour:g} a device and hour. Calculated, not measured.</p>",
         _verdict(answer),
         "<h2>Plans, best first</h2>",
@@ -45,12 +45,13 @@ def html_report(answer: PlanAnswer) -> str:
 
 def _verdict(answer: PlanAnswer) -> str:
     best = answer.best
+    low, high = best.fps_range
     if not best.holds:
         said = "; ".join(shortfall.said for shortfall in best.shortfalls)
         return f"<p class='verdict no'>No plan holds this promise. The nearest is <b>{best.layout}</b>: {escape(said)}.</p>"
     return (
-        f"<p class='verdict'><b>{best.layout}</b> holds it: {best.fps:.1f} FPS, first frame after "
-        f"{best.time.first_frame_ms / 1e3:.2f} s, {best.devices} of {best.ask.fleet.count} devices, "
+        f"<p class='verdict'><b>{best.layout}</b> holds it: {best.fps:.1f} FPS ({low:.1f} to {high:.1f} by what is known), "
+        f"first frame after {best.time.first_frame_ms / 1e3:.2f} s, {best.devices} of {best.ask.fleet.name}, "
         f"${best.dollars_per_stream_hour:.2f} per stream and hour. Bound by {escape(best.bound)}.</p>"
     )
 

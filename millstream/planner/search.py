@@ -62,9 +62,14 @@ def search(ask: PlanAsk, *, only: Topology | None = None) -> PlanAnswer:
             raise ConfigError(f"{only} takes {only.num_devices} devices and --gpus names {ask.fleet.count}")
         if not ask.work.runs_on(only):
             raise ConfigError(f"fp8 is of fast blocks, which run on one device; leave --precision out for {only}")
-    every = [only] if only is not None else topologies(ask.work.spec.dit, ask.fleet.count)
+    every = [only] if only is not None else topologies(ask.work.spec.dit, _most_devices(ask))
     candidates = (layout for layout in every if ask.work.runs_on(layout))
     return PlanAnswer(plans=tuple(sorted((judge(ask, layout) for layout in candidates), key=_rank)))
+
+
+def _most_devices(ask: PlanAsk) -> int:
+    """Of one layout: where any number may be had, a machine and a front are tried; more of them are replicas."""
+    return min(ask.fleet.count, ask.fleet.device.devices_per_node + 1) if ask.fleet.open else ask.fleet.count
 
 
 def largest(ask: PlanAsk, quantity: str, *, only: Topology | None = None) -> tuple[int, PlanAnswer] | None:

@@ -7,25 +7,30 @@ Knows no sessions and no prices: `search.py` does.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from millstream.core.config import TEMPORAL_STRIDE
+from millstream.core.config import TEMPORAL_STRIDE, BrookVAEConfig, VAEConfig
 from millstream.core.topology import Topology
-from millstream.planner.communication import all_reduce, all_to_all, point_to_point
+from millstream.planner.cards.weights import unpacking_bytes
+from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
 from millstream.planner.flops import Product, attention_flops, block_products, text_flops
-from millstream.planner.hardware import Device, Fleet, Link
+from millstream.planner.hardware import DEVICES, PCIE4, Device, Fleet, Link
 from millstream.planner.memory import text_parameters
-from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
+from millstream.planner.software import Software
+from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs, tiny_decoder_convs
 from millstream.planner.workload import Workload
 
-PROMPT_TOKENS = 64
-"""A prompt of some forty words."""
 _TILES = ((128, 256, 1.0), (128, 128, 0.9))
 """Rows and columns that a multiprocessor takes at a time, and what such a kernel reaches of the best."""
 _CROSS_SHARE = 0.82
 """Attention over the few keys of a prompt, against attention over a window."""
 _SHARDED_PASSES = 0.5
 """Of the walks over activations: those over heads and the MLP; norms and residuals are repeated on every TP rank."""
+_TINY_PASSES = 4
+"""Reads or writes of each convolution's output in the tiny decoder, beside the convolution: activation, doubling, joining."""
+_HOST = DEVICES["laptop-cpu"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +76,8 @@ class ChunkTime:
 
 def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
     call = call_time(work, fleet, layout, keys=work.window_tokens)
-    calls = len(work.stream.steps) + work.rebuilds + work.commits * (1 - 1 / work.spec.dit.layers)
-    encode = work.batch * encode_ms(work, fleet.device) if work.video_in or work.stream.anchor == "decoded" else 0.0
+    calls = work.step_calls + work.rebuilds + work.commits * (1 - 1 / work.spec.dit.layers)
+    encode = work.batch * encode_ms(work, fleet.device) if work.encodes else 0.0
     decode, host = work.batch * decode_ms(work, fleet.device), work.batch * work.software.host_ms
     hops = layout.pp - 1
     boundary = point_to_point(_activation_bytes(work, fleet.device), fleet.link_between(layout.mesh_size))
@@ -105,20 +110,25 @@ def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> C
     dit, device = work.spec.dit, fleet.device
     shared = work.calls if work.stream_batch else 1
     tokens = work.batch * shared * work.rank_tokens(layout)
-    products = sum(product_ms(p, device, fp8=work.precision == "fp8") for p in block_products(dit, tokens, tp=layout.tp))
+    needed = block_products(dit, tokens, tp=layout.tp)
+    products = sum(product_ms(p, device, fp8=work.precision == "fp8") for p in needed)
+    unpacked = sum(p.weights for p in needed) * unpacking_bytes(work.weights, device.value_bytes)
     asked = attention_flops(tokens, dit.text_tokens, dit.width) / _CROSS_SHARE  # whole on every rank
     attended = attention_flops(tokens, keys, dit.width // layout.tp) / work.software.attention_share + asked
     share = head_share(tokens * layout.sp, dit.heads // layout.tp // layout.sp, device)
-    attention = attended / device.rates.attention_tflops / share / 1e9
+    attention = attended / device.rates.attention_rate(work.software.attention_kernel) / share / 1e9
     passes = _passes(work) * (1 - _SHARDED_PASSES + _SHARDED_PASSES / layout.tp)
-    walked = passes * tokens * dit.width * device.value_bytes
+    walked = passes * tokens * dit.width * device.value_bytes + unpacked
     elementwise = walked / device.rates.bandwidth_tb_s / 1e9
     launches = work.software.launches * device.rates.launch_us / 1e3
     if device.processor:
         elementwise += launches  # it is itself what would run ahead
     else:
         elementwise = max(elementwise, launches - products - attention)
-    talk = _block_communication(work, tokens, layout, fleet.link_between(layout.mesh_size), device.value_bytes)
+    link = fleet.link_between(layout.mesh_size)
+    talk = _block_communication(work, tokens, layout, link, device.value_bytes)
+    if work.software.gathers_weights:
+        talk += all_gather(sum(p.weights for p in needed) * device.value_bytes, layout.mesh_size, link)
     scale = dit.layers / shared
     return CallTime(
         products=products * scale, attention=attention * scale, elementwise=elementwise * scale, communication=talk * scale
@@ -166,25 +176,47 @@ def head_share(queries: int, heads: int, device: Device) -> float:
 
 def decode_ms(work: Workload, device: Device) -> float:
     stream = work.stream
-    return _convs_ms(decoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width), work, device)
+    if work.decoder == "tiny":
+        return _tiny_ms(
+            tiny_decoder_convs(work.spec.dit.channels, stream.frames_per_chunk, stream.height, stream.width), device
+        )
+    return _own_decode_ms(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width, work.software, device)
+
+
+@lru_cache(maxsize=256)
+def _own_decode_ms(
+    vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int, software: Software, device: Device
+) -> float:
+    """However many layouts are tried on a device, its VAE takes as long."""
+    return _convs_ms(decoder_convs(vae, frames, height, width), software, device)
+
+
+def _tiny_ms(convs: Sequence[Conv], device: Device) -> float:
+    rates = device.rates
+    written = sum(conv.outer * conv.frames * conv.rows * conv.columns for conv in convs) * device.value_bytes
+    computed = sum(conv.flops / rates.conv_rate(min(conv.inner, conv.outer), deep=False) for conv in convs)
+    return (computed + _TINY_PASSES * written / rates.bandwidth_tb_s) / 1e9
 
 
 def encode_ms(work: Workload, device: Device) -> float:
     """Of a chunk's pictures; an anchor that is encoded again is one of them."""
     stream = work.stream
     share = 1.0 if work.video_in else 1 / (TEMPORAL_STRIDE * stream.frames_per_chunk)
-    return share * _convs_ms(encoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width), work, device)
+    convs = encoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width)
+    return share * _convs_ms(convs, work.software, device)
 
 
 def text_ms(work: Workload, device: Device) -> float:
-    text, rates = work.spec.text, device.rates
+    text, rates = work.spec.text, (_HOST if work.text_place == "cpu" else device).rates
     weights = (text_parameters(text) - text.vocabulary * text.width) * device.value_bytes
-    compute = text_flops(text, PROMPT_TOKENS) / rates.matmul_tflops
-    return max(compute, weights / rates.bandwidth_tb_s) / 1e9 + text.layers * 20 * rates.launch_us / 1e3
+    tokens = work.software.prompt_tokens * (2 if work.guidance else 1)
+    compute = text_flops(text, tokens) / rates.matmul_tflops
+    visit = point_to_point(weights, PCIE4) if work.text_place == "visiting" else 0.0
+    return max(compute, weights / rates.bandwidth_tb_s) / 1e9 + text.layers * 20 * rates.launch_us / 1e3 + visit
 
 
-def _convs_ms(convs: list[Conv], work: Workload, device: Device) -> float:
-    rates, software = device.rates, work.software
+def _convs_ms(convs: Sequence[Conv], software: Software, device: Device) -> float:
+    rates = device.rates
     own = software.own_conv_share if device.own_convolution else None
     computed = sum(conv.flops / rates.conv_rate(min(conv.inner, conv.outer), deep=conv.deep) for conv in convs)
     written = sum(conv.outer * conv.frames * conv.rows * conv.columns for conv in convs) * device.value_bytes
@@ -214,14 +246,14 @@ def _busy(calls_ms: float, boundary_ms: float, encode: float, decode: float, lay
 def _first_frame(work: Workload, fleet: Fleet, layout: Topology, hops_ms: float) -> float:
     """Text, the first chunk's calls over its own keys, its decoding (nine frames of twelve)."""
     call = call_time(work, fleet, layout, keys=work.chunk_tokens)
-    shown = 1 - (TEMPORAL_STRIDE - 1) / work.chunk_frames
+    shown = 1.0 if work.whole_clip else 1 - (TEMPORAL_STRIDE - 1) / work.chunk_frames
     calls = calls_before_pictures(work, layout) * (call.total + hops_ms)
     return text_ms(work, fleet.device) + calls + shown * decode_ms(work, fleet.device) + work.software.host_ms
 
 
 def calls_before_pictures(work: Workload, layout: Topology) -> int:
     """A commit comes after them, unless ranks that share their device with the front make it at once."""
-    return len(work.stream.steps) + (0 if layout.is_local or layout.front_apart else work.commits)
+    return work.step_calls + (0 if layout.is_local or layout.front_apart else work.commits)
 
 
 def _transport_ms(work: Workload, fleet: Fleet, layout: Topology) -> float:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from millstream.core.config import SPATIAL_STRIDE, TEMPORAL_STRIDE, BrookVAEConfig, VAEConfig
+
+TINY_WIDTHS = (256, 128, 64)
+"""Channels of the tiny decoder at an eighth, a quarter and half of the size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,17 +38,35 @@ class Conv:
         return self.tail * self.rows * self.columns
 
 
-def decoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int) -> list[Conv]:
+@lru_cache(maxsize=256)
+def decoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int) -> tuple[Conv, ...]:
     rows, columns = height // SPATIAL_STRIDE, width // SPATIAL_STRIDE
     if isinstance(vae, BrookVAEConfig):
-        return list(_brook_decoder(vae, frames, rows, columns))
-    return [replace(conv, deep=True) for conv in _wan_decoder(vae, frames, rows, columns)]
+        return tuple(_brook_decoder(vae, frames, rows, columns))
+    return tuple(replace(conv, deep=True) for conv in _wan_decoder(vae, frames, rows, columns))
 
 
-def encoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int) -> list[Conv]:
+@lru_cache(maxsize=256)
+def encoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int) -> tuple[Conv, ...]:
     if isinstance(vae, BrookVAEConfig):
-        return list(_brook_encoder(vae, frames, height, width))
-    return [replace(conv, deep=True) for conv in _wan_encoder(vae, frames, height, width)]
+        return tuple(_brook_encoder(vae, frames, height, width))
+    return tuple(replace(conv, deep=True) for conv in _wan_encoder(vae, frames, height, width))
+
+
+@lru_cache(maxsize=256)
+def tiny_decoder_convs(channels: int, frames: int, height: int, width: int) -> tuple[Conv, ...]:
+    """TAEHV's: three levels of three blocks, each doubling the size and the last two the frames; no convolution over time."""
+    rows, columns = height // SPATIAL_STRIDE, width // SPATIAL_STRIDE
+    convs = [_conv(channels, TINY_WIDTHS[0], 9, frames, rows, columns)]
+    for width_in, width_out, growth in zip(TINY_WIDTHS, (*TINY_WIDTHS[1:], TINY_WIDTHS[-1]), (1, 2, 2), strict=True):
+        for _ in range(3):
+            convs.append(_conv(2 * width_in, width_in, 9, frames, rows, columns))
+            convs += [_conv(width_in, width_in, 9, frames, rows, columns)] * 2
+        rows, columns = 2 * rows, 2 * columns
+        convs.append(_conv(width_in, growth * width_in, 1, frames, rows, columns))
+        frames *= growth
+        convs.append(_conv(width_in, width_out, 9, frames, rows, columns))
+    return (*convs, _conv(TINY_WIDTHS[-1], 3, 9, frames, rows, columns))
 
 
 def _wan_decoder(c: VAEConfig, t: int, y: int, x: int) -> Iterator[Conv]:

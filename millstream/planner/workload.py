@@ -8,10 +8,13 @@ from typing import Literal
 from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
 from millstream.core.errors import ConfigError
 from millstream.core.topology import Topology
+from millstream.planner.cards.weights import NATIVE, check_weights
 from millstream.planner.memory import tokens_per_frame
 from millstream.planner.software import SOFTWARE, Software
 
 Precision = Literal["native", "fp8"]
+TEXT_PLACES = ("device", "visiting", "cpu")
+DECODERS = ("full", "tiny")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +32,25 @@ class Workload:
     """Video to video: pictures are encoded too."""
     stream_batch: bool = False
     """Several noise levels of consecutive chunks in one call, as StreamDiffusion does: fills a pipeline from one session."""
+    whole_clip: bool = False
+    """A model that makes a clip at once, its frames all seeing each other: one chunk, nothing kept, no commit."""
+    guidance: bool = False
+    """Each step is run twice, with the prompt and without it."""
+    decoder: str = "full"
+    """The model's own VAE, or `tiny`: TAEHV's small decoder; pictures that come in are encoded by the model's own."""
+    text_place: str = "device"
+    """Where the text encoder is: on the `device` for good, `visiting` it for each prompt, or on the host's `cpu`."""
+    weights: str = NATIVE
+    """How the DiT's are kept in memory, see `cards/weights.py`."""
 
     def __post_init__(self) -> None:
+        check_weights(self.weights)
+        if self.decoder not in DECODERS:
+            raise ConfigError(f"--vae must be {' or '.join(DECODERS)}, got {self.decoder!r}")
+        if self.text_place not in TEXT_PLACES:
+            raise ConfigError(f"--text must be one of {', '.join(TEXT_PLACES)}, got {self.text_place!r}")
+        if self.weights != NATIVE and self.precision == "fp8":
+            raise ConfigError(f"--weights {self.weights} are unpacked for products in bf16; leave --precision fp8 out")
         if not 1 <= self.batch <= 256:
             raise ConfigError(f"batch must be 1 to 256 sessions, got {self.batch}")
 
@@ -58,8 +78,8 @@ class Workload:
 
     @property
     def chunk_frames(self) -> int:
-        """Pixel frames of a chunk, after the epoch's first."""
-        return pixel_frames(1, self.stream.frames_per_chunk)
+        """Pixel frames of a chunk, after the epoch's first; of a whole clip, which is the first."""
+        return pixel_frames(0 if self.whole_clip else 1, self.stream.frames_per_chunk)
 
     @property
     def rebuilds(self) -> int:
@@ -70,11 +90,19 @@ class Workload:
 
     @property
     def commits(self) -> int:
-        return int(self.commit and self.stream.anchor == "off")
+        return int(self.commit and not self.whole_clip and self.stream.anchor == "off")
+
+    @property
+    def step_calls(self) -> int:
+        return len(self.stream.steps) * (2 if self.guidance else 1)
 
     @property
     def calls(self) -> int:
-        return self.rebuilds + len(self.stream.steps) + self.commits
+        return self.rebuilds + self.step_calls + self.commits
+
+    @property
+    def encodes(self) -> bool:
+        return self.video_in or self.stream.anchor == "decoded"
 
     @property
     def deadline_ms(self) -> float:

@@ -204,13 +204,17 @@ SURFACE = {
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--data", "--json", "--port"},
     "plan": {
-        "--batch", "--first-frame", "--fps", "--gpus", "--html", "--json", "--max", "--model", "--precision", "--price",
-        "--profile", "--schedule", "--sessions", "--size", "--software", "--steps", "--topology", "--video-in", "--window",
+        "--batch", "--clip", "--commit", "--first-frame", "--fps", "--gpu-file", "--gpus", "--guidance", "--html", "--json",
+        "--max", "--model", "--no-commit", "--precision", "--price", "--profile", "--schedule", "--sessions", "--size",
+        "--software", "--steps", "--stream-batch", "--text", "--topology", "--vae", "--video-in", "--weights", "--window",
     },
     "plan calibrate": {"--device", "--out"},
     "plan explain": {
         "--chunks", "--fps", "--frames", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline",
         "--sessions", "--shards", "--size", "--software", "--stages", "--steps", "--tile", "--topology", "--window", "--zero",
+    },
+    "plan scale": {
+        "--fps", "--gpus", "--html", "--json", "--model", "--size", "--software", "--steps", "--topology", "--window",
     },
     "plan simulate": {
         "--arrivals", "--failures", "--fps", "--gpus", "--json", "--max-waiting", "--minutes", "--model", "--recovery",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,21 +12,26 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.commands.paths import models_folder
-from millstream.core.config import GIB
+from millstream.commands.plan.said import heading, legend, remedy_record, run_compare, show_remedies, verdict
+from millstream.core.config import GIB, TEMPORAL_STRIDE, ModelSpec, StreamConfig
 from millstream.core.errors import ConfigError, DeviceError
 from millstream.core.files import write_whole
 from millstream.core.presets import apply_schedule
 from millstream.core.topology import Topology
+from millstream.planner.cards.own import read_card
+from millstream.planner.cards.weights import NATIVE
 from millstream.planner.checkpoints import resolve_model
-from millstream.planner.hardware import Device, parse_fleet
+from millstream.planner.hardware import Device, Fleet, parse_fleets
 from millstream.planner.judge import Plan, PlanAsk
 from millstream.planner.profile import read_profile
+from millstream.planner.questions.remedies import Remedy, remedies
 from millstream.planner.record import answer_record
 from millstream.planner.report import html_report
 from millstream.planner.search import PlanAnswer, largest, search
 from millstream.planner.software import SOFTWARE, Software, find_software
 from millstream.planner.workload import Precision, Workload
 
+DEFAULT_GPUS = "1xH200"
 SHOWN = 12
 """Plans on a terminal and in JSON: the best ones."""
 
@@ -49,22 +54,49 @@ class PlanRequest:
     topology: str | None = None
     price: float | None = None
     profile: Path | None = None
+    gpu_file: Path | None = None
+    stream_batch: bool = False
+    commit: bool = True
+    guidance: bool = False
+    clip: int | None = None
+    """Pixel frames of a clip that is made at once."""
+    decoder: str = "full"
+    text_place: str = "device"
+    weights: str = NATIVE
 
-    def ask(self) -> PlanAsk:
-        spec = resolve_model(self.model)
+    def fleets(self) -> tuple[Fleet, ...]:
+        """That are to choose from; usually one. A card from a file is meant where nothing else is named."""
         if self.profile is not None and not self.profile.is_file():
             raise DeviceError(f"{self.profile} does not exist; write it with millstream plan calibrate --out")
-        fleet = parse_fleet(self.gpus, price=self.price, here=read_profile(self.profile or profile_path()))
-        stream = apply_schedule(spec.stream, self.schedule) if self.schedule else spec.stream
+        own = None if self.gpu_file is None else read_card(self.gpu_file)
+        gpus = f"1x{own.name}" if own is not None and self.gpus == DEFAULT_GPUS else self.gpus
+        return parse_fleets(gpus, price=self.price, here=read_profile(self.profile or profile_path()), own=own)
+
+    def ask(self) -> PlanAsk:
+        """Of the one kind of card that is named."""
+        fleets = self.fleets()
+        if len(fleets) > 1:
+            raise ConfigError(f"this is of one kind of card; --gpus {self.gpus} are several")
+        return self.ask_of(fleets[0])
+
+    def ask_of(self, fleet: Fleet) -> PlanAsk:
+        spec = resolve_model(self.model)
         if self.precision not in ("native", "fp8"):
             raise ConfigError(f"--precision must be native or fp8, got {self.precision!r}")
         work = Workload(
             spec=spec,
-            stream=replace(stream, **self.changes),
+            stream=self._stream(spec),
             precision=cast(Precision, self.precision),
             software=find_software(self.software) if self.software else _own_software(fleet.device),
             batch=self.batch,
             video_in=self.video_in,
+            stream_batch=self.stream_batch,
+            commit=self.commit,
+            guidance=self.guidance,
+            whole_clip=self.clip is not None,
+            decoder=self.decoder,
+            text_place=self.text_place,
+            weights=self.weights,
         )
         first = None if self.first_frame_s is None else 1e3 * self.first_frame_s
         return PlanAsk(
@@ -73,6 +105,15 @@ class PlanRequest:
             sessions=max(self.sessions, self.batch) if self.sessions > 0 else self.sessions,
             first_frame_ms=first,
         )
+
+    def _stream(self, spec: ModelSpec) -> StreamConfig:
+        stream = apply_schedule(spec.stream, self.schedule) if self.schedule else spec.stream
+        if self.clip is None:
+            return replace(stream, **self.changes)
+        if not 1 <= self.clip <= 1024 or self.clip % TEMPORAL_STRIDE != 1:
+            raise ConfigError(f"--clip must be 1 to 1024 frames, 4 times a number and one more, such as 81, got {self.clip}")
+        latents = 1 + self.clip // TEMPORAL_STRIDE
+        return replace(stream, **{**self.changes, "frames_per_chunk": latents, "window": latents, "sink": 0, "anchor": "off"})
 
 
 def _own_software(device: Device) -> Software:
@@ -87,52 +128,46 @@ def profile_path() -> Path:
 
 def run_plan(request: PlanRequest, *, most: str | None, html: Path | None, as_json: bool) -> bool:
     """Print the answer; whether some plan holds."""
-    ask = request.ask()
+    fleets = request.fleets()
+    ask = request.ask_of(fleets[0])
     only = Topology.parse(request.topology) if request.topology else None
+    if len(fleets) > 1:
+        return run_compare(ask, fleets, only=only, most=most, html=html, as_json=as_json)
     found = None if most is None else largest(ask, most, only=only)
     answer = found[1] if found else search(ask, only=only)
+    helps = () if answer.best.holds or most is not None else remedies(ask, only=only)
     if html is not None:
         write_whole(html, html_report(answer))
     if as_json:
-        record = answer_record(answer, shown=SHOWN)
+        record = {**answer_record(answer, shown=SHOWN), "remedies": [remedy_record(each) for each in helps]}
         print(json.dumps(record if most is None else {**record, "max": {most: found[0] if found else None}}, indent=2))
     else:
         if most is not None:
             print(_most_line(most, found, answer))
-        show(answer, Console())
+        show(answer, Console(), helps)
     return answer.best.holds
 
 
-def show(answer: PlanAnswer, console: Console) -> None:
+def show(answer: PlanAnswer, console: Console, helps: Sequence[Remedy] = ()) -> None:
     """Every plan in a line, why the others lost, then the best one taken apart."""
-    for line in _heading(answer.best.ask):
+    for line in heading(answer.best.ask):
         console.print(line, highlight=False)
+    console.print(verdict(answer.best), highlight=False)
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for head in ("topology", "FPS", "first", "chunk", "memory", "streams", "devices", "$/h", "bound"):
+    for head in ("topology", "FPS", "first", "chunk", "memory", "streams", "devices", "$/h each", "bound"):
         table.add_column(head, no_wrap=True)
     pareto = answer.pareto
     for plan in answer.plans[:SHOWN]:
         table.add_row(*_row(plan, on_front=plan in pareto))
     console.print(table)
-    console.print("* nothing is both cheaper and quicker; - misses the promise; streams of one replica")
+    for line in legend(answer.best):
+        console.print(line, highlight=False)
     for plan in answer.plans[1:SHOWN]:
         console.print(f"  {plan.layout}: {answer.why_not(plan)}", highlight=False)
     if len(answer.plans) > SHOWN:
         console.print(f"  and {len(answer.plans) - SHOWN} more", highlight=False)
-    for shortfall in answer.best.shortfalls:
-        console.print(f"no plan holds this promise; in the way of the nearest: {shortfall.said}", highlight=False)
+    show_remedies(answer.best, helps, console)
     show_parts(answer.best, console)
-
-
-def _heading(ask: PlanAsk) -> tuple[str, str]:
-    stream, device, work = ask.work.stream, ask.fleet.device, ask.work
-    rates = "measured" if device.is_measured else "from the datasheet"
-    return (
-        f"{work.spec.name} at {stream.height}x{stream.width}, window {stream.window}, {len(stream.steps)} steps: "
-        f"{stream.fps:g} FPS for {ask.sessions} on {ask.fleet.name}",
-        f"{work.software.name} kernels{' (eager on a mesh)' if work.software.one_device else ''}, {work.precision} precision, "
-        f"rates {rates}, ${device.dollars_per_hour:g} a device-hour",
-    )
 
 
 def show_parts(plan: Plan, console: Console) -> None:
@@ -184,9 +219,9 @@ def _row(plan: Plan, *, on_front: bool) -> tuple[str, ...]:
     mark = ("*" if on_front else " ") if plan.holds else "-"
     return (
         f"{mark} {plan.layout}",
-        f"{plan.fps:.1f}",
+        f"{plan.fps:.1f}" if plan.fps >= 1 else f"{plan.fps:.2g}",
         f"{plan.time.first_frame_ms / 1e3:.2f} s",
-        f"{plan.time.period_ms:.0f} ms",
+        f"{plan.time.period_ms:.0f} ms" if plan.time.period_ms < 1e4 else f"{plan.time.period_ms / 1e3:.0f} s",
         f"{100 * plan.memory_share:.0f}%",
         str(plan.sessions_per_replica),
         f"{plan.replicas} x {plan.layout.num_devices}",

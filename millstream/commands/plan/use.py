@@ -40,6 +40,7 @@ def settings_of(path: Path) -> PlannedSettings:
         missing = [str(line) for line in best["missing"]]
         precision, model, topology = str(ask["precision"]), str(ask["model"]), Topology.parse(str(best["topology"]))
         batch, replicas = int(ask["batch"]), int(best["replicas"])
+        _check_served(ask)
         find_model(model)
         stream = msgspec.convert(ask["stream"], StreamConfig)
     except MillstreamError as error:
@@ -60,6 +61,19 @@ def settings_of(path: Path) -> PlannedSettings:
         stream=stream,
         replicas=replicas,
     )
+
+
+_SERVED = {"commit": True, "guidance": False, "whole_clip": False, "stream_batch": False, "vae": "full", "weights": "native"}
+_SERVED |= {"text": "device"}
+"""What a server of this engine does without being told otherwise; what else can be planned is what others run."""
+
+
+def _check_served(ask: Mapping[str, Any]) -> None:
+    other = [name for name, usual in _SERVED.items() if ask.get(name, usual) != usual]
+    if other:
+        raise ConfigError(
+            f"it counts on {', '.join(f'{name} {ask[name]}' for name in other)}, which is planned for comparison only"
+        )
 
 
 def _read(path: Path) -> Mapping[str, Any]:
