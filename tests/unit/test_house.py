@@ -228,6 +228,7 @@ SURFACE = {
     },
     "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
     "train decoder": {"--batch", "--device", "--out", "--steps", "--streams", "--weights"},
+    "train judge": {"--batch", "--clips", "--device", "--out", "--seed", "--steps"},
     "train ranges": {"--count", "--device", "--weights"},
     "train eval": {
         "--classifier", "--count", "--device", "--out", "--plots", "--precision", "--response-pairs", "--seconds", "--steps",

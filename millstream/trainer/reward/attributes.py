@@ -1,0 +1,55 @@
+"""Rewards by a classifier: how sure it is that a clip shows what its prompt says.
+
+A prompt that does not mention an attribute is not asked for it. Knows Brook's world alone: its captions and its classes.
+Shapes: B clips, T frames, C channels, Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from millstream.core.config import TEMPORAL_STRIDE
+from millstream.ops.pixels import from_bytes
+from millstream.trainer.data.captions import mentioned
+from millstream.trainer.evaluate.classifier import FRAMES, GLIMPSED, AttributeNet, glimpsed, thinned
+from millstream.trainer.evaluate.metrics import LOOKED_AT
+from millstream.trainer.reward.clips import RewardClips
+
+
+class AttributeReward:
+    """The mean probability of what the prompt says, over these attributes, in the last two seconds."""
+
+    def __init__(self, judge: AttributeNet, names: Sequence[str]) -> None:
+        self._judge, self._names = judge, tuple(names)
+
+    def __call__(self, clips: RewardClips) -> Tensor:
+        assert clips.pixels_BTCYX.shape[1] >= FRAMES, f"a look has {FRAMES} frames, clips {clips.pixels_BTCYX.shape[1]}"
+        looks = (thinned(from_bytes(part[:, -FRAMES:])) for part in clips.pixels_BTCYX.split(LOOKED_AT))
+        return _probability(self._judge, list(looks), clips.prompts, self._names)
+
+
+class SwitchAnswered:
+    """The same at a glimpse of the second chunk after a prompt was switched. Clips without a switch get 0, all alike."""
+
+    def __init__(self, judge: AttributeNet, frames_per_chunk: int) -> None:
+        self._judge, self._frames = judge, TEMPORAL_STRIDE * frames_per_chunk
+
+    def __call__(self, clips: RewardClips) -> Tensor:
+        if not clips.is_switched:
+            return torch.zeros(len(clips), device=clips.pixels_BTCYX.device)
+        chunk = clips.pixels_BTCYX[:, self._frames : 2 * self._frames]
+        looks = [glimpsed(from_bytes(part)) for part in chunk.split(LOOKED_AT)]
+        return _probability(self._judge, looks, clips.prompts, GLIMPSED)
+
+
+@torch.no_grad()
+def _probability(judge: AttributeNet, looks: Sequence[Tensor], prompts: Sequence[str], names: Sequence[str]) -> Tensor:
+    scores = [judge(look) for look in looks]
+    sure = {name: torch.cat([score[name] for score in scores]).float().softmax(dim=1) for name in names}
+    asked = [mentioned(prompt) for prompt in prompts]
+    rows = [[sure[name][i, ids[name]] for name in names if name in ids] for i, ids in enumerate(asked)]
+    nothing = next(iter(sure.values())).new_zeros(())
+    return torch.stack([torch.stack(row).mean() if row else nothing for row in rows])
