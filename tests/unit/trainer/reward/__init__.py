@@ -1,1 +1,1 @@
-"""Rewards."""
+"""Tests of millstream/trainer/reward/."""
