@@ -51,6 +51,8 @@ class RolloutPlan:
     """Chunks of the past that a group shares; 0 to begin."""
     before: tuple[str, ...] = ()
     """The prompts of that past, where the prompt is switched at the fork."""
+    shared_start: bool = False
+    """Whether the streams of a group start each chunk from the same noise, so that they differ by their learnt steps alone."""
     seed: int
     """Of all noise."""
 
@@ -129,8 +131,9 @@ class RolloutEngine:
             past.shape[1] // frames,
         )
         cross, made = self._cross(text), []
+        starts_B = seeds_P.repeat_interleave(plan.group) if plan.shared_start else seeds_B
         for chunk in range(first, first + plan.chunks):
-            made.append(self._chunk(ring, cross, seeds_B, chunk))
+            made.append(self._chunk(ring, cross, seeds_B, chunk, starts_B))
         assert self.version == version, f"weights of version {version} became {self.version} within a rollout"
         clean = torch.cat([each.clean_BFCYX for each in made], dim=1)
         steps = range(len(self.noise.learnt))
@@ -169,12 +172,14 @@ class RolloutEngine:
             recommit(self.dit, ring, self._cross(text_PSE), past, chunks=range(past.shape[1] // frames), frames=frames)
         return ring, past, state
 
-    def _chunk(self, ring: KVRing, cross: CrossKV, seeds_B: Tensor, chunk: int) -> SampledChunk:
+    def _chunk(self, ring: KVRing, cross: CrossKV, seeds_B: Tensor, chunk: int, starts_B: Tensor | None = None) -> SampledChunk:
+        """`starts_B` are the seeds of what it starts from, if they are others."""
         frames = self.config.frames_per_chunk
         shape = frames, self.model.spec.dit.channels, *self.config.latent_size
 
         def draw(step: int) -> Tensor:
-            return gaussian_rows(shape, seeds_B, epoch=0, chunk=chunk, step=step)
+            seeds = starts_B if starts_B is not None and step == 0 else seeds_B
+            return gaussian_rows(shape, seeds, epoch=0, chunk=chunk, step=step)
 
         ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
         made = sample_chunk(self.dit, draw(0).to(self.dtype), self.noise, ring, cross, draw)

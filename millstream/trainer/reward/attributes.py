@@ -26,9 +26,7 @@ class AttributeReward:
         self._judge, self._names = judge, tuple(names)
 
     def __call__(self, clips: RewardClips) -> Tensor:
-        assert clips.pixels_BTCYX.shape[1] >= FRAMES, f"a look has {FRAMES} frames, clips {clips.pixels_BTCYX.shape[1]}"
-        looks = (thinned(from_bytes(part[:, -FRAMES:])) for part in clips.pixels_BTCYX.split(LOOKED_AT))
-        return _probability(self._judge, list(looks), clips.prompts, self._names)
+        return _mean_of_asked(look_probabilities(self._judge, clips, self._names))
 
 
 class SwitchAnswered:
@@ -42,14 +40,28 @@ class SwitchAnswered:
             return torch.zeros(len(clips), device=clips.pixels_BTCYX.device)
         chunk = clips.pixels_BTCYX[:, self._frames : 2 * self._frames]
         looks = [glimpsed(from_bytes(part)) for part in chunk.split(LOOKED_AT)]
-        return _probability(self._judge, looks, clips.prompts, GLIMPSED)
+        return _mean_of_asked(_probabilities(self._judge, looks, clips.prompts, GLIMPSED))
+
+
+def look_probabilities(judge: AttributeNet, clips: RewardClips, names: Sequence[str]) -> Tensor:
+    """Of what the prompts say, in the last two seconds, [B, names]; no number where a prompt does not say it."""
+    assert clips.pixels_BTCYX.shape[1] >= FRAMES, f"a look has {FRAMES} frames, clips {clips.pixels_BTCYX.shape[1]}"
+    looks = [thinned(from_bytes(part[:, -FRAMES:])) for part in clips.pixels_BTCYX.split(LOOKED_AT)]
+    return _probabilities(judge, looks, clips.prompts, names)
 
 
 @torch.no_grad()
-def _probability(judge: AttributeNet, looks: Sequence[Tensor], prompts: Sequence[str], names: Sequence[str]) -> Tensor:
+def _probabilities(judge: AttributeNet, looks: Sequence[Tensor], prompts: Sequence[str], names: Sequence[str]) -> Tensor:
     scores = [judge(look) for look in looks]
-    sure = {name: torch.cat([score[name] for score in scores]).float().softmax(dim=1) for name in names}
-    asked = [mentioned(prompt) for prompt in prompts]
-    rows = [[sure[name][i, ids[name]] for name in names if name in ids] for i, ids in enumerate(asked)]
-    nothing = next(iter(sure.values())).new_zeros(())
-    return torch.stack([torch.stack(row).mean() if row else nothing for row in rows])
+    asked, columns = [mentioned(prompt) for prompt in prompts], []
+    for name in names:
+        sure_BC = torch.cat([score[name] for score in scores]).float().softmax(dim=1)
+        ids_B = torch.tensor([ids.get(name, -1) for ids in asked], device=sure_BC.device)
+        found_B = sure_BC.gather(1, ids_B.clamp_min(0)[:, None]).squeeze(1)
+        columns.append(found_B.masked_fill(ids_B < 0, torch.nan))
+    return torch.stack(columns, dim=1)
+
+
+def _mean_of_asked(found_BA: Tensor) -> Tensor:
+    """0 where nothing was asked for."""
+    return found_BA.nanmean(dim=1).nan_to_num(0.0)

@@ -47,6 +47,13 @@ def test_the_ratio_is_1_before_the_first_update(algorithm: str) -> None:
     assert found["kl"] == 0
 
 
+def test_a_group_may_start_from_the_same_noise() -> None:
+    engine, _ = policy()
+    starts = [engine.roll(replace(PLAN, shared_start=shared)).starts[0] for shared in (False, True)]
+    assert [torch.equal(start[0], start[1]) for start in starts] == [False, True]
+    assert not torch.equal(starts[1][0], starts[1][2])
+
+
 def test_a_forked_group_has_one_past_and_several_futures() -> None:
     engine, _ = policy()
     made = engine.roll(replace(PLAN, fork_at=1, group=3))
