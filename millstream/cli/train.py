@@ -249,7 +249,7 @@ def judge(
     from millstream.trainer.evaluate.held_back import JudgeTraining
 
     with plain_errors():
-        plan = JudgeTraining(clips=clips, steps=steps, batch=batch, seed=seed)
+        plan = JudgeTraining(clips=clips, steps=steps, batch=batch, seed=seed, examined=min(256, clips))
         typer.echo(run_train_judge(out, plan, device=device))
 
 

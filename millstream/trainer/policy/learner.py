@@ -24,9 +24,10 @@ from millstream.trainer.policy.critic import StreamCritic
 from millstream.trainer.policy.objective import clipped_policy
 from millstream.trainer.policy.rollouts import Trajectories
 from millstream.trainer.policy.steps import GaussianStep, StepNoise, divergence, log_density
-from millstream.trainer.sequence import ChunkedSequence, forced_flow, teacher_forced
+from millstream.trainer.policy.whole_streams import StreamSequences
+from millstream.trainer.sequence import forced_flow
 
-Algorithm = Literal["grpo", "ppo", "best-of-n"]
+Algorithm = Literal["grpo", "ppo", "best-of-n", "matching"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +48,10 @@ class LearnerOptions:
     discount: float = 1.0
     trace: float = 0.95
     """The lambda of generalised advantage estimates."""
+    temperature: float = 1.0
+    """Of matching: the lower, the more the best of a group counts."""
+    guidance: float = 2.5
+    """Of matching: the teacher's."""
     precision: Precision = "fp32"
 
 
@@ -71,7 +76,7 @@ class PolicyLearner:
                 channels=actor.config.channels, frames_per_chunk=config.frames_per_chunk, text_width=actor.config.text_width
             ).to(device)
             self._critic_optimiser = torch.optim.AdamW(self.critic.parameters(), lr=options.critic_lr, weight_decay=0.0)
-        self._sequences = dict[tuple[int, int], ChunkedSequence]()
+        self._sequences = StreamSequences(actor, config, device)
         self.version = 0
         """Times that the actor has changed."""
 
@@ -100,11 +105,11 @@ class PolicyLearner:
 
     def steps(self, dit: CausalDiT, made: Trajectories, rows: Tensor) -> list[GaussianStep]:
         """Where a model's learnt steps go from where these rows' started."""
-        frames, count = self._config.frames_per_chunk, made.clean_BFCYX.shape[1]
-        starts = [start[rows] for start in made.starts]
+        count = made.clean_BFCYX.shape[1]
+        starts = [made.starts[number][rows] for number in self._noise.learnt]
         stream = torch.cat([made.past_BFCYX[rows], made.clean_BFCYX[rows]], dim=1).float()
         levels = [sampler.per_frame(self._noise.levels[number], starts[0]) for number in self._noise.learnt]
-        sequence = self._sequence(made.past_BFCYX.shape[1] // frames, count // frames)
+        sequence = self._sequences.of(made.past_BFCYX.shape[1], count, len(starts))
         with in_precision(self._options.precision, self._device):
             cross = dit.read_prompt(made.text_BSE[rows])
             flow = forced_flow(dit, stream, torch.cat(starts, dim=1), torch.cat(levels, dim=1), sequence, cross)
@@ -177,8 +182,9 @@ class PolicyLearner:
         for chunk in range(made.clean_BFCYX.shape[1] // frames):
             here, end = slice(chunk * frames, (chunk + 1) * frames), (first + chunk) * frames
             before = stream[:, end - frames : end] if end else torch.zeros_like(made.starts[0][:, here])
-            for number, start in zip(self._noise.learnt, made.starts, strict=True):
-                values.append(self.critic(start[:, here], before, made.text_BSE, self._noise.levels[number], first + chunk))
+            for number in self._noise.learnt:
+                level, start = self._noise.levels[number], made.starts[number][:, here]
+                values.append(self.critic(start, before, made.text_BSE, level, first + chunk))
         return torch.stack(values, dim=1)
 
     def _teach_critic(self, made: Trajectories, return_BT: Tensor, known_B: Tensor) -> float:
@@ -228,12 +234,3 @@ class PolicyLearner:
             self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
         return found | {"norm": float(norm) if is_number else 0.0, "skipped": float(not is_number)}
-
-    def _sequence(self, first: int, chunks: int) -> ChunkedSequence:
-        """The past, then every learnt chunk as often as it has learnt steps."""
-        if (first, chunks) not in self._sequences:
-            noisy = [*range(first, first + chunks)] * len(self._noise.learnt)
-            layout = teacher_forced(noisy, self._config.frames_per_chunk, self._config.window)
-            made = ChunkedSequence(layout, self.actor.config, self._config.latent_size, self._device)
-            self._sequences[first, chunks] = made
-        return self._sequences[first, chunks]

@@ -64,6 +64,8 @@ class PolicyRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     critic_epochs: int = 4
     discount: float = 1.0
     trace: float = 0.95
+    temperature: float = 1.0
+    guidance: float = 2.5
     precision: Precision = "fp32"
     """See `LearnerOptions`. Rollouts are in float32 too, or in bfloat16."""
 
@@ -71,6 +73,8 @@ class PolicyRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kl_target: float = 5.0
     """Nats a chunk, that the coefficient follows; 0 and a coefficient of 0 hold the model to nothing."""
     kl_bound: float = 50.0
+    teacher: tuple[str, ...] = ()
+    """Of `matching`: weights of the model of many steps that pictures are pulled to."""
     reference: tuple[str, ...] = ()
     """Weights that the model is held to; as it begins, if none are named."""
 
@@ -116,6 +120,8 @@ class PolicyRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             critic_epochs=self.critic_epochs,
             discount=self.discount,
             trace=self.trace,
+            temperature=self.temperature,
+            guidance=self.guidance,
             precision=self.precision,
         )
 
@@ -137,14 +143,18 @@ class PolicyRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def _check_numbers(self) -> None:
         positive = (
             "steps", "prompts_per_step", "chunks", "epochs", "minibatches", "rows_at_once", "lr", "clip", "most_norm",
-            "critic_lr", "critic_epochs", "evaluate_every", "evaluate_prompts", "checkpoint_every", "reward_patience",
-            "part_patience",
+            "critic_lr", "critic_epochs", "temperature", "evaluate_every", "evaluate_prompts", "checkpoint_every",
+            "reward_patience", "part_patience",
         )  # fmt: skip
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.group < (1 if self.algorithm == "ppo" else 2):
             raise ConfigError(f"{self.algorithm} compares the streams of a group: give group = 2 or more, got {self.group}")
+        if (self.algorithm == "matching") != bool(self.teacher):
+            raise ConfigError(
+                'algorithm = "matching" needs a teacher, and no other does: teacher = ["teacher/brook.safetensors"]'
+            )
         least, most = self.fork
         if not 0 <= least <= most or (most and not least):
             raise ConfigError(f"fork is [at least, at most] chunks, both 1 or more or both 0, got {list(self.fork)}")

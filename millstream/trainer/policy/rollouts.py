@@ -76,8 +76,9 @@ class Trajectories:
     clean_BFCYX: Tensor
     """The chunks that are learnt from."""
     starts: tuple[Tensor, ...]
-    """Of each learnt step, for all chunks: [B, F, C, Y, X]."""
+    """Of each step, for all chunks: [B, F, C, Y, X]."""
     ends: tuple[Tensor, ...]
+    """Of each learnt one."""
     log_density_BLK: Tensor
     """As the rollout had it."""
     decoder: VAEState
@@ -142,7 +143,7 @@ class RolloutEngine:
             text_BSE=text,
             past_BFCYX=past.repeat_interleave(plan.group, dim=0),
             clean_BFCYX=clean,
-            starts=tuple(torch.cat([each.starts[i] for each in made], dim=1) for i in steps),
+            starts=tuple(torch.cat(parts, dim=1) for parts in zip(*(each.starts for each in made), strict=True)),
             ends=tuple(torch.cat([each.ends[i] for each in made], dim=1) for i in steps),
             log_density_BLK=torch.stack([torch.stack([each.log_density_B[i] for each in made], dim=1) for i in steps], dim=1),
             decoder=tuple(tail.repeat_interleave(plan.group, dim=0) for tail in state),

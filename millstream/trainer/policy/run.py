@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import time
@@ -28,6 +27,7 @@ from millstream.trainer.optimise import learning_rate
 from millstream.trainer.policy.control import Evaluated, best_by_judge, have_parted
 from millstream.trainer.policy.evaluation import Evaluation, evaluate
 from millstream.trainer.policy.learner import PolicyLearner
+from millstream.trainer.policy.matching import MatchingLearner
 from millstream.trainer.policy.prompting import evaluated_prompts, step_plan
 from millstream.trainer.policy.recipe import PolicyRecipe
 from millstream.trainer.policy.rollouts import RolloutEngine
@@ -70,17 +70,20 @@ class PolicyRun:
         judge = recipe.judge_path(recipe_folder)
         self.judge = None if judge is None else load_classifier(judge, device)
         actor = load_dit(spec, recipe.weights, device=device, dtype=torch.float32).train()
-        reference = copy.deepcopy(actor)
-        if recipe.reference:
-            reference = load_dit(spec, recipe.reference, device=device, dtype=torch.float32)
+        torch.manual_seed(recipe.seed)  # of adapters and of a critic
         if recipe.lora is not None:
-            torch.manual_seed(recipe.seed)
             add_adapters(actor, rank=recipe.lora.rank, alpha=recipe.lora.alpha, parts=recipe.lora.parts)
         else:
             actor.requires_grad_(requires_grad=True)
-        torch.manual_seed(recipe.seed)  # of the critic's weights
-        self.learner = PolicyLearner(actor, reference, noise, self.config, recipe.control, recipe.learner, device)
         self.engine = RolloutEngine(actor, self.model, self.config, noise, dtype)
+        self.learner: PolicyLearner | MatchingLearner
+        if recipe.algorithm == "matching":
+            teacher = load_dit(spec, recipe.teacher, device=device, dtype=torch.float32)
+            no_prompt = self.engine.read(("",))
+            self.learner = MatchingLearner(actor, teacher, no_prompt, noise, self.config, recipe.learner, device)
+        else:
+            reference = load_dit(spec, recipe.reference or recipe.weights, device=device, dtype=torch.float32)
+            self.learner = PolicyLearner(actor, reference, noise, self.config, recipe.control, recipe.learner, device)
         self.evaluated = list[Evaluated]()
         self.has_parted = False
         """Whether it ended because reward and judge went different ways."""

@@ -85,7 +85,7 @@ class StepNoise:
 
 
 class SampledChunk(NamedTuple):
-    """One chunk, with what every learnt step started from, went to, and how likely that was."""
+    """One chunk, with what every step started from, where the learnt ones went, and how likely that was."""
 
     clean_BFCYX: Tensor
     starts: list[Tensor]
@@ -109,8 +109,8 @@ def sample_chunk(
         flow = model(current.to(dtype), sampler.per_frame(level, current), memory, cross)
         step = noise.step(number, current, flow)
         end = step.mean_BFCYX if step.std == 0 else step.mean_BFCYX + step.std * draw(number + 1).float()
+        made.starts.append(current)
         if number in noise.learnt:
-            made.starts.append(current)
             made.ends.append(end)
             made.log_density_B.append(log_density(end, step, frames=end.shape[1])[:, 0])
         current = end

@@ -77,7 +77,7 @@ def test_a_run_ends_where_reward_and_judge_part_and_keeps_the_weights_the_judge_
         return Evaluation(reward=reward, terms={}, judge=judge, attributes={}, flicker=0.0, pixels_BTCYX=torch.zeros(0))
 
     monkeypatch.setattr("millstream.trainer.policy.run.evaluate", judged)
-    ended = run(tmp_path, recipe(steps=9, evaluate_every=1, part_patience=2, chunks=3, judge="bundled"))
+    ended = run(tmp_path, recipe(steps=9, evaluate_every=1, part_patience=2, chunks=3, group=2, judge="bundled"))
     seen = list[dict[str, torch.Tensor]]()
     assert ended.train(nothing, lambda: False, lambda step, found, so_far: seen.append(ended._learnt_now()))
     assert ended.has_parted
