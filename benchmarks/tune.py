@@ -89,11 +89,11 @@ def judged(weights: str, asked: argparse.Namespace) -> dict[str, Any]:
     """By the held-back judge, of prompts that training saw and of held-out ones: soon, and late."""
     device, spec = choose_device(asked.device), find_model("brook")
     model = load_model(spec, [weights], device=device, dtype=working_dtype(device))
-    judge = load_classifier(asked.judge, device)
+    judge, config = load_classifier(asked.judge, device), _recipe("grpo", 0, asked).stream(spec)
     found: dict[str, Any] = {"soon": [], "late": []}
     for held_out in (False, True):
         for name, count, seconds in (("soon", asked.count, (SOON,)), ("late", asked.late_count, (SOON, asked.late))):
-            moments = judge_prompts(model, judge, config=spec.stream, held_out=held_out, count=count, seconds=seconds).moments
+            moments = judge_prompts(model, judge, config=config, held_out=held_out, count=count, seconds=seconds).moments
             found[name].append(asdict(moments[-1]))
     return found
 

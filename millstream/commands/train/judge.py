@@ -14,7 +14,7 @@ from millstream.trainer.loop import LOG_EVERY, StepReport
 
 def run_train_judge(out: Path, plan: JudgeTraining, *, device: str) -> Path:
     """The file that was written."""
-    with counting_bar("judge", -(-plan.steps // LOG_EVERY)) as tick:
+    with counting_bar("judge", len({*range(0, plan.steps, LOG_EVERY), plan.steps - 1})) as tick:
 
         def report(_: StepReport) -> None:
             tick()

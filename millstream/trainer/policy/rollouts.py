@@ -26,10 +26,13 @@ from millstream.core.files import Staging
 from millstream.models import sampler
 from millstream.models.carry import VAEState
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.fast.apply import quicken
+from millstream.models.fast.follow import plain_weights
 from millstream.models.kv import KVRing, RingShape
 from millstream.models.registry import LoadedModel
 from millstream.ops.noise import gaussian_rows
 from millstream.ops.pixels import to_bytes
+from millstream.trainer.distil.streams import FAST
 from millstream.trainer.evaluate.streams import DECODED
 from millstream.trainer.loop import keyed_generator
 from millstream.trainer.policy.steps import SampledChunk, StepNoise, sample_chunk
@@ -92,9 +95,19 @@ class RolloutEngine:
     """The actor as it is served, with weights of one version at a time."""
 
     def __init__(
-        self, actor: CausalDiT, model: LoadedModel, config: StreamConfig, noise: StepNoise, dtype: torch.dtype
+        self,
+        actor: CausalDiT,
+        model: LoadedModel,
+        config: StreamConfig,
+        noise: StepNoise,
+        dtype: torch.dtype,
+        *,
+        is_fast: bool = False,
     ) -> None:
-        self.dit = copy.deepcopy(actor).to(dtype).requires_grad_(requires_grad=False).eval()
+        """On the fast path of serving if so asked, which adapters are not."""
+        dit = copy.deepcopy(actor).to(dtype).requires_grad_(requires_grad=False).eval()
+        self.dit = quicken(dit, FAST) if is_fast else dit
+        self._weights = plain_weights(self.dit)
         self.model, self.config, self.noise, self.dtype = model, config, noise, dtype
         self.version, self.sync_s = 0, 0.0
 
@@ -102,20 +115,21 @@ class RolloutEngine:
     def follow(self, actor: CausalDiT, version: int) -> None:
         """Take the actor's weights over, in place."""
         begun = time.perf_counter()
-        torch._foreach_copy_(list(self.dit.parameters()), list(actor.parameters()))
+        theirs = dict(actor.named_parameters())
+        torch._foreach_copy_(list(self._weights.values()), [theirs[name] for name in self._weights])
         self.version, self.sync_s = version, time.perf_counter() - begun
 
     @torch.no_grad()
     def follow_file(self, path: Path) -> None:
         """The same from a file that `write_version` left, by another process."""
-        begun, mine = time.perf_counter(), dict(self.dit.named_parameters())
+        begun, mine = time.perf_counter(), self._weights
         try:
             with safe_open(path, framework="pt") as file:
                 version, theirs = int((file.metadata() or {})[VERSION]), set(file.keys())
                 if theirs != set(mine):
                     raise WeightsError(f"{path} holds another model's weights; write it from the model that is tuned")
-                for name, parameter in mine.items():
-                    parameter.copy_(file.get_tensor(name))
+                for name, weight in mine.items():
+                    weight.copy_(file.get_tensor(name))
         except (OSError, SafetensorError, KeyError) as error:
             raise WeightsError(f"{path} holds no weights to roll out with ({type(error).__name__})") from None
         self.version, self.sync_s = version, time.perf_counter() - begun

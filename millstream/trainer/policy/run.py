@@ -75,7 +75,8 @@ class PolicyRun:
             add_adapters(actor, rank=recipe.lora.rank, alpha=recipe.lora.alpha, parts=recipe.lora.parts)
         else:
             actor.requires_grad_(requires_grad=True)
-        self.engine = RolloutEngine(actor, self.model, self.config, noise, dtype)
+        is_fast = device.type == "cuda" and dtype is torch.bfloat16 and recipe.lora is None
+        self.engine = RolloutEngine(actor, self.model, self.config, noise, dtype, is_fast=is_fast)
         self.learner: PolicyLearner | MatchingLearner
         if recipe.algorithm == "matching":
             teacher = load_dit(spec, recipe.teacher, device=device, dtype=torch.float32)

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from millstream.core.errors import WeightsError
+from millstream.models.fast.stack import FastStack
 from millstream.trainer.evaluate.streams import BatchStream
-from millstream.trainer.policy.rollouts import RolloutPlan, fork_stream, write_version
+from millstream.trainer.policy.rollouts import RolloutEngine, RolloutPlan, fork_stream, write_version
 from millstream.trainer.policy.steps import StepNoise
 from tests.unit.trainer.policy.small_policy import LEVELS, PLAN, policy, tiny_config, tiny_model
 
@@ -36,6 +37,17 @@ def test_densities_in_training_are_those_of_the_rollout(plan: RolloutPlan) -> No
         again = learner.log_densities(made, learner.steps(learner.actor, made, rows), rows)
     assert again.shape == (4, 3, 2)
     torch.testing.assert_close(again, made.log_density_BLK, atol=1e-3, rtol=1e-6)
+
+
+def test_the_fast_path_rolls_out_the_same_and_follows() -> None:
+    plain, learner = policy()
+    fast = RolloutEngine(learner.actor, tiny_model(), tiny_config(), plain.noise, torch.float32, is_fast=True)
+    assert isinstance(fast.dit.blocks, FastStack)
+    with torch.no_grad():
+        learner.actor.blocks[0].self_attn.k.weight *= 1.5
+    for engine in (plain, fast):
+        engine.follow(learner.actor, 1)
+    torch.testing.assert_close(fast.roll(PLAN).clean_BFCYX, plain.roll(PLAN).clean_BFCYX, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo", "best-of-n"])
