@@ -100,22 +100,26 @@ class PolicyRun:
         show: ShowEvaluation = lambda step, found, all_found: None,
     ) -> bool:
         """To the end, going on from the last checkpoint; or until `stop`, saved there. Whether it is the end."""
-        step, recipe = self._load(), self.recipe
+        step = self._load()
         if not self.evaluated:
             self._evaluate(step, show)
         with (self.folder / CURVE).open("a") as curve:
-            while step < recipe.steps and not self.has_parted:
-                said = self._step(step)
-                step += 1
-                curve.write(json.dumps({"step": step, **_plain(said.numbers)}) + "\n")
-                curve.flush()
-                report(said)
-                if step % recipe.evaluate_every == 0 or step == recipe.steps:
-                    self._evaluate(step, show)
-                must_stop = stop()
-                if must_stop or step % recipe.checkpoint_every == 0 or step == recipe.steps or self.has_parted:
+            while step < self.recipe.steps and not self.has_parted:
+                try:
+                    said = self._step(step)
+                    step += 1
+                    curve.write(json.dumps({"step": step, **_plain(said.numbers)}) + "\n")
+                    curve.flush()
+                    report(said)
+                    if step % self.recipe.evaluate_every == 0 or step == self.recipe.steps:
+                        self._evaluate(step, show)
+                except RewardFailed:
+                    self._save(step)  # what was learnt before it is whole
+                    raise
+                must_stop, is_last = stop(), step == self.recipe.steps or self.has_parted
+                if must_stop or is_last or step % self.recipe.checkpoint_every == 0:
                     self._save(step)
-                if must_stop and step < recipe.steps:
+                if must_stop and not is_last:
                     return False
         return True
 
@@ -138,11 +142,7 @@ class PolicyRun:
             clips = RewardClips(
                 pixels_BTCYX=pixels, prompts=plan.row_prompts, fps=self.config.fps, is_switched=bool(plan.before)
             )
-            try:
-                scored = self.rewards.score(clips)
-            except RewardFailed:
-                self._save(step)
-                raise
+            scored = self.rewards.score(clips)
         with self._timed("learn_s", seconds):
             learnt = self.learner.learn(made, scored.total_B, scored.known_B, plan.group)
         known = int(scored.known_B.sum())
