@@ -18,6 +18,7 @@ from millstream.cli.plan import plan
 from millstream.cli.profile import profile
 from millstream.cli.serve import serve
 from millstream.cli.train import train
+from millstream.cli.tune import tune
 from millstream.core.errors import ConfigError
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.torch_settings import settle_torch
@@ -35,6 +36,7 @@ app.add_typer(plan)
 app.add_typer(profile)
 app.add_typer(bench)
 app.command()(serve)
+app.command()(tune)
 
 
 @app.callback(invoke_without_command=True)

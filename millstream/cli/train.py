@@ -230,6 +230,29 @@ def ranges(
         typer.echo(run_train_ranges(weights, count=count, device=device))
 
 
+@train.command()
+def judge(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; one that was begun goes on.")] = Path(
+        "out/judge"
+    ),
+    clips: Annotated[int, typer.Option(help="Renders it learns from.")] = 12000,
+    steps: Annotated[int, typer.Option(help="Of training.")] = 6000,
+    batch: Annotated[int, typer.Option(help="Clips a step.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of its scenes and weights.")] = 7_654_321,
+    device: Device = "auto",
+) -> None:
+    """Train the held-back judge, which says whether tuning by reward made a Brook better. Leaves judge.safetensors.
+
+    It has another architecture, another seed and other renders than the classifier that rewards. For a GPU: minutes.
+    """
+    from millstream.commands.train.judge import run_train_judge
+    from millstream.trainer.evaluate.held_back import JudgeTraining
+
+    with plain_errors():
+        plan = JudgeTraining(clips=clips, steps=steps, batch=batch, seed=seed, examined=min(256, clips))
+        typer.echo(run_train_judge(out, plan, device=device))
+
+
 @train.command(name="eval")
 def evaluate(
     weights: Annotated[str, typer.Option("--weights", "-w", help="The model to judge: bundled, or a file.")] = "bundled",

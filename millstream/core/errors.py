@@ -138,6 +138,10 @@ class CompileRefused(MillstreamError):
     """A model that compiled with graph breaks, differently on different ranks, or after warm-up."""
 
 
+class RewardFailed(MillstreamError):
+    """A reward that gave no number for too many clips in a row."""
+
+
 class UnusedParameters(MillstreamError):
     """Parameters that are to learn and that a loss does not reach."""
 

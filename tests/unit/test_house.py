@@ -243,8 +243,10 @@ SURFACE = {
         "--chunks", "--device", "--dtype", "--fast", "--floor", "--json", "--model", "--no-floor", "--offload-text", "--out",
         "--precision", "--sessions", "--size", "--steps", "--threads", "--together", "--weights", "--window",
     },
+    "tune": {"--device", "--dry-run", "--out"},
     "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
     "train decoder": {"--batch", "--device", "--out", "--steps", "--streams", "--weights"},
+    "train judge": {"--batch", "--clips", "--device", "--out", "--seed", "--steps"},
     "train ranges": {"--count", "--device", "--weights"},
     "train eval": {
         "--classifier", "--count", "--device", "--out", "--plots", "--precision", "--response-pairs", "--seconds", "--steps",

@@ -21,7 +21,7 @@ from millstream.core.schedule import even_steps
 from millstream.engine.engine import Engine
 from millstream.trainer.data.vocabulary import CLASSES
 from millstream.trainer.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
-from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, ClipClassifier, load_classifier
+from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, AttributeNet, load_classifier
 from millstream.trainer.evaluate.metrics import mean
 from millstream.trainer.evaluate.response import MODES, PROMPT, Response, draw_pairs, measure_response, response_ticks
 
@@ -94,7 +94,7 @@ def run_train_eval(request: EvalRequest) -> Figures:
     return figures
 
 
-def _adherence(engine: Engine, judge: ClipClassifier, config: StreamConfig, request: EvalRequest) -> Iterator[Adherence]:
+def _adherence(engine: Engine, judge: AttributeNet, config: StreamConfig, request: EvalRequest) -> Iterator[Adherence]:
     chunks = adherence_ticks(request.count, request.seconds[-1], config, engine.device)
     for name, held_out in (("seen", False), ("held out", True)):
         with counting_bar(name, chunks) as tick:
@@ -103,7 +103,7 @@ def _adherence(engine: Engine, judge: ClipClassifier, config: StreamConfig, requ
             )
 
 
-def _responses(engine: Engine, judge: ClipClassifier, config: StreamConfig, count: int) -> Iterator[Response]:
+def _responses(engine: Engine, judge: AttributeNet, config: StreamConfig, count: int) -> Iterator[Response]:
     if not count:
         return
     pairs = draw_pairs(judge, count, config=config, device=engine.device)

@@ -21,7 +21,7 @@ from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.render import render
 from millstream.trainer.data.scene import Scenes, attributes, sample_scenes, shown
 from millstream.trainer.data.vocabulary import CLASSES
-from millstream.trainer.evaluate.classifier import ClipClassifier
+from millstream.trainer.evaluate.classifier import AttributeNet
 from millstream.trainer.evaluate.metrics import (
     Impression,
     accuracy,
@@ -84,7 +84,7 @@ class Triple(NamedTuple):
 
 def judge_prompts(
     model: LoadedModel,
-    judge: ClipClassifier,
+    judge: AttributeNet,
     *,
     config: StreamConfig,
     held_out: bool,
@@ -120,7 +120,7 @@ def adherence_ticks(count: int, last: float, config: StreamConfig, device: torch
 
 
 def _watch(
-    stream: BatchStream, reference: LoadedModel, judge: ClipClassifier, scenes: Scenes, seconds: Sequence[float], tick: Tick
+    stream: BatchStream, reference: LoadedModel, judge: AttributeNet, scenes: Scenes, seconds: Sequence[float], tick: Tick
 ) -> Iterator[tuple[float, Triple]]:
     """What is seen at each moment of a batch."""
     for moment in moments(stream, seconds, tick):

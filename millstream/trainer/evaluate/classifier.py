@@ -11,7 +11,7 @@ import itertools
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -30,23 +30,38 @@ GLIMPSE = 3
 """Frames a glimpse has, each shown as many times: as long as a look."""
 GLIMPSED = tuple(name for name in CLASSES if name != "motion")
 """What a glimpse tells."""
+JUDGE_QUERIES = 2
+"""Of the held-back judge: places and moments that it looks at closely."""
 
 
-class ClipClassifier(nn.Module):
-    def __init__(self, width: int = 32) -> None:
+class AttributeNet(nn.Module):
+    """What every judge is: features of a look, and a head for each attribute."""
+
+    def __init__(self, num_features: int) -> None:
         super().__init__()
+        self.heads = nn.ModuleDict({name: nn.Linear(num_features, len(classes)) for name, classes in CLASSES.items()})
+
+    def forward(self, pixels_BTCYX: Tensor) -> dict[str, Tensor]:
+        """Scores per attribute of clips as `thinned` makes them."""
+        features = self.features(pixels_BTCYX)
+        return {name: head(features) for name, head in self.heads.items()}
+
+    def features(self, pixels_BTCYX: Tensor) -> Tensor:
+        """[B, features]"""
+        raise NotImplementedError
+
+
+class ClipClassifier(AttributeNet):
+    """The bundled one: frames one by one, then together in time."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__(num_features=2 * 4 * width)
         widths = (3, width, 2 * width, 3 * width, 4 * width)
         self.frames = nn.ModuleList(nn.Conv2d(i, o, 3, stride=2, padding=1) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.GroupNorm(8, o) for o in widths[1:])
         top = widths[-1]
         self.time = nn.ModuleList(nn.Conv3d(top, top, 3, padding=1) for _ in range(2))
         self.time_norms = nn.ModuleList(nn.GroupNorm(8, top) for _ in range(2))
-        self.heads = nn.ModuleDict({name: nn.Linear(2 * top, len(classes)) for name, classes in CLASSES.items()})
-
-    def forward(self, pixels_BTCYX: Tensor) -> dict[str, Tensor]:
-        """Scores per attribute of clips as `thinned` makes them."""
-        features = self.features(pixels_BTCYX)
-        return {name: head(features) for name, head in self.heads.items()}
 
     def features(self, pixels_BTCYX: Tensor) -> Tensor:
         """[B, features]: the mean and the maximum over the clip."""
@@ -80,15 +95,54 @@ def _shrunk(pixels_BTCYX: Tensor) -> Tensor:
     return frames.view(*pixels_BTCYX.shape[:3], SIZE, SIZE)
 
 
-def save_classifier(path: Path, classifier: ClipClassifier) -> None:
+class HeldBackJudge(AttributeNet):
+    """Another architecture, for a judge that no reward has looked through: space and time in turns, all the way up, and a
+    softmax over places and moments instead of their maximum."""
+
+    def __init__(self, width: int = 48) -> None:
+        super().__init__(num_features=(1 + JUDGE_QUERIES) * 3 * width)
+        widths = (width, width, 2 * width, 3 * width)
+        self.stem = nn.Conv3d(3, width, (1, 7, 7), stride=(1, 4, 4), padding=(0, 3, 3))
+        self.grow = nn.ModuleList(
+            nn.Conv3d(i, o, (1, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1)) for i, o in itertools.pairwise(widths)
+        )
+        self.space = nn.ModuleList(nn.Conv3d(w, w, (1, 3, 3), padding=(0, 1, 1)) for w in widths[1:])
+        self.time = nn.ModuleList(nn.Conv3d(w, w, (3, 1, 1), padding=(1, 0, 0)) for w in widths[1:])
+        self.norms = nn.ModuleList(nn.GroupNorm(8, w) for w in widths[1:] for _ in range(2))
+        self.queries = nn.Conv3d(widths[-1], JUDGE_QUERIES, 1)
+
+    def features(self, pixels_BTCYX: Tensor) -> Tensor:
+        """The mean over the clip, and what each query attends to."""
+        x, norms = F.gelu(self.stem(pixels_BTCYX.transpose(1, 2))), iter(self.norms)
+        for grow, space, time in zip(self.grow, self.space, self.time, strict=True):
+            x = grow(x)
+            x = x + F.gelu(next(norms)(space(x)))
+            x = x + F.gelu(next(norms)(time(x)))
+        share_BQL = self.queries(x).flatten(2).softmax(dim=-1)
+        x_BCL = x.flatten(2)
+        return torch.cat([x_BCL.mean(dim=2), torch.einsum("bql,bcl->bqc", share_BQL, x_BCL).flatten(1)], dim=1)
+
+
+ARCHITECTURES: dict[str, type[ClipClassifier] | type[HeldBackJudge]] = {
+    "convolutions": ClipClassifier,
+    "held back": HeldBackJudge,
+}
+"""By the name that a file gives its own; the first where it gives none."""
+
+
+def save_classifier(path: Path, classifier: AttributeNet) -> None:
     """Half precision is plenty for a judge."""
-    save_file({name: tensor.detach().cpu().half().contiguous() for name, tensor in classifier.state_dict().items()}, path)
+    tensors = {name: tensor.detach().cpu().half().contiguous() for name, tensor in classifier.state_dict().items()}
+    (kind,) = (name for name, known in ARCHITECTURES.items() if type(classifier) is known)
+    save_file(tensors, path, metadata={"architecture": kind})
 
 
-def load_classifier(path: Path, device: torch.device) -> ClipClassifier:
-    classifier = ClipClassifier()
+def load_classifier(path: Path, device: torch.device) -> AttributeNet:
     try:
+        with safe_open(path, framework="pt") as file:
+            kind = (file.metadata() or {}).get("architecture", "convolutions")
+        classifier = ARCHITECTURES[kind]()
         classifier.load_state_dict(load_file(path))
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
         raise WeightsError(f"{path} is no classifier ({type(error).__name__}); train one: millstream train brook") from None
     return classifier.to(device).eval().requires_grad_(False)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from millstream.ops.pixels import from_bytes
-from millstream.trainer.evaluate.classifier import ClipClassifier, thinned
+from millstream.trainer.evaluate.classifier import AttributeNet, thinned
 
 LOOKED_AT = 16
 """Clips judged at once: as floats they are large."""
@@ -33,7 +33,7 @@ class Impression:
 
 
 @torch.inference_mode()
-def impression(judge: ClipClassifier, pixels_BTCYX: Tensor) -> Impression:
+def impression(judge: AttributeNet, pixels_BTCYX: Tensor) -> Impression:
     """Of clips as bytes; all on the CPU, where it is small."""
     parts = []
     for part in pixels_BTCYX.split(LOOKED_AT):

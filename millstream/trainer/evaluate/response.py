@@ -20,7 +20,7 @@ from millstream.ops.pixels import from_bytes, to_bytes
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.render import render
 from millstream.trainer.data.scene import Scenes, sample_scenes, shown
-from millstream.trainer.evaluate.classifier import GLIMPSED, ClipClassifier, glimpsed
+from millstream.trainer.evaluate.classifier import GLIMPSED, AttributeNet, glimpsed
 from millstream.trainer.evaluate.metrics import is_shown
 from millstream.trainer.evaluate.streams import BatchStream, PromptSwitch, Tick, row_groups
 
@@ -67,7 +67,7 @@ class Pairs:
         return Pairs(before=self.before[rows], after=self.after[rows], asked=asked)
 
 
-def draw_pairs(judge: ClipClassifier, count: int, *, config: StreamConfig, device: torch.device) -> Pairs:
+def draw_pairs(judge: AttributeNet, count: int, *, config: StreamConfig, device: torch.device) -> Pairs:
     """At most `count`: pairs that differ in nothing the judge recognises are left out."""
     before, after = (sample_scenes(count, seed=seed, device=device) for seed in (SEED, SEED + 1))
     old, new = shown(before), shown(after)
@@ -81,7 +81,7 @@ def draw_pairs(judge: ClipClassifier, count: int, *, config: StreamConfig, devic
 
 
 def measure_response(
-    model: LoadedModel, judge: ClipClassifier, pairs: Pairs, mode: Switch, *, config: StreamConfig, tick: Tick = lambda: None
+    model: LoadedModel, judge: AttributeNet, pairs: Pairs, mode: Switch, *, config: StreamConfig, tick: Tick = lambda: None
 ) -> Response:
     """Stream the first scene of every pair, switch to the second, and wait for the judge."""
     assert len(pairs), "no pair to switch between"
@@ -109,7 +109,7 @@ def response_ticks(pairs: int, device: torch.device) -> int:
     return len(row_groups(pairs, device)) * (SWITCH_AT + WATCHED)
 
 
-def _follow(stream: BatchStream, judge: ClipClassifier, pairs: Pairs, tick: Tick) -> Tensor:
+def _follow(stream: BatchStream, judge: AttributeNet, pairs: Pairs, tick: Tick) -> Tensor:
     """[B, chunks after the switch]: is the new prompt recognised there?"""
     wanted, seen = shown(pairs.after), []
     for chunk in range(SWITCH_AT + WATCHED):
@@ -123,7 +123,7 @@ def _follow(stream: BatchStream, judge: ClipClassifier, pairs: Pairs, tick: Tick
 
 
 @torch.inference_mode()
-def _named(judge: ClipClassifier, chunk_BTCYX: Tensor) -> dict[str, Tensor]:
+def _named(judge: AttributeNet, chunk_BTCYX: Tensor) -> dict[str, Tensor]:
     """What the judge takes a chunk's attributes for [B], at a glimpse."""
     scores = judge(glimpsed(from_bytes(chunk_BTCYX)))
     return {name: scores[name].argmax(dim=1) for name in GLIMPSED}

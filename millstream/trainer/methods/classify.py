@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millstream.ops.precision import mixed_precision
-from millstream.trainer.evaluate.classifier import GLIMPSE, GLIMPSED, ClipClassifier, slowed
+from millstream.trainer.evaluate.classifier import GLIMPSE, GLIMPSED, AttributeNet, slowed
 from millstream.trainer.loop import LossTurn
 from millstream.trainer.pool import PixelPool
 
@@ -19,7 +19,7 @@ GLIMPSES = 0.3
 
 
 class ClassifyMethod:
-    def __init__(self, classifier: ClipClassifier, pool: PixelPool, *, batch: int) -> None:
+    def __init__(self, classifier: AttributeNet, pool: PixelPool, *, batch: int) -> None:
         self.turns = (LossTurn("classifier", classifier, self._losses),)
         self._classifier, self._pool, self._batch = classifier, pool, batch
 

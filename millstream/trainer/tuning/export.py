@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,13 +17,30 @@ from millstream.models.brook.vae import BrookVAE
 from millstream.models.registry import load_model
 from millstream.models.weights.parts import Layout
 from millstream.models.weights.write import write_dit
-from millstream.trainer.tuning.recipe import TuningRecipe
+from millstream.trainer.tuning.recipe import LoRAPlan
 
 LORA, BROOK = "lora.safetensors", "brook.safetensors"
 FOLDERS: dict[Layout, str] = {"millstream": "dit", "diffusers": "transformer", "original": "original"}
 
 
-def export(recipe: TuningRecipe, spec: ModelSpec, folder: Path, learnt: Mapping[str, Tensor]) -> Path:
+class ExportedRecipe(Protocol):
+    """What a file depends on, of a recipe that teaches by clips or by rewards."""
+
+    @property
+    def weights(self) -> tuple[str, ...]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def lora(self) -> LoRAPlan | None: ...
+    @property
+    def export(self) -> Layout: ...
+
+
+def export(recipe: ExportedRecipe, spec: ModelSpec, folder: Path, learnt: Mapping[str, Tensor]) -> Path:
     """A LoRA, a Brook, or a folder that holds a DiT in the layout that was asked for."""
     if recipe.lora is not None:
         about = {"model": spec.name, "steps": str(recipe.steps), "rank": str(recipe.lora.rank)}
@@ -34,14 +52,14 @@ def export(recipe: TuningRecipe, spec: ModelSpec, folder: Path, learnt: Mapping[
     return folder / FOLDERS[recipe.export]
 
 
-def check_export(recipe: TuningRecipe, spec: ModelSpec) -> None:
+def check_export(recipe: ExportedRecipe, spec: ModelSpec) -> None:
     """Before anything is learnt."""
     one_way = "a LoRA" if recipe.lora is not None else spec.name if isinstance(spec.vae, BrookVAEConfig) else None
     if one_way is not None and recipe.export != "millstream":
         raise ConfigError(f"{one_way} is one file that has no other layout; leave export = {recipe.export!r} out")
 
 
-def _export_brook(recipe: TuningRecipe, spec: ModelSpec, path: Path, learnt: Mapping[str, Tensor]) -> Path:
+def _export_brook(recipe: ExportedRecipe, spec: ModelSpec, path: Path, learnt: Mapping[str, Tensor]) -> Path:
     whole = load_model(spec, recipe.weights, device=torch.device("cpu"), dtype=torch.float32)
     whole.dit.load_state_dict(dict(learnt))
     embedder = whole.text.embedder

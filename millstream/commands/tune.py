@@ -1,0 +1,164 @@
+"""`millstream tune RECIPE`: a model that exists learns from rewards, on one device.
+
+A run's folder can be read years later: the recipe, what it ran on, curves of reward and judge, clips, and what was learnt.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+
+from millstream.commands.report import describe
+from millstream.core.config import SPATIAL_STRIDE, ModelSpec
+from millstream.core.errors import ConfigError
+from millstream.core.files import Staging
+from millstream.core.presets import find_model
+from millstream.engine.engine import choose_device
+from millstream.planner.drawing import curves
+from millstream.planner.memory import dit_parameters
+from millstream.planner.page import Row, page, table
+from millstream.planner.training import lora_parameters
+from millstream.trainer.interrupt import Interrupt
+from millstream.trainer.policy.control import Evaluated, best_by_judge
+from millstream.trainer.policy.evaluation import Evaluation
+from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
+from millstream.trainer.policy.run import PolicyReport, PolicyRun
+from millstream.trainer.tuning.export import check_export, export
+from millstream.video.writer import VideoWriter
+
+RECIPE, RUN, PAGE, SAMPLES = "recipe.toml", "run.json", "curves.html", "samples"
+MIB = 2**20
+SHOWN = ("reward", "kl", "clipped", "left_out")
+"""Of a step's numbers, in its line."""
+
+
+def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Path | None:
+    """The file that was written; None if the run was stopped before its end."""
+    recipe = read_policy_recipe(path)
+    spec = find_model(recipe.model)
+    recipe.check(spec, path.parent)
+    check_export(recipe, spec)
+    if dry_run:
+        Console().print(_table(recipe, spec))
+        return None
+    folder = out or path.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / RECIPE
+    if kept.exists() and kept.read_bytes() != path.read_bytes():
+        raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
+    with Interrupt() as interrupt:
+        run = PolicyRun(recipe, spec, folder, path.parent, choose_device(device))
+        record = describe("tune", msgspec.to_builtins(recipe), {"rewards": [term.name for term in run.rewards.terms]})
+        with Staging(folder) as staging:
+            shutil.copyfile(path, staging.path(RECIPE))
+            staging.path(RUN).write_text(json.dumps(record, indent=2))
+        with ShownTuning(run) as shown:
+            if not run.train(shown.add, lambda: interrupt.asked, shown.add_evaluation):
+                return None
+        if run.has_parted:
+            Console(stderr=True).print(_parted(run))
+    return export(recipe, spec, folder, run.learnt())
+
+
+def _parted(run: PolicyRun) -> str:
+    best, last = best_by_judge(run.evaluated), run.evaluated[-1]
+    return (
+        f"reward and judge parted: reward {best.reward:.4f} to {last.reward:.4f}, judge {best.judge:.4f} to {last.judge:.4f} "
+        f"since step {best.step}, whose weights are kept"
+    )
+
+
+class ShownTuning:
+    """What a person sees: a line with a bar, a line for each evaluation, a page of curves, and clips."""
+
+    def __init__(self, run: PolicyRun) -> None:
+        self._run = run
+        said = TextColumn("{task.fields[said]}", table_column=Column(ratio=1))
+        columns = said, BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn()
+        self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
+        self._task = self._progress.add_task("", total=run.recipe.steps, said="")
+
+    def __enter__(self) -> ShownTuning:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def add(self, report: PolicyReport) -> None:
+        for line in report.said:
+            self._progress.console.print(f"step {report.step + 1}: {line}")
+        numbers = report.numbers
+        seconds = numbers["rollout_s"] + numbers["reward_s"] + numbers["learn_s"]
+        said = "  ".join(f"{name} {numbers[name]:.4g}" for name in SHOWN if name in numbers)
+        self._progress.update(self._task, completed=report.step + 1, said=f"{said}  {seconds:.3g} s a step")
+
+    def add_evaluation(self, step: int, found: Evaluation, so_far: list[Evaluated]) -> None:
+        judged = f", judge {found.judge:.4f}" if found.attributes else ""
+        self._progress.console.print(f"step {step}: reward {found.reward:.4f}{judged}, flicker {found.flicker:.4f}")
+        folder = self._run.folder / SAMPLES / f"step-{step:06d}"
+        for number, clip in enumerate(found.pixels_BTCYX[: self._run.recipe.samples]):
+            with VideoWriter(folder / f"{number}.mp4", fps=self._run.config.fps, overwrite=True) as writer:
+                writer.write(clip.permute(0, 2, 3, 1).contiguous().cpu().numpy())
+        with Staging(self._run.folder) as staging:
+            staging.path(PAGE).write_text(curves_page(self._run.recipe, so_far))
+
+
+def curves_page(recipe: PolicyRecipe, found: Sequence[Evaluated]) -> str:
+    """Reward and judge side by side: each from its lowest to its highest, and the numbers themselves."""
+    series = {"reward": _in_its_range([(each.step, each.reward) for each in found])}
+    if recipe.judge:
+        series["judge"] = _in_its_range([(each.step, each.judge) for each in found])
+    rows = [Row(cells=(str(each.step), f"{each.reward:.4f}", f"{each.judge:.4f}")) for each in found]
+    parts = [
+        f"<h1>{recipe.model} by {recipe.algorithm}</h1>",
+        "<p>On prompts that are always the same, streamed as they are served. Where the reward rises and the judge, which is "
+        "held back from training, falls, the model has learnt the reward's mistakes.</p>",
+        curves(series, x_label="step", y_label="share of its own range"),
+        table(("step", "reward", "judge"), rows, numeric=range(3)),
+    ]
+    return page("Tuning by reward", parts)
+
+
+def _in_its_range(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    values = [value for _, value in points]
+    low, high = min(values), max(values)
+    return [(x, (value - low) / (high - low) if high > low else 0.5) for x, value in points]
+
+
+def _table(recipe: PolicyRecipe, spec: ModelSpec) -> Table:
+    """What would be tuned, by what, and what each role holds."""
+    whole = dit_parameters(spec.dit)
+    learns = whole if recipe.lora is None else lora_parameters(spec.dit, recipe.lora.rank)
+    config, noise, rows = recipe.stream(spec), recipe.noise(spec), recipe.batch
+    least, most = recipe.fork
+    shown = Table("what", "value", title=f"{recipe.model}: {recipe.steps} steps of {recipe.algorithm}")
+    shown.add_row("learns", f"{learns / 1e6:.2f}M of {whole / 1e6:.1f}M parameters")
+    shown.add_row("rewards", ", ".join(f"{reward.kind} x {reward.scale:g}" for reward in recipe.rewards))
+    shown.add_row("judge", recipe.judge or "none: nothing will tell whether the reward was cheated")
+    shown.add_row("rollouts", f"{recipe.prompts_per_step} prompts x {recipe.group} streams x {recipe.chunks} chunks a step")
+    shown.add_row("size", f"{config.height}x{config.width}, {rows} streams at once")
+    shown.add_row("forks", f"after {least} to {most} chunks" if most else "none: streams begin apart")
+    learnt = ", ".join(f"{noise.levels[i]:.0f} to {noise.following(i):.0f} (std {noise.std(i):.2g})" for i in noise.learnt)
+    shown.add_row("learnt steps", learnt)
+    rolls = 4 if recipe.precision == "fp32" else 2
+    held = {"actor": 4 * whole + 12 * learns, "reference": 4 * whole, "rollout engine": 2 * rolls * whole}
+    for role, num_bytes in held.items():
+        shown.add_row(f"MiB, {role}", f"{num_bytes / MIB:,.0f}")
+    ring = 2 * rolls * spec.dit.layers * spec.dit.width * config.window * _tokens(spec, config.height, config.width) * rows
+    shown.add_row("MiB, keys and values", f"{ring / MIB:,.0f}; activations come on top, {recipe.rows_at_once} rows at a time")
+    return shown
+
+
+def _tokens(spec: ModelSpec, height: int, width: int) -> int:
+    """Of a latent frame."""
+    cell = SPATIAL_STRIDE * spec.dit.patch
+    return (height // cell) * (width // cell)

@@ -1,0 +1,236 @@
+"""What a policy learns from rewarded rollouts: GRPO, PPO, or repeating the best of each group.
+
+Densities are computed again from the recorded steps, over whole streams in one pass (`trainer/sequence.py`): through the past
+too, whose keys and values are the policy's own, so ratios are exact. Four roles: the actor learns here, a copy of it rolls out
+(`rollouts.py`), the critic is PPO's, the reference is what the actor was.
+Shapes: B rows, L learnt steps of a chunk, K chunks, F frames, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from millstream.core.config import StreamConfig
+from millstream.models import sampler
+from millstream.models.dit import CausalDiT
+from millstream.parallel.training.precision import Precision, in_precision
+from millstream.trainer.policy.advantages import best_of_group, generalised, group_relative, standardised
+from millstream.trainer.policy.control import DivergenceControl
+from millstream.trainer.policy.critic import StreamCritic
+from millstream.trainer.policy.objective import clipped_policy
+from millstream.trainer.policy.rollouts import Trajectories
+from millstream.trainer.policy.steps import GaussianStep, StepNoise, divergence, log_density
+from millstream.trainer.policy.whole_streams import StreamSequences
+from millstream.trainer.sequence import forced_flow
+
+Algorithm = Literal["grpo", "ppo", "best-of-n", "matching"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearnerOptions:
+    algorithm: Algorithm = "grpo"
+    lr: float = 1e-5
+    clip: float = 0.2
+    """How far from 1 a ratio of densities may go."""
+    epochs: int = 1
+    minibatches: int = 2
+    rows_at_once: int = 8
+    """That gradients are computed for: memory, not learning."""
+    weight_decay: float = 0.0
+    most_norm: float = 1.0
+    """Of gradients; larger ones are scaled down to it."""
+    critic_lr: float = 1e-3
+    critic_epochs: int = 4
+    discount: float = 1.0
+    trace: float = 0.95
+    """The lambda of generalised advantage estimates."""
+    temperature: float = 1.0
+    """Of matching: the lower, the more the best of a group counts."""
+    guidance: float = 2.5
+    """Of matching: the teacher's."""
+    precision: Precision = "fp32"
+
+
+class PolicyLearner:
+    def __init__(
+        self,
+        actor: CausalDiT,
+        reference: CausalDiT,
+        noise: StepNoise,
+        config: StreamConfig,
+        control: DivergenceControl,
+        options: LearnerOptions,
+        device: torch.device,
+    ) -> None:
+        self.actor, self.reference = actor, reference.requires_grad_(requires_grad=False).eval()
+        self.control, self._noise, self._config, self._options, self._device = control, noise, config, options, device
+        self._learning = [parameter for parameter in actor.parameters() if parameter.requires_grad]
+        self._optimiser = torch.optim.AdamW(self._learning, lr=options.lr, betas=(0.9, 0.99), weight_decay=options.weight_decay)
+        self.critic: StreamCritic | None = None
+        if options.algorithm == "ppo":
+            self.critic = StreamCritic(
+                channels=actor.config.channels, frames_per_chunk=config.frames_per_chunk, text_width=actor.config.text_width
+            ).to(device)
+            self._critic_optimiser = torch.optim.AdamW(self.critic.parameters(), lr=options.critic_lr, weight_decay=0.0)
+        self._sequences = StreamSequences(actor, config, device)
+        self.version = 0
+        """Times that the actor has changed."""
+
+    def set_rate(self, lr: float) -> None:
+        for group in self._optimiser.param_groups:
+            group["lr"] = lr
+
+    def learn(self, made: Trajectories, reward_B: Tensor, known_B: Tensor, group: int) -> dict[str, float]:
+        """One step from one batch of rollouts. Rows whose reward is not known are left out."""
+        assert made.version == self.version, f"rollouts of version {made.version} for a policy of version {self.version}"
+        if not known_B.any():
+            return {}
+        old_BLK, references, kl_B = self._before(made)
+        found = {
+            "kl": float(kl_B[known_B].mean()),
+            "agreement": float((old_BLK - made.log_density_BLK).abs().max()),
+            "kl_coefficient": self.control.coefficient,
+        }
+        advantage_BLK, said = self._advantages(made, reward_B, known_B, group)
+        if self.control.is_beyond(found["kl"]):
+            advantage_BLK = torch.zeros_like(advantage_BLK)
+        found |= said | self._update(made, references, old_BLK, advantage_BLK, known_B)
+        self.control.follow(found["kl"])
+        self.version += 1
+        return found
+
+    def steps(self, dit: CausalDiT, made: Trajectories, rows: Tensor) -> list[GaussianStep]:
+        """Where a model's learnt steps go from where these rows' started."""
+        count = made.clean_BFCYX.shape[1]
+        starts = [made.starts[number][rows] for number in self._noise.learnt]
+        stream = torch.cat([made.past_BFCYX[rows], made.clean_BFCYX[rows]], dim=1).float()
+        levels = [sampler.per_frame(self._noise.levels[number], starts[0]) for number in self._noise.learnt]
+        sequence = self._sequences.of(made.past_BFCYX.shape[1], count, len(starts))
+        with in_precision(self._options.precision, self._device):
+            cross = dit.read_prompt(made.text_BSE[rows])
+            flow = forced_flow(dit, stream, torch.cat(starts, dim=1), torch.cat(levels, dim=1), sequence, cross)
+        flows = flow.split(count, dim=1)
+        return [self._noise.step(*each) for each in zip(self._noise.learnt, starts, flows, strict=True)]
+
+    def log_densities(self, made: Trajectories, steps: list[GaussianStep], rows: Tensor) -> Tensor:
+        """[B, L, K]"""
+        frames, ends = self._config.frames_per_chunk, [end[rows] for end in made.ends]
+        return torch.stack([log_density(end, step, frames=frames) for end, step in zip(ends, steps, strict=True)], dim=1)
+
+    def state(self) -> dict[str, Any]:
+        """All that a run goes on from."""
+        found: dict[str, Any] = {
+            "actor": self.actor.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "coefficient": self.control.coefficient,
+            "version": self.version,
+        }
+        if self.critic is not None:
+            found |= {"critic": self.critic.state_dict(), "critic_optimiser": self._critic_optimiser.state_dict()}
+        return found
+
+    def take(self, state: dict[str, Any]) -> None:
+        self.actor.load_state_dict(state["actor"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self.control.coefficient, self.version = float(state["coefficient"]), int(state["version"])
+        if self.critic is not None:
+            self.critic.load_state_dict(state["critic"])
+            self._critic_optimiser.load_state_dict(state["critic_optimiser"])
+
+    @torch.no_grad()
+    def _before(self, made: Trajectories) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Densities under the weights that sampled, the reference's means, and how far apart the two are [B]."""
+        logs, means, apart = [], [], []
+        for rows in torch.arange(len(made), device=self._device).split(self._options.rows_at_once):
+            mine, theirs = self.steps(self.actor, made, rows), self.steps(self.reference, made, rows)
+            logs.append(self.log_densities(made, mine, rows))
+            means.append([step.mean_BFCYX for step in theirs])
+            apart.append(self._divergence(mine, theirs).mean(dim=1))
+        return torch.cat(logs), [torch.cat(parts) for parts in zip(*means, strict=True)], torch.cat(apart)
+
+    def _divergence(self, mine: list[GaussianStep], theirs: list[GaussianStep]) -> Tensor:
+        """Of a chunk's learnt steps together, [B, K]."""
+        frames = self._config.frames_per_chunk
+        return torch.stack([divergence(*each, frames=frames) for each in zip(mine, theirs, strict=True)]).sum(dim=0)
+
+    def _advantages(self, made: Trajectories, reward_B: Tensor, known_B: Tensor, group: int) -> tuple[Tensor, dict[str, float]]:
+        """[B, L, K], and what is worth saying of them."""
+        shape = made.log_density_BLK.shape
+        if self._options.algorithm != "ppo":
+            by_group = group_relative if self._options.algorithm == "grpo" else best_of_group
+            return by_group(reward_B, known_B, group)[:, None, None].expand(shape), {}
+        with torch.no_grad():
+            value_BT = self._values(made)
+        reward_BT = torch.zeros_like(value_BT)
+        reward_BT[:, -1] = reward_B
+        options = self._options
+        advantage_BT, return_BT = generalised(reward_BT, value_BT, discount=options.discount, trace=options.trace)
+        error = self._teach_critic(made, return_BT, known_B)
+        by_moment = standardised(advantage_BT, known_B)  # chunk after chunk, and in each step after step
+        return by_moment.unflatten(1, (shape[2], shape[1])).transpose(1, 2), {"critic": error}
+
+    def _values(self, made: Trajectories) -> Tensor:
+        """What the critic expects before each step, [B, K * L] in the order in which they were taken."""
+        assert self.critic is not None
+        frames = self._config.frames_per_chunk
+        stream, first = torch.cat([made.past_BFCYX, made.clean_BFCYX], dim=1).float(), made.past_BFCYX.shape[1] // frames
+        values = []
+        for chunk in range(made.clean_BFCYX.shape[1] // frames):
+            here, end = slice(chunk * frames, (chunk + 1) * frames), (first + chunk) * frames
+            before = stream[:, end - frames : end] if end else torch.zeros_like(made.starts[0][:, here])
+            for number in self._noise.learnt:
+                level, start = self._noise.levels[number], made.starts[number][:, here]
+                values.append(self.critic(start, before, made.text_BSE, level, first + chunk))
+        return torch.stack(values, dim=1)
+
+    def _teach_critic(self, made: Trajectories, return_BT: Tensor, known_B: Tensor) -> float:
+        """Its error before the first of its steps."""
+        errors = list[float]()
+        for _ in range(self._options.critic_epochs):
+            loss = (self._values(made) - return_BT)[known_B].square().mean()
+            self._critic_optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            self._critic_optimiser.step()
+            errors.append(float(loss.detach()))
+        return errors[0]
+
+    def _update(
+        self, made: Trajectories, references: list[Tensor], old_BLK: Tensor, advantage_BLK: Tensor, known_B: Tensor
+    ) -> dict[str, float]:
+        options, steps = self._options, list[dict[str, float]]()
+        for _ in range(options.epochs):
+            for first in range(options.minibatches):
+                rows = torch.arange(first, len(made), options.minibatches, device=self._device)
+                rows = rows[known_B[rows]]
+                if len(rows):
+                    steps.append(self._step(made, references, old_BLK, advantage_BLK, rows))
+        last = {name: sum(step[name] for step in steps) / len(steps) for name in ("policy", "clipped", "norm")}
+        return last | {"ratio_off": steps[0]["ratio_off"], "skipped": float(sum(step["skipped"] for step in steps))}
+
+    def _step(
+        self, made: Trajectories, references: list[Tensor], old_BLK: Tensor, advantage_BLK: Tensor, rows: Tensor
+    ) -> dict[str, float]:
+        """One update by these rows, some at a time. `ratio_off` is the furthest that a density was from the old one."""
+        weight = 1.0 / (len(rows) * old_BLK[0].numel())
+        found = {"policy": 0.0, "clipped": 0.0, "ratio_off": 0.0}
+        for part in rows.split(self._options.rows_at_once):
+            steps = self.steps(self.actor, made, part)
+            new_BLK = self.log_densities(made, steps, part)
+            weight_BLK = torch.full_like(new_BLK, weight)
+            policy = clipped_policy(new_BLK, old_BLK[part], advantage_BLK[part], weight_BLK, self._options.clip)
+            theirs = [GaussianStep(mean[part], step.std) for mean, step in zip(references, steps, strict=True)]
+            held = self._divergence(steps, theirs).sum() / (len(rows) * old_BLK.shape[2])
+            (policy.loss + self.control.coefficient * held).backward()
+            off = float((new_BLK.detach() - old_BLK[part]).exp().sub(1).abs().max())
+            found["ratio_off"] = max(found["ratio_off"], off)
+            found["policy"] += float(policy.loss.detach())
+            found["clipped"] += float(policy.clipped)
+        norm = nn.utils.clip_grad_norm_(self._learning, self._options.most_norm)
+        if is_number := bool(norm.isfinite()):
+            self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        return found | {"norm": float(norm) if is_number else 0.0, "skipped": float(not is_number)}

@@ -1,0 +1,154 @@
+"""Reward-weighted distribution matching: pictures are pulled to where a teacher would have them more than a critic, who knows
+only the actor's own, thinks they are; those that were rewarded more, more strongly.
+
+Needs a teacher of many steps and no densities. The pull itself is `methods/matching.py`; groups are compared as GRPO does.
+Shapes: B rows, F frames, C latent channels, Y and X latent rows and columns, S text tokens, E text width.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from millstream.core.config import StreamConfig
+from millstream.models import sampler
+from millstream.models.dit import CausalDiT
+from millstream.parallel.training.precision import in_precision
+from millstream.trainer.loop import keyed_generator
+from millstream.trainer.methods.matching import MARGIN, pulled
+from millstream.trainer.noising import Noised, clean_estimate, noised
+from millstream.trainer.policy.advantages import group_relative
+from millstream.trainer.policy.learner import LearnerOptions
+from millstream.trainer.policy.rollouts import Trajectories
+from millstream.trainer.policy.steps import StepNoise
+from millstream.trainer.policy.whole_streams import StreamSequences
+from millstream.trainer.rollout import guided_flow
+from millstream.trainer.sequence import forced_flow
+
+
+class MatchingLearner:
+    """The actor, the teacher, and a critic that begins as the teacher."""
+
+    def __init__(
+        self,
+        actor: CausalDiT,
+        teacher: CausalDiT,
+        no_prompt_1SE: Tensor,
+        noise: StepNoise,
+        config: StreamConfig,
+        options: LearnerOptions,
+        device: torch.device,
+    ) -> None:
+        self.actor, self._no_prompt_1SE = actor, no_prompt_1SE
+        self._critic = copy.deepcopy(teacher).requires_grad_(requires_grad=True)
+        self._teacher = teacher.requires_grad_(requires_grad=False).eval()
+        self._noise, self._config, self._options, self._device = noise, config, options, device
+        self._learning = [parameter for parameter in actor.parameters() if parameter.requires_grad]
+        self._optimiser = torch.optim.AdamW(self._learning, lr=options.lr, betas=(0.9, 0.99), weight_decay=options.weight_decay)
+        self._critic_optimiser = torch.optim.AdamW(self._critic.parameters(), lr=options.critic_lr, betas=(0.9, 0.99))
+        self._sequences = StreamSequences(actor, config, device)
+        self.version = 0
+        """Times that the actor has changed."""
+
+    def set_rate(self, lr: float) -> None:
+        for group in self._optimiser.param_groups:
+            group["lr"] = lr
+
+    def learn(self, made: Trajectories, reward_B: Tensor, known_B: Tensor, group: int) -> dict[str, float]:
+        """A turn of the critic, then one of the actor, from one batch of rollouts."""
+        assert made.version == self.version, f"rollouts of version {made.version} for a policy of version {self.version}"
+        if not known_B.any():
+            return {}
+        generator = keyed_generator(self._device, "matching", self.version)
+        weight_B = reward_weights(reward_B, known_B, group, self._options.temperature)
+        number = int(torch.randint(len(self._noise.levels), (), generator=generator, device=self._device))
+        rows = torch.arange(len(made), device=self._device)[known_B].split(self._options.rows_at_once)
+        critic = sum(self._critic_part(made, part, int(known_B.sum()), generator) for part in rows)
+        critic_norm = self._follow(self._critic_optimiser, list(self._critic.parameters()))
+        match = sum(self._actor_part(made, part, number, weight_B, generator) for part in rows)
+        norm = self._follow(self._optimiser, self._learning)
+        self.version += 1
+        return {
+            "match": match,
+            "critic": critic,
+            "norm": norm,
+            "critic_norm": critic_norm,
+            "most_weight": float(weight_B.max()),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All that a run goes on from."""
+        return {
+            "actor": self.actor.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "critic": self._critic.state_dict(),
+            "critic_optimiser": self._critic_optimiser.state_dict(),
+            "version": self.version,
+        }
+
+    def take(self, state: dict[str, Any]) -> None:
+        self.actor.load_state_dict(state["actor"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._critic.load_state_dict(state["critic"])
+        self._critic_optimiser.load_state_dict(state["critic_optimiser"])
+        self.version = int(state["version"])
+
+    def _critic_part(self, made: Trajectories, rows: Tensor, count: int, generator: torch.Generator) -> float:
+        """The critic learns the flow of what the actor paints."""
+        clean = made.clean_BFCYX[rows].float()
+        seen = self._seen(clean, generator)
+        flow = self._flow(self._critic, made, rows, seen.noisy, seen.level_BF, made.text_BSE[rows])
+        loss = (flow - (seen.noise - clean)).square().mean() * (len(rows) / count)
+        loss.backward()
+        return float(loss.detach())
+
+    def _actor_part(self, made: Trajectories, rows: Tensor, number: int, weight_B: Tensor, generator: torch.Generator) -> float:
+        start, text = made.starts[number][rows], made.text_BSE[rows]
+        level_BF = sampler.per_frame(self._noise.levels[number], start)
+        mine = clean_estimate(start, level_BF, self._flow(self.actor, made, rows, start, level_BF, text))
+        with torch.no_grad():
+            seen = self._seen(mine, generator)
+            flows = [
+                self._flow(dit, made, rows, seen.noisy, seen.level_BF, told)
+                for dit, told in (
+                    (self._teacher, text),
+                    (self._teacher, self._no_prompt_1SE.expand_as(text)),
+                    (self._critic, text),
+                )
+            ]
+            wanted = guided_flow(flows[0], flows[1], self._options.guidance)
+            target = pulled(mine, seen, wanted, flows[2], unjudged=0)
+        errors_B = 0.5 * (mine - target).square().mean(dim=(1, 2, 3, 4))
+        loss = (errors_B * weight_B[rows]).sum() / weight_B.sum()
+        loss.backward()
+        return float(loss.detach())
+
+    def _flow(
+        self, dit: CausalDiT, made: Trajectories, rows: Tensor, noisy: Tensor, level_BF: Tensor, text_BSE: Tensor
+    ) -> Tensor:
+        stream = torch.cat([made.past_BFCYX[rows], made.clean_BFCYX[rows]], dim=1).float()
+        sequence = self._sequences.of(made.past_BFCYX.shape[1], noisy.shape[1])
+        with in_precision(self._options.precision, self._device):
+            return forced_flow(dit, stream, noisy, level_BF, sequence, dit.read_prompt(text_BSE))
+
+    def _seen(self, clean: Tensor, generator: torch.Generator) -> Noised:
+        """At the levels that pictures are judged at, a chunk each."""
+        return noised(clean, self._config.frames_per_chunk, self._config.shift, generator, margin=MARGIN)
+
+    def _follow(self, optimiser: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> float:
+        norm = nn.utils.clip_grad_norm_(parameters, self._options.most_norm)
+        if norm.isfinite():
+            optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        return float(norm)
+
+
+def reward_weights(reward_B: Tensor, known_B: Tensor, group: int, temperature: float) -> Tensor:
+    """What each row counts: exp(advantage / temperature) within its group, with a mean of 1 over what is known of it."""
+    advantage = group_relative(reward_B, known_B, group).view(-1, group) / temperature
+    known = known_B.view(-1, group)
+    share = advantage.masked_fill(~known, -torch.inf).softmax(dim=1).nan_to_num(0.0)
+    return (share * known.sum(dim=1, keepdim=True)).flatten()

@@ -1,0 +1,203 @@
+"""A run of tuning by reward as plain data: one TOML file, read and checked before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from millstream.core.config import BrookVAEConfig, ModelSpec, StreamConfig, pixel_frames
+from millstream.core.errors import ConfigError
+from millstream.core.files import file_digest
+from millstream.models.weights.parts import Layout
+from millstream.parallel.training.precision import Precision
+from millstream.trainer.evaluate.classifier import FRAMES, JUDGE
+from millstream.trainer.policy.control import DivergenceControl
+from millstream.trainer.policy.learner import Algorithm, LearnerOptions
+from millstream.trainer.policy.steps import StepNoise
+from millstream.trainer.reward.rewards import BUNDLED, RewardPlan
+from millstream.trainer.tuning.recipe import LoRAPlan
+
+
+class PolicyRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: str
+    weights: tuple[str, ...]
+    algorithm: Algorithm = "grpo"
+    rewards: tuple[RewardPlan, ...]
+    steps: int
+    seed: int = 0
+    height: int = 0
+    width: int = 0
+    """Of streams, in pixels; the model's own where it is 0."""
+
+    prompts: tuple[str, ...] = ()
+    """To learn from; captions of Brook's world, new ones each step, if there are none."""
+    prompts_per_step: int = 4
+    group: int = 8
+    """Streams of each prompt that are compared."""
+    chunks: int = 3
+    """Of each stream, that are learnt from."""
+    fork: tuple[int, int] = (0, 0)
+    """Streams of a group share a past of so many chunks, at least and at most; 0 and 0: they begin apart."""
+    shared_start: bool = True
+    """Whether the streams of a group start each chunk from the same noise: what then differs is what they learn from."""
+    switched: float = 0.0
+    """Share of the steps in which the prompt changes at the fork."""
+    eta: float = 1.0
+    last_noise: float = 0.0
+    learn_steps: tuple[int, ...] = ()
+    """See `StepNoise`."""
+
+    lr: float = 1e-5
+    schedule: Literal["cosine", "constant"] = "constant"
+    cosine_over: int = 0
+    warm_up: int = 5
+    clip: float = 0.2
+    epochs: int = 1
+    minibatches: int = 2
+    rows_at_once: int = 8
+    weight_decay: float = 0.0
+    most_norm: float = 1.0
+    critic_lr: float = 1e-3
+    critic_epochs: int = 4
+    discount: float = 1.0
+    trace: float = 0.95
+    temperature: float = 1.0
+    guidance: float = 2.5
+    precision: Precision = "fp32"
+    """See `LearnerOptions`. Rollouts are in float32 too, or in bfloat16."""
+
+    kl_coefficient: float = 0.01
+    kl_target: float = 5.0
+    """Nats a chunk, that the coefficient follows; 0 and a coefficient of 0 hold the model to nothing."""
+    kl_bound: float = 50.0
+    teacher: tuple[str, ...] = ()
+    """Of `matching`: weights of the model of many steps that pictures are pulled to."""
+    reference: tuple[str, ...] = ()
+    """Weights that the model is held to; as it begins, if none are named."""
+
+    reward_patience: int = 8
+    """Clips without a reward, one after the other, that end the run."""
+    judge: str = ""
+    """The held-back one, from `millstream train judge`; from where the recipe lies."""
+    evaluate_every: int = 10
+    evaluate_prompts: int = 16
+    samples: int = 2
+    """Clips that each evaluation leaves."""
+    part_tolerance: float = 0.02
+    part_patience: int = 3
+    """The run ends when, for so many evaluations, the reward is above and the judge so far below what they were at its best."""
+    checkpoint_every: int = 10
+    lora: LoRAPlan | None = None
+    export: Layout = "millstream"
+
+    @property
+    def batch(self) -> int:
+        return self.prompts_per_step * self.group
+
+    def stream(self, spec: ModelSpec) -> StreamConfig:
+        own = spec.stream
+        return replace(own, height=self.height or own.height, width=self.width or own.width)
+
+    def noise(self, spec: ModelSpec) -> StepNoise:
+        levels = spec.stream.noise_levels(spec.stream.steps)
+        return StepNoise(levels=levels, eta=self.eta, last=self.last_noise, only=self.learn_steps)
+
+    @property
+    def learner(self) -> LearnerOptions:
+        return LearnerOptions(
+            algorithm=self.algorithm,
+            lr=self.lr,
+            clip=self.clip,
+            epochs=self.epochs,
+            minibatches=self.minibatches,
+            rows_at_once=self.rows_at_once,
+            weight_decay=self.weight_decay,
+            most_norm=self.most_norm,
+            critic_lr=self.critic_lr,
+            critic_epochs=self.critic_epochs,
+            discount=self.discount,
+            trace=self.trace,
+            temperature=self.temperature,
+            guidance=self.guidance,
+            precision=self.precision,
+        )
+
+    @property
+    def control(self) -> DivergenceControl:
+        return DivergenceControl(coefficient=self.kl_coefficient, target=self.kl_target, bound=self.kl_bound)
+
+    def judge_path(self, folder: Path) -> Path | None:
+        if not self.judge:
+            return None
+        return JUDGE if self.judge == BUNDLED else folder / self.judge
+
+    def check(self, spec: ModelSpec, folder: Path) -> None:
+        """What can be known before weights are read. `folder` is where the recipe lies."""
+        self._check_numbers()
+        self._check_streams(spec)
+        self._check_rewards(spec, folder)
+
+    def _check_numbers(self) -> None:
+        positive = (
+            "steps", "prompts_per_step", "chunks", "epochs", "minibatches", "rows_at_once", "lr", "clip", "most_norm",
+            "critic_lr", "critic_epochs", "temperature", "evaluate_every", "evaluate_prompts", "checkpoint_every",
+            "reward_patience", "part_patience",
+        )  # fmt: skip
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.group < (1 if self.algorithm == "ppo" else 2):
+            raise ConfigError(f"{self.algorithm} compares the streams of a group: give group = 2 or more, got {self.group}")
+        if (self.algorithm == "matching") != bool(self.teacher):
+            raise ConfigError(
+                'algorithm = "matching" needs a teacher, and no other does: teacher = ["teacher/brook.safetensors"]'
+            )
+        least, most = self.fork
+        if not 0 <= least <= most or (most and not least):
+            raise ConfigError(f"fork is [at least, at most] chunks, both 1 or more or both 0, got {list(self.fork)}")
+        if not 0 <= self.switched <= 1 or (self.switched and not most):
+            raise ConfigError(f"switched is a share of the steps and needs fork = [1, 4] or the like, got {self.switched:g}")
+        if min(self.kl_coefficient, self.kl_target, self.kl_bound) < 0 or self.kl_bound < self.kl_target:
+            raise ConfigError("kl_coefficient, kl_target and kl_bound are 0 or more, and the bound not below the target")
+
+    def _check_streams(self, spec: ModelSpec) -> None:
+        stream = self.stream(spec)
+        if stream.sink or stream.context_noise or stream.kv_bias != 1 or stream.anchor != "off":
+            raise ConfigError(f"{spec.name} streams with a sink, context noise, a bias or an anchor, which are not tuned yet")
+        if not self.prompts and not isinstance(spec.vae, BrookVAEConfig):
+            raise ConfigError(f"give prompts: only Brook has a world to draw captions from, and the model is {spec.name}")
+        self.noise(spec)
+
+    def _check_rewards(self, spec: ModelSpec, folder: Path) -> None:
+        if not self.rewards:
+            raise ConfigError('give a reward: [[rewards]] with kind = "attributes", or another that docs/tuning.md lists')
+        frames = pixel_frames(3 if self.fork[1] else 0, self.chunks * self.stream(spec).frames_per_chunk)
+        judge = self.judge_path(folder)
+        looks = judge is not None or any(reward.kind == "attributes" for reward in self.rewards)
+        if looks and frames < FRAMES:
+            raise ConfigError(f"a classifier looks at {FRAMES} frames and {self.chunks} chunks have {frames}; give more chunks")
+        for reward in self.rewards:
+            reward.check()
+            if reward.kind == "switch" and not self.switched:
+                raise ConfigError('a reward of kind "switch" needs steps with a switch: switched = 0.5, fork = [1, 4]')
+            path = reward.classifier_path
+            if judge is not None and path is not None and _digest(folder / path) == _digest(judge):
+                raise ConfigError(f"{judge.name} rewards and judges; train another that is held back: millstream train judge")
+
+
+def _digest(path: Path) -> str:
+    if not path.is_file():
+        raise ConfigError(f"there is no classifier {path}; millstream train judge makes one")
+    return file_digest(path)
+
+
+def read_policy_recipe(path: Path) -> PolicyRecipe:
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=PolicyRecipe)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; name a recipe, or see millstream tune --help") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ConfigError(f"{path} is not a recipe for tuning by reward: {error}") from None

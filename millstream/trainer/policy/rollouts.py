@@ -1,0 +1,242 @@
+"""Rollouts by the generator that serves: the same DiT, sampler, ring, noise and decoder, many streams at once.
+
+A group is several streams of one prompt. From the start they share nothing; forked, they share one past, which is made once.
+What was sampled is recorded, so that its density can be computed again under other weights.
+Shapes: P prompts, B = P * group rows, F latent frames, T pixel frames, C channels, Y and X rows and columns, S text tokens,
+E text width, L learnt steps of a chunk.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from millstream.core.config import StreamConfig
+from millstream.core.controls import WeightedPrompt
+from millstream.core.errors import WeightsError
+from millstream.core.files import Staging
+from millstream.models import sampler
+from millstream.models.carry import VAEState
+from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.fast.apply import quicken
+from millstream.models.fast.follow import plain_weights
+from millstream.models.kv import KVRing, RingShape
+from millstream.models.registry import LoadedModel
+from millstream.ops.noise import gaussian_rows
+from millstream.ops.pixels import to_bytes
+from millstream.trainer.distil.streams import FAST
+from millstream.trainer.evaluate.streams import DECODED
+from millstream.trainer.loop import keyed_generator
+from millstream.trainer.policy.steps import SampledChunk, StepNoise, sample_chunk
+from millstream.trainer.rollout import recommit
+
+VERSION = "version"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutPlan:
+    """What is streamed in one step of training."""
+
+    prompts: tuple[str, ...]
+    group: int
+    """Streams of each prompt."""
+    chunks: int
+    """Of each stream, that are learnt from."""
+    fork_at: int = 0
+    """Chunks of the past that a group shares; 0 to begin."""
+    before: tuple[str, ...] = ()
+    """The prompts of that past, where the prompt is switched at the fork."""
+    shared_start: bool = False
+    """Whether the streams of a group start each chunk from the same noise, so that they differ by their learnt steps alone."""
+    seed: int
+    """Of all noise."""
+
+    def __post_init__(self) -> None:
+        assert self.fork_at > 0 or not self.before, "a prompt is switched after a past"
+        assert len(self.before) in (0, len(self.prompts)), f"{len(self.before)} prompts before {len(self.prompts)}"
+
+    @property
+    def row_prompts(self) -> tuple[str, ...]:
+        return tuple(prompt for prompt in self.prompts for _ in range(self.group))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trajectories:
+    """What was sampled, row by row, and by which weights."""
+
+    version: int
+    text_BSE: Tensor
+    past_BFCYX: Tensor
+    """Clean frames that the ring held, or had held, before the first learnt chunk; they are numbered from 0."""
+    clean_BFCYX: Tensor
+    """The chunks that are learnt from."""
+    starts: tuple[Tensor, ...]
+    """Of each step, for all chunks: [B, F, C, Y, X]."""
+    ends: tuple[Tensor, ...]
+    """Of each learnt one."""
+    log_density_BLK: Tensor
+    """As the rollout had it."""
+    decoder: VAEState
+    """Before the first of them."""
+
+    def __len__(self) -> int:
+        return len(self.text_BSE)
+
+
+class RolloutEngine:
+    """The actor as it is served, with weights of one version at a time."""
+
+    def __init__(
+        self,
+        actor: CausalDiT,
+        model: LoadedModel,
+        config: StreamConfig,
+        noise: StepNoise,
+        dtype: torch.dtype,
+        *,
+        is_fast: bool = False,
+    ) -> None:
+        """On the fast path of serving if so asked, which adapters are not."""
+        dit = copy.deepcopy(actor).to(dtype).requires_grad_(requires_grad=False).eval()
+        self.dit = quicken(dit, FAST) if is_fast else dit
+        self._weights = plain_weights(self.dit)
+        self.model, self.config, self.noise, self.dtype = model, config, noise, dtype
+        self.version, self.sync_s = 0, 0.0
+
+    @torch.no_grad()
+    def follow(self, actor: CausalDiT, version: int) -> None:
+        """Take the actor's weights over, in place."""
+        begun = time.perf_counter()
+        theirs = dict(actor.named_parameters())
+        torch._foreach_copy_(list(self._weights.values()), [theirs[name] for name in self._weights])
+        self.version, self.sync_s = version, time.perf_counter() - begun
+
+    @torch.no_grad()
+    def follow_file(self, path: Path) -> None:
+        """The same from a file that `write_version` left, by another process."""
+        begun, mine = time.perf_counter(), self._weights
+        try:
+            with safe_open(path, framework="pt") as file:
+                version, theirs = int((file.metadata() or {})[VERSION]), set(file.keys())
+                if theirs != set(mine):
+                    raise WeightsError(f"{path} holds another model's weights; write it from the model that is tuned")
+                for name, weight in mine.items():
+                    weight.copy_(file.get_tensor(name))
+        except (OSError, SafetensorError, KeyError) as error:
+            raise WeightsError(f"{path} holds no weights to roll out with ({type(error).__name__})") from None
+        self.version, self.sync_s = version, time.perf_counter() - begun
+
+    @torch.no_grad()
+    def roll(self, plan: RolloutPlan) -> Trajectories:
+        """Stream and record. Weights must not change meanwhile."""
+        version, frames = self.version, self.config.frames_per_chunk
+        text_PSE, seeds_P, seeds_B = self.read(plan.prompts), *self._seeds(plan)
+        ring, past, state = self._past(plan, text_PSE, seeds_P)
+        ring, text, first = (
+            fork_stream(ring, plan.group),
+            text_PSE.repeat_interleave(plan.group, dim=0),
+            past.shape[1] // frames,
+        )
+        cross, made = self._cross(text), []
+        starts_B = seeds_P.repeat_interleave(plan.group) if plan.shared_start else seeds_B
+        for chunk in range(first, first + plan.chunks):
+            made.append(self._chunk(ring, cross, seeds_B, chunk, starts_B))
+        assert self.version == version, f"weights of version {version} became {self.version} within a rollout"
+        clean = torch.cat([each.clean_BFCYX for each in made], dim=1)
+        steps = range(len(self.noise.learnt))
+        return Trajectories(
+            version=version,
+            text_BSE=text,
+            past_BFCYX=past.repeat_interleave(plan.group, dim=0),
+            clean_BFCYX=clean,
+            starts=tuple(torch.cat(parts, dim=1) for parts in zip(*(each.starts for each in made), strict=True)),
+            ends=tuple(torch.cat([each.ends[i] for each in made], dim=1) for i in steps),
+            log_density_BLK=torch.stack([torch.stack([each.log_density_B[i] for each in made], dim=1) for i in steps], dim=1),
+            decoder=tuple(tail.repeat_interleave(plan.group, dim=0) for tail in state),
+        )
+
+    @torch.no_grad()
+    def show(self, made: Trajectories) -> Tensor:
+        """The learnt chunks as pictures, [B, T, 3, Y, X] in uint8."""
+        return self._decode(made.clean_BFCYX, made.decoder)[0]
+
+    def read(self, prompts: Sequence[str]) -> Tensor:
+        """[P, S, E] in float32."""
+        rows = [self.model.text((WeightedPrompt(prompt),)) for prompt in prompts]
+        return torch.cat(rows).to(self.model.device, torch.float32)
+
+    def _past(self, plan: RolloutPlan, text_PSE: Tensor, seeds_P: Tensor) -> tuple[KVRing, Tensor, VAEState]:
+        """A ring that holds what all of a group share, the clean frames behind it, and the decoder as it then is."""
+        ring, frames = self._ring(len(plan.prompts)), self.config.frames_per_chunk
+        cross, parts = self._cross(self.read(plan.before) if plan.before else text_PSE), []
+        for chunk in range(plan.fork_at):
+            parts.append(self._chunk(ring, cross, seeds_P, chunk).clean_BFCYX)
+        shape = (len(plan.prompts), 0, self.model.spec.dit.channels, *self.config.latent_size)
+        past = torch.cat(parts, dim=1) if parts else torch.zeros(shape, device=self.model.device, dtype=self.dtype)
+        state = self._decode(past, ())[1] if parts else ()
+        if plan.before:  # as `recompute` does: the window once more under the new prompt
+            past, ring = past[:, -(self.config.window - frames) :], self._ring(len(plan.prompts))
+            recommit(self.dit, ring, self._cross(text_PSE), past, chunks=range(past.shape[1] // frames), frames=frames)
+        return ring, past, state
+
+    def _chunk(self, ring: KVRing, cross: CrossKV, seeds_B: Tensor, chunk: int, starts_B: Tensor | None = None) -> SampledChunk:
+        """`starts_B` are the seeds of what it starts from, if they are others."""
+        frames = self.config.frames_per_chunk
+        shape = frames, self.model.spec.dit.channels, *self.config.latent_size
+
+        def draw(step: int) -> Tensor:
+            seeds = starts_B if starts_B is not None and step == 0 else seeds_B
+            return gaussian_rows(shape, seeds, epoch=0, chunk=chunk, step=step)
+
+        ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
+        made = sample_chunk(self.dit, draw(0).to(self.dtype), self.noise, ring, cross, draw)
+        sampler.commit(self.dit, made.clean_BFCYX, 0.0, ring, cross)
+        return made
+
+    def _cross(self, text_BSE: Tensor) -> CrossKV:
+        return self.dit.read_prompt(text_BSE.to(self.dtype))
+
+    def _ring(self, rows: int) -> KVRing:
+        return KVRing(RingShape.of(self.model.spec.dit, self.config, batch=rows), device=self.model.device, dtype=self.dtype)
+
+    def _seeds(self, plan: RolloutPlan) -> tuple[Tensor, Tensor]:
+        """One for each past and one for each stream."""
+        prompts, rows = len(plan.prompts), len(plan.prompts) * plan.group
+        generator = keyed_generator(torch.device("cpu"), "rollout", plan.seed)
+        drawn = torch.randint(2**62, (prompts + rows,), generator=generator).to(self.model.device)
+        return drawn[:prompts], drawn[prompts:]
+
+    def _decode(self, clean_BFCYX: Tensor, state: VAEState) -> tuple[Tensor, VAEState]:
+        """Pixels as bytes, and the state of all rows: some at a time, since pictures are what takes memory."""
+        parts, states = [], []
+        for first in range(0, len(clean_BFCYX), DECODED):
+            rows = slice(first, first + DECODED)
+            latents = clean_BFCYX[rows].to(self.model.dtype)
+            pixels, after = self.model.vae.decode(latents, tuple(tail[rows] for tail in state))
+            parts.append(to_bytes(pixels))
+            states.append(after)
+        return torch.cat(parts), tuple(torch.cat(tails) for tails in zip(*states, strict=True))
+
+
+def fork_stream(ring: KVRing, count: int) -> KVRing:
+    """A ring in which every row is there `count` times, one after the other: one past, so many futures."""
+    shape = replace(ring.shape, batch=ring.shape.batch * count)
+    forked = KVRing(shape, device=ring.k.device, dtype=ring.k.dtype, key_multiple=ring.key_multiple)
+    state = {name: tensor.repeat_interleave(count, dim=1) for name, tensor in ring.state().items()}
+    forked.resume(state, ring.frames, ring.written)
+    return forked
+
+
+def write_version(path: Path, actor: CausalDiT, version: int) -> None:
+    """The actor's weights for whoever rolls out elsewhere. Appears by rename."""
+    tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in actor.named_parameters()}
+    with Staging(path.parent) as staging:
+        save_file(tensors, staging.path(path.name), metadata={VERSION: str(version)})

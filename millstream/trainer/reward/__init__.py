@@ -1,0 +1,1 @@
+"""What a stream is worth: rewards that a model can be tuned by, ours and other people's."""

@@ -1,0 +1,54 @@
+"""Rewards that are formulas of pixels. Each is 0 to 1, or -1 to 0 where less is better.
+
+Shapes: B clips, T frames, C channels, Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from millstream.ops.pixels import from_bytes
+from millstream.trainer.evaluate import metrics
+from millstream.trainer.reward.clips import Reward, RewardClips
+
+LOOKED_AT = 16
+"""Clips at once: as floats they are large."""
+
+
+def motion(clips: RewardClips) -> Tensor:
+    """Mean absolute change from frame to frame, of the whole range."""
+    return _each(clips, lambda pixels: pixels.diff(dim=1).abs().mean(dim=(1, 2, 3, 4)) / 2)
+
+
+def brightness(clips: RewardClips) -> Tensor:
+    """Mean of all channels: black is 0, white 1."""
+    return _each(clips, lambda pixels: (pixels.mean(dim=(1, 2, 3, 4)) + 1) / 2)
+
+
+def flicker(clips: RewardClips) -> Tensor:
+    """Less the mean second difference in time: what moves evenly has little."""
+    return _each(clips, lambda pixels: -metrics.flicker(pixels) / 4)
+
+
+def colour_drift(clips: RewardClips) -> Tensor:
+    """Less the distance between the mean colours of the first and the last quarter of a clip."""
+    return _each(clips, _drift)
+
+
+def _drift(pixels_BTCYX: Tensor) -> Tensor:
+    quarter = max(1, pixels_BTCYX.shape[1] // 4)
+    colour_BTC = pixels_BTCYX.mean(dim=(3, 4))
+    moved_BC = colour_BTC[:, -quarter:].mean(dim=1) - colour_BTC[:, :quarter].mean(dim=1)
+    return -moved_BC.square().mean(dim=1).sqrt() / 2
+
+
+def _each(clips: RewardClips, formula: Callable[[Tensor], Tensor]) -> Tensor:
+    """Of pixels in [-1, 1]."""
+    return torch.cat([formula(from_bytes(part)) for part in clips.pixels_BTCYX.split(LOOKED_AT)])
+
+
+ANALYTIC: dict[str, Reward] = {"motion": motion, "brightness": brightness, "flicker": flicker, "colour_drift": colour_drift}
+"""By the name that a recipe gives them."""

@@ -1,0 +1,44 @@
+"""Tuning by reward on a GPU: densities in training are those of the rollout, and a run takes steps and leaves weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from millstream.core.presets import find_model
+from millstream.models.fast.stack import FastStack
+from millstream.trainer.policy.prompting import step_plan
+from millstream.trainer.policy.run import PolicyReport, PolicyRun
+from tests.unit.trainer.policy.test_policy_run import recipe
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+GPU, SPEC = torch.device("cuda"), find_model("wan-mini")
+
+
+def run(folder: Path, **changes: object) -> PolicyRun:
+    asked = recipe(model=SPEC.name, height=64, width=64, fork=(1, 2), minibatches=1, **changes)
+    return PolicyRun(asked, SPEC, folder, folder, GPU)
+
+
+def test_densities_in_training_are_those_of_the_rollout(tmp_path: Path) -> None:
+    found = run(tmp_path)
+    made = found.engine.roll(replace(step_plan(found.recipe, 0), fork_at=2))
+    rows = torch.arange(len(made), device=GPU)
+    with torch.no_grad():
+        again = found.learner.log_densities(made, found.learner.steps(found.actor, made, rows), rows)
+    torch.testing.assert_close(again, made.log_density_BLK, atol=0.02, rtol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "best-of-n"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_takes_steps(algorithm: str, precision: str, tmp_path: Path) -> None:
+    found, said = run(tmp_path, algorithm=algorithm, precision=precision), list[PolicyReport]()
+    assert found.train(said.append, lambda: False)
+    assert isinstance(found.engine.dit.blocks, FastStack) is (precision == "bf16")
+    assert [report.numbers["skipped"] for report in said] == [0, 0, 0]
+    assert said[0].numbers["ratio_off"] < 1e-3
+    assert all(weight.isfinite().all() for weight in found.learnt().values())

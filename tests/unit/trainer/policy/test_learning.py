@@ -1,0 +1,148 @@
+"""Advantages by hand, the clipped objective, what holds a policy back, and learning where the best is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from millstream.trainer.policy.advantages import best_of_group, generalised, group_relative, standardised
+from millstream.trainer.policy.control import DivergenceControl, Evaluated, best_by_judge, have_parted
+from millstream.trainer.policy.objective import clipped_policy
+from millstream.trainer.policy.rollouts import RolloutPlan, Trajectories
+from millstream.trainer.policy.steps import StepNoise
+from tests.unit.trainer.policy.small_policy import LEVELS, PLAN, policy
+
+KNOWN = torch.ones(4, dtype=torch.bool)
+
+
+def test_an_advantage_is_a_distance_from_the_groups_mean_in_its_standard_deviations() -> None:
+    found = group_relative(torch.tensor([1.0, 3.0, 10.0, 10.0]), KNOWN, 2)
+    assert found.tolist() == pytest.approx([-1, 1, 0, 0], abs=1e-4)
+
+
+def test_a_row_without_a_reward_changes_nobodys_advantage() -> None:
+    known = torch.tensor([True, True, False])
+    found = group_relative(torch.tensor([1.0, 3.0, 99.0]), known, 3)
+    assert found.tolist() == pytest.approx([-1, 1, 0], abs=1e-4)
+    assert best_of_group(torch.tensor([1.0, 3.0, 99.0]), known, 3).tolist() == [0, 1, 0]
+    assert best_of_group(torch.tensor([1.0]), torch.tensor([False]), 1).tolist() == [0]
+
+
+def test_generalised_advantages_are_the_sums_they_stand_for() -> None:
+    reward, value = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[0.5, 0.25, 1.0]])
+    discount, trace = 0.9, 0.8
+    after = [*value[0, 1:].tolist(), 0.0]
+    surprise = [float(reward[0, t] + discount * after[t] - value[0, t]) for t in range(3)]
+    expected = [sum((discount * trace) ** (later - t) * surprise[later] for later in range(t, 3)) for t in range(3)]
+    advantage, returns = generalised(reward, value, discount=discount, trace=trace)
+    assert advantage[0].tolist() == pytest.approx(expected)
+    assert returns[0].tolist() == pytest.approx([a + v for a, v in zip(expected, value[0].tolist(), strict=True)])
+    even = standardised(advantage.repeat(2, 1), torch.tensor([True, False]))
+    assert float(even[0].mean()) == pytest.approx(0, abs=1e-6)
+    assert not even[1].any()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "follows"),
+    [(1.0, 2.0, -2.0, True), (1.5, 2.0, -2.4, False), (0.5, 2.0, -1.0, True), (0.5, -2.0, 1.6, False), (1.5, -2.0, 3.0, True)],
+)
+def test_nothing_is_gained_beyond_the_clip(ratio: float, advantage: float, loss: float, follows: bool) -> None:
+    new = torch.tensor([[ratio]]).log().requires_grad_(True)
+    found = clipped_policy(new, torch.zeros(1, 1), torch.tensor([[advantage]]), torch.ones(1, 1), 0.2)
+    found.loss.backward()
+    assert float(found.loss.detach()) == pytest.approx(loss)
+    assert bool(new.grad) is follows
+    assert bool(found.clipped) is not follows
+
+
+def test_the_coefficient_follows_the_divergence_and_beyond_the_bound_rewards_count_for_nothing() -> None:
+    control = DivergenceControl(coefficient=1.0, target=2.0, bound=5.0)
+    control.follow(2.5)
+    assert control.coefficient == 1.0
+    control.follow(4.0)
+    assert control.coefficient == 1.5
+    control.follow(0.1)
+    assert control.coefficient == 1.0
+    assert (control.is_beyond(4.0), control.is_beyond(6.0)) == (False, True)
+    free = DivergenceControl(coefficient=0.0, target=0.0, bound=5.0)
+    free.follow(99.0)
+    assert (free.coefficient, free.is_beyond(99.0)) == (0.0, False)
+
+
+def test_reward_and_judge_part_when_one_rises_while_the_other_falls_for_long_enough() -> None:
+    rising = [Evaluated(step, reward=step, judge=0.1 * step) for step in range(4)]
+    parted = [*rising, Evaluated(4, 4, 0.2), Evaluated(5, 5, 0.1)]
+    assert not have_parted(rising, tolerance=0.05, patience=2)
+    assert not have_parted(parted[:5], tolerance=0.05, patience=2)
+    assert have_parted(parted, tolerance=0.05, patience=2)
+    assert not have_parted(parted, tolerance=0.25, patience=2)
+    assert not have_parted([*rising, Evaluated(4, 1, 0.2), Evaluated(5, 1, 0.1)], tolerance=0.05, patience=2)
+    assert best_by_judge(parted).step == 3
+
+
+TARGET = 0.5
+
+
+def worth(made: Trajectories) -> Tensor:
+    """Best, at 0, for streams whose latents have this mean."""
+    return -(made.clean_BFCYX.mean(dim=(1, 2, 3, 4)) - TARGET).square()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_policy_finds_an_optimum_that_is_known(algorithm: str) -> None:
+    noise = StepNoise(levels=LEVELS, last=0.3)
+    engine, learner = policy(noise, algorithm=algorithm, lr=2e-3, minibatches=1, rows_at_once=16, critic_epochs=2)
+    found = []
+    for step in range(14):
+        made = engine.roll(RolloutPlan(prompts=("sea",), group=16, chunks=1, seed=step))
+        found.append(float(made.clean_BFCYX.mean()))
+        learner.learn(made, worth(made), torch.ones(16, dtype=torch.bool), 16)
+        engine.follow(learner.actor, learner.version)
+    assert abs(found[0] - TARGET) > 0.3
+    assert sum(found[-3:]) / 3 == pytest.approx(TARGET, abs=0.12), found
+
+
+@pytest.mark.slow
+def test_a_bound_holds_a_policy_to_its_reference() -> None:
+    """The same reward pulls a held one less far."""
+    apart = []
+    for control in (DivergenceControl(0.0, 0.0, 1.0), DivergenceControl(1.0, 0.05, 0.2)):
+        engine, learner = policy(StepNoise(levels=LEVELS, last=0.3), control, lr=1e-3, minibatches=1, rows_at_once=16)
+        for step in range(8):
+            made = engine.roll(RolloutPlan(prompts=("sea",), group=16, chunks=1, seed=step))
+            said = learner.learn(made, worth(made), torch.ones(16, dtype=torch.bool), 16)
+            engine.follow(learner.actor, learner.version)
+        apart.append(said["kl"])
+    assert apart[1] < 0.5 * apart[0]
+
+
+def test_rows_that_are_left_out_teach_nothing() -> None:
+    """A wild reward that is not known leaves the same weights as none."""
+    learnt = []
+    for wild in (0.0, 1e6):
+        engine, learner = policy(minibatches=1)
+        reward, known = torch.tensor([1.0, 2.0, wild, wild]), torch.tensor([True, True, False, False])
+        learner.learn(engine.roll(PLAN), reward, known, 2)
+        learnt.append(learner.actor.head.proj.weight.detach().clone())
+    assert torch.equal(*learnt)
+    engine, learner = policy()
+    assert learner.learn(engine.roll(PLAN), torch.zeros(4), torch.zeros(4, dtype=torch.bool), 2) == {}
+
+
+def test_a_learner_goes_on_to_the_same_bits() -> None:
+    def run(stop: int) -> Tensor:
+        engine, learner = policy(algorithm="ppo", lr=1e-3)
+        for step in range(3):
+            if step == stop:
+                state = learner.state()
+                engine, learner = policy(algorithm="ppo", lr=1e-3)
+                learner.take(state)
+                engine.follow(learner.actor, learner.version)
+            made = engine.roll(RolloutPlan(prompts=("sea",), group=4, chunks=1, seed=step))
+            learner.learn(made, worth(made), KNOWN, 4)
+            engine.follow(learner.actor, learner.version)
+        return learner.actor.head.proj.weight.detach()
+
+    assert torch.equal(run(stop=2), run(stop=-1))

@@ -1,0 +1,135 @@
+"""Runs of tuning by reward: recipes that are refused, runs that go on to the same bits, rewards that fail, early stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from millstream.core.errors import ConfigError, RewardFailed
+from millstream.core.presets import find_model
+from millstream.trainer.plan import RECIPES
+from millstream.trainer.policy.evaluation import Evaluation
+from millstream.trainer.policy.prompting import evaluated_prompts, step_plan
+from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
+from millstream.trainer.policy.run import PolicyReport, PolicyRun
+from millstream.trainer.reward.rewards import RewardPlan
+from tests.unit.trainer.policy.small_policy import CPU
+
+SPEC = find_model("wan-tiny")
+SMALL = dict(
+    model="wan-tiny", weights=("random:3",), steps=3, height=32, width=32, prompts=("sea", "hills"), prompts_per_step=1,
+    group=3, chunks=1, evaluate_every=2, evaluate_prompts=2, checkpoint_every=1, lr=1e-3, rewards=(RewardPlan(kind="motion"),),
+)  # fmt: skip
+
+
+def recipe(**changes: object) -> PolicyRecipe:
+    return PolicyRecipe(**(SMALL | changes))
+
+
+def run(folder: Path, asked: PolicyRecipe) -> PolicyRun:
+    folder.mkdir(exist_ok=True)
+    return PolicyRun(asked, SPEC, folder, folder, CPU)
+
+
+def nothing(report: PolicyReport) -> None:
+    """Nobody looks."""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    asked = recipe(fork=(1, 2), algorithm="ppo", shared_start=False)
+    whole, first, second = (run(tmp_path / name, asked) for name in ("whole", "parts", "parts"))
+    assert whole.train(nothing, lambda: False)
+    assert not first.train(nothing, lambda: True)
+    assert second.train(nothing, lambda: False)
+    for name, weight in whole.learnt().items():
+        assert torch.equal(weight, second.learnt()[name]), name
+    assert [each.step for each in second.evaluated] == [0, 2, 3]
+    assert second.evaluated == whole.evaluated
+    assert len((tmp_path / "parts" / "curve.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_a_reward_that_fails_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
+    tmp_path.joinpath("moods.py").write_text(
+        "calls = 0\ndef mood(frames, prompt, fps):\n    global calls\n    calls += 1\n"
+        "    if calls > 5:\n        raise RuntimeError('tired')\n    return frames.mean()\n"
+    )
+    asked = recipe(rewards=(RewardPlan(kind="python", call="moods:mood"),), reward_patience=3)
+    failing = run(tmp_path, asked)
+    with pytest.raises(RewardFailed, match="RuntimeError: tired"):
+        failing.train(nothing, lambda: False)
+    going_on = run(tmp_path, asked)
+    assert going_on._load() == 1, "the step before is kept"
+    assert all(weight.isfinite().all() for weight in going_on.learnt().values())
+
+
+@pytest.mark.slow
+def test_a_run_ends_where_reward_and_judge_part_and_keeps_the_weights_the_judge_liked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([(0.0, 0.5), (1.0, 0.6), (2.0, 0.3), (3.0, 0.2)])
+
+    def judged(*_: object, **__: object) -> Evaluation:
+        reward, judge = next(found)
+        return Evaluation(reward=reward, terms={}, judge=judge, attributes={}, flicker=0.0, pixels_BTCYX=torch.zeros(0))
+
+    monkeypatch.setattr("millstream.trainer.policy.run.evaluate", judged)
+    ended = run(tmp_path, recipe(steps=9, evaluate_every=1, part_patience=2, chunks=3, group=2, judge="bundled"))
+    seen = list[dict[str, torch.Tensor]]()
+    assert ended.train(nothing, lambda: False, lambda step, found, so_far: seen.append(ended._learnt_now()))
+    assert ended.has_parted
+    assert [each.step for each in ended.evaluated] == [0, 1, 2, 3]
+    best = ended.learnt()
+    assert all(torch.equal(best[name], weight) for name, weight in seen[1].items())
+    assert not torch.equal(best["head.proj.weight"], seen[3]["head.proj.weight"])
+
+
+WRONG = [
+    (dict(rewards=()), "give a reward"),
+    (dict(prompts=()), "give prompts"),
+    (dict(group=1), "group = 2 or more"),
+    (dict(fork=(2, 1)), "fork is"),
+    (dict(switched=0.5), "switched"),
+    (dict(rewards=(RewardPlan(kind="attributes"),)), "33 frames"),
+    (dict(rewards=(RewardPlan(kind="switch"),)), "switched = 0.5"),
+    (dict(rewards=(RewardPlan(kind="attributes"),), chunks=3, judge="bundled"), "held back"),
+    (dict(rewards=(RewardPlan(kind="attributes"),), chunks=3, judge="none.safetensors"), "millstream train judge makes one"),
+    (dict(kl_target=9.0, kl_bound=1.0), "bound"),
+    (dict(eta=0.0), "nothing to learn from"),
+    (dict(steps=0), "steps must be above 0"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_a_recipe_that_cannot_be_is_refused_in_one_line(changes: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        recipe(**changes).check(SPEC, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("reward-*.toml")), ids=lambda path: path.stem)
+def test_the_recipes_that_ship_can_be(path: Path, tmp_path: Path) -> None:
+    found = read_policy_recipe(path)
+    (tmp_path / "judge").mkdir()
+    (tmp_path / "judge" / "judge.safetensors").write_bytes(b"another")
+    found.check(find_model(found.model), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["model = 3", 'model = "brook"\nsteps = 1', "[["])
+def test_what_is_no_recipe_is_said_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(text)
+    for path in (tmp_path / "r.toml", tmp_path / "none.toml"):
+        with pytest.raises(ConfigError) as caught:
+            read_policy_recipe(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_a_step_learns_from_depends_on_the_seed_and_the_step_alone() -> None:
+    asked = read_policy_recipe(RECIPES / "reward-brook.toml")
+    assert step_plan(asked, 3) == step_plan(asked, 3)
+    assert len({step_plan(asked, step).prompts for step in range(4)}) == 4
+    assert {step_plan(asked, step).fork_at for step in range(40)} == {1, 2, 3, 4}
+    assert not set(evaluated_prompts(asked)) & {prompt for step in range(20) for prompt in step_plan(asked, step).prompts}
