@@ -131,6 +131,13 @@ class Generator:
         if cache is not None:
             self.caches[session_id] = SessionCache(cache.ring.to(device), cache.cross and cache.cross.to(device))
 
+    @torch.inference_mode()
+    def fork(self, session_id: str, new_id: str) -> None:
+        """Give `new_id` a cache like another session's; keys and values of the prompt are shared."""
+        self.settle_commit(session_id)
+        cache = self.caches[session_id]
+        self.caches[new_id] = SessionCache(cache.ring.fork(), cache.cross)
+
     def release(self, session_id: str) -> None:
         """Forget a session and free what it held."""
         self.caches.pop(session_id, None)

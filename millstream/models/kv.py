@@ -151,6 +151,12 @@ class KVRing:
             tensor.copy_(state[name])
         self.frames, self.written = list(frames), written
 
+    def fork(self) -> KVRing:
+        """An independent ring that holds the same frames."""
+        ring = KVRing(self.shape, device=self.k.device, dtype=self.k.dtype, key_multiple=self.key_multiple)
+        ring.resume(self.state(), self.frames, self.written)
+        return ring
+
     @property
     def newest(self) -> int:
         """The last frame placed, -1 for none."""
