@@ -169,7 +169,7 @@ class Trail:
         for index in [index for index in self._past if index > chunk_index]:
             self._drop_state(self._past.pop(index))
         if chunk_index in self._past:
-            self._past[chunk_index].line = None
+            self._past[chunk_index].line = self._past[chunk_index].timeline = None
 
     def move(self, device: torch.device) -> None:
         """Hold its tensors elsewhere; those that several chunks share stay shared."""
