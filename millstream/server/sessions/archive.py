@@ -194,6 +194,11 @@ class SessionJournal:
         self._lock = threading.Lock()
 
     @property
+    def file_name(self) -> str:
+        """Of the file that it will be."""
+        return self._path.name
+
+    @property
     def path(self) -> Path:
         """Where it is now."""
         return self._path if self._draft is None else self._draft.path / self._path.name
