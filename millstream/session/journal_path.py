@@ -6,6 +6,7 @@ the parent did later.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,9 +18,10 @@ MAX_GENERATIONS = 1000
 """Of branches of branches. More are a circle."""
 
 
-def read_path(path: Path) -> Journal:
-    """The whole path of a journal; of one without a parent, the journal itself."""
-    journal = branch = read_journal(path)
+def read_path(path: Path, *, where: Callable[[Path], Path] = lambda path: path) -> Journal:
+    """The whole path of a journal; of one without a parent, the journal itself. `where` says where a file lies that does not
+    have its place yet."""
+    journal = branch = read_journal(where(path))
     chunks, place = list(branch.chunks), path
     for _ in range(MAX_GENERATIONS):
         parent = branch.header.parent
@@ -28,11 +30,11 @@ def read_path(path: Path) -> Journal:
             header = msgspec.structs.replace(journal.header, start=start, input=branch.header.input, parent=None)
             return Journal(header=header, chunks=tuple(chunks), cut_short=journal.cut_short)
         place = place.parent / parent.path
-        if not place.is_file():
+        if not where(place).is_file():
             raise JournalError(
                 f"{place}, the journal that this branch was forked from, is not there; put it beside the branch's"
             )
-        branch = read_journal(place, lines=parent.lines)
+        branch = read_journal(where(place), lines=parent.lines)
         if branch.header.session_id != parent.session_id:
             raise JournalError(f"{place} is not the journal that this branch was forked from; put the right one there")
         chunks = [*_before(branch.chunks, parent.chunk, place), *chunks]
@@ -48,6 +50,12 @@ def _before(chunks: tuple[ChunkLine, ...], chunk: int, place: Path) -> list[Chun
 
 def _seen_from(path: Path, place: Path, start: SavedStart | None) -> SavedStart | None:
     """The snapshot that the first of them began with, as it is named from the branch's folder."""
-    if start is None or place == path:
+    if start is None or place.parent == path.parent:
         return start
     return msgspec.structs.replace(start, path=str((place.parent / start.path).resolve()))
+
+
+def as_lines(journal: Journal) -> Iterator[bytes]:
+    """The same as one file of its own."""
+    for line in (journal.header, *journal.chunks):
+        yield msgspec.json.encode(line) + b"\n"

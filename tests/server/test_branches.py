@@ -58,6 +58,9 @@ def test_a_stream_is_forked_both_branches_go_on_and_one_is_kept(tmp_path: Path) 
         branches = json.loads(urlopen(server.url(f"/v1/sessions/{session}/branches")).read())
         assert [branch["parent"] for branch in branches["branches"]] == ["", session, session]
         assert branches["states"][-1] in branches["chunks"]
+        path = [json.loads(line) for line in urlopen(server.url(f"/v1/sessions/{forked['session']}/path")).read().splitlines()]
+        assert [line["envelope"]["chunk_index"] for line in path[1:4]] == [0, 1, 2], "its parent's, then its own"
+        assert path[0]["parent"] is None
         second.say({"type": "keep"})
         assert second.hear("kept")["ended"] == 2
         assert first.hear("ended")["reason"] == third.hear("ended")["reason"] == "another branch of it was kept"

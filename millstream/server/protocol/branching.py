@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
+from starlette.responses import Response, StreamingResponse
 
 from millstream.core.messages import MAX_CHUNK
 from millstream.server.protocol.endpoints import Endpoint, ServerState
+from millstream.server.protocol.rest import MEDIA_TYPES
 from millstream.server.sessions import branches
 from millstream.server.sessions.live_session import LiveSession
+from millstream.session.journal_path import as_lines
 
 ChunkIndex = Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)]
 
@@ -86,6 +89,12 @@ async def list_branches(server: ServerState, words: Mapping[str, str], body: Non
     return BranchList(branches=tree, chunks=chunks, states=states)
 
 
+async def download_path(server: ServerState, words: Mapping[str, str], body: None) -> Response:
+    journal = await branches.path_of(server.hub, server.session(words))
+    headers = {"content-disposition": 'attachment; filename="path.jsonl"'}
+    return StreamingResponse(as_lines(journal), headers=headers, media_type=MEDIA_TYPES["journals"])
+
+
 BRANCHING = (
     Endpoint(
         method="POST", path="/v1/sessions/{session}/forks", does=fork_session, body=ForkAsk, answer=ForkInfo, status=201,
@@ -102,6 +111,10 @@ BRANCHING = (
     Endpoint(
         method="GET", path="/v1/sessions/{session}/branches", does=list_branches, answer=BranchList,
         says="All live branches that it was forked with, and the chunks of it that can be gone back to.",
+    ),
+    Endpoint(
+        method="GET", path="/v1/sessions/{session}/path", does=download_path, media_type=MEDIA_TYPES["journals"],
+        says="All that led to where it is, over its parents' journals, as one; millstream replay runs it again.",
     ),
 )  # fmt: skip
 

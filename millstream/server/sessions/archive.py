@@ -194,9 +194,9 @@ class SessionJournal:
         self._lock = threading.Lock()
 
     @property
-    def file_name(self) -> str:
-        """Of the file that it will be."""
-        return self._path.name
+    def place(self) -> Path:
+        """Where it will be when its session has ended."""
+        return self._path
 
     @property
     def path(self) -> Path:

@@ -18,6 +18,8 @@ from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
 from millstream.serving.notices import Noted
 from millstream.session.forks import as_parent, restart_at
+from millstream.session.journal import Journal
+from millstream.session.journal_path import read_path
 from millstream.session.session import Session
 from millstream.session.trail import Restart
 
@@ -70,7 +72,7 @@ async def fork(hub: SessionHub, parent: LiveSession, at_chunk: int | None = None
             session = hub.service.session(parent.session_id)
             restart = restart_at(session, at_chunk)
             if journal is not None and isinstance(parent.request.journal, SessionJournal):
-                journal.begin_after(as_parent(session, restart, parent.request.journal.file_name))
+                journal.begin_after(as_parent(session, restart, parent.request.journal.place.name))
             branch = session.branch(restart, session_id=session_id, journal=journal)
         except BaseException as error:
             began.set_exception(error)
@@ -110,6 +112,15 @@ async def kept_chunks(hub: SessionHub, live_session: LiveSession) -> tuple[tuple
 def tree_of(hub: SessionHub, live_session: LiveSession) -> list[LiveSession]:
     """The live branches, in the order they began."""
     return [other for other in hub.live_sessions.values() if other.tree == live_session.tree]
+
+
+async def path_of(hub: SessionHub, live_session: LiveSession) -> Journal:
+    """All that led to where a branch is, as one journal."""
+    hub.archive.journal_path(live_session.request.journal)  # raises where there is none
+    journals = [live.request.journal for live in hub.live_sessions.values() if isinstance(live.request.journal, SessionJournal)]
+    growing = {journal.place: journal.path for journal in journals}
+    (place,) = (journal.place for journal in journals if journal is live_session.request.journal)
+    return await asyncio.to_thread(read_path, place, where=lambda path: growing.get(path, path))
 
 
 async def _on_engine(hub: SessionHub, live_session: LiveSession, job: Callable[[Session], T]) -> T:
