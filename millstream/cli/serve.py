@@ -12,8 +12,10 @@ import typer
 from millstream.cli.config_file import ConfigFile, InFile
 from millstream.cli.options import PastOptions, PlacedOptions, Schedule, grouped
 from millstream.cli.parts import parse_fps, plain_errors
-from millstream.core.config import StreamConfig
+from millstream.core.config import GIB, StreamConfig
+from millstream.core.engine_config import EngineOptions
 from millstream.core.errors import ConfigError
+from millstream.core.rewind import NO_REWIND, RewindConfig
 
 if TYPE_CHECKING:
     from millstream.server.access.keys import Keyring
@@ -135,6 +137,20 @@ class LifeOptions:
         ),
     ] = None
 
+    rewind: Annotated[
+        int,
+        typer.Option(help="States kept of each session, to fork or rewind it there; 0: none.", min=0),
+    ] = 8
+    rewind_every: Annotated[int, typer.Option(help="Chunks from one kept state to the next.", min=1)] = 4
+    rewind_memory: Annotated[
+        float, typer.Option(help="GiB for the kept states of one session; fewer are kept where they are larger.", min=0)
+    ] = 0.25
+
+    def rewind_config(self) -> RewindConfig:
+        if not self.rewind:
+            return NO_REWIND
+        return RewindConfig(states=self.rewind, every=self.rewind_every, max_bytes=int(self.rewind_memory * GIB))
+
     def limits(self) -> dict[str, Any]:
         """Fields of HubLimits."""
         return dict(
@@ -197,6 +213,10 @@ def planned(path: Path, on: PlacedOptions, room: RoomOptions) -> tuple[PlacedOpt
     return on, replace(room, batch=settings.batch), settings.stream
 
 
+def with_rewind(options: EngineOptions, rewind: RewindConfig) -> EngineOptions:
+    return replace(options, engine=replace(options.engine, rewind=rewind))
+
+
 @grouped
 def serve(
     context: typer.Context,
@@ -232,7 +252,7 @@ def serve(
                 raise ConfigError("--plan says what --model, --topology, --batch and the stream are; leave them out")
             on, room, stream = planned(plan, on, room)
         request = ServeRequest(
-            options=on.options(),
+            options=with_rewind(on.options(), lives.rewind_config()),
             **doors.request(),
             **room.request(),
             stream=stream,

@@ -26,10 +26,14 @@ from millstream.core.messages import (
     AnyClientMessage,
     Ask,
     Attach,
+    BranchKept,
     End,
     EndedMessage,
     ErrorMessage,
+    Fork,
+    Forked,
     Hello,
+    Keep,
     LiveMessage,
     NoteMessage,
     Opening,
@@ -38,6 +42,8 @@ from millstream.core.messages import (
     Record,
     RecordingMessage,
     Restore,
+    Rewind,
+    Rewound,
     Save,
     Saved,
     ServerMessage,
@@ -158,6 +164,18 @@ class AsyncClient:
     async def save(self) -> Saved:
         """Keep the session's state on the server; `restore` takes the name it answers with."""
         return await self._ask(Save(), Saved)
+
+    async def fork(self, at_chunk: int | None = None) -> Forked:
+        """A branch as it is now, or before an earlier chunk that is kept: another client attaches to the session it names."""
+        return await self._ask(Fork(at_chunk=at_chunk), Forked)
+
+    async def rewind(self, chunk: int) -> Rewound:
+        """Go back to before a chunk that is kept; chunks that had come can still be taken."""
+        return await self._ask(Rewind(chunk=chunk), Rewound)
+
+    async def keep(self) -> BranchKept:
+        """End all other branches that this session was forked with."""
+        return await self._ask(Keep(), BranchKept)
 
     async def record(self, on: bool) -> RecordingMessage:
         """Begin or end a recording (mp4); it answers with the file's address."""

@@ -12,7 +12,19 @@ from typing import Any, TypeVar
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk, StillFormat
 from millstream.core.controls import AnyControl, Receipt
-from millstream.core.messages import Ask, EndedMessage, Hello, LiveMessage, RecordingMessage, Saved, Stats, WaitingMessage
+from millstream.core.messages import (
+    Ask,
+    BranchKept,
+    EndedMessage,
+    Forked,
+    Hello,
+    LiveMessage,
+    RecordingMessage,
+    Rewound,
+    Saved,
+    Stats,
+    WaitingMessage,
+)
 from millstream.core.undo import undone_by
 
 Result = TypeVar("Result")
@@ -96,6 +108,15 @@ class Client:
 
     def save(self) -> Saved:
         return self._wait(self._client.save())
+
+    def fork(self, at_chunk: int | None = None) -> Forked:
+        return self._wait(self._client.fork(at_chunk))
+
+    def rewind(self, chunk: int) -> Rewound:
+        return self._wait(self._client.rewind(chunk))
+
+    def keep(self) -> BranchKept:
+        return self._wait(self._client.keep())
 
     def record(self, on: bool) -> RecordingMessage:
         return self._wait(self._client.record(on))

@@ -21,7 +21,8 @@ from millstream.engine.engine import Engine
 from millstream.engine.replay import differences, replay
 from millstream.engine.snapshot import Snapshot
 from millstream.engine.staggered import refuse_stream_batch
-from millstream.session.journal import Header, Journal, read_journal
+from millstream.session.journal import Header, Journal
+from millstream.session.journal_path import read_path
 from millstream.video.reader import VideoReader
 from millstream.video.writer import VideoWriter
 
@@ -44,7 +45,7 @@ def run_replay(
     """Returns how many chunks differ from what the journal says. `auto` is as the journal has it."""
     if not check and out is None:
         raise JournalError("nothing to do: give --check to compare, --out FILE to write the video again, or both")
-    journal = read_journal(path)
+    journal = read_path(path)
     header = journal.header
     torch.set_num_threads(header.threads)
     config = EngineConfig(

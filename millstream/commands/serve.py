@@ -185,6 +185,12 @@ def model_card(
     )
 
 
+def _declared_bytes(engine: Engine, config: StreamConfig) -> int:
+    """Of a session, with the states that it keeps to be rewound."""
+    one = session_bytes(engine.spec, config, engine.dtype, engine.speed)
+    return one * (1 + engine.config.rewind.num_states(one))
+
+
 def _service(request: ServeRequest, engine: Engine) -> Service:
     free = free_bytes(engine.device) - engine.visiting_bytes
     budget = int(request.memory_gib * 2**30) if request.memory_gib else int(MEMORY_SHARE * free)
@@ -196,6 +202,6 @@ def _service(request: ServeRequest, engine: Engine) -> Service:
             max_waiting=request.max_waiting,
             longest_chunk_s=request.longest_chunk_s,
         ),
-        session_bytes=lambda config: session_bytes(engine.spec, config, engine.dtype, engine.speed),
+        session_bytes=partial(_declared_bytes, engine),
         batch=request.batch,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millstream.core.rewind import NO_REWIND, RewindConfig
 from millstream.core.speed import Speed
 from millstream.core.topology import LOCAL, Topology
 
@@ -36,6 +37,8 @@ class EngineConfig:
     """Whether the text encoder is kept in host memory between prompts."""
     preview_decoder: str = ""
     """The file of a small decoder that shows the pictures instead of the VAE; empty for the VAE."""
+    rewind: RewindConfig = NO_REWIND
+    """What its sessions keep of their past, to be forked or rewound there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,9 +16,9 @@ from millstream.core.errors import ConfigError, EnvelopeRefused, MillstreamError
 
 VERSION = 1
 
-Action = Literal["NOOP", "INFER", "FLUSH", "RELEASE", "OFFLOAD", "RESTORE", "CHECK", "SHUTDOWN"]
-"""Keep-alive, a chunk, end a session's chunks under way, forget a session, hold it in host memory, bring it back, compare
-ranks, leave. Only INFER has tensors and a result."""
+Action = Literal["NOOP", "INFER", "FLUSH", "RELEASE", "FORK", "OFFLOAD", "RESTORE", "CHECK", "SHUTDOWN"]
+"""Keep-alive, a chunk, end a session's chunks under way, forget a session, copy it, hold it in host memory, bring it back,
+compare ranks, leave. Only INFER has tensors and a result."""
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +63,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     under_way: int = 1
     """Chunks of its session that are under way at a time, at staggered noise levels: above 1, its result comes when later ones
     have begun, or with a FLUSH."""
+    fork_id: str = ""
+    """Of a FORK: the name that the copy gets."""
 
     @property
     def end_frame(self) -> int:
@@ -100,7 +102,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             raise EnvelopeRefused(f"context {indices} does not fit before frame {self.start_frame} in window {self.window}")
 
 
-def instruction(action: Action, call_id: int, session_id: str = "") -> Envelope:
+def instruction(action: Action, call_id: int, session_id: str = "", *, fork_id: str = "") -> Envelope:
     """An envelope that asks for no chunk: its other fields say nothing."""
     assert action != "INFER", "a chunk has more to say"
     return Envelope(
@@ -129,6 +131,7 @@ def instruction(action: Action, call_id: int, session_id: str = "") -> Envelope:
         kv_bias=1.0,
         prompts=(),
         conditioning_id="",
+        fork_id=fork_id,
     )
 
 

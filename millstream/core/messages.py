@@ -106,6 +106,22 @@ class Save(ClientMessage, frozen=True, kw_only=True, tag="save"):
     pass
 
 
+class Fork(ClientMessage, frozen=True, kw_only=True, tag="fork"):
+    """Another session that goes on from here, or from before an earlier chunk that is kept."""
+
+    at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
+
+
+class Rewind(ClientMessage, frozen=True, kw_only=True, tag="rewind"):
+    """Go back to before a chunk that is kept."""
+
+    chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)]
+
+
+class Keep(ClientMessage, frozen=True, kw_only=True, tag="keep"):
+    """End all other branches that this one was forked with."""
+
+
 class Ping(ClientMessage, frozen=True, kw_only=True, tag="ping"):
     t: float = 0.0
 
@@ -115,7 +131,7 @@ class End(ClientMessage, frozen=True, kw_only=True, tag="stop"):
 
 
 Opening = Start | Attach | View | Restore
-AnyClientMessage = Start | Attach | View | Restore | Steer | Record | Save | Ping | End
+AnyClientMessage = Start | Attach | View | Restore | Steer | Record | Save | Fork | Rewind | Keep | Ping | End
 
 
 class ServerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -195,6 +211,34 @@ class Saved(ServerMessage, frozen=True, kw_only=True, tag="saved"):
     bytes: int
 
 
+class Forked(ServerMessage, frozen=True, kw_only=True, tag="forked"):
+    """A branch is there: attach to it on another connection."""
+
+    session: str
+    view: str
+    chunk: int
+    """The first that can differ from its parent's."""
+    from_chunk: int
+    """The first that comes; those before `chunk` are its parent's."""
+    exact: bool
+    """Whether it gives its parent's bits for as long as it is steered alike. If not, its window was rebuilt."""
+    note: str
+
+
+class Rewound(ServerMessage, frozen=True, kw_only=True, tag="rewound"):
+    """The session has gone back; fields as in `forked`."""
+
+    chunk: int
+    from_chunk: int
+    exact: bool
+    note: str
+
+
+class BranchKept(ServerMessage, frozen=True, kw_only=True, tag="kept"):
+    ended: int
+    """Other branches that end."""
+
+
 class NoteMessage(ServerMessage, frozen=True, kw_only=True, tag="note"):
     """Something to know; the stream goes on."""
 
@@ -252,6 +296,9 @@ Told = (
     | Stats
     | RecordingMessage
     | Saved
+    | Forked
+    | Rewound
+    | BranchKept
     | NoteMessage
     | Pong
     | ErrorMessage

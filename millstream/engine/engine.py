@@ -21,6 +21,7 @@ from millstream import __version__
 from millstream.core.config import ModelSpec, StreamConfig
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.engine_config import EngineConfig
+from millstream.core.envelope import Action
 from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed
@@ -39,6 +40,7 @@ from millstream.mesh.recovery import MeshTransport
 from millstream.models.brook.files import find_beside
 from millstream.models.fast.apply import accelerate
 from millstream.models.fast.recorded import RecordedStack, chunks_before
+from millstream.models.kv import RingShape
 from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.registry import LoadedModel, load_model
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
@@ -47,7 +49,7 @@ from millstream.ops.precision import DTYPES, working_dtype
 from millstream.parallel.compiled import check_backend, compile_blocks, let_compile
 from millstream.parallel.spatial import check_rows
 from millstream.session.feed import FrameFeed, Frames, LiveFeed
-from millstream.session.journal import Header, InputVideo
+from millstream.session.journal import Header, InputVideo, ParentJournal
 from millstream.session.ports import ChunkLog, Transport
 from millstream.session.session import Session, SharedParts
 from millstream.wire.local import LocalTransport
@@ -98,6 +100,9 @@ class Engine:
             next_call_id=itertools.count(1).__next__,
             stream=lambda session, chunks: Stream(session, transport.post, ONE_AT_A_TIME, stopwatch).stream(chunks),
             default_prompt=self.spec.default_prompt,
+            watch=self.mesh.watch if self.mesh is not None else lambda session: None,
+            ring_bytes=self._ring_bytes,
+            rewind=config.rewind,
         )
         if self.mesh is not None:
             self._warm_up(self.mesh, stream or self.spec.stream)
@@ -219,7 +224,7 @@ class Engine:
         config = config or self.stream_config(**changes)
         check_rows(config.latent_size[0], len(self.vae_devices))
         preview = self.preview_for(config)
-        session = Session(
+        return Session(
             session_id or secrets.token_hex(8),
             config,
             prompts,
@@ -227,9 +232,6 @@ class Engine:
             feed=frames if frames is None or isinstance(frames, LiveFeed) else FrameFeed(frames),
             journal=journal,
         )
-        if self.mesh is not None:
-            self.mesh.watch(session)
-        return session
 
     def stream(
         self, session: Session, *, depths: Depths | None = None, before_plan: Callable[[], None] = lambda: None
@@ -243,20 +245,20 @@ class Engine:
 
     def offload(self, session: Session) -> None:
         """Keep a session that stands still in host memory."""
-        host = torch.device("cpu")
-        if self.mesh is not None:
-            self.mesh.tell("OFFLOAD", session.id)
-        else:
-            self.generator.move(session.id, host)
-        session.move(host)
+        self._move(session, "OFFLOAD", torch.device("cpu"))
 
     def bring_back(self, session: Session) -> None:
         """The opposite: it goes on to the same bits."""
-        if self.mesh is not None:
-            self.mesh.tell("RESTORE", session.id)
-        else:
-            self.generator.move(session.id, self.device)
-        session.move(self.device)
+        self._move(session, "RESTORE", self.device)
+
+    def _move(self, session: Session, action: Action, device: torch.device) -> None:
+        """With what it keeps of its past."""
+        for name in (session.id, *session.trail.cache_ids):
+            if self.mesh is not None:
+                self.mesh.tell(action, name)
+            else:
+                self.generator.move(name, device)
+        session.move(device)
 
     def journal_header(
         self,
@@ -266,6 +268,7 @@ class Engine:
         video: InputVideo | None = None,
         num_frames: int | None = None,
         stream_batch: int = 1,
+        parent: ParentJournal | None = None,
     ) -> Header:
         """All that a replay needs to know of this engine and one of its sessions."""
         return Header(
@@ -279,6 +282,7 @@ class Engine:
             input=video,
             num_frames=num_frames,
             stream_batch=stream_batch,
+            parent=parent,
         )
 
     def surroundings(self) -> dict[str, str | int | Speed]:
@@ -295,6 +299,11 @@ class Engine:
             "speed": self.speed,
             "compile": self.config.compile_backend or "off",
         }
+
+    def _ring_bytes(self, config: StreamConfig) -> int:
+        """A session's keys and values, on all ranks together."""
+        shape = RingShape.of(self.spec.dit, config)
+        return 2 * shape.layers * shape.window * shape.tokens_per_frame * self.spec.dit.width * self.dtype.itemsize
 
     def _generator_here(self, stopwatch: Stopwatch) -> Generator:
         if self.config.compile_backend:

@@ -36,7 +36,8 @@ from millstream.models.kv import KVRing, RingShape
 from millstream.session.feed import LiveFeed
 from millstream.session.kept import KeptAs
 from millstream.session.ports import ChunkLog
-from millstream.session.session import Session, SessionState
+from millstream.session.session import Session
+from millstream.session.state import SessionState
 from millstream.session.timeline import TimelineState
 
 VERSION = 1

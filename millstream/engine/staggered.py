@@ -42,6 +42,7 @@ class StreamEnded:
 
 def staggered_stream(engine: Engine, session: Session, *, depth: int, before_plan: Callable[[], None] = lambda: None) -> Stream:
     """A session's stream with so many chunks under way, where the engine's generator is."""
+    session.trail.close()  # its chunks are never whole between each other
     transport, stopwatch = engine.transport, engine.parts.stopwatch
     if isinstance(transport, MeshTransport):
         mesh = MeshBatch(transport, session.id, depth)

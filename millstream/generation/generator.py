@@ -134,8 +134,9 @@ class Generator:
             self.caches[session_id] = SessionCache(cache.ring.to(device), cache.cross and cache.cross.to(device))
 
     def fork(self, session_id: str, new_id: str) -> None:
-        """Have a session go on under a second name as well, from what it holds now. Nothing is copied until the two differ."""
-        assert new_id not in self.caches, f"{new_id} holds a window already"
+        """Have a session go on under a second name as well, from what it holds now, instead of what that name held. Nothing is
+        copied until the two differ."""
+        assert new_id != session_id, f"{session_id} would be a branch of itself"
         if session_id not in self.caches:
             raise UnknownSession(f"{session_id} holds no window here: fork it after its first chunk and before its end")
         if self.num_staggered:

@@ -106,10 +106,10 @@ class MeshLink:
             calls = ", ".join(str(parcel.envelope.call_id) for parcel in parcels)
             return self._put(f"call {calls}", frame, heard=True)
 
-    def tell(self, action: Action, session_id: str = "", *, heard: bool = False) -> Future[LinkAnswer]:
+    def tell(self, action: Action, session_id: str = "", *, fork_id: str = "", heard: bool = False) -> Future[LinkAnswer]:
         """An instruction. Never waits: there are no more of them than sessions."""
         with self._changed:
-            envelope = instruction(action, self._sequence + 1, session_id)
+            envelope = instruction(action, self._sequence + 1, session_id, fork_id=fork_id)
             return self._put(action, pack_instruction(envelope, sequence=self._sequence + 1), heard=heard)
 
     def lose(self, lost: MeshLost) -> None:

@@ -115,6 +115,8 @@ class MeshTransport:
         self._sessions: weakref.WeakValueDictionary[str, Recoverable] = weakref.WeakValueDictionary()
         self._cold: set[str] = set()
         """Sessions that were on an earlier mesh and have sent nothing to this one."""
+        self._copies: set[str] = set()
+        """Forks that this mesh holds, of sessions and of what they keep of their past."""
         self._losses = 0
         """Since the last answer."""
         self.held_bytes = 0
@@ -141,8 +143,17 @@ class MeshTransport:
         """Have a session's staggered chunks ended; its results are all that were still to come."""
         return self._begun(RecoverablePost(self, [], flushes=session_id))
 
+    def fork(self, session_id: str, new_id: str) -> bool:
+        """On every rank. A session that has sent nothing to this mesh, or a copy on one that is lost, is not there."""
+        if session_id in self._cold or (session_id not in self._sessions and session_id not in self._copies):
+            return False
+        self._copies.add(new_id)
+        self._mesh.link.tell("FORK", session_id, fork_id=new_id)
+        return True
+
     def release(self, session_id: str) -> None:
         self._cold.discard(session_id)
+        self._copies.discard(session_id)
         self._staggered.pop(session_id, None)
         self._mesh.link.tell("RELEASE", session_id)
 
@@ -239,7 +250,7 @@ class MeshTransport:
             self._mending, self._given_up = str(hopeless), True
             raise
         self.recoveries += 1
-        self._cold = {session.id for session in self._watched()}
+        self._cold, self._copies = {session.id for session in self._watched()}, set()
         log.warning("%s; the mesh is back after %.1f s, %d sessions go on", lost, time.monotonic() - begun, len(self._cold))
         for flight in self._flights:
             if flight is not guilty:

@@ -100,6 +100,8 @@ class MeshRank:
             case "RELEASE":
                 self.flush(envelope.session_id)  # in a pipeline, other stages have begun the same calls
                 self.generator.release(envelope.session_id)
+            case "FORK":
+                self.generator.fork(envelope.session_id, envelope.fork_id)
             case "OFFLOAD":
                 self.generator.move(envelope.session_id, HOST)
             case "RESTORE":

@@ -21,6 +21,7 @@ from millstream.server.access.budgets import ClientRates, Clients
 from millstream.server.access.limits import ClientLimits
 from millstream.server.headers import SafeHeaders
 from millstream.server.protocol import openapi, rest, videos, webrtc
+from millstream.server.protocol.branching import BRANCHING
 from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.sessions.hub import SessionHub
@@ -63,7 +64,7 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
 
 def _routes() -> list[BaseRoute]:
     sockets, theirs = dialects.routes()
-    endpoints = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *videos.endpoints(), *theirs, *health.ENDPOINTS]
+    endpoints = [*rest.ENDPOINTS, *BRANCHING, *webrtc.ENDPOINTS, *videos.endpoints(), *theirs, *health.ENDPOINTS]
 
     async def stream(websocket: WebSocket) -> None:
         await converse(websocket, Conversation)

@@ -45,7 +45,9 @@ from millstream.serving.session_table import SessionTable
 from millstream.serving.trials import Trials
 from millstream.serving.turn_taker import TurnTaker
 from millstream.serving.turns import Halt, SchedulerMetrics, Sleep, Turn
+from millstream.session.forks import restart_at
 from millstream.session.session import Session
+from millstream.session.trail import Restart
 
 log = logging.getLogger(__name__)
 
@@ -218,11 +220,8 @@ class Service:
         def run() -> None:
             if not future.set_running_or_notify_cancel():
                 return  # whoever asked does not wait any more
-            entry = self.table.entries.get(session_id)
             try:
-                if entry is None or entry.session is None:
-                    raise UnknownSession(f"there is no live session {session_id}; it may have ended")
-                future.set_result(job(entry.session))
+                future.set_result(job(self.session(session_id)))
             except Exception as error:  # the caller's to know, not the thread's
                 future.set_exception(error)
 
@@ -231,6 +230,26 @@ class Service:
             self._jobs.append(run)
             self._changed.notify_all()
         return future
+
+    def rewind(self, session_id: str, chunk: int) -> Future[Restart]:
+        """Have a session go back to before a chunk that it keeps, between turns."""
+
+        def go_back(session: Session) -> Restart:
+            with self._changed:  # so that nobody steers it meanwhile
+                entry, restart = self.table.find(session_id), restart_at(session, chunk)
+                self.table.promise_stream(entry, restart.timeline)
+                restart = session.go_back(restart)
+                self._lift(entry, "paused")
+                return restart
+
+        return self.on_engine(session_id, go_back)
+
+    def session(self, session_id: str) -> Session:
+        """One that is live; only on the engine's thread."""
+        entry = self.table.entries.get(session_id)
+        if entry is None or entry.session is None:
+            raise UnknownSession(f"there is no live session {session_id}; it may have ended")
+        return entry.session
 
     def metrics(self) -> ServiceMetrics:
         device = self.engine.device

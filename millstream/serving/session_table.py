@@ -29,6 +29,7 @@ from millstream.serving.turns import Halt
 from millstream.session.chunk import Chunk
 from millstream.session.pacing import Pace
 from millstream.session.session import Session
+from millstream.session.timeline import TimelineState
 
 
 class SessionTable:
@@ -91,7 +92,7 @@ class SessionTable:
 
     def goes_on(self, entry: SessionEntry) -> bool:
         """Whether its next chunk can be planned before its last one is shown: no control is due, and its input is there."""
-        return entry.session is not None and entry.session.timeline.undisturbed and self.has_input(entry)
+        return entry.session is not None and entry.session.undisturbed and self.has_input(entry)
 
     def control(self, entry: SessionEntry, control: AnyControl, at_chunk: int | None) -> Receipt:
         """Queue a change, once what it costs is promised."""
@@ -299,7 +300,14 @@ class SessionTable:
         changes = (
             {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
         )
-        config = replace(entry.config, **changes)
+        self._revise(entry, replace(entry.config, **changes))
+
+    def promise_stream(self, entry: SessionEntry, timeline: TimelineState) -> None:
+        """What a session needs that goes back, to when its steps or window were others, must fit too."""
+        changes = dict(steps=timeline.steps, window=timeline.window, sink=timeline.sink)
+        self._revise(entry, replace(entry.config, **changes))  # type: ignore[arg-type]
+
+    def _revise(self, entry: SessionEntry, config: StreamConfig) -> None:
         asked = replace(entry.asked, geometry=geometry(self._engine.spec, config), memory_bytes=self._session_bytes(config))
         refusal = self.admission.revise(asked)
         if refusal is not None:

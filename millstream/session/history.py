@@ -70,5 +70,12 @@ class History:
         """[B, context, C, Y, X]"""
         return torch.stack([self._latents[index] for index in indices], dim=1)
 
+    def newest_run(self) -> Tensor:
+        """[B, frames, C, Y, X] of the newest frames without a gap."""
+        held = sorted(self._latents)
+        assert held, "no frame is held"
+        first = next((at for at in range(len(held) - 1, 0, -1) if held[at] != held[at - 1] + 1), 0)
+        return self.context(tuple(held[first:]))
+
     def pixels(self, frame: int) -> Tensor:
         return self._pixels[frame]

@@ -8,11 +8,12 @@ Shapes: B batch, F latent frames, C latent channels, Y and X rows and columns.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 import torch
@@ -40,6 +41,18 @@ class SavedStart(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     digest: str
+
+
+class ParentJournal(msgspec.Struct, frozen=True, kw_only=True):
+    """The journal of the session that this one was forked from."""
+
+    session_id: str
+    path: str
+    """Where it lies, seen from this journal's folder."""
+    chunk: int
+    """The first chunk of the branch's own."""
+    lines: int
+    """How many it had after its header when the branch began: it may have gone back since."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field="kind"):
@@ -70,6 +83,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     """What compiled the blocks: bits depend on it."""
     input: InputVideo | None = None
     start: SavedStart | None = None
+    parent: ParentJournal | None = None
+    """Of a branch; its path begins there (`session/journal_path.py`)."""
     num_frames: int | None = None
     """How many pixel frames were to be shown, where the run had an end: the last chunk may hold more."""
 
@@ -104,13 +119,20 @@ class ChunkLine(msgspec.Struct, frozen=True, kw_only=True, tag="chunk", tag_fiel
     input: InputLatents | None = None
 
 
-Line = TypeVar("Line", Header, ChunkLine)
+class RewindLine(msgspec.Struct, frozen=True, kw_only=True, tag="rewind", tag_field="kind"):
+    """The session went back: of what stands above, this chunk and all after it did not happen."""
+
+    chunk: int
+
+
+AnyLine = ChunkLine | RewindLine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Journal:
     header: Header
     chunks: tuple[ChunkLine, ...]
+    """Of the path that the session took in the end."""
     cut_short: bool
     """Whether the last line was incomplete, as after a crash."""
 
@@ -142,6 +164,9 @@ class JournalWriter:
         given = None if self._has_video else given
         self._append(ChunkLine(envelope=envelope, digest=digest, receipts=receipts, input=given))
 
+    def rewind(self, chunk_index: int) -> None:
+        self._append(RewindLine(chunk=chunk_index))
+
     def close(self) -> None:
         self._file.close()
 
@@ -151,7 +176,7 @@ class JournalWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _append(self, line: Header | ChunkLine) -> None:
+    def _append(self, line: Header | AnyLine) -> None:
         rest = msgspec.json.encode(line) + b"\n"
         whole = self.num_bytes + len(rest)
         try:
@@ -176,22 +201,34 @@ def _exists(path: Path) -> JournalError:
     return JournalError(f"{path} exists already; pass --overwrite or choose another --journal")
 
 
-def read_journal(path: Path) -> Journal:
+def read_journal(path: Path, *, lines: int | None = None) -> Journal:
+    """What was written; `lines` stops after so many, as it was then."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        whole = path.read_bytes().split(b"\n")
     except OSError as error:
         raise JournalError(f"cannot read {path}: {error.strerror}") from None
-    *whole, rest = lines
+    *whole, rest = whole
     if not whole:
         raise JournalError(f"{path} holds no complete line; it is not a journal or was cut off at once")
     header = _parse(whole[0], Header, path, 1)
     if header.version != VERSION:
         raise JournalError(f"{path} is a journal of version {header.version}; this program reads version {VERSION}")
-    chunks = tuple(_parse(line, ChunkLine, path, number) for number, line in enumerate(whole[1:], start=2))
-    return Journal(header=header, chunks=chunks, cut_short=bool(rest))
+    parsed = [_parse(line, AnyLine, path, number) for number, line in enumerate(whole[1:], start=2)]
+    return Journal(header=header, chunks=_path_of(parsed[:lines]), cut_short=bool(rest))
 
 
-def _parse(line: bytes, kind: type[Line], path: Path, number: int) -> Line:
+def _path_of(lines: Sequence[AnyLine]) -> tuple[ChunkLine, ...]:
+    """Without what did not happen."""
+    path: list[ChunkLine] = []
+    for line in lines:
+        if isinstance(line, RewindLine):
+            path = [kept for kept in path if kept.envelope.chunk_index < line.chunk]
+        else:
+            path.append(line)
+    return tuple(path)
+
+
+def _parse(line: bytes, kind: Any, path: Path, number: int) -> Any:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

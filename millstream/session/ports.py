@@ -27,6 +27,9 @@ class Feed(Protocol):
 class Transport(Protocol):
     def post(self, parcels: Sequence[Parcel]) -> Posted: ...
 
+    def fork(self, session_id: str, new_id: str) -> bool:
+        """Give `new_id` what the generator holds of a session. False where it holds nothing of it any more."""
+
     def release(self, session_id: str) -> None: ...
 
 
@@ -34,3 +37,6 @@ class ChunkLog(Protocol):
     """Where finished chunks are written down."""
 
     def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None) -> None: ...
+
+    def rewind(self, chunk_index: int) -> None:
+        """The session has gone back to before a chunk."""

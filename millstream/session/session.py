@@ -2,16 +2,17 @@
 
 `decide` and `prepare` turn controls into a parcel, `receive` and `finish` turn the delivery into pixels. What happens in
 between is the pipeline's business. Everything a chunk depends on is in its envelope, so `recall` can make the same parcel again
-from a journal.
+from a journal. `fork` and `rewind` begin again at a moment that the session's trail has kept.
 Shapes: B batch, F latent frames, T pixel frames, C latent channels, Y and X rows and columns.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -25,6 +26,7 @@ from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt, fill_empty
 from millstream.core.envelope import Envelope, recompute_calls
 from millstream.core.errors import EnvelopeRefused
+from millstream.core.rewind import NO_REWIND, RewindConfig
 from millstream.core.trace import ChunkTiming
 from millstream.generation.generator import chunk_noise
 from millstream.generation.stopwatch import Stopwatch
@@ -33,11 +35,14 @@ from millstream.models.sampler import mix
 from millstream.ops.pixels import from_bytes
 from millstream.session.chunk import Chunk, ChunkPlan, PendingChunk, ReceivedChunk
 from millstream.session.decoding import StreamDecoder
+from millstream.session.forks import begin_at, restart_at
 from millstream.session.history import History
 from millstream.session.journal import ChunkLine, InputLatents
 from millstream.session.motion import MotionNoise
 from millstream.session.ports import ChunkLog, Feed, Transport
-from millstream.session.timeline import Timeline, TimelineState
+from millstream.session.state import SessionState
+from millstream.session.timeline import Timeline
+from millstream.session.trail import Restart, Trail
 from millstream.wire.parcel import Delivery, Parcel
 
 
@@ -57,18 +62,11 @@ class SharedParts:
     """So many chunks of a session, one at a time; None: until it ends or is paused."""
     default_prompt: str
     """What an empty prompt stands for."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionState:
-    """All that a session holds between chunks, besides its cache in the generator."""
-
-    timeline: TimelineState
-    history: Mapping[str, Tensor]
-    decoder: VAEState
-    encoder: VAEState
-    last_input: NDArray[np.float32] | None
-    motion: float | None
+    watch: Callable[[Session], None]
+    """Told of every session that begins."""
+    ring_bytes: Callable[[StreamConfig], int]
+    """Of a session's keys and values."""
+    rewind: RewindConfig = NO_REWIND
 
 
 class Session:
@@ -94,7 +92,15 @@ class Session:
         self._encoder: VAEState = ()
         self._outstanding: deque[PendingChunk] = deque()
         self._exhausted = False
+        self.again: deque[ChunkLine] = deque()
+        """Chunks that were made before and lead to where its timeline is."""
+        self.num_lines = 0
+        """In its journal, after the header."""
+        limits = parts.rewind if feed is None else NO_REWIND  # an input does not come again
+        self.trail = Trail(session_id, limits, parts.transport, parts.ring_bytes(config))
+        """What it can go back to."""
         self._release = weakref.finalize(self, parts.transport.release, session_id)  # also when it is merely dropped
+        parts.watch(self)
 
     def __enter__(self) -> Session:
         return self
@@ -106,6 +112,15 @@ class Session:
     def ended(self) -> bool:
         """Stopped, or out of input: no further chunk will come."""
         return self.timeline.stopped or self._exhausted
+
+    @property
+    def num_under_way(self) -> int:
+        """Chunks that are planned and not here."""
+        return len(self._outstanding)
+
+    @property
+    def has_input(self) -> bool:
+        return self._feed is not None
 
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         """Ask for a change at the next unplanned chunk, or at a later one."""
@@ -120,6 +135,9 @@ class Session:
     def decide(self) -> ChunkPlan | None:
         """Apply the controls that are due and plan the next chunk. Quick: no model is asked."""
         begun = time.perf_counter()
+        if self.again and not self._exhausted:
+            return self.recall(self.again.popleft())
+        self.trail.planned(self.timeline)
         if self._exhausted or not self.timeline.absorb():
             return None
         timeline, frames = self.timeline, self.config.frames_per_chunk
@@ -136,6 +154,7 @@ class Session:
         """Everything a decision names, as tensors."""
         parts, envelope, conditioning, context = self._parts, decision.envelope, None, None
         parts.stopwatch.attend_to(envelope)
+        self.trail.copy_cache(envelope.chunk_index)
         with torch.inference_mode():
             if envelope.reset_cross:
                 with parts.stopwatch.span("text"):
@@ -147,7 +166,8 @@ class Session:
 
     def recall(self, line: ChunkLine) -> ChunkPlan:
         """A chunk that was planned before, in a run that a journal tells of."""
-        begun, envelope = time.perf_counter(), line.envelope
+        begun = time.perf_counter()
+        envelope = msgspec.structs.replace(line.envelope, session_id=self.id, call_id=self._parts.next_call_id())
         video, real = self._enter(envelope.start_frame)
         if self._exhausted:
             raise EnvelopeRefused(f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from")
@@ -192,6 +212,7 @@ class Session:
             return None
         latents = self._checked(delivery.latents_out, envelope)
         self._history.push(envelope.start_frame, latents, window=envelope.window, sink=envelope.sink)
+        self.trail.received(envelope.chunk_index, self._history)
         return ReceivedChunk(planned, result, latents, delivery.phases_ms)
 
     def decode_ahead(self, latents: Tensor) -> None:
@@ -218,10 +239,7 @@ class Session:
         planned, envelope, digest = arrived.planned, arrived.envelope, arrived.result.digest
         self.decode_all(arrived)
         frames = planned.frames[: planned.real_frames]
-        if self._journal is not None:
-            given = planned.given_BFCYX
-            kept = None if given is None else InputLatents.of(given, planned.real_frames)
-            self._journal.write(envelope, digest, planned.receipts, kept)
+        self._write_down(planned, digest)
         phases = Counter(self._parts.stopwatch.lap(envelope) | dict(shared_ms or {}))
         phases.update(arrived.phases_ms)
         return Chunk(
@@ -239,6 +257,7 @@ class Session:
         self._history.move(device)
         self._decoder.state = tuple(tensor.to(device) for tensor in self._decoder.state)
         self._encoder = tuple(tensor.to(device) for tensor in self._encoder)
+        self.trail.move(device)
 
     def state(self) -> SessionState:
         """What it is between chunks; the tensors are its own and change with the next one."""
@@ -253,16 +272,58 @@ class Session:
             motion=motion,
         )
 
-    def resume(self, state: SessionState) -> None:
-        """Go on where another session was."""
+    def resume(self, state: SessionState, again: Sequence[ChunkLine] = ()) -> None:
+        """Go on where another session was, once the chunks that lead there are made again."""
         self.timeline = Timeline.from_state(self.id, self.config, state.timeline)
         self._history = History.from_state(state.history)
         self._decoder.state, self._encoder = state.decoder, state.encoder
         self._motion.resume(state.last_input, state.motion)
+        self.again = deque(again)
+        self.trail.begin(self.timeline.chunk_index - len(again), state.history, state.decoder)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether its next chunk simply goes on from the last one."""
+        return not self.again and self.timeline.undisturbed
+
+    def fork(self, at_chunk: int | None = None, *, session_id: str | None = None, journal: ChunkLog | None = None) -> Session:
+        """Another session that goes on from here, or from before an earlier chunk that is kept. It gives what this one gives
+        for as long as it is steered alike."""
+        branch = self.branch(restart_at(self, at_chunk), session_id=session_id, journal=journal)
+        branch.catch_up()
+        return branch
+
+    def branch(self, restart: Restart, *, session_id: str | None = None, journal: ChunkLog | None = None) -> Session:
+        """The same, before the chunks are made again that lead from the kept state to the asked chunk: those come first."""
+        session_id = session_id or secrets.token_hex(8)
+        branch = Session(session_id, self.config, self.timeline.prompts, self._parts, journal=journal)
+        begin_at(branch, restart, self, self._parts.transport, self._parts.vae)
+        return branch
+
+    def rewind(self, chunk_index: int) -> Restart:
+        """Go back to before a chunk that is kept. What came from there on did not happen."""
+        restart = self.go_back(restart_at(self, chunk_index))
+        self.catch_up()
+        return restart
+
+    def go_back(self, restart: Restart) -> Restart:
+        """The same, before the chunks are made again that lead from the kept state to the asked chunk. Where it began."""
+        began = begin_at(self, restart, self, self._parts.transport, self._parts.vae)
+        self.trail.forget_from(began.timeline.chunk_index)
+        if self._journal is not None:
+            self._journal.rewind(began.chunk_index)
+            self.num_lines += 1
+        return began
+
+    def catch_up(self) -> None:
+        """Make the chunks again that lead to where its timeline is."""
+        for _ in self._parts.stream(self, len(self.again)) if self.again else ():
+            pass
 
     def close(self) -> None:
         """Give back all memory. The session cannot be used afterwards."""
         self._release()
+        self.trail.close()
         self._forget()
         self._outstanding.clear()
         self._exhausted = True
@@ -270,6 +331,17 @@ class Session:
     def _decode(self, planned: PendingChunk, latents_BFCYX: Tensor, until: int) -> None:
         self._parts.stopwatch.attend_to(planned.envelope)
         self._decoder.decode(planned, latents_BFCYX, until, self._history)
+        if until == planned.envelope.frames:
+            self.trail.decoded(planned.envelope.chunk_index, self._decoder.state)
+
+    def _write_down(self, planned: PendingChunk, digest: str) -> None:
+        """In the journal and on the trail."""
+        if self._journal is not None:
+            given = planned.given_BFCYX
+            kept = None if given is None else InputLatents.of(given, planned.real_frames)
+            self._journal.write(planned.envelope, digest, planned.receipts, kept)
+            self.num_lines += 1
+        self.trail.made(ChunkLine(envelope=planned.envelope, digest=digest))
 
     def _forget(self) -> None:
         """A new epoch starts from nothing."""

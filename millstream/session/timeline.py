@@ -105,6 +105,11 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
         """The same for a generator that holds nothing of the session: the next chunk brings its prompt and window along."""
         return msgspec.structs.replace(self, pending=_Pending(recompute=True))
 
+    def between_chunks(self) -> TimelineState:
+        """The same without what was asked for the next chunk: a stream that goes on from here is free to do otherwise."""
+        later = tuple(waiting for waiting in self.waiting if waiting.at_chunk > self.chunk_index)
+        return msgspec.structs.replace(self, waiting=later, receipts=(), paused=False)
+
     def check(self, frames_per_chunk: int) -> None:
         """Raise if no timeline could have come to this."""
         check_mix(self.prompts, MAX_MIX)

@@ -13,6 +13,8 @@ class Worker(Protocol):
 
     def begin(self, parcels: Sequence[Parcel]) -> Posted: ...
 
+    def fork(self, session_id: str, new_id: str) -> None: ...
+
     def release(self, session_id: str) -> None: ...
 
 
@@ -25,6 +27,10 @@ class LocalTransport:
         for parcel in parcels:
             parcel.validate()
         return self._worker.begin(parcels)
+
+    def fork(self, session_id: str, new_id: str) -> bool:
+        self._worker.fork(session_id, new_id)
+        return True
 
     def release(self, session_id: str) -> None:
         self._worker.release(session_id)

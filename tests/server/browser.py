@@ -52,7 +52,7 @@ def greeted(chrome: Browser, url: str) -> Iterator[Page]:
         page.goto(url)
         expect(phase(page)).to_have_text("ready")
         yield page
-    assert found == []
+    assert found == [], found
 
 
 def complaints(page: Page) -> list[str]:

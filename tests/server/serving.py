@@ -19,6 +19,7 @@ import uvicorn
 from websockets.sync.client import ClientConnection, connect
 
 from millstream.commands.serve import key_stores, model_card
+from millstream.core.rewind import RewindConfig
 from millstream.engine.engine import Engine
 from millstream.server.app import AppConfig, create_app
 from millstream.server.sessions.archive import Archive
@@ -32,6 +33,7 @@ from millstream.serving.service import Service
 
 PATIENCE_S = 30.0
 SESSION_BYTES = 1000
+REWIND = RewindConfig(states=4, every=2, latents=32)
 START = {"type": "start", "version": 1, "prompt": "sea", "fps": 24.0}
 
 
@@ -147,7 +149,7 @@ def serving(
 ) -> Iterator[Serving]:
     """`model` is a name and where its weights are."""
     torch.set_num_threads(1)
-    engine = Engine(model[0], weights=model[1], device="cpu", dtype="float32")
+    engine = Engine(model[0], weights=model[1], device="cpu", dtype="float32", rewind=REWIND)
     admission = AdmissionConfig(memory_bytes=places * SESSION_BYTES, max_waiting=max_waiting, share=1.0)
     service = Service(engine, admission=admission, session_bytes=lambda config: SESSION_BYTES)
     service.table.admission.times = SteadyTimes()

@@ -194,8 +194,9 @@ SURFACE = {
         "--device", "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server", "--idle", "--insecure",
         "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--lora", "--max-chunks", "--max-life",
         "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port", "--positions", "--precision",
-        "--preview-decoder", "--schedule", "--share", "--sink", "--size", "--steps", "--threads", "--tls-cert", "--tls-key",
-        "--topology", "--trusted-proxy", "--vae-devices", "--weights", "--window",
+        "--preview-decoder", "--rewind", "--rewind-every", "--rewind-memory", "--schedule", "--share", "--sink", "--size",
+        "--steps", "--threads", "--tls-cert", "--tls-key", "--topology", "--trusted-proxy", "--vae-devices",
+        "--weights", "--window",
     },
     "replay": {
         "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--snapshot",

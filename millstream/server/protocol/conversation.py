@@ -17,11 +17,15 @@ from millstream.core.errors import MillstreamError, Overloaded
 from millstream.core.messages import (
     AnyClientMessage,
     Attach,
+    BranchKept,
     End,
     EndedMessage,
     ErrorMessage,
+    Fork,
+    Forked,
     Format,
     Hello,
+    Keep,
     LiveMessage,
     NoteMessage,
     OpeningHeader,
@@ -33,6 +37,8 @@ from millstream.core.messages import (
     Record,
     RecordingMessage,
     Restore,
+    Rewind,
+    Rewound,
     Save,
     Saved,
     ServerMessage,
@@ -47,6 +53,7 @@ from millstream.server.protocol.camera import read_frame
 from millstream.server.protocol.messages import choose_format, code_of, decode, defaults_of, encode, picture_bytes, with_header
 from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
+from millstream.server.sessions import branches
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession, OpeningBytes, TapeLost, Viewer
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
@@ -172,6 +179,16 @@ class Conversation:
                 self._client.saves.spend("saves")
                 kept = await self._hub.save(live_session)
                 self._outbox.put(Saved(snapshot=kept.name, bytes=kept.num_bytes))
+            case Fork(at_chunk=at_chunk):
+                self._controls.spend("controls")
+                branch, went = await branches.fork(self._hub, self._own(), at_chunk)
+                self._outbox.put(Forked(session=branch.session_id, view=branch.view_id, **went.told()))
+            case Rewind(chunk=chunk):
+                self._controls.spend("controls")
+                went = await branches.rewind(self._hub, self._own(), chunk)
+                self._outbox.put(Rewound(**went.told()))
+            case Keep():
+                self._outbox.put(BranchKept(ended=branches.keep(self._hub, self._own())))
             case Restore(snapshot=name, formats=formats):
                 self._refuse_twice()
                 format = choose_format(formats)

@@ -1,6 +1,7 @@
 """REST: sessions, controls and what is kept of them, for programs that do not hold a socket.
 
-`ENDPOINTS` is the whole of it. Session ids are not listed: whoever knows one owns it, if they bring the key that opened it.
+`ENDPOINTS` is the whole of it, but for branches (`branching.py`). Session ids are not listed: whoever knows one owns it, if
+they bring the key that opened it.
 """
 
 from __future__ import annotations

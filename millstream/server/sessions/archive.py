@@ -34,7 +34,7 @@ from millstream.server.sessions.threads import start_threads
 from millstream.serving.notices import Noted, Tell
 from millstream.serving.service import Service
 from millstream.serving.session_entry import label
-from millstream.session.journal import Header, InputLatents, JournalWriter, SavedStart
+from millstream.session.journal import Header, InputLatents, JournalWriter, ParentJournal, SavedStart
 from millstream.session.kept import KeptAs
 from millstream.session.ports import ChunkLog
 from millstream.session.session import Session
@@ -194,30 +194,46 @@ class SessionJournal:
         self._lock = threading.Lock()
 
     @property
+    def place(self) -> Path:
+        """Where it will be when its session has ended."""
+        return self._path
+
+    @property
     def path(self) -> Path:
         """Where it is now."""
         return self._path if self._draft is None else self._draft.path / self._path.name
 
     def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None) -> None:
+        self._append(lambda writer: writer.write(envelope, digest, receipts, given), envelope.chunk_index)
+
+    def rewind(self, chunk_index: int) -> None:
+        self._append(lambda writer: writer.rewind(chunk_index), chunk_index)
+
+    def _append(self, write: Callable[[JournalWriter], None], chunk_index: int) -> None:
         with self._lock:
             if self._closed:
                 return
             try:
                 writer = self._begun()
                 if writer.num_bytes >= MAX_JOURNAL_BYTES:
-                    self._end_before(envelope, f"it has {MAX_JOURNAL_BYTES / 2**20:.0f} MiB; the stream goes on")
+                    self._end_before(chunk_index, f"it has {MAX_JOURNAL_BYTES / 2**20:.0f} MiB; the stream goes on")
                 else:
-                    writer.write(envelope, digest, receipts, given)
+                    write(writer)
             except (OSError, JournalError) as error:
-                about = {"session": label(self._header.session_id), "chunk": envelope.chunk_index}
+                about = {"session": label(self._header.session_id), "chunk": chunk_index}
                 log.warning("its journal ends early: %s", error, extra=about)
-                self._end_before(envelope, DISK_FAILS)
+                self._end_before(chunk_index, DISK_FAILS)
 
     def begin_with(self, saved: Path) -> None:
         """Its session goes on from a snapshot that lies in the same store. Before the first chunk."""
         assert self._writer is None, "what it begins with is in its first line"
         place = os.path.relpath(saved, self._path.parent)
         self._header = msgspec.structs.replace(self._header, start=SavedStart(path=place, digest=file_digest(saved)))
+
+    def begin_after(self, parent: ParentJournal) -> None:
+        """Its session is a branch of another, whose journal lies in the same folder. Before the first chunk."""
+        assert self._writer is None, "where it began is in its first line"
+        self._header = msgspec.structs.replace(self._header, parent=parent)
 
     def finish(self) -> bool:
         """The session has ended: what was written gets its name. Whether there is anything."""
@@ -239,9 +255,9 @@ class SessionJournal:
             self._writer = JournalWriter(self.path, self._header)
         return self._writer
 
-    def _end_before(self, envelope: Envelope, why: str) -> None:
+    def _end_before(self, chunk_index: int, why: str) -> None:
         self._close()
-        self.tell(Noted(words=f"its journal ends before chunk {envelope.chunk_index}: {why}"))
+        self.tell(Noted(words=f"its journal ends before chunk {chunk_index}: {why}"))
 
     def _close(self) -> None:
         self._closed = True

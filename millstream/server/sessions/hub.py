@@ -37,6 +37,7 @@ from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.feed import LiveFeed
 from millstream.session.pacing import RateKind
+from millstream.session.session import Session
 
 T = TypeVar("T")
 
@@ -68,6 +69,8 @@ class HubLimits:
     """How long any session may live; None: for ever."""
     max_chunks: int | None = None
     """How much it may make."""
+    max_branches: int = 16
+    """Sessions forked from each other that live at a time."""
     keep_chunks: int | None = None
     """After so many chunks a session's state is kept again for a server that starts anew; None: never."""
 
@@ -190,6 +193,29 @@ class SessionHub:
             journal=self._journal(session_id, config, key),
         )
         return self._opened(request, client, key)
+
+    def open_branch(
+        self,
+        parent: LiveSession,
+        prompts: tuple[WeightedPrompt, ...],
+        config: StreamConfig,
+        make: Callable[[str, SessionJournal | None], Session],
+    ) -> LiveSession:
+        """A session on its parent's terms, which `make` makes on the engine's thread once there is a place for it."""
+        session_id, asked, key = secrets.token_urlsafe(ID_BYTES), parent.request, parent.key
+        journal = self._journal(session_id, config, key)
+        request = replace(
+            asked,
+            session_id=session_id,
+            prompts=prompts,
+            config=config,
+            may_wait=False,
+            journal=journal,
+            start=lambda: lambda engine: make(session_id, journal),
+        )
+        branch = self._opened(request, parent.client, key)
+        branch.tree, branch.parent_id = parent.tree, parent.session_id
+        return branch
 
     async def restore(self, snapshot_name: str, *, client: str = "", key: Key = NAMELESS) -> LiveSession:
         """A saved session, as a new one."""

@@ -109,6 +109,12 @@ class LiveSession:
         """Whose address opened it."""
         self.key = key
         """Whose session it is."""
+        self.tree = request.session_id
+        """The first session of all that were forked from each other."""
+        self.parent_id = ""
+        """Of a branch, the session that it was forked from."""
+        self.forked_at: int | None = None
+        """The first chunk in which it can differ from that."""
         self.state: Waiting | Live | Ended | None = None
         self.begun = self.left_at = parts.clock()
         """`left_at`: since when nobody watches."""

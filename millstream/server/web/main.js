@@ -1,5 +1,6 @@
 /** The page: finds its elements and ties the parts together. Each part explains itself; what they say is in `strings.js`. */
 
+import { Branches } from "./branches.js";
 import { Composer } from "./composer.js";
 import { whyRefused } from "./door.js";
 import { canPlayFragments } from "./fragments.js";
@@ -27,7 +28,7 @@ const stage = new Stage({
   frame: $("frame"), picture: $("picture"), video: $("video"), glow: $("glow"),
   notice: $("notice"), noticeWords: $("notice-words"), noticeAction: $("notice-action"), noticeClose: $("notice-close"),
 });
-const timeline = new Timeline({ runs: $("runs"), pending: $("pending"), empty: $("strip-empty") });
+const timeline = new Timeline({ runs: $("runs"), pending: $("pending"), empty: $("strip-empty") }, (chunk) => branches.forkAt(chunk));
 const meters = new Meters({
   fps: $("meter-fps"), continuity: $("meter-continuity"), latency: $("meter-latency"), ahead: $("meter-ahead"),
   network: $("meter-network"), viewers: $("meter-viewers"), hudFps: $("hud-fps"),
@@ -55,6 +56,14 @@ const keeping = new Keeping(
   },
   stream,
   { toast, promptNow: () => promptInForce || composer.text, onRestore: (snapshot) => open({ type: "restore", snapshot }) },
+);
+const branches = new Branches(
+  {
+    stage: $("stage"), frame: $("beside"), canvas: $("beside-picture"), label: $("beside-name"), tree: $("tree"),
+    fork: $("fork"), steer: $("beside-steer"), keep: $("beside-keep"), end: $("beside-end"),
+  },
+  stream,
+  { toast, picture: $("picture"), onSteer: steer },
 );
 const source = new SourceChoice(
   { choice: $("sources"), file: $("file"), preview: $("source-preview") },
@@ -96,7 +105,18 @@ function start(prompt, instead = {}) {
 }
 
 async function open(opening) {
+  await branches.clear();
   await stream.stop(); // its place is free again before another is asked for
+  begin(opening);
+}
+
+/** Another branch is the one that is steered; this one goes on without. */
+function steer(session) {
+  stream.leave();
+  begin({ type: "attach", session });
+}
+
+function begin(opening) {
   stream.key = $("key").value;
   stage.reset();
   timeline.clear();
@@ -148,7 +168,7 @@ stream.addEventListener("packet", ({ detail }) => {
   const { header } = detail;
   if (header.type === "chunk") {
     if (header.index === newest.index && header.media_s === newest.media_s) return; // sent again after a lost connection
-    if (header.index <= newest.index) timeline.clear(); // a new server goes on where the stream was last kept
+    if (header.index <= newest.index) timeline.dropFrom(header.index); // it was rewound, or a new server goes on where it was kept
     newest = header;
     promptInForce = header.prompts.at(-1).text;
     timeline.add(header, stream.arrived(header));
@@ -201,7 +221,7 @@ stream.addEventListener("phase", ({ detail }) => {
   $("pause-label").textContent = phase === "paused" ? "Resume" : "Pause";
   $("pause").setAttribute("aria-pressed", phase === "paused");
   $("pause-icon").setAttribute("href", `icons.svg#${phase === "paused" ? "play" : "pause"}`);
-  for (const id of ["record", "save", "share", "cut", "pause", "stop"]) $(id).disabled = !stream.running;
+  for (const id of ["record", "save", "share", "fork", "cut", "pause", "stop"]) $(id).disabled = !stream.running;
   composer.setRunning(stream.running || phase === "lost");
   explain(phase, detail);
 });
@@ -309,6 +329,7 @@ if (view === null) {
     focusPrompt: () => $("prompt").focus(),
     pause: pauseOrResume,
     cut: () => $("cut").click(),
+    fork: () => $("fork").click(),
     mode: (key) => composer.chooseMode(Number(key)),
     seed: () => steering.rollSeed(),
     record: () => $("record").click(),

@@ -2,15 +2,15 @@
  * A stream as its person sees it: which phase it is in, what was asked of it and what became of that. Knows no page.
  *
  * Phases: connecting, idle (greeted, nothing wanted yet), waiting, live, paused, lost, refused, ended.
- * Events: `phase` {phase, …}; `packet`, `hello`, `live`, `rate`, `stats`, `recording`, `saved` as the server sent them; and for each
- * control `queued`, `applied`, `seen` or `rejected`, with {id, name, control, chunk, …}; `network` {ms}; `fault` {message}.
+ * Events: `phase` {phase, …}; `packet`, `hello`, `live`, `rate`, `stats`, `recording`, `saved`, `forked` as the server sent them; and
+ * for each control `queued`, `applied`, `seen` or `rejected`, with {id, name, control, chunk, …}; `network` {ms}; `fault` {message}.
  */
 
 import { Connection } from "./connection.js";
 import { controlsIn } from "./packet.js";
 import * as strings from "./strings.js";
 
-const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved"];
+const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved", "forked"];
 const MAX_SENT = 64; // controls without a picture yet; the oldest is forgotten, its receipts are then nobody's
 const GOODBYE_S = 3;
 
@@ -49,6 +49,13 @@ export class Stream extends EventTarget {
     this.#sent.clear();
     this.#setPhase("connecting");
     this.#line.begin(opening);
+  }
+
+  /** Let go of the session without ending it. */
+  leave() {
+    this.#line?.close();
+    this.#line = this.live = null;
+    this.#paused = false;
   }
 
   /** Resolves when the server has ended a running session of one's own, or does not say so in time. */

@@ -77,6 +77,15 @@ export const applied = (name, chunk) => `${capital(name)} applied at chunk ${chu
 export const seen = (name, chunk, seconds) => `${applied(name, chunk)}, on screen after ${seconds.toFixed(1)} s`;
 export const unknown = (words) => `Not understood: ${words.map((word) => `“${word}”`).join(", ")}`;
 
+export const branch = (name) => `Branch ${name}`;
+export const forked = (name, chunk) => `Branch ${name} goes on from chunk ${chunk}, beside this one. Steer either.`;
+export const kept = (name) => `Branch ${name} is kept, the others end.`;
+export const node = (name, { steered, beside, prompt }) => `${name}${steered ? " · steered" : beside ? " · beside" : ""} · ${prompt}`;
+export const forkedFrom = (name, chunk) => `Forked from ${name} before chunk ${chunk}. Click to see it beside.`;
+export const firstBranch = () => "Where all branches come from. Click to see it beside.";
+export const goOnFrom = (chunk) => `Go on from chunk ${chunk} in a branch`;
+export const pathHint = () => "All that led here, as a journal: millstream replay makes the film of it";
+
 /** A mix of prompts; a blend under way reads as a movement. */
 export const mix = (prompts) => prompts.map((prompt) => prompt.text).join(" → ");
 

@@ -15,18 +15,19 @@ export class Timeline {
   #pending = new Map(); // control id → its element
   #current = null;
 
-  constructor({ runs, pending, empty }) {
-    Object.assign(this, { runs, pending, empty });
+  /** `onFrom` is called with the chunk that a person wants to go on from. */
+  constructor({ runs, pending, empty }, onFrom) {
+    Object.assign(this, { runs, pending, empty, onFrom });
   }
 
   /** A chunk has come. `marks` are the names of the controls that first show in it. */
   add(header, marks) {
     this.empty.hidden = true;
     const follows = this.#isAtEnd();
-    const cell = makeCell(header, marks);
+    const cell = makeCell(header, marks, this.onFrom);
     this.#runOf(header).querySelector("ol").append(cell);
     this.#cells.set(header.index, cell);
-    if (this.#cells.size > MAX_CHUNKS) this.#dropOldest();
+    if (this.#cells.size > MAX_CHUNKS) this.#drop(this.#cells.entries().next().value);
     if (follows) this.runs.scrollLeft = this.runs.scrollWidth;
   }
 
@@ -60,6 +61,14 @@ export class Timeline {
     this.#pending.delete(id);
   }
 
+  /** The stream has gone back: this chunk and later ones are not part of it any more. */
+  dropFrom(index) {
+    if (index <= (this.#cells.keys().next().value ?? 0)) this.clear();
+    while (this.#cells.size && [...this.#cells.keys()].at(-1) >= index) this.#drop([...this.#cells.entries()].at(-1));
+    for (const id of [...this.#pending.keys()]) this.settle(id);
+    this.#lastRun = this.runs.lastElementChild;
+  }
+
   clear() {
     this.#cells.clear();
     this.#pending.clear();
@@ -85,8 +94,7 @@ export class Timeline {
     return (this.#lastRun = run);
   }
 
-  #dropOldest() {
-    const [index, cell] = this.#cells.entries().next().value;
+  #drop([index, cell]) {
     const run = cell.closest(".run");
     cell.remove();
     this.#cells.delete(index);
@@ -98,7 +106,7 @@ export class Timeline {
   }
 }
 
-function makeCell(header, marks) {
+function makeCell(header, marks, onFrom) {
   const cell = document.createElement("li");
   cell.className = "cell";
   const canvas = document.createElement("canvas");
@@ -116,6 +124,14 @@ function makeCell(header, marks) {
     mark.title = applied;
     cell.append(mark);
   }
+  const from = document.createElement("button");
+  from.type = "button";
+  from.className = "from";
+  from.title = strings.goOnFrom(header.index);
+  from.setAttribute("aria-label", from.title);
+  from.innerHTML = '<svg aria-hidden="true"><use href="icons.svg#fork"/></svg>';
+  from.addEventListener("click", () => onFrom(header.index));
+  cell.append(from);
   const late = header.late_s > 0.05 ? `, ${header.late_s.toFixed(1)} s late` : "";
   cell.classList.toggle("late", Boolean(late));
   cell.title = `Chunk ${header.index} at ${strings.clock(header.media_s)}, ${Math.round(header.total_ms)} ms${late}`;

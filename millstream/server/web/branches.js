@@ -1,0 +1,237 @@
+/**
+ * Branches of the stream: the tree they form, one of them playing beside the picture, and a click to steer, keep or end it.
+ * Two play at a time, the one that is steered and the one beside it; the others stand still where they are until they are
+ * looked at. Knows the protocol's words for it and the list of branches; the picture that is steered is the stage's.
+ */
+
+import { splitParts } from "./packet.js";
+import { StillsPlayer } from "./stills.js";
+import { Stream } from "./stream.js";
+import * as strings from "./strings.js";
+
+const STILLS = ["jpeg", "webp"];
+const LOOK_EVERY_MS = 1000;
+const THUMBNAIL_HEIGHT = 40;
+
+export class Branches {
+  #names = new Map(); // session → the letter it is called by
+  #thumbnails = new Map(); // session → its canvas
+  #nodes = [];
+  #beside = null; // {session, stream, player}
+  #looking = 0;
+
+  /** `picture` is the canvas of the stage, `onSteer` makes another branch the one that is steered. */
+  constructor(elements, stream, { toast, picture, onSteer }) {
+    Object.assign(this, { ...elements, main: stream, toast, picture, onSteer });
+    this.fork.addEventListener("click", () => this.forkAt(null));
+    this.steer.addEventListener("click", () => this.#swap());
+    this.keep.addEventListener("click", () => this.#keepBeside());
+    this.end.addEventListener("click", () => this.#endBeside());
+    stream.addEventListener("forked", ({ detail }) => this.#forked(detail));
+    stream.addEventListener("phase", ({ detail: { phase } }) => phase === "ended" && setTimeout(() => this.#takeOver()));
+  }
+
+  /** A branch from before a chunk that the server keeps, or from now. */
+  forkAt(chunk) {
+    this.main.ask(chunk === null ? { type: "fork" } : { type: "fork", at_chunk: chunk });
+  }
+
+  /** Another stream begins: the branches of this one end. */
+  async clear() {
+    const others = this.#others();
+    this.#putAway();
+    this.#show([]);
+    this.#names.clear();
+    this.#thumbnails.clear();
+    await Promise.all(others.map(({ session }) => this.#fetch(`/v1/sessions/${session}`, { method: "DELETE" })));
+  }
+
+  #others() {
+    return this.#nodes.filter(({ session }) => session !== this.main.live?.session);
+  }
+
+  async #forked({ session, chunk }) {
+    this.#playBeside(session);
+    await this.#look();
+    this.toast(strings.forked(this.#name(session), chunk));
+  }
+
+  /** What branches there are by now. */
+  async #look() {
+    clearTimeout(this.#looking);
+    const session = this.main.live?.session;
+    const answer = session ? await this.#fetch(`/v1/sessions/${session}/branches`) : null;
+    if (answer?.ok) this.#show((await answer.json()).branches);
+    if (this.#nodes.length > 1) this.#looking = setTimeout(() => this.#look(), LOOK_EVERY_MS);
+  }
+
+  #playBeside(session) {
+    this.#putAway();
+    const stream = new Stream(this.main.url);
+    stream.key = this.main.key;
+    this.#beside = { session, stream, player: null };
+    this.frame.hidden = false;
+    this.stage.toggleAttribute("data-beside", true);
+    stream.addEventListener("live", ({ detail: { config } }) => this.#prepare(stream, config));
+    stream.addEventListener("packet", ({ detail: { header, payload } }) => {
+      if (header.type === "chunk") this.#beside.player?.push(header, splitParts(header, payload));
+    });
+    stream.addEventListener("phase", ({ detail }) => {
+      if (["ended", "refused"].includes(detail.phase)) this.#lost(stream);
+    });
+    stream.open({ type: "attach", session, formats: STILLS });
+  }
+
+  #prepare(stream, { width, height, fps, lead_s }) {
+    if (this.#beside?.stream !== stream) return;
+    this.frame.style.setProperty("--ratio", width / height);
+    const { session } = this.#beside;
+    this.#beside.player?.close();
+    this.#beside.player = new StillsPlayer(this.canvas, {
+      lead_s,
+      fps,
+      onFrame: () => {},
+      onChunk: ({ prompts }) => this.#describe(session, prompts),
+      onThumbnail: (header, image) => this.#draw(session, image),
+    });
+  }
+
+  #describe(session, prompts) {
+    this.label.textContent = strings.branch(this.#name(session));
+    this.canvas.setAttribute("aria-label", `${strings.branch(this.#name(session))}: ${strings.mix(prompts)}`);
+  }
+
+  /** The branch beside has gone, by itself or because another was kept. */
+  #lost(stream) {
+    if (this.#beside?.stream !== stream) return;
+    this.#putAway();
+    this.#look();
+  }
+
+  /** Nothing plays beside any more; its session stands still. */
+  #putAway() {
+    this.#beside?.player?.close();
+    this.#beside?.stream.leave();
+    this.#beside = null;
+    this.frame.hidden = true;
+    this.stage.removeAttribute("data-beside");
+  }
+
+  #swap() {
+    const [before, after] = [this.main.live?.session, this.#beside?.session];
+    if (!before || !after) return;
+    this.#putAway();
+    this.onSteer(after);
+    this.#playBeside(before);
+  }
+
+  #keepBeside() {
+    const { session } = this.#beside;
+    this.#swap();
+    this.main.addEventListener("live", () => this.main.ask({ type: "keep" }), { once: true });
+    this.toast(strings.kept(this.#name(session)));
+  }
+
+  async #endBeside() {
+    const { session } = this.#beside;
+    await this.#fetch(`/v1/sessions/${session}`, { method: "DELETE" });
+  }
+
+  /** The stream that was steered has ended, its branches have not: the one beside is steered now. */
+  #takeOver() {
+    if (!this.#beside) return;
+    const { session } = this.#beside;
+    this.#putAway();
+    this.onSteer(session);
+  }
+
+  #show(nodes) {
+    this.#nodes = nodes;
+    this.tree.hidden = nodes.length < 2;
+    const last = Math.max(1, ...nodes.map(({ chunk_index }) => chunk_index ?? 0));
+    this.tree.replaceChildren(...(nodes.length < 2 ? [] : nodes.map((node) => this.#row(node, last))));
+  }
+
+  /** A line from the chunk where it was forked to the one it has come to, and its picture. */
+  #row({ session, parent, chunk, chunk_index, prompt }, last) {
+    const row = document.createElement("li");
+    const begin = chunk ?? 0;
+    const [steered, beside] = [session === this.main.live?.session, session === this.#beside?.session];
+    row.style.setProperty("--begin", begin / last);
+    row.style.setProperty("--length", Math.max(0, (chunk_index ?? begin) - begin) / last);
+    row.toggleAttribute("data-steered", steered);
+    const look = document.createElement("button");
+    look.type = "button";
+    look.className = "branch";
+    look.setAttribute("aria-pressed", steered || beside);
+    const text = document.createElement("span");
+    text.textContent = strings.node(this.#name(session), { steered, beside, prompt });
+    look.title = parent ? strings.forkedFrom(this.#name(parent), chunk) : strings.firstBranch();
+    if (steered) this.#draw(session, this.picture);
+    look.append(this.#thumbnail(session), text);
+    look.addEventListener("click", () => !steered && !beside && (this.#playBeside(session), this.#look()));
+    row.append(look, this.#pathLink(session));
+    return row;
+  }
+
+  /** All that led here, as a journal: `millstream replay` makes the film of it. */
+  #pathLink(session) {
+    const link = document.createElement("button");
+    link.type = "button";
+    link.className = "quiet path";
+    link.textContent = "Path";
+    link.title = strings.pathHint();
+    link.setAttribute("aria-label", `Download the path of ${strings.branch(this.#name(session))}`);
+    link.addEventListener("click", async () => {
+      const answer = await this.#fetch(`/v1/sessions/${session}/path`);
+      if (!answer?.ok) return;
+      const file = document.createElement("a");
+      file.href = URL.createObjectURL(await answer.blob());
+      file.download = `branch-${this.#name(session)}.jsonl`;
+      file.click();
+      URL.revokeObjectURL(file.href);
+    });
+    return link;
+  }
+
+  #thumbnail(session) {
+    if (!this.#thumbnails.has(session)) {
+      const canvas = document.createElement("canvas");
+      [canvas.width, canvas.height] = [THUMBNAIL_HEIGHT, THUMBNAIL_HEIGHT];
+      canvas.setAttribute("aria-hidden", "true");
+      this.#thumbnails.set(session, canvas);
+    }
+    return this.#thumbnails.get(session);
+  }
+
+  #draw(session, image) {
+    const canvas = this.#thumbnail(session);
+    canvas.height = THUMBNAIL_HEIGHT * 2;
+    canvas.width = Math.round((canvas.height * image.width) / image.height);
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  }
+
+  #name(session) {
+    const first = this.main.live?.session;
+    if (!this.#names.size && first && session !== first) this.#name(first);
+    if (!this.#names.has(session)) this.#names.set(session, letters(this.#names.size));
+    return this.#names.get(session);
+  }
+
+  async #fetch(path, options = {}) {
+    const headers = this.main.key ? { Authorization: `Bearer ${this.main.key}` } : {};
+    try {
+      const answer = await fetch(path, { ...options, headers });
+      if (!answer.ok && answer.status !== 404) this.toast((await answer.json()).error.message);
+      return answer;
+    } catch {
+      return null; // the connection is lost, which the stream says
+    }
+  }
+}
+
+/** A, B, …, Z, AA, … */
+function letters(number) {
+  const rest = Math.floor(number / 26);
+  return (rest ? letters(rest - 1) : "") + String.fromCharCode(65 + (number % 26));
+}

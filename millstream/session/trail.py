@@ -1,0 +1,238 @@
+"""What a session can go back to: of its latest chunks the clean latents, and every few chunks a whole state.
+
+A state is what the session was before a chunk: its timeline, its window's clean latents, the decoder's past, and a copy of its
+keys and values in the generator, under a name of its own. Its parts are known at different times (a chunk may be planned while
+the pictures of the one before are made), so each is put here when it is true. Bounded by a `RewindConfig`: the oldest states
+go first, then the oldest latents.
+Shapes: see `session/history.py`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from millstream.core.errors import ControlError, PoolFull
+from millstream.core.rewind import NO_REWIND, RewindConfig
+from millstream.models.carry import VAEState
+from millstream.session.history import History
+from millstream.session.journal import ChunkLine
+from millstream.session.ports import Transport
+from millstream.session.timeline import Timeline, TimelineState
+
+
+@dataclass(slots=True)
+class PastChunk:
+    """The moment before a chunk, and the chunk itself once it is made."""
+
+    timeline: TimelineState | None = None
+    history: Mapping[str, Tensor] | None = None
+    decoder: VAEState | None = None
+    """Only of a whole state; empty at an epoch's start."""
+    cache_id: str | None = None
+    """The generator's copy, of a whole state; empty where the chunk needs none. None: this is no whole state."""
+    line: ChunkLine | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.cache_id is not None and self.decoder is not None and self.can_be_rebuilt
+
+    @property
+    def can_be_rebuilt(self) -> bool:
+        return self.timeline is not None and self.history is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restart:
+    """Where a session begins that goes back: at a whole state, with the chunks that lead from there to the asked one, or, where
+    there is none, at the asked chunk with the window rebuilt."""
+
+    chunk_index: int
+    timeline: TimelineState
+    """Before the asked chunk."""
+    history: Mapping[str, Tensor]
+    decoder: VAEState | None
+    """None: it is made anew from the window's latents."""
+    cache_id: str
+    again: tuple[ChunkLine, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether what follows has the bits it would have had."""
+        return self.decoder is not None
+
+
+class Trail:
+    def __init__(self, session_id: str, limits: RewindConfig, transport: Transport, ring_bytes: int) -> None:
+        """`ring_bytes` are those of the session's keys and values."""
+        self._session_id, self._limits, self._transport, self._ring_bytes = session_id, limits, transport, ring_bytes
+        self._past: dict[int, PastChunk] = {}
+        """In the order of their chunks."""
+        self._copies: set[str] = set()
+        self.begin(0, {}, ())
+        self._release = weakref.finalize(self, _release, transport, self._copies)  # also when it is merely dropped
+
+    def close(self) -> None:
+        """Give back what it holds and keep nothing more."""
+        self._limits = NO_REWIND
+        self._past.clear()
+        self._release()
+
+    @property
+    def keeps(self) -> bool:
+        return self._limits.latents > 0
+
+    @property
+    def cache_ids(self) -> tuple[str, ...]:
+        """What the generator holds for it."""
+        return tuple(self._copies)
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Those that can be gone back to."""
+        return tuple(index for index, past in list(self._past.items()) if past.can_be_rebuilt)
+
+    @property
+    def states(self) -> tuple[int, ...]:
+        """Those before which a whole state is kept."""
+        return tuple(index for index, past in list(self._past.items()) if past.is_whole)
+
+    def begin(self, chunk_index: int, history: Mapping[str, Tensor], decoder: VAEState) -> None:
+        """What its first chunk, or the first after it went back, finds."""
+        if not self.keeps:
+            return
+        past = self._at(chunk_index)
+        past.history, past.decoder = history, decoder if self._keeps_state(chunk_index) else None
+
+    def planned(self, timeline: Timeline) -> None:
+        """The next chunk is about to be: controls that are due then are not part of what is kept, those for later are. The
+        first time counts: a session that is paused is asked again and again."""
+        if self.keeps:
+            past = self._at(timeline.chunk_index)
+            past.timeline = past.timeline or timeline.state().between_chunks()
+
+    def copy_cache(self, chunk_index: int) -> None:
+        """Before a chunk is sent: keep what the generator has by now, if this is one of those. Without the memory for it, the
+        session goes on without it."""
+        past = self._past.get(chunk_index)
+        if past is None or past.timeline is None or past.cache_id is not None or not self._keeps_state(chunk_index):
+            return
+        name = f"{self._session_id}@{chunk_index}"
+        if past.timeline.pending.init_cache:
+            past.cache_id = ""
+        else:
+            with suppress(torch.OutOfMemoryError, PoolFull):
+                past.cache_id = name if self._transport.fork(self._session_id, name) else None
+        if past.cache_id:
+            self._copies.add(name)
+        self._drop_oldest_states()
+
+    def received(self, chunk_index: int, history: History) -> None:
+        if self.keeps:
+            self._at(chunk_index + 1).history = history.state()
+
+    def decoded(self, chunk_index: int, decoder: VAEState) -> None:
+        if self._keeps_state(chunk_index + 1):
+            self._at(chunk_index + 1).decoder = decoder
+
+    def made(self, line: ChunkLine) -> None:
+        if self.keeps:
+            self._at(line.envelope.chunk_index).line = line
+        while len(self._past) > self._limits.latents + 1:
+            self._drop_state(self._past.pop(next(iter(self._past))))
+
+    def find(self, chunk_index: int) -> Restart:
+        """Where to begin for this chunk to be next."""
+        asked = self._past.get(chunk_index)
+        if asked is None or asked.timeline is None or asked.history is None:
+            raise ControlError(f"chunk {chunk_index} is not kept; {self._kept()}")
+        return self._exact(chunk_index, asked.timeline) or Restart(
+            chunk_index=chunk_index,
+            timeline=asked.timeline.rebuilding(),
+            history=asked.history,
+            decoder=None if asked.history else (),
+            cache_id="",
+        )
+
+    def lose_states(self) -> None:
+        """The generator has lost its copies; latents are left."""
+        for past in self._past.values():
+            self._drop_state(past)
+
+    def forget_from(self, chunk_index: int) -> None:
+        """The session has gone back: what came from this chunk on did not happen."""
+        for index in [index for index in self._past if index > chunk_index]:
+            self._drop_state(self._past.pop(index))
+        if chunk_index in self._past:
+            self._past[chunk_index].line = self._past[chunk_index].timeline = None
+
+    def move(self, device: torch.device) -> None:
+        """Hold its tensors elsewhere; those that several chunks share stay shared."""
+        moved: dict[int, Tensor] = {}
+
+        def once(tensor: Tensor) -> Tensor:
+            return moved.setdefault(id(tensor), tensor.to(device))
+
+        for past in self._past.values():
+            past.history = past.history and {name: once(tensor) for name, tensor in past.history.items()}
+            past.decoder = past.decoder and tuple(once(tensor) for tensor in past.decoder)
+
+    def _exact(self, chunk_index: int, timeline: TimelineState) -> Restart | None:
+        """From the last whole state before the chunk, if all chunks since are known."""
+        again: list[ChunkLine] = []
+        for index in range(chunk_index, -1, -1):
+            past = self._past.get(index)
+            if past is None or (index < chunk_index and past.line is None):
+                return None
+            if index < chunk_index:
+                assert past.line is not None
+                again.insert(0, past.line)
+            if past.is_whole:
+                assert past.history is not None
+                assert past.cache_id is not None
+                return Restart(
+                    chunk_index=index,
+                    timeline=timeline,
+                    history=past.history,
+                    decoder=past.decoder,
+                    cache_id=past.cache_id,
+                    again=tuple(again),
+                )
+        return None
+
+    def _at(self, chunk_index: int) -> PastChunk:
+        return self._past.setdefault(chunk_index, PastChunk())
+
+    def _keeps_state(self, chunk_index: int) -> bool:
+        return self.keeps and self._limits.states > 0 and chunk_index % self._limits.every == 0
+
+    def _drop_oldest_states(self) -> None:
+        states = [past for past in self._past.values() if past.cache_id is not None]
+        decoder = max((_num_bytes(past.decoder or ()) for past in states), default=0)
+        for past in states[: max(0, len(states) - self._limits.num_states(self._ring_bytes + decoder))]:
+            self._drop_state(past)
+
+    def _drop_state(self, past: PastChunk) -> None:
+        if past.cache_id:
+            self._copies.discard(past.cache_id)
+            self._transport.release(past.cache_id)
+        past.cache_id = past.decoder = None
+
+    def _kept(self) -> str:
+        chunks = self.chunks
+        return f"kept are {chunks[0]} to {chunks[-1]}" if chunks else "this session keeps nothing (RewindConfig)"
+
+
+def _num_bytes(tensors: VAEState) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _release(transport: Transport, copies: set[str]) -> None:
+    for name in tuple(copies):
+        transport.release(name)
+    copies.clear()

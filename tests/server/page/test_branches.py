@@ -1,0 +1,60 @@
+"""A person forks a stream in a real browser, on the real server: both play, either is steered, one is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.server import browser as screen
+from tests.server.serving import serving
+
+pytestmark = [screen.needs_chromium, pytest.mark.slow]
+
+MEAN = """(id) => {
+    const copy = new OffscreenCanvas(16, 16).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(document.getElementById(id), 0, 0, 16, 16);
+    const { data } = copy.getImageData(0, 0, 16, 16);
+    return Array.from(data).reduce((sum, value) => sum + value, 0);
+}"""
+
+
+def wait_until_it_moves(page: Page, canvas: str) -> None:
+    before = page.evaluate(MEAN, canvas)
+    page.wait_for_function(f"([id, before]) => ({MEAN})(id) !== before", arg=[canvas, before])
+
+
+def test_a_fork_plays_beside_either_is_steered_and_one_is_kept(chrome: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path) as server, screen.greeted(chrome, server.url()) as page:
+        screen.start(page, "a kite")
+        screen.wait_until_moving(page)
+        page.get_by_role("button", name="Fork", exact=True).click()
+        beside = page.get_by_role("img", name="Branch B: a kite")
+        expect(beside).to_be_visible()
+        wait_until_it_moves(page, "beside-picture")
+        wait_until_it_moves(page, "picture")
+        screen.start(page, "a comet")
+        expect(page.get_by_role("status", name="Last change")).to_contain_text("applied")
+        page.get_by_role("button", name="Steer", exact=True).click()
+        expect(page.get_by_role("img", name="Branch A: a comet")).to_be_visible()
+        screen.start(page, "a storm")
+        expect(page.get_by_role("status", name="Last change")).to_contain_text("applied")
+        rows = page.get_by_role("list", name="Branches").get_by_role("listitem")
+        expect(rows).to_have_count(2)
+        expect(rows.nth(0)).to_contain_text("A · beside · a comet")
+        expect(rows.nth(1)).to_contain_text("B · steered · a storm")
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Download the path of Branch B").click()
+        assert download.value.path().read_text().startswith('{"kind":"header"')
+        page.get_by_role("button", name=re.compile(r"Go on from chunk \d+ in a branch")).last.click()
+        expect(rows).to_have_count(3)
+        wait_until_it_moves(page, "beside-picture")
+        page.get_by_role("button", name="Keep", exact=True).click()
+        server.until(lambda: len(server.hub.live_sessions) == 1, "one branch is left")
+        expect(page.locator("#beside")).to_be_hidden()
+        wait_until_it_moves(page, "picture")

@@ -1,0 +1,144 @@
+"""A person forks a stream over the wire, steers both, rewinds, keeps one; what cannot be is refused in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from millstream.client import connect, connect_async
+from millstream.core.errors import ClientError
+from millstream.core.messages import Ask
+from millstream.engine.replay import replay
+from millstream.session.journal import read_journal
+from millstream.session.journal_path import read_path
+from tests.server.serving import Client, Serving, serving
+
+SMALL = dict(size="32x48", window=6)
+
+
+def attached(client: Client, session: str) -> Client:
+    client.say({"type": "attach", "version": 1, "session": session})
+    client.hear("live")
+    return client
+
+
+def post(server: Serving, path: str, body: dict[str, object]) -> tuple[int, dict[str, object]]:
+    request = Request(server.url(path), json.dumps(body).encode(), {"content-type": "application/json"}, method="POST")
+    try:
+        with urlopen(request) as answer:
+            return answer.status, json.loads(answer.read())
+    except HTTPError as error:
+        return error.code, json.loads(error.read())["error"]
+
+
+def test_a_stream_is_forked_both_branches_go_on_and_one_is_kept(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.client() as first, server.client() as second, server.client() as third:
+        session = first.start(**SMALL)["session"]
+        first.hear("chunk", index=5)
+        first.say({"type": "fork", "at_chunk": 3})
+        forked = first.hear("forked")
+        assert (forked["chunk"], forked["from_chunk"], forked["exact"]) == (3, 2, True)
+        assert "as it was until chunk 3" in forked["note"]
+        attached(second, forked["session"]).say(
+            {"type": "control", "control": {"type": "prompt", "id": "p", "prompt": "storm"}}
+        )
+        assert second.hear("chunk")["index"] == 2
+        assert second.hear("receipt", state="applied")["chunk_index"] >= 3
+        first.say({"type": "rewind", "chunk": 4})
+        assert first.hear("rewound")["chunk"] == 4
+        assert first.hear("chunk")["index"] == 4
+        status, now = post(server, f"/v1/sessions/{session}/forks", {})
+        assert status == 201
+        attached(third, str(now["session"]))
+        branches = json.loads(urlopen(server.url(f"/v1/sessions/{session}/branches")).read())
+        assert [branch["parent"] for branch in branches["branches"]] == ["", session, session]
+        assert branches["states"][-1] in branches["chunks"]
+        path = [json.loads(line) for line in urlopen(server.url(f"/v1/sessions/{forked['session']}/path")).read().splitlines()]
+        assert [line["envelope"]["chunk_index"] for line in path[1:4]] == [0, 1, 2], "its parent's, then its own"
+        assert path[0]["parent"] is None
+        second.say({"type": "keep"})
+        assert second.hear("kept")["ended"] == 2
+        assert first.hear("ended")["reason"] == third.hear("ended")["reason"] == "another branch of it was kept"
+        second.say({"type": "stop"})
+        second.hear("ended")
+        server.until_empty()
+        _every_path_replays(server, tmp_path)
+
+
+def _every_path_replays(server: Serving, data: Path) -> None:
+    server.until(lambda: len(list((data / "journals").glob("*.jsonl"))) == 3, "three journals are whole")
+    journals = sorted((data / "journals").glob("*.jsonl"))
+    parents = [read_journal(path).header.parent for path in journals]
+    assert sum(parent is not None for parent in parents) == 2
+    for path in journals:
+        whole = read_path(path)
+        assert [line.envelope.chunk_index for line in whole.chunks] == list(range(len(whole.chunks)))
+        assert all(each.identical for each in replay(server.hub.service.engine, whole)), path
+
+
+def test_what_cannot_be_forked_or_rewound_is_refused_in_one_line() -> None:
+    with serving(places=2, max_waiting=0, max_branches=3) as server, server.client() as first:
+        session = first.start(**SMALL)["session"]
+        first.hear("chunk", index=2)
+        for ask, code, words in (
+            ({"type": "fork", "at_chunk": 900}, "bad_control", "chunk 900 is not kept; kept are 0 to"),
+            ({"type": "rewind", "chunk": 900}, "bad_control", "chunk 900 is not kept"),
+            ({"type": "rewind"}, "bad_message", "chunk"),
+        ):
+            first.say(ask)
+            error = first.hear("error")
+            assert (error["code"], "\n" in error["message"]) == (code, False)
+            assert words in error["message"]
+        first.say({"type": "fork"})
+        first.hear("forked")
+        first.say({"type": "fork"})
+        refused = first.hear("error")
+        assert (refused["code"], "is free" in refused["message"]) == ("refused", True), "there are two places"
+        assert post(server, "/v1/sessions/nobody/forks", {})[0] == 404
+        first.say({"type": "stop"})
+        first.hear("ended")
+        assert post(server, f"/v1/sessions/{session}/forks", {})[0] == 404
+
+
+def test_a_tree_has_so_many_branches_and_no_more_and_a_camera_has_none() -> None:
+    with serving(max_branches=2) as server, server.client() as first, server.client() as camera:
+        first.start(**SMALL)
+        first.hear("chunk", index=0)
+        first.say({"type": "fork"})
+        first.hear("forked")
+        first.say({"type": "fork"})
+        assert first.hear("error")["message"] == "2 branches of this session are live already; end one or keep one"
+        camera.start(**SMALL, input=True, noise_scale=0.5)
+        camera.say({"type": "fork"})
+        assert "its input does not come again" in camera.hear("error")["message"]
+
+
+def test_programs_fork_too() -> None:
+    with serving() as server:
+        with connect(server.url()) as client, connect(server.url()) as other:
+            client.start(Ask(prompt="sea", **SMALL))  # type: ignore[arg-type]
+            list(client.chunks(2))
+            forked = client.fork()
+            other.attach(forked.session)
+            (chunk,) = other.chunks(1)
+            assert chunk.index == forked.chunk
+            assert client.rewind(1).exact
+            assert client.keep().ended == 1
+            with pytest.raises(ClientError, match="not kept"):
+                client.fork(10**6)
+        asyncio.run(_fork_async(server.url()))
+
+
+async def _fork_async(url: str) -> None:
+    async with connect_async(url) as client:
+        await client.start(Ask(prompt="sea", size="32x48", window=6))
+        await client.next_chunk()
+        forked = await client.fork()
+        assert forked.session != client.live.session  # type: ignore[union-attr]
+        assert (await client.rewind(0)).chunk == 0
+        assert (await client.keep()).ended == 1
