@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.pages import marks
+from benchmarks.plan_scaling import PAGE, found, table
 from millstream.cli.main import app
 from millstream.commands.plan.run import PlanRequest
 from millstream.planner.questions.scale import GAIN, scaling, stall
@@ -64,6 +66,12 @@ def test_the_curves_are_said_written_and_recorded(tmp_path: Path) -> None:
     record = json.loads(millstream(*words, "--json")[1])
     assert record["rungs"][-1]["devices"] == 1024
     assert record["stall"]["why"] in said
+
+
+def test_the_page_shows_the_curves_as_they_are_planned() -> None:
+    begin, end = marks("plan_scaling")
+    written = PAGE.read_text().partition(begin)[2].partition(end)[0]
+    assert written.strip("\n").splitlines() == table(found())
 
 
 @pytest.mark.parametrize(
