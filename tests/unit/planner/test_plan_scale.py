@@ -87,3 +87,9 @@ def test_what_has_no_curve_is_refused_in_a_line(words: list[str], said: str) -> 
     assert code == 2
     assert said in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_training_is_asked_of_a_number_of_devices() -> None:
+    result = CliRunner().invoke(app, ["plan", "train", "--gpus", "anyxH100"])
+    assert result.exit_code == 2
+    assert "--gpus 8xH100" in result.stderr
