@@ -55,6 +55,8 @@ class TrainAsk:
             raise ConfigError("need 1 to 1024 frames, a batch of 1 to 4096 and 0 to 100 critic updates")
         if not 0 <= self.lora_rank <= self.student.dit.width:
             raise ConfigError(f"--lora must be a rank of 0 to {self.student.dit.width}, got {self.lora_rank}")
+        if self.fleet.open:
+            raise ConfigError(f"training needs a number of devices, such as --gpus 8x{self.fleet.device.name}")
         if not 0 <= self.hybrid <= self.fleet.count:
             raise ConfigError(f"--hybrid must be 0 to {self.fleet.count}, the devices there are, got {self.hybrid}")
         if self.recompute not in ("none", "selective", "full"):

@@ -61,17 +61,16 @@ def stall(rungs: Sequence[Rung]) -> Stall | None:
         gain = twice.quickest.fps / here.quickest.fps - 1
         later = max(rung.quickest.fps for rung in rungs[number:]) / here.quickest.fps - 1
         if gain < GAIN and later < 2 * GAIN:
-            return Stall(devices=here.devices, gain=gain, why=_why(here.quickest, rungs[-1].quickest))
+            return Stall(devices=here.devices, gain=gain, why=_why(rungs[-1].quickest))
     return None
 
 
-def _why(plan: Plan, last: Plan) -> str:
-    time, call = plan.time, plan.time.call
-    if plan.layout.front_apart and time.front_ms >= time.mesh_ms:
+def _why(last: Plan) -> str:
+    """What holds the quickest of all back."""
+    time, call = last.time, last.time.call
+    if last.layout.front_apart and time.front_ms >= time.mesh_ms:
         return f"the VAE on its own device takes {time.front_ms:.0f} ms of each chunk, and no layout divides it"
-    talk, repeated = call.communication / call.total, call.elementwise / call.total
+    talk = call.communication / call.total
     if talk >= 0.2:
-        return f"{100 * talk:.0f}% of a call in {plan.layout} is communication, which more devices only add to"
-    if last.layout == plan.layout:
-        return f"no layout of this model that is quicker takes more than the {plan.layout.num_devices} devices of {plan.layout}"
-    return f"what is left in {plan.layout} does not divide: {100 * repeated:.0f}% of a call walks over activations"
+        return f"{100 * talk:.0f}% of a call in {last.layout} is communication, which more devices only add to"
+    return f"no layout of this model that is quicker takes more than the {last.layout.num_devices} devices of {last.layout}"

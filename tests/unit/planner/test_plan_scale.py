@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.pages import marks
+from benchmarks.plan_scaling import PAGE, found, table
 from millstream.cli.main import app
 from millstream.commands.plan.run import PlanRequest
 from millstream.planner.questions.scale import GAIN, scaling, stall
@@ -66,6 +68,12 @@ def test_the_curves_are_said_written_and_recorded(tmp_path: Path) -> None:
     assert record["stall"]["why"] in said
 
 
+def test_the_page_shows_the_curves_as_they_are_planned() -> None:
+    begin, end = marks("plan_scaling")
+    written = PAGE.read_text().partition(begin)[2].partition(end)[0]
+    assert written.strip("\n").splitlines() == table(found())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -79,3 +87,9 @@ def test_what_has_no_curve_is_refused_in_a_line(words: list[str], said: str) -> 
     assert code == 2
     assert said in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_training_is_asked_of_a_number_of_devices() -> None:
+    result = CliRunner().invoke(app, ["plan", "train", "--gpus", "anyxH100"])
+    assert result.exit_code == 2
+    assert "--gpus 8xH100" in result.stderr
