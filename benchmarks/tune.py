@@ -3,7 +3,8 @@
     millstream train judge --out out/tune/judge
     python -m benchmarks.tune --judge out/tune/judge/judge.safetensors --minutes 5 --seeds 3
 
-In pieces, since one machine may not be had for all of it at once; what is done is kept in `--out` and not done again:
+In pieces, since one machine may not be had for all of it at once; what is done is kept in `--out` and not done again
+(`--slice 8` stops tuning after eight minutes of a call, and the next call goes on):
 
     python -m benchmarks.tune --judge J --minutes 5 --only fork-grpo/0        # one way, one seed: tunes, then judges
     python -m benchmarks.tune --judge J --only before                         # the model as it was
@@ -52,29 +53,31 @@ WAYS: dict[str, dict[str, Any]] = {
     "best-of-n": {"algorithm": "best-of-n"},
     "kl-0": {"algorithm": "grpo", "kl_coefficient": 0.0, "kl_target": 0.0},
 }
-BEFORE, FORKS = "before", "forks"
+BEFORE, FORKS, SPENT = "before", "forks", "spent.json"
 SOON = 2.0
 """Seconds."""
 WEAKEST = ("thing", "motion")
 
 
-def tuned(way: str, seed: int, asked: argparse.Namespace, folder: Path) -> Path:
-    """The file that so many minutes of one way leave, in a folder that says how."""
+def tuned(way: str, seed: int, asked: argparse.Namespace, folder: Path) -> Path | None:
+    """The file that so many minutes of one way leave; None where `--slice` ended first and there is more to do."""
     recipe = _recipe(way, seed, asked)
-    spec, device = find_model(recipe.model), choose_device(asked.device)
+    spec, device, kept, begun = find_model(recipe.model), choose_device(asked.device), folder / SPENT, time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     run = PolicyRun(recipe, spec, folder, Path.cwd(), device)
-    spent, steps = 0.0, 0
+    spent = json.loads(kept.read_text()) if kept.exists() else {"seconds": 0.0, "steps": 0, "streams": 0}
 
     def report(said: PolicyReport) -> None:
-        nonlocal spent, steps
-        spent += sum(said.numbers[name] for name in ("sync_s", "rollout_s", "reward_s", "learn_s"))
-        steps += 1
+        spent["seconds"] += sum(said.numbers[name] for name in ("sync_s", "rollout_s", "reward_s", "learn_s"))
+        spent["steps"] += 1
+        spent["streams"] += recipe.batch
 
-    run.train(report, lambda: spent >= 60 * asked.minutes)
-    streams = steps * recipe.batch
-    write_whole(folder / "spent.json", json.dumps({"seconds": spent, "steps": steps, "streams": streams}))
-    return export(recipe, spec, folder, run.learnt())
+    def is_enough() -> bool:
+        return spent["seconds"] >= 60 * asked.minutes or time.perf_counter() - begun >= 60 * asked.slice
+
+    run.train(report, is_enough)
+    write_whole(kept, json.dumps(spent))
+    return export(recipe, spec, folder, run.learnt()) if spent["seconds"] >= 60 * asked.minutes else None
 
 
 def _recipe(way: str, seed: int, asked: argparse.Namespace) -> PolicyRecipe:
@@ -138,9 +141,10 @@ def piece(name: str, asked: argparse.Namespace) -> None:
         way, _, seed = name.partition("/")
         folder = asked.out / name.replace("/", "-")
         path = folder / "brook.safetensors"
-        if not path.exists():
-            path = tuned(way, int(seed), asked, folder)
-        found = {"spent": json.loads((folder / "spent.json").read_text()), "judged": judged(str(path), asked)}
+        if not path.exists() and tuned(way, int(seed), asked, folder) is None:
+            print(f"{name}: {time.perf_counter() - begun:.0f} s, and there is more to do: call it again")
+            return
+        found = {"spent": json.loads((folder / SPENT).read_text()), "judged": judged(str(path), asked)}
     write_whole(done, json.dumps(found, indent=2) + "\n")
     print(f"{name}: {time.perf_counter() - begun:.0f} s")
 
@@ -191,6 +195,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--judge", type=Path, help="from millstream train judge")
     parser.add_argument("--recipe", type=Path, help="another than reward-brook.toml")
     parser.add_argument("--minutes", type=float, default=5.0, help="of each way and seed")
+    parser.add_argument("--slice", type=float, default=1e9, help="minutes of tuning in one call; the next one goes on")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--count", type=int, default=256, help="prompts of each kind that are judged")
     parser.add_argument("--late", type=float, default=120.0, help="second until which some go on")

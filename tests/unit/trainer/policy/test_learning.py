@@ -110,9 +110,9 @@ def test_a_bound_holds_a_policy_to_its_reference() -> None:
     apart = []
     for control in (DivergenceControl(0.0, 0.0, 1.0), DivergenceControl(1.0, 0.05, 0.2)):
         engine, learner = policy(StepNoise(levels=LEVELS, last=0.3), control, lr=1e-3, minibatches=1, rows_at_once=16)
-        for step in range(8):
-            made = engine.roll(RolloutPlan(prompts=("sea",), group=16, chunks=1, seed=step))
-            said = learner.learn(made, worth(made), torch.ones(16, dtype=torch.bool), 16)
+        for step in range(6):
+            made = engine.roll(RolloutPlan(prompts=("sea",), group=8, chunks=1, seed=step))
+            said = learner.learn(made, worth(made), torch.ones(8, dtype=torch.bool), 8)
             engine.follow(learner.actor, learner.version)
         apart.append(said["kl"])
     assert apart[1] < 0.5 * apart[0]

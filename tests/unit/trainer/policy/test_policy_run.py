@@ -39,16 +39,16 @@ def nothing(report: PolicyReport) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    asked = recipe(fork=(1, 2), algorithm="ppo", shared_start=False)
+    asked = recipe(steps=2, fork=(1, 1), algorithm="ppo", shared_start=False, evaluate_prompts=1)
     whole, first, second = (run(tmp_path / name, asked) for name in ("whole", "parts", "parts"))
     assert whole.train(nothing, lambda: False)
     assert not first.train(nothing, lambda: True)
     assert second.train(nothing, lambda: False)
     for name, weight in whole.learnt().items():
         assert torch.equal(weight, second.learnt()[name]), name
-    assert [each.step for each in second.evaluated] == [0, 2, 3]
+    assert [each.step for each in second.evaluated] == [0, 2]
     assert second.evaluated == whole.evaluated
-    assert len((tmp_path / "parts" / "curve.jsonl").read_text().splitlines()) == 3
+    assert len((tmp_path / "parts" / "curve.jsonl").read_text().splitlines()) == 2
 
 
 @pytest.mark.slow
@@ -70,21 +70,21 @@ def test_a_reward_that_fails_leaves_a_run_that_can_go_on(tmp_path: Path) -> None
 def test_a_run_ends_where_reward_and_judge_part_and_keeps_the_weights_the_judge_liked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = iter([(0.0, 0.5), (1.0, 0.6), (2.0, 0.3), (3.0, 0.2)])
+    found = iter([(0.0, 0.5), (1.0, 0.6), (2.0, 0.3)])
 
     def judged(*_: object, **__: object) -> Evaluation:
         reward, judge = next(found)
         return Evaluation(reward=reward, terms={}, judge=judge, attributes={}, flicker=0.0, pixels_BTCYX=torch.zeros(0))
 
     monkeypatch.setattr("millstream.trainer.policy.run.evaluate", judged)
-    ended = run(tmp_path, recipe(steps=9, evaluate_every=1, part_patience=2, chunks=3, group=2, judge="bundled"))
+    ended = run(tmp_path, recipe(steps=9, evaluate_every=1, part_patience=1, chunks=3, group=2, judge="bundled"))
     seen = list[dict[str, torch.Tensor]]()
     assert ended.train(nothing, lambda: False, lambda step, found, so_far: seen.append(ended._learnt_now()))
     assert ended.has_parted
-    assert [each.step for each in ended.evaluated] == [0, 1, 2, 3]
+    assert [each.step for each in ended.evaluated] == [0, 1, 2]
     best = ended.learnt()
     assert all(torch.equal(best[name], weight) for name, weight in seen[1].items())
-    assert not torch.equal(best["head.proj.weight"], seen[3]["head.proj.weight"])
+    assert not torch.equal(best["head.proj.weight"], seen[2]["head.proj.weight"])
 
 
 WRONG = [
