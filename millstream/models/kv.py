@@ -144,7 +144,7 @@ class KVRing:
         """Hold the same frames elsewhere; the next `place` goes on from there."""
         if device != self.k.device:
             self._move(device)
-            self.sink_k = None if self.sink_k is None else self.sink_k.to(device)
+            self.sink_k = None if self.sink_k is None else self.sink_k.to(device, copy=True)
             self._sink_is_shared = False
         return self
 

@@ -176,6 +176,21 @@ def test_a_branch_without_room_is_refused_and_the_others_go_on() -> None:
     assert run(maker, "two", future[PAST:]) == whole[PAST:]
 
 
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_branch_that_was_moved_away_and_back_gives_the_same_bits(stream: str) -> None:
+    maker, future, elsewhere = generator(), parcels(stream), torch.device("cpu", 0)  # another device, to whoever compares
+    whole = run(maker, "alone", future)
+    run(maker, "one", future[:PAST])
+    maker.fork("one", "two")
+    run(maker, "two", future[PAST : PAST + 1])
+    maker.move("one", elsewhere)
+    assert run(maker, "two", future[PAST + 1 :]) == whole[PAST + 1 :]
+    assert maker.pages.pages_in_use == 0, "it took its frames along"
+    maker.move("one", elsewhere)
+    assert run(maker, "one", future[PAST:]) == whole[PAST:]
+    assert maker.caches["one"].ring.window is not maker.caches["two"].ring.window
+
+
 @torch.inference_mode()
 def test_a_saved_branch_holds_its_own_frames() -> None:
     maker, future = generator(), parcels("plain")

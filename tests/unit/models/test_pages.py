@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from millstream.core.errors import PoolFull
 from millstream.models.kv import KVRing, RingShape, held_bytes
 from millstream.models.pages import PagePool
-from tests.unit.models.test_fast_dit import WIDE
+from tests.unit.models.test_fast_dit import WIDE, Tape, recorded
 from tests.unit.models.test_fast_dit import ring as wide_ring
+from tests.unit.models.test_fast_dit import stream as streamed
+from tests.unit.models_for_tests import DIT, dit
 from tests.unit.ops.test_packed_window import fast
 
 CPU = torch.device("cpu")
@@ -332,3 +334,24 @@ def test_a_window_in_8_bits_is_the_same_after_a_branch_has_used_it() -> None:
     chunk(other, 5)
     assert torch.equal(chunk(forked, 6), chunk(plain, 6))
     assert forked.packed is other.packed, "one for the window"
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_branches_replay_what_was_recorded_of_the_window_that_they_share() -> None:
+    tape, model, ring = Tape(), dit(), wide_ring(DIT, multiple=40)
+    recorded(model, tape)
+    streamed(model, ring, 8)
+    branch, plain = ring.fork(), copied(ring)
+    cross, latents = model.read_prompt(torch.ones(1, 7, 24)), torch.randn(4, 1, 3, 4, 8, 12)
+
+    def chunk(memory: KVRing, number: int) -> torch.Tensor:
+        memory.place([memory.newest + 1 + frame for frame in range(3)])
+        return model(latents[number], torch.full((1, 3), 700.0), memory, cross).clone()
+
+    found = []
+    for number in range(3):
+        chunk(ring, 3)
+        found.append(chunk(branch, number))
+    assert tape.recorded == 2, "steps and commits of one window"
+    assert all(torch.equal(chunk(plain, number), each) for number, each in enumerate(found))
