@@ -1,9 +1,9 @@
 """What each generation of chips reaches of its datasheet, and how sure that is.
 
 Shares are of the dense bf16 peak with sums in float32, as `hardware.py` lists it. Hopper's are measured (an H200); the others
-are from published figures of single kernels, named in `source`, never from a published speed of a whole model: those are what
-`python -m benchmarks.published` holds the plans against. Convolutions were published for none, so they keep Hopper's
-proportion to products.
+are from published figures of single kernels, named in `source`. Published speeds of whole models are what `python -m
+benchmarks.published` holds the plans against; but for SageAttention 2 on Ada, whose rate is from the points marked `fit` there,
+none of them is in here. Convolutions were published for none, so they keep Hopper's proportion to products.
 """
 
 from __future__ import annotations
