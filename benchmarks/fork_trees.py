@@ -46,12 +46,6 @@ CONTROLS: tuple[AnyControl, ...] = (
 class Edit:
     control: AnyControl
     at_chunk: int
-    asked: int
-    """The next chunk when it was asked for."""
-
-    def is_part_of(self, chunk: int) -> bool:
-        """Whether a branch that begins before this chunk has it: what was asked for the chunk itself it has not."""
-        return self.at_chunk < chunk or (self.at_chunk > chunk and self.asked <= chunk)
 
 
 @dataclass(slots=True)
@@ -62,6 +56,12 @@ class Branch:
     edits: list[Edit] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
     """Of every chunk since the first, its parents' included."""
+    asked: dict[int, list[Edit]] = field(default_factory=dict)
+    """All that had been asked for when each chunk was planned."""
+
+    def edits_at(self, chunk: int) -> list[Edit]:
+        """Those of a branch that begins before a chunk: what was asked for the chunk itself is not part of it."""
+        return [edit for edit in self.asked[chunk] if edit.at_chunk != chunk]
 
 
 class Tree:
@@ -82,12 +82,14 @@ class Tree:
             self.go_on(branch)
 
     def go_on(self, branch: Branch) -> None:
-        branch.digests += [chunk.digest for chunk in branch.session.stream(self.random.randint(1, 3))]
+        for chunk in branch.session.stream(self.random.randint(1, 3)):
+            branch.asked[chunk.index] = list(branch.edits)
+            branch.digests.append(chunk.digest)
         self.moves["chunks"] = sum(len(each.digests) for each in self.branches)
 
     def edit(self, branch: Branch) -> None:
         now = branch.session.timeline.chunk_index
-        edit = Edit(self.random.choice(CONTROLS), now + self.random.choice((0, 0, 1, 3)), now)
+        edit = Edit(self.random.choice(CONTROLS), now + self.random.choice((0, 0, 1, 3)))
         branch.session.control(edit.control, at_chunk=edit.at_chunk)
         branch.edits.append(edit)
         self.moves["edits"] += 1
@@ -99,7 +101,7 @@ class Tree:
         restart, name = restart_at(session, chunk), str(len(self.branches))
         path, journal = self._journal(name, session, parent.path.name, chunk)
         branch = session.fork(chunk, session_id=name, journal=journal)
-        edits = [edit for edit in parent.edits if chunk is None or edit.is_part_of(chunk)]
+        edits = list(parent.edits) if chunk is None else parent.edits_at(chunk)
         self.branches.append(Branch(branch, journal, path, edits, parent.digests[: restart.timeline.chunk_index]))
         self.moves["forks"] += 1
 
@@ -107,7 +109,7 @@ class Tree:
         chunk = self._chosen(branch, or_now=False)
         if chunk is not None:
             branch.session.rewind(chunk)
-            branch.edits = [edit for edit in branch.edits if edit.is_part_of(chunk)]
+            branch.edits = branch.edits_at(chunk)
             del branch.digests[chunk:]
             self.moves["rewinds"] += 1
 

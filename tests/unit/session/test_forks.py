@@ -12,6 +12,7 @@ from benchmarks.fork_trees import LIMITS, Tree
 from millstream.core.controls import SetPrompt, Stop
 from millstream.core.errors import ConfigError, ControlError, JournalError
 from millstream.core.rewind import RewindConfig
+from millstream.engine.depths import Depths
 from millstream.engine.engine import Engine
 from millstream.session.chunk import Chunk
 from millstream.session.forks import as_parent, restart_at
@@ -52,6 +53,15 @@ def test_a_branch_of_an_earlier_chunk_gives_what_came_then_with_what_was_asked_f
     with session.fork(at_chunk) as branch:
         assert branch.timeline.chunk_index == at_chunk
         assert same(list(branch.stream(10 - at_chunk)), chunks[at_chunk:])
+
+
+def test_what_is_kept_while_chunks_are_planned_ahead_is_as_exact(engine: Engine) -> None:
+    """Chunk n is planned and sent before chunk n - 1 is back: the parts of a state are known at different times."""
+    session = engine.session("sea", **SMALL)
+    chunks = list(engine.stream(session, depths=Depths(d_in=2, d_out=2)).stream(6))
+    assert restart_at(session, 4).exact
+    with session.fork(4) as branch:
+        assert same(list(branch.stream(2)), chunks[4:])
 
 
 def test_two_branches_of_one_moment_are_steered_apart_and_leave_their_parent_alone(engine: Engine) -> None:
