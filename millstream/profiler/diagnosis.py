@@ -60,6 +60,8 @@ def _work_confidence(work: Finding, found: Sequence[Finding]) -> str:
 
 
 def _confidence(verdict: Finding, found: Sequence[Finding]) -> str:
+    if verdict.name == UNEXPLAINED:
+        return "low"
     runner_up = max((other.gain for other in found if other is not verdict), default=0.0)
     if verdict.gain >= 0.3 and verdict.gain >= 1.5 * runner_up:
         return "high"

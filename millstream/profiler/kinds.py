@@ -46,7 +46,10 @@ _COLLECTIVE = re.compile(
     re.IGNORECASE,
 )
 _EXCHANGE = re.compile(r"send_?recv|gloo:(send|recv)|[:_](send|recv)_?\b", re.IGNORECASE)
-_SYNC = re.compile(r"Synchronize|^cudaMemcpy$|^cudaMemcpy2D$|^cuMemcpyDtoH|^cuMemcpyHtoD")
+_SYNC = re.compile(
+    r"Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH|HtoD|DtoD|WithStream|ToSymbol|FromSymbol)?(_v\d+\w*|_ptsz)?$|^cuMemcpy(DtoH|HtoD)_?v?\d*$"
+)
+"""Copies that block wait for all that was queued before them."""
 _ALLOCATION = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|MallocHost|FreeHost|MallocAsync|FreeAsync)|^cuMem(Map|Unmap|Create|Release|Alloc|Free)"
 )

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from millstream.profiler.anatomy import Anatomy
-from millstream.profiler.findings import Finding
+from millstream.profiler.findings import UNEXPLAINED, Finding
 from millstream.profiler.kinds import Kind
 from millstream.profiler.ranks import TracedGroup, quickest_exchanges, transfer_share, waits_for_decode
 
 SHORT_US = 10.0
 """A kernel that ends before the host can launch the next."""
+RECORD_HOST = "record the host as well: without its launch calls nobody knows why the device idles"
 Ranks = Sequence[Anatomy]
 
 
@@ -32,6 +33,8 @@ def _host(group: TracedGroup, explained: float) -> list[Finding]:
     return [
         Finding(name="CPU-bound", gain=host, evidence=_host_evidence(ranks, host, share["compile"])),
         Finding(name="launch-bound", gain=share["launch"], evidence=_launch_evidence(ranks, share["launch"])),
+        Finding(name="queue-bound", gain=share["queue"], evidence=_queue_evidence(share["queue"])),
+        Finding(name=UNEXPLAINED, gain=share["unknown"], evidence=_unknown_evidence(share["unknown"]), remedy=RECORD_HOST),
         Finding(name="synchronisation", gain=_sync_gain(ranks, share), evidence=_sync_evidence(ranks, share)),
         Finding(name="allocator", gain=share["allocator"], evidence=_allocator_evidence(ranks, share["allocator"])),
         Finding(
@@ -115,6 +118,16 @@ def _launch_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
         f"{_percent(_mean(ranks, _short_share))} of {kernels} kernels take under {SHORT_US:.0f} us",
         f"{_percent(share)} of the wall the queue is empty while the host does nothing but launch",
     )
+
+
+def _queue_evidence(share: float) -> tuple[str, ...]:
+    return (
+        f"{_percent(share)} of the wall work is launched and the device idle: it waits for another stream, rank or process",
+    )
+
+
+def _unknown_evidence(share: float) -> tuple[str, ...]:
+    return (f"{_percent(share)} of the wall the device idles, and the calls that launch what follows are not in the trace",)
 
 
 def _sync_evidence(ranks: Ranks, share: dict[str, float]) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ SAID = {
     "exchange": "send and receive, not covered",
     "copy": "copies, not covered",
     "queue": "idle: queued, waits on the device",
+    "lost": "idle: waits for what the trace does not show",
+    "unknown": "idle: launch not in the trace",
     "allocator": "idle: allocator",
     "data": "idle: input",
     "encode": "idle: encoding",

@@ -18,6 +18,7 @@ OVERLAP = 0.02
 EARLY = 0.05
 OWN_TIME = 0.3
 """Shares from which on the rest of a trace means nothing."""
+DOUBTFUL = 0.02
 
 
 def reasons_for_distrust(rank: Anatomy) -> Iterator[str]:
@@ -42,6 +43,8 @@ def reasons_for_distrust(rank: Anatomy) -> Iterator[str]:
     early = _before_their_launch(rank)
     if early > EARLY:
         yield f"{100 * early:.0f}% of kernels start before they are launched: the clocks of host and device differ"
+    if rank.shares["lost"] > LOST:
+        yield f"{_waits_for_nothing(rank)}: the trace is cropped, or events were lost"
     own = rank.host(Kind.OVERHEAD).total / rank.wall
     if own > OWN_TIME:
         yield f"the profiler itself took {100 * own:.0f}% of the time; capture less"
@@ -55,6 +58,8 @@ def doubts(group: TracedGroup) -> Iterator[str]:
             yield f"rank {rank.rank}: {trace.left_out} events past the first {len(trace.events)} were not read"
         if trace.unclosed:
             yield f"rank {rank.rank}: its list of events ends without a bracket; what followed is not known"
+        if rank.shares["lost"] > DOUBTFUL:
+            yield f"rank {rank.rank}: {_waits_for_nothing(rank)}: the trace may be cropped"
         slower = trace.ours.get("slower_than_unprofiled")
         if isinstance(slower, int | float) and slower > 1.25:
             yield f"rank {rank.rank}: chunks took {slower:.2f} times as long under the profiler as without"
@@ -62,6 +67,10 @@ def doubts(group: TracedGroup) -> Iterator[str]:
         yield "the ranks' clocks do not agree: moments of different ranks are not compared"
     if group.skew.unmatched:
         yield f"{group.skew.unmatched} collectives were seen by some ranks and not by others"
+
+
+def _waits_for_nothing(rank: Anatomy) -> str:
+    return f"{100 * rank.shares['lost']:.0f}% of the wall the device idles and is waited for"
 
 
 def _overlap_on_streams(rank: Anatomy) -> float:
