@@ -290,6 +290,17 @@ def device_shared(rng: random.Random) -> list[SimulatedRank]:
     return [rank]
 
 
+def first_launches(rng: random.Random) -> list[SimulatedRank]:
+    """Every kernel is loaded when it is first launched, and the trace begins before that."""
+    (rank,) = new_ranks(rng)
+    kernels = rng.randint(15, 40)
+    for kernel in range(kernels * rng.randint(2, 4)):
+        if kernel < kernels:
+            rank.loads_us = rng.uniform(3e3, 2e4)
+        rank.op("aten::mm", f"gemm_{kernel % kernels}", rng.uniform(50, 500))
+    return [rank]
+
+
 def cropped(rng: random.Random) -> list[SimulatedRank]:
     """The host waits for work that was launched before the capture began, so that none of it is in the trace."""
     (rank,) = new_ranks(rng)
@@ -343,6 +354,7 @@ WORKLOADS = (
     Workload("memory asked of the driver in every step", "allocator", allocator),
     Workload("graphs whose kernels are not seen", UNTRUSTED, graphs_without_kernels),
     Workload("kernels lost", UNTRUSTED, lost_events),
+    Workload("a capture that begins too early", "warm-up", first_launches),
     Workload("a capture that begins too late", UNTRUSTED, cropped),
     Workload("clocks apart", UNTRUSTED, clocks_apart),
 )

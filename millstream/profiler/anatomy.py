@@ -26,6 +26,8 @@ LATE_US = 100.0
 """A host that waits so long for a device that does nothing waits for what the trace does not show."""
 RUNS_AHEAD = 0.75
 """A host that works for less of the time than this could run ahead of the device."""
+SLOW_LAUNCH_US = 1000.0
+"""A launch that takes so long loads its kernel first."""
 Index = NDArray[np.intp]
 
 # What the host does in a gap, by the first of these that it is in; what is left is its own.
@@ -160,13 +162,14 @@ class Anatomy:
             inside = np.minimum(self.host(kind).within(begin, handed), left)
             spent[cause] = float(inside.sum())
             left = left - inside
-        calling = np.minimum(_beyond(handed - np.clip(call.begin, begin, handed), PROMPT_US), left)
-        left = left - np.nan_to_num(calling)
+        calling = np.nan_to_num(np.minimum(_beyond(handed - np.clip(call.begin, begin, handed), PROMPT_US), left))
+        left, loading = left - calling, _beyond(calling, SLOW_LAUNCH_US)
+        spent["warm-up"] = float(loading.sum())
         prompt = call.thought <= PROMPT_US
         after_wait = self.waiting.within(begin - STARTED_US, handed) > 0
         drained = after_wait & (prompt | self.could_run_ahead)  # a prompt host finds the queue empty because it waited
         spent["sync"] += float(left[drained].sum())
-        spent["launch"] = float(left[~drained & prompt].sum() + np.nansum(calling))
+        spent["launch"] = float(left[~drained & prompt].sum() + (calling - loading).sum())
         spent["host"] = float(left[~drained & ~prompt].sum())
         return spent
 

@@ -33,6 +33,7 @@ def _host(group: TracedGroup, explained: float) -> list[Finding]:
     return [
         Finding(name="CPU-bound", gain=host, evidence=_host_evidence(ranks, host, share["compile"])),
         Finding(name="launch-bound", gain=share["launch"], evidence=_launch_evidence(ranks, share["launch"])),
+        Finding(name="warm-up", gain=share["warm-up"], evidence=_warm_up_evidence(share["warm-up"])),
         Finding(name="queue-bound", gain=share["queue"], evidence=_queue_evidence(share["queue"])),
         Finding(name=UNEXPLAINED, gain=share["unknown"], evidence=_unknown_evidence(share["unknown"]), remedy=RECORD_HOST),
         Finding(name="synchronisation", gain=_sync_gain(ranks, share), evidence=_sync_evidence(ranks, share)),
@@ -118,6 +119,10 @@ def _launch_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
         f"{_percent(_mean(ranks, _short_share))} of {kernels} kernels take under {SHORT_US:.0f} us",
         f"{_percent(share)} of the wall the queue is empty while the host does nothing but launch",
     )
+
+
+def _warm_up_evidence(share: float) -> tuple[str, ...]:
+    return (f"{_percent(share)} of the wall the device idles in launches over 1 ms: they load their kernels first",)
 
 
 def _queue_evidence(share: float) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from millstream.core.errors import TraceError
 from millstream.profiler.costs import input_bytes, op_cost
+from millstream.profiler.evidence import is_all_to_all, settle
 from millstream.profiler.intervals import Floats
-from millstream.profiler.kinds import Kind, kind_of
+from millstream.profiler.kinds import FOREIGN, Kind, kind_of
 from millstream.profiler.reader import TraceFile
 
 MAX_EVENTS = 4_000_000
@@ -96,6 +97,8 @@ class Trace:
     """Events without a time, or of negative length."""
     unclosed: bool
     """A bare list without its last bracket, as Chrome allows: it may have been cut off."""
+    foreign: tuple[str, ...] = ()
+    """Categories of devices whose events are not known by name."""
 
     @property
     def device_name(self) -> str:
@@ -155,6 +158,7 @@ class _Filling:
         self.num_open = 0
         self.left_out = 0
         self.broken = 0
+        self.foreign: set[str] = set()
 
     def take(self, events: Iterable[dict[str, Any]]) -> None:
         for event in events:
@@ -179,6 +183,10 @@ class _Filling:
         name, args, columns = str(event.get("name", "")), event.get("args") or {}, self.columns
         args = args if isinstance(args, dict) else {}
         kind = kind_of(category, name)
+        if kind is Kind.EXCHANGE and is_all_to_all(args.get("Collective name")):
+            kind = Kind.COLLECTIVE
+        if category.lower() in FOREIGN:
+            self.foreign.add(category)
         flops, moved = op_cost(name, args) if kind is Kind.OP else (0.0, _size(args))
         columns.begin.append(float(begin))
         columns.length.append(float(length))
@@ -186,7 +194,7 @@ class _Filling:
         columns.name.append(self._name(name))
         columns.track.append(self._track(event))
         columns.link.append(_number(args, "correlation"))
-        columns.origin.append(_number(args, "External id"))
+        columns.origin.append(_number(args, "External id" if "External id" in args else "external id"))
         columns.flops.append(flops)
         columns.moved.append(moved)
 
@@ -232,6 +240,8 @@ class _Filling:
 
     def trace(self, path: Path, file: TraceFile, rank: int) -> Trace:
         columns = {name: _numpy(values) for name, values in vars(self.columns).items()}
+        names = list(self.names)
+        columns["kind"] = settle(columns["kind"], columns["begin"], columns["length"], columns["link"], names)
         memory = {name: _numpy(values) for name, values in vars(self.memory).items()}
         device = memory.pop("device")
         accelerator = device.max(initial=-1)  # a trace of a GPU also has the host's
@@ -240,13 +250,14 @@ class _Filling:
             path=path,
             rank=_rank(file.metadata, rank),
             metadata=file.metadata,
-            names=list(self.names),
+            names=names,
             tracks=list(self.tracks),
             events=Events(**columns),
             memory=MemoryEvents(**{name: values[device == accelerator][order] for name, values in memory.items()}),
             left_out=self.left_out,
             broken=self.broken + self.num_open,
             unclosed=file.unclosed,
+            foreign=tuple(sorted(self.foreign)),
         )
 
 
