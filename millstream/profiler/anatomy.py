@@ -238,7 +238,7 @@ def take_apart(trace: Trace, *, begin: float | None = None, end: float | None = 
 def extent(trace: Trace) -> tuple[float, float]:
     """From the first thing that was done to the last; the profiler's own is not counted."""
     events = trace.events
-    chosen = np.flatnonzero(~np.isin(events.kind, [int(Kind.OTHER), int(Kind.OVERHEAD)]))
+    chosen = np.flatnonzero(~np.isin(events.kind, [int(Kind.OTHER), int(Kind.OVERHEAD), int(Kind.PYTHON)]))
     chosen = chosen if len(chosen) else np.arange(len(events))
     first, last = float(events.begin[chosen].min()), float(events.end[chosen].max())
     if last <= first:

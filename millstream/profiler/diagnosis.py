@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from millstream.profiler.findings import UNEXPLAINED, UNTRUSTED, Finding
 from millstream.profiler.overheads import overheads
 from millstream.profiler.ranks import TracedGroup
-from millstream.profiler.roofline import Roofline
+from millstream.profiler.reach.roofline import Roofline
 from millstream.profiler.trust import doubts, reasons_for_distrust
 from millstream.profiler.work_bound import work_finding
 

@@ -36,6 +36,8 @@ class Kind(IntEnum):
     """The profiler's own."""
     DEVICE_NOTE = 16
     """A note as the device saw it: from its first kernel to its last."""
+    PYTHON = 17
+    """A frame of a Python stack."""
 
 
 DEVICE_KINDS = (Kind.KERNEL, Kind.COLLECTIVE, Kind.EXCHANGE, Kind.COPY)
@@ -56,6 +58,8 @@ _ALLOCATION = re.compile(
 _GRAPH = re.compile(r"GraphLaunch")
 _LAUNCH = re.compile(r"Launch|^runFunction|MemcpyAsync|MemsetAsync|Memcpy\w*Async")
 _DATA = re.compile(r"data_?loader|load_?batch|next_?batch|read_?frames|prefetch|^millstream\.input\b", re.IGNORECASE)
+PREPARES = re.compile(r"pre_?process|image_processing|feature_extract|tokeniz|/decord/|torchcodec|/av/", re.IGNORECASE)
+"""Python that makes input ready; it is the host's own work, which a loader's wait is not."""
 _ENCODE = re.compile(
     r"encode_?video|video_?encode|\bmux|h\.?26[45]|x26[45]|nvenc|libvpx|encode_?frame|^millstream\.write\b", re.IGNORECASE
 )
@@ -93,6 +97,8 @@ def kind_of(category: str, name: str) -> Kind:
             return (_talk(name) if name.startswith(("gloo:", "nccl:")) else None) or _remark(name)
         case "overhead":
             return Kind.OVERHEAD
+        case "python_function":
+            return Kind.DATA if PREPARES.search(name) else Kind.PYTHON
         case "" | "user" | "function":
             return _remark(name)
     return Kind.OTHER

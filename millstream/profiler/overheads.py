@@ -7,7 +7,7 @@ from statistics import fmean
 
 from millstream.profiler.anatomy import Anatomy
 from millstream.profiler.findings import UNEXPLAINED, Finding
-from millstream.profiler.kinds import Kind
+from millstream.profiler.kinds import PREPARES, Kind
 from millstream.profiler.ranks import TracedGroup, quickest_exchanges, transfer_share, waits_for_decode
 
 SHORT_US = 10.0
@@ -41,7 +41,10 @@ def _host(group: TracedGroup, explained: float) -> list[Finding]:
         Finding(
             name="data- or encode-bound",
             gain=feed,
-            evidence=(f"the device idles {_percent(share['data'])} for input, {_percent(share['encode'])} for encoding",),
+            evidence=(
+                f"the device idles {_percent(share['data'])} for input, {_percent(share['encode'])} for encoding",
+                *_loading_evidence(ranks, share["data"]),
+            ),
         ),
     ]
 
@@ -119,6 +122,19 @@ def _launch_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
         f"{_percent(_mean(ranks, _short_share))} of {kernels} kernels take under {SHORT_US:.0f} us",
         f"{_percent(share)} of the wall the queue is empty while the host does nothing but launch",
     )
+
+
+def _loading_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
+    """Who is slow: workers that this process waits for, or this process that prepares its input itself."""
+    names = {rank.trace.names[i] for rank in ranks for i in rank.trace.events.name[rank.trace.events.of(Kind.DATA)]}
+    if share < 0.01:
+        return ()
+    if any("MultiProcessing" in name for name in names):
+        return ("it waits for the data loader's workers: more of them, or less for each to do",)
+    if any("SingleProcess" in name for name in names):
+        return ("the input is read and prepared in this process: give the data loader workers",)
+    prepares = sorted(name for name in names if PREPARES.search(name))
+    return (f"nobody is waited for: this process prepares its input, as in {prepares[0][:100]}",) if prepares else ()
 
 
 def _warm_up_evidence(share: float) -> tuple[str, ...]:

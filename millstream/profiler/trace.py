@@ -29,8 +29,10 @@ MAX_OPEN = 10_000
 OTHERS = "(other names)"
 LATEST_US = 2.0**62
 """No clock has come so far; what claims to be later, or not a number, is no time."""
-_SKIPPED = {"python_function", "ac2g", "async_cpu_to_gpu", "fwdbwd", "trace", "cuda_sync", "cuda_profiler_range"}
-"""Stacks are the bulk of large traces and nothing here reads them; the others repeat what is there already."""
+_SKIPPED = {"ac2g", "async_cpu_to_gpu", "fwdbwd", "trace", "cuda_sync", "cuda_profiler_range"}
+"""They repeat what is there already."""
+SHORT_FRAME_US = 200.0
+"""Stacks are the bulk of large traces, and only long frames say what a gap was spent with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +175,8 @@ class _Filling:
     def _slice(self, event: dict[str, Any], begin: Any, length: Any) -> None:
         category = str(event.get("cat", ""))
         if category.lower() in _SKIPPED:
+            return
+        if category == "python_function" and _is_time(length) and length < SHORT_FRAME_US:
             return
         if not (_is_time(begin) and _is_time(length) and length >= 0):
             self.broken += 1

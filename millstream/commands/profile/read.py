@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from millstream.commands.plan.run import profile_path
 from millstream.core.errors import ConfigError
@@ -97,7 +98,9 @@ def show(reading: Reading, lines: Sequence[ComparedLine], console: Console) -> N
             table.add_row(finding.name, f"{100 * finding.gain:.0f}%", finding.evidence[0] if finding.evidence else "")
         console.print(table)
     _show_wall(reading, console)
+    _show_gaps(reading, console)
     _show_chunks(reading, console)
+    _show_kernels(reading, console)
     _show_ceilings(reading, console)
     _show_counted(reading, console)
     _show_memory(reading, console)
@@ -121,6 +124,28 @@ def _show_wall(reading: Reading, console: Console) -> None:
         table.add_row("came last to collectives", *(f"{100 * skew.last.get(rank.rank, 0.0):.0f}%" for rank in ranks))
     table.add_row("ms", *(f"{rank.wall / 1e3:.0f}" for rank in ranks))
     console.print(table)
+
+
+def _show_gaps(reading: Reading, console: Console) -> None:
+    gaps = reading.host_gaps[0]
+    if not gaps or gaps[0].share < 0.01:
+        return
+    what = Column("while the device was idle, the host was in", overflow="fold")
+    table = Table(what, "ms", "gaps", "of the wall", box=None)
+    for gap in gaps:
+        table.add_row(escape(gap.what[:100]), f"{gap.ms:.1f}", str(gap.gaps), f"{100 * gap.share:.0f}%")
+    console.print(table)
+
+
+def _show_kernels(reading: Reading, console: Console) -> None:
+    name = Column("longest kernels", no_wrap=True)
+    table = Table(name, "calls", "ms", "of the work", "TFLOP/s", "GB/s", "of the ceiling", box=None)
+    for k in reading.roofs[0].top[:6]:
+        rate = (f"{k.tflops:.3g}", f"{k.gb_s:.4g}") if k.gb_s else ("", "")
+        reached = "" if k.reached is None else f"{100 * k.reached:.0f}%"
+        table.add_row(escape(k.short[:60]), str(k.calls), f"{k.ms:.2f}", f"{100 * k.share:.0f}%", *rate, reached)
+    if table.row_count:
+        console.print(table)
 
 
 def _show_chunks(reading: Reading, console: Console) -> None:

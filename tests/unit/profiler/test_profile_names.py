@@ -13,6 +13,7 @@ from millstream.profiler.anatomy import take_apart
 from millstream.profiler.costs import op_cost
 from millstream.profiler.kinds import Kind, family_of, kind_of
 from millstream.profiler.reading import Reading, read
+from millstream.profiler.report import COLOUR_OF, SAID, html_report
 from millstream.profiler.trace import read_trace
 
 
@@ -157,3 +158,47 @@ def test_captured_graphs_are_said(tmp_path: Path) -> None:
     events = [step for n in range(20) for step in launched("gemm", 600.0 * n, 500.0, n)]
     events.append(event("cuda_runtime", "cudaStreamBeginCapture", 1.0, 1.0))
     assert "graphs are captured" in doubts(tmp_path, events)
+
+
+def with_stacks(folder: Path, frame: str) -> Reading:
+    """Ten kernels with 5 ms of a Python frame before each."""
+    events = [step for n in range(10) for step in launched("gemm", 6000.0 * n + 5000.0, 900.0, n)]
+    stacks = [event("python_function", "train.py(1): main", 0.0, 60_000.0)]
+    stacks += [event("python_function", frame, 6000.0 * n + 10.0, 4900.0) for n in range(10)]
+    return read([written(folder, events + stacks)])
+
+
+def test_it_is_said_what_the_host_did_in_the_largest_gaps(tmp_path: Path) -> None:
+    found = with_stacks(tmp_path, "sampler.py(40): choose")
+    (gap,) = found.host_gaps[0]
+    assert (gap.what, gap.gaps) == ("sampler.py(40): choose", 9), "the first is before anything that is timed"
+    assert gap.ms == pytest.approx(46.0, rel=0.03)
+    assert found.diagnosis.verdict.name == "CPU-bound"
+
+
+def test_slow_preparation_of_input_is_told_from_waiting_for_a_loader(tmp_path: Path) -> None:
+    prepared = with_stacks(tmp_path, "image_processing_videomae.py(217): normalize").diagnosis.verdict
+    assert prepared.name == "data- or encode-bound"
+    assert "nobody is waited for" in prepared.evidence[1]
+    waits = [step for n in range(10) for step in launched("gemm", 6000.0 * n + 5000.0, 900.0, n)]
+    name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    waits += [event("user_annotation", name, 6000.0 * n + 10.0, 4900.0) for n in range(10)]
+    waited = read([written(tmp_path, waits)]).diagnosis.verdict
+    assert waited.name == "data- or encode-bound"
+    assert "waits for the data loader's workers" in waited.evidence[1]
+
+
+def test_the_longest_kernels_are_told_by_name_with_what_they_reach(tmp_path: Path) -> None:
+    (kernel,) = product(tmp_path, "void at::native::kernel_12345", length=250.0, rows=4096).roofs[0].top
+    assert (kernel.short, kernel.calls, kernel.ms, kernel.share) == ("kernel_12345", 1, 0.25, 1.0)
+    assert kernel.reached == pytest.approx(kernel.tflops / DEVICES["h200"].rates.matmul_tflops)
+
+
+def test_a_verdict_is_red_when_much_is_lost_and_a_cause_has_one_colour(tmp_path: Path) -> None:
+    bad = html_report(with_stacks(tmp_path, "sampler.py(40): choose"))
+    assert "class='verdict no'" in bad
+    assert "sampler.py(40): choose" in bad
+    assert set(SAID) == {*with_stacks(tmp_path, "f").group.ranks[0].shares}, "every cause has words"
+    assert all(said in COLOUR_OF for said in SAID.values()), "and a colour"
+    good = html_report(product(tmp_path, "kernel_12345", length=200.0, rows=4096))
+    assert "class='verdict'" in good
