@@ -26,6 +26,8 @@ LATE_US = 100.0
 """A host that waits so long for a device that does nothing waits for what the trace does not show."""
 RUNS_AHEAD = 0.75
 """A host that works for less of the time than this could run ahead of the device."""
+ELSEWHERE_US = 1000.0
+"""A host that launches nothing for so long after a wait is at something else, and not held up by the wait."""
 SLOW_LAUNCH_US = 1000.0
 """A launch that takes so long loads its kernel first."""
 Index = NDArray[np.intp]
@@ -167,7 +169,8 @@ class Anatomy:
         spent["warm-up"] = float(loading.sum())
         prompt = call.thought <= PROMPT_US
         after_wait = self.waiting.within(begin - STARTED_US, handed) > 0
-        drained = after_wait & (prompt | self.could_run_ahead)  # a prompt host finds the queue empty because it waited
+        refills = prompt | (self.could_run_ahead & (call.thought <= ELSEWHERE_US))
+        drained = after_wait & refills  # a host that goes on at once finds the queue empty because it waited
         spent["sync"] += float(left[drained].sum())
         spent["launch"] = float(left[~drained & prompt].sum() + (calling - loading).sum())
         spent["host"] = float(left[~drained & ~prompt].sum())

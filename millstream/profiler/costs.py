@@ -65,8 +65,8 @@ def input_bytes(args: Mapping[str, Any]) -> float:
 
 def _inputs(args: Mapping[str, Any]) -> list[tuple[list[int], int]]:
     """Shapes, and bytes of a value; nothing at all if one of them is not understood."""
-    dims, types = args.get("Input Dims") or (), args.get("Input type", ())
-    if not all(_is_shape(shape) for shape in dims):
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list) or not all(_is_shape(shape) for shape in dims):
         return []
     found = [(shape, _value_bytes(types, index)) for index, shape in enumerate(dims) if shape]
     return [(shape, size) for shape, size in found if size]
