@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.event_tables import write_trace
 from benchmarks.report import write_report
-from millstream.profiler.findings import Finding
+from millstream.profiler.findings import UNEXPLAINED, Finding
 from millstream.profiler.reading import read
 
 FOLDER = Path(__file__).parents[1] / "tests" / "fixtures" / "public_traces"
@@ -69,6 +69,8 @@ def summary(judged: list[Judgement]) -> dict[str, Any]:
     }
     return {
         "traces": len(judged),
+        "named_as_meant": sum(each.found.name == each.of.accepted[0] for each in judged),
+        "unexplained_and_right": sum(each.right and each.found.name == UNEXPLAINED for each in judged),
         "right": round(sum(each.right for each in judged) / len(judged), 4),
         "high_and_wrong": by_confidence["high"]["of"] - by_confidence["high"]["right"],
         "by_confidence": by_confidence,

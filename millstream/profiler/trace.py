@@ -20,6 +20,7 @@ from millstream.profiler.costs import input_bytes, op_cost
 from millstream.profiler.evidence import is_all_to_all, settle
 from millstream.profiler.intervals import Floats
 from millstream.profiler.kinds import FOREIGN, Kind, kind_of
+from millstream.profiler.nsight import MAGIC, NsightFile
 from millstream.profiler.reader import TraceFile
 
 MAX_EVENTS = 4_000_000
@@ -117,7 +118,7 @@ class Trace:
 
 def read_trace(path: Path, *, rank: int = 0, max_events: int = MAX_EVENTS) -> Trace:
     """`rank` is for traces that do not say theirs."""
-    file = TraceFile(path)
+    file = NsightFile(path) if _begins_with(path, MAGIC) else TraceFile(path)
     filling = _Filling(max_events)
     filling.take(file.events())
     trace = filling.trace(path, file, rank)
@@ -242,7 +243,7 @@ class _Filling:
     def _track(self, event: dict[str, Any]) -> int:
         return self.tracks.setdefault((str(event.get("pid")), str(event.get("tid"))), len(self.tracks))
 
-    def trace(self, path: Path, file: TraceFile, rank: int) -> Trace:
+    def trace(self, path: Path, file: TraceFile | NsightFile, rank: int) -> Trace:
         columns = {name: _numpy(values) for name, values in vars(self.columns).items()}
         names = list(self.names)
         columns["kind"] = settle(columns["kind"], columns["begin"], columns["length"], columns["link"], names)
@@ -263,6 +264,14 @@ class _Filling:
             unclosed=file.unclosed,
             foreign=tuple(sorted(self.foreign)),
         )
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError:
+        return False  # whoever reads it says why
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
