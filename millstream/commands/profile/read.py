@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from millstream.commands.plan.run import profile_path
+from millstream.commands.profile.dumps import are_dumps, run_read_dumps
 from millstream.core.errors import ConfigError
 from millstream.core.files import write_whole
 from millstream.planner.hardware import find_device
@@ -51,6 +52,11 @@ class ReadRequest:
 
 
 def run_profile_read(request: ReadRequest, *, html: Path | None, as_json: bool) -> None:
+    if are_dumps(request.traces):
+        if html is not None:
+            raise ConfigError("--html is for traces; leave it out for a snapshot or a flight recorder's dump")
+        run_read_dumps(request.traces, as_json=as_json)
+        return
     reading = request.read()
     lines = against_plan(reading, read_plan(request.plan)) if request.plan is not None else ()
     if html is not None:
