@@ -35,6 +35,8 @@ class SimulatedRank:
     """By how much lengths vary."""
     habit: str = "none"
     """What it does now and then besides its work."""
+    loads_us: float = 0.0
+    """How much longer the next launch takes, because it loads its kernel."""
     now: float = 0.0
     """Of the host."""
     free: dict[int, float] = field(default_factory=dict)
@@ -130,7 +132,8 @@ class SimulatedRank:
     def arrive(self, *, after_compute: bool = True) -> float:
         """Launch a collective; when this rank is ready for it."""
         begin = self.now
-        self.now += self.rng.uniform(*LAUNCH_US)
+        self.now += self.rng.uniform(*LAUNCH_US) + self.loads_us
+        self.loads_us = 0.0
         self._event("cuda_runtime", "cudaLaunchKernelExC", 1, begin, self.now, correlation=next(self.ids))
         waits_for = self.free.get(COMPUTE, 0.0) if after_compute else 0.0
         return max(self.now + self.rng.uniform(*START_US), self.free.get(TALK, 0.0), waits_for)
@@ -157,7 +160,8 @@ class SimulatedRank:
 
     def _launch(self, call: str, category: str, name: str, length: float, stream: int, ident: int, **args: Any) -> None:
         begin, link = self.now, next(self.ids)
-        self.now += self.rng.uniform(*LAUNCH_US)
+        self.now += self.rng.uniform(*LAUNCH_US) + self.loads_us
+        self.loads_us = 0.0
         self._event("cuda_runtime", call, 1, begin, self.now, correlation=link)
         free = self.free.get(stream, 0.0)
         at = max(free + self.rng.uniform(*NEXT_US), self.now + self.rng.uniform(*START_US))

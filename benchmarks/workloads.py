@@ -279,6 +279,38 @@ def graphs_with_kernels(rng: random.Random) -> list[SimulatedRank]:
     return [rank]
 
 
+def device_shared(rng: random.Random) -> list[SimulatedRank]:
+    """Another process has the device half of the time: what is queued waits, and this trace shows nothing of it.
+    The host never waits: if it did, nobody could tell this from a trace that lost events."""
+    (rank,) = new_ranks(rng)
+    tokens, width = rng.choice((1000, 2000, 4000)), rng.choice((1024, 2048))
+    for _ in range(rng.randint(12, 24)):
+        took = sum(block(rank, tokens, width) for _ in range(4))
+        rank.free[COMPUTE] += took * rng.uniform(0.7, 1.6)
+    return [rank]
+
+
+def first_launches(rng: random.Random) -> list[SimulatedRank]:
+    """Every kernel is loaded when it is first launched, and the trace begins before that."""
+    (rank,) = new_ranks(rng)
+    kernels = rng.randint(15, 40)
+    for kernel in range(kernels * rng.randint(2, 4)):
+        if kernel < kernels:
+            rank.loads_us = rng.uniform(3e3, 2e4)
+        rank.op("aten::mm", f"gemm_{kernel % kernels}", rng.uniform(50, 500))
+    return [rank]
+
+
+def cropped(rng: random.Random) -> list[SimulatedRank]:
+    """The host waits for work that was launched before the capture began, so that none of it is in the trace."""
+    (rank,) = new_ranks(rng)
+    rank.free[COMPUTE] = rank.now + rng.uniform(5e4, 2e5)
+    for _ in range(rng.randint(3, 8)):
+        block(rank, 1000, 1024)
+    rank.item(dispatch=10.0)
+    return [rank]
+
+
 def lost_events(rng: random.Random) -> list[SimulatedRank]:
     (rank,) = new_ranks(rng)
     for _ in range(rng.randrange(10, 20)):
@@ -311,6 +343,7 @@ WORKLOADS = (
     Workload("graphs, and Python between them", "CPU-bound", graphs_with_kernels),
     Workload("a number brought back after each burst", "synchronisation", synchronisation),
     Workload("a number brought back, and slow launches", "synchronisation", synchronisation_while_launching),
+    Workload("a device that others use as well", "queue-bound", device_shared),
     Workload("all-reduces that nothing covers", "communication-bound", communication),
     Workload("one slow rank", "straggler", straggler),
     Workload("a pipeline with few micro-batches", "bubble-bound", bubble),
@@ -321,5 +354,7 @@ WORKLOADS = (
     Workload("memory asked of the driver in every step", "allocator", allocator),
     Workload("graphs whose kernels are not seen", UNTRUSTED, graphs_without_kernels),
     Workload("kernels lost", UNTRUSTED, lost_events),
+    Workload("a capture that begins too early", "warm-up", first_launches),
+    Workload("a capture that begins too late", UNTRUSTED, cropped),
     Workload("clocks apart", UNTRUSTED, clocks_apart),
 )

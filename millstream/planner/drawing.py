@@ -42,10 +42,10 @@ class Lane:
     """By name: from, to, and how full it is there, 0 to 1."""
 
 
-def stacked_bars(bars: Sequence[Bar], *, limit: float, limit_label: str) -> str:
-    """Horizontal, longest axis shared; the limit is a dashed line."""
+def stacked_bars(bars: Sequence[Bar], *, limit: float, limit_label: str, meant: Mapping[str, str] | None = None) -> str:
+    """Horizontal, longest axis shared; the limit is a dashed line. `meant` are colours that names have elsewhere too."""
     names = list(dict.fromkeys(name for bar in bars for name in bar.parts))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)} | dict(meant or {})
     longest = max([limit, *(sum(bar.parts.values()) for bar in bars)]) * 1.02
     scale = (_WIDTH - _LEFT - _RIGHT) / longest
     top = 22 + 20 * _legend_rows(names)
@@ -83,10 +83,10 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str,
     return _svg(axes.height, drawn)
 
 
-def lanes(rows: Sequence[Lane], *, length: float, unit: str) -> str:
+def lanes(rows: Sequence[Lane], *, length: float, unit: str, meant: Mapping[str, str] | None = None) -> str:
     """A timeline: each lane's patches from 0 to `length`, the more opaque the fuller."""
     names = list(dict.fromkeys(name for row in rows for name in row.patches))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)} | dict(meant or {})
     top, scale = 12 + 20 * _legend_rows(names), (_WIDTH - _LEFT - 20) / max(length, 1e-9)
     drawn = [_legend(names, colours)]
     for index, row in enumerate(rows):

@@ -10,6 +10,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem; color: #1d2328; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
 .verdict { padding: .7rem 1rem; border-left: 4px solid #5a9367; background: #f1f6f2; }
+.verdict.unsure { border-color: #8a8d91; background: #f3f4f5; }
 .verdict.no { border-color: #a34a5e; background: #f8f0f2; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; }
 td, th { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid #e3e6e8; }

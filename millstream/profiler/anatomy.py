@@ -22,8 +22,14 @@ PROMPT_US = 50.0
 """A host that does nothing but launch comes back for the next launch within this."""
 STARTED_US = 20.0
 """A kernel that starts so soon after its launch found the queue empty."""
+LATE_US = 100.0
+"""A host that waits so long for a device that does nothing waits for what the trace does not show."""
 RUNS_AHEAD = 0.75
 """A host that works for less of the time than this could run ahead of the device."""
+ELSEWHERE_US = 1000.0
+"""A host that launches nothing for so long after a wait is at something else, and not held up by the wait."""
+SLOW_LAUNCH_US = 1000.0
+"""A launch that takes so long loads its kernel first."""
 Index = NDArray[np.intp]
 
 # What the host does in a gap, by the first of these that it is in; what is left is its own.
@@ -143,43 +149,73 @@ class Anatomy:
         return {cause: time / self.wall for cause, time in spent.items()}
 
     def _gap_causes(self) -> dict[str, float]:
+        """Each gap is the host's until the call that ends it has been made; after that, the device's or its queue's."""
         begin, end = self.idle.begin, self.idle.end
-        launched, thought = self._next_launch()
-        length = end - begin
-        at_host = (launched >= begin) | np.isnan(launched) | (end - launched < STARTED_US)
-        left = np.where(at_host, length, 0.0)
-        spent = {"queue": float(length[~at_host].sum())}
+        call = self._ending_calls()
+        handed = call.handed_over(begin, end)
+        queued = end - handed
+        lost, unknown = self._unseen(handed, end), np.where(call.missing, end - begin, 0.0)
+        left = np.where(call.missing, 0.0, handed - begin)
+        spent = {"queue": float((queued - lost).sum()), "unknown": float(unknown.sum())}
+        stuck = np.minimum(_beyond(self._synchronising.within(begin, handed), LATE_US), left)
+        left = left - stuck
+        spent["lost"] = float((lost + stuck).sum())
         for cause, kind in HOST_CAUSES.items():
-            inside = np.minimum(self.host(kind).within(begin, end), left)
+            inside = np.minimum(self.host(kind).within(begin, handed), left)
             spent[cause] = float(inside.sum())
             left = left - inside
-        prompt = thought <= PROMPT_US
-        after_wait = self.waiting.within(begin - STARTED_US, end) > 0
-        drained = after_wait & (prompt | self.could_run_ahead)  # a prompt host finds the queue empty because it waited
+        calling = np.nan_to_num(np.minimum(_beyond(handed - np.clip(call.begin, begin, handed), PROMPT_US), left))
+        left, loading = left - calling, _beyond(calling, SLOW_LAUNCH_US)
+        spent["warm-up"] = float(loading.sum())
+        prompt = call.thought <= PROMPT_US
+        after_wait = self.waiting.within(begin - STARTED_US, handed) > 0
+        refills = prompt | (self.could_run_ahead & (call.thought <= ELSEWHERE_US))
+        drained = after_wait & refills  # a host that goes on at once finds the queue empty because it waited
         spent["sync"] += float(left[drained].sum())
-        spent["launch"] = float(left[~drained & prompt].sum())
+        spent["launch"] = float(left[~drained & prompt].sum() + (calling - loading).sum())
         spent["host"] = float(left[~drained & ~prompt].sum())
         return spent
 
-    def _next_launch(self) -> tuple[Floats, Floats]:
-        """For each gap: when the call was made that ends it, and how long before that the host last launched or waited."""
+    def _unseen(self, handed: Floats, end: Floats) -> Floats:
+        """Of what is queued and not begun: while the host waits for it, or before the device is seen at all."""
+        if not self.has_device:
+            return np.zeros(len(end))
+        lost = _beyond(self.waiting.within(handed, end), LATE_US)
+        before_all = end <= self.busy.begin[0]
+        unseen: Floats = np.where(before_all, _beyond(end - handed, LATE_US), lost)
+        return unseen
+
+    @cached_property
+    def _synchronising(self) -> Intervals:
+        """Waits that are nothing else: a copy that blocks prepares memory as well."""
+        events = self.trace.events
+        waits = events.of(Kind.SYNC)
+        waits = waits[events.track[waits] == self.main_track]
+        copying = np.isin(events.link[waits], events.link[events.of(Kind.COPY)]) & (events.link[waits] >= 0)
+        return self._union(waits[~copying])
+
+    def _ending_calls(self) -> _EndingCalls:
+        """For each gap the call that ends it."""
         events, gaps = self.trace.events, self.idle
         if not self.has_device:
-            return gaps.end.copy(), gaps.end - gaps.begin
+            return _EndingCalls(gaps.end.copy(), gaps.end.copy(), gaps.end - gaps.begin, np.zeros(len(gaps), bool))
         on_device = events.of(*DEVICE_KINDS)
         on_device = on_device[np.argsort(events.begin[on_device], kind="stable")]
-        calls = events.of(Kind.LAUNCH, Kind.GRAPH)
+        calls = events.of(Kind.LAUNCH, Kind.GRAPH, Kind.SYNC)  # copies that block are launches too
         calls = calls[np.argsort(events.begin[calls], kind="stable")]
-        nothing = np.full(len(gaps), np.nan)
-        if not len(calls) or not len(on_device):
-            return nothing, np.full(len(gaps), np.inf)
+        last = gaps.end >= self.end  # nothing follows: the host just launches nothing
+        if not len(calls):
+            nothing = np.full(len(gaps), np.nan)
+            return _EndingCalls(nothing, nothing, np.full(len(gaps), np.inf), ~last)
         first = np.minimum(np.searchsorted(events.begin[on_device], gaps.end), len(on_device) - 1)
-        launched = _call_times(events.link[on_device[first]], events.link[calls], events.begin[calls])
-        before = np.searchsorted(events.begin[calls], launched) - 1
+        made = _find_calls(events.link[on_device[first]], events.link[calls])
+        found = (made >= 0) & ~last
+        begin = np.where(found, events.begin[calls][made], np.nan)
+        before = np.searchsorted(events.begin[calls], begin) - 1
         previous_end = np.where(before >= 0, events.end[calls][np.maximum(before, 0)], self.begin)
-        previous_end = np.maximum(previous_end, _last_before(self.waiting.end, launched, self.begin))
-        thought = np.where(np.isnan(launched), np.inf, launched - previous_end)
-        return launched, thought
+        previous_end = np.maximum(previous_end, _last_before(self.waiting.end, begin, self.begin))
+        thought = np.where(found, begin - previous_end, np.inf)
+        return _EndingCalls(begin, np.where(found, events.end[calls][made], np.nan), thought, ~found & ~last)
 
     def host(self, kind: Kind) -> Intervals:
         """What the feeding thread does of one kind."""
@@ -205,7 +241,7 @@ def take_apart(trace: Trace, *, begin: float | None = None, end: float | None = 
 def extent(trace: Trace) -> tuple[float, float]:
     """From the first thing that was done to the last; the profiler's own is not counted."""
     events = trace.events
-    chosen = np.flatnonzero(~np.isin(events.kind, [int(Kind.OTHER), int(Kind.OVERHEAD)]))
+    chosen = np.flatnonzero(~np.isin(events.kind, [int(Kind.OTHER), int(Kind.OVERHEAD), int(Kind.PYTHON)]))
     chosen = chosen if len(chosen) else np.arange(len(events))
     first, last = float(events.begin[chosen].min()), float(events.end[chosen].max())
     if last <= first:
@@ -213,13 +249,38 @@ def extent(trace: Trace) -> tuple[float, float]:
     return first, last
 
 
-def _call_times(wanted: NDArray[np.int64], links: NDArray[np.int64], begins: Floats) -> Floats:
-    """When each wanted call was made; not a number if it is not in the trace."""
+@dataclass(frozen=True, eq=False)
+class _EndingCalls:
+    """Of each gap; no number where no call is known."""
+
+    begin: Floats
+    end: Floats
+    thought: Floats
+    """How long before the call the host last launched or waited."""
+    missing: NDArray[np.bool_]
+    """Something follows the gap, and nobody knows who launched it."""
+
+    def handed_over(self, begin: Floats, end: Floats) -> Floats:
+        """The moment in each gap from which on the device has what it needs. A launch takes a moment to arrive."""
+        done = np.clip(np.where(np.isnan(self.end), end, self.end), begin, end)
+        found_empty = end - self.begin < STARTED_US
+        arrives = (self.begin >= begin) & (end - done < STARTED_US)
+        moment: Floats = np.where(found_empty | arrives, end, done)
+        return moment
+
+
+def _beyond(lengths: Floats, allowed: float) -> Floats:
+    """All of those that are longer than allowed, nothing of the others."""
+    longer: Floats = np.where(lengths > allowed, lengths, 0.0)
+    return longer
+
+
+def _find_calls(wanted: NDArray[np.int64], links: NDArray[np.int64]) -> Index:
+    """Where each wanted link is among the calls; -1 if it is not in the trace."""
     order = np.argsort(links, kind="stable")
     at = np.minimum(np.searchsorted(links[order], wanted), len(links) - 1)
-    found = (links[order][at] == wanted) & (wanted >= 0)
-    times: Floats = np.where(found, begins[order][at], np.nan)
-    return times
+    found: Index = np.where((links[order][at] == wanted) & (wanted >= 0), order[at], -1)
+    return found
 
 
 def _last_before(moments: Floats, limits: Floats, otherwise: float) -> Floats:

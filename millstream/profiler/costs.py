@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,17 @@ _CONVOLUTIONS = {
     "aten::_slow_conv2d_forward": (4, 5),
 }
 """Where strides and padding are among the inputs."""
+_TOKENS_FIRST = re.compile(r"_(flash|efficient)_attention_(forward|backward)$|flash_attn::|^FlashAttn")
+"""Attention over B,S,H,D; all others are over B,H,S,D."""
+_CAUSAL_AT = {
+    "aten::scaled_dot_product_attention": 5,
+    "aten::_scaled_dot_product_flash_attention": 4,
+    "aten::_scaled_dot_product_cudnn_attention": 6,
+    "aten::_flash_attention_forward": 8,
+}
+"""Where it is said among the inputs that half of the scores are left out."""
+OWN_WORK = frozenset((*_PRODUCTS, *_CONVOLUTIONS))
+"""Operators whose longest kernel is a product or a convolution, whatever it is called."""
 
 
 def op_cost(name: str, args: Mapping[str, Any]) -> tuple[float, float]:
@@ -39,7 +51,7 @@ def op_cost(name: str, args: Mapping[str, Any]) -> tuple[float, float]:
     if name in _PRODUCTS:
         return _product(dims, _PRODUCTS[name], read, size)
     if "attention" in name and len(inputs) >= 3:
-        return _attention(dims, read, size)
+        return _attention(name, dims, args.get("Concrete Inputs", ()), read, size)
     if name in _CONVOLUTIONS:
         return _convolution(name, dims, args.get("Concrete Inputs", ()), read, size)
     largest = max(math.prod(shape) for shape, _ in inputs)
@@ -53,8 +65,8 @@ def input_bytes(args: Mapping[str, Any]) -> float:
 
 def _inputs(args: Mapping[str, Any]) -> list[tuple[list[int], int]]:
     """Shapes, and bytes of a value; nothing at all if one of them is not understood."""
-    dims, types = args.get("Input Dims") or (), args.get("Input type", ())
-    if not all(_is_shape(shape) for shape in dims):
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list) or not all(_is_shape(shape) for shape in dims):
         return []
     found = [(shape, _value_bytes(types, index)) for index, shape in enumerate(dims) if shape]
     return [(shape, size) for shape, size in found if size]
@@ -69,11 +81,20 @@ def _product(dims: Sequence[Any], at: int, read: float, size: int) -> tuple[floa
     return 2.0 * written * inner, read + written * size
 
 
-def _attention(dims: Sequence[Any], read: float, size: int) -> tuple[float, float]:
-    q, k = dims[0], dims[1]
+def _attention(name: str, dims: Sequence[Any], concrete: Sequence[str], read: float, size: int) -> tuple[float, float]:
+    """Backwards, what comes in first is the gradient, and each product of the forward pass becomes two and a half."""
+    backward = "backward" in name
+    q, k = dims[1:3] if backward else dims[:2]
     if len(q) != 4 or len(k) != 4:
         return 0.0, 0.0
-    return 4.0 * math.prod(q) * k[2], read + math.prod(q) * size
+    tokens = 1 if _TOKENS_FIRST.search(name) else 2
+    flops = 4.0 * math.prod(q) * k[tokens] * (2.5 if backward else 1.0)
+    causal = name in _CAUSAL_AT and q[tokens] == k[tokens] and _said(concrete, _CAUSAL_AT[name]) == "True"
+    return flops / 2 if causal else flops, read + math.prod(q) * size
+
+
+def _said(concrete: Sequence[str], at: int) -> str:
+    return str(concrete[at]) if isinstance(concrete, list) and at < len(concrete) else ""
 
 
 def _convolution(name: str, dims: Sequence[Any], concrete: Sequence[str], read: float, size: int) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from millstream.profiler.findings import UNEXPLAINED, UNTRUSTED, Finding
 from millstream.profiler.overheads import overheads
 from millstream.profiler.ranks import TracedGroup
-from millstream.profiler.roofline import Roofline
+from millstream.profiler.reach.roofline import Roofline
 from millstream.profiler.trust import doubts, reasons_for_distrust
 from millstream.profiler.work_bound import work_finding
 
@@ -60,6 +60,8 @@ def _work_confidence(work: Finding, found: Sequence[Finding]) -> str:
 
 
 def _confidence(verdict: Finding, found: Sequence[Finding]) -> str:
+    if verdict.name == UNEXPLAINED:
+        return "low"
     runner_up = max((other.gain for other in found if other is not verdict), default=0.0)
     if verdict.gain >= 0.3 and verdict.gain >= 1.5 * runner_up:
         return "high"

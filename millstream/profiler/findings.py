@@ -9,6 +9,8 @@ UNEXPLAINED = "unexplained"
 ADVICE = {
     "CPU-bound": "compile, CUDA graphs, fewer .item() and less Python between launches",
     "launch-bound": "CUDA graphs, fused kernels, larger batches",
+    "warm-up": "capture later: let a few steps pass first, in which kernels are loaded",
+    "queue-bound": "see what streams and ranks wait for each other; give the device to one process alone",
     "synchronisation": "events instead of synchronising, pinned memory, copies that do not block",
     "communication-bound": "overlap it with work, a better topology, smaller TP",
     "straggler": "rebalance: give the slow rank less",

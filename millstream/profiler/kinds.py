@@ -36,23 +36,30 @@ class Kind(IntEnum):
     """The profiler's own."""
     DEVICE_NOTE = 16
     """A note as the device saw it: from its first kernel to its last."""
+    PYTHON = 17
+    """A frame of a Python stack."""
 
 
 DEVICE_KINDS = (Kind.KERNEL, Kind.COLLECTIVE, Kind.EXCHANGE, Kind.COPY)
 
 _COLLECTIVE = re.compile(
     r"^(nccl|rccl|gloo:|c10d::|oneccl|mpi:)|ncclDevKernel|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast_kernel|"
-    r"symm_mem|nvshmem",
+    r"symm_mem|nvshmem|cross_device_reduce|(inter|intra)node(_ll)?::|deep_ep|mscclpp|multimem_|(one|two)_?shot_",
     re.IGNORECASE,
 )
 _EXCHANGE = re.compile(r"send_?recv|gloo:(send|recv)|[:_](send|recv)_?\b", re.IGNORECASE)
-_SYNC = re.compile(r"Synchronize|^cudaMemcpy$|^cudaMemcpy2D$|^cuMemcpyDtoH|^cuMemcpyHtoD")
+_SYNC = re.compile(
+    r"Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH|HtoD|DtoD|WithStream|ToSymbol|FromSymbol)?(_v\d+\w*|_ptsz)?$|^cuMemcpy(DtoH|HtoD)_?v?\d*$"
+)
+"""Copies that block wait for all that was queued before them."""
 _ALLOCATION = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|MallocHost|FreeHost|MallocAsync|FreeAsync)|^cuMem(Map|Unmap|Create|Release|Alloc|Free)"
 )
 _GRAPH = re.compile(r"GraphLaunch")
-_LAUNCH = re.compile(r"Launch|MemcpyAsync|MemsetAsync|Memcpy\w*Async")
+_LAUNCH = re.compile(r"Launch|^runFunction|MemcpyAsync|MemsetAsync|Memcpy\w*Async")
 _DATA = re.compile(r"data_?loader|load_?batch|next_?batch|read_?frames|prefetch|^millstream\.input\b", re.IGNORECASE)
+PREPARES = re.compile(r"pre_?process|image_processing|feature_extract|tokeniz|/decord/|torchcodec|/av/", re.IGNORECASE)
+"""Python that makes input ready; it is the host's own work, which a loader's wait is not."""
 _ENCODE = re.compile(
     r"encode_?video|video_?encode|\bmux|h\.?26[45]|x26[45]|nvenc|libvpx|encode_?frame|^millstream\.write\b", re.IGNORECASE
 )
@@ -60,16 +67,27 @@ _DECODE = re.compile(r"\bvae[._ :]*(stream_?)?decode|decode_?latents|latents?_?d
 _COMPILE = re.compile(r"\(dynamo_timed\)$|^entire_frame_compile|inductor_?compile|^Inductor|triton_?compile", re.IGNORECASE)
 
 
+_KERNELS = {"kernel", "mtia_ccp_events", "hpu_op", "concurrent_kernel"}
+_CALLS = {f"{maker}_{part}" for maker in ("cuda", "hip", "xpu", "mtia", "privateuse1") for part in ("runtime", "driver")}
+_WAITS_ON_DEVICE = re.compile(r"^event_wait$|^Wait Value|^Context Sync|^Event Wait")
+"""A stream that waits for another is not work."""
+FOREIGN = frozenset({"mtia_ccp_events", "hpu_op", "privateuse1_runtime", "xpu_runtime", "mtia_runtime"})
+"""Of devices whose calls and kernels are not known by name here."""
+
+
 @lru_cache(maxsize=65536)
 def kind_of(category: str, name: str) -> Kind:
-    match category.lower():
-        case "kernel":
-            return _talk(name) or Kind.KERNEL
-        case "gpu_memset":
+    category = category.lower()
+    if category in _KERNELS:
+        return Kind.OTHER if _WAITS_ON_DEVICE.search(name) else _talk(name) or Kind.KERNEL
+    if category in _CALLS:
+        return _call(name)
+    match category:
+        case "gpu_memset" | "memset":
             return Kind.KERNEL
-        case "gpu_memcpy":
+        case "gpu_memcpy" | "memcpy":
             return Kind.COPY
-        case "cuda_runtime" | "cuda_driver" | "hip_runtime" | "runtime" | "driver":
+        case "runtime" | "driver":
             return _call(name)
         case "cpu_op" | "operator":
             return _remark(name) if _remark(name) is not Kind.NOTE else Kind.OP
@@ -79,6 +97,8 @@ def kind_of(category: str, name: str) -> Kind:
             return (_talk(name) if name.startswith(("gloo:", "nccl:")) else None) or _remark(name)
         case "overhead":
             return Kind.OVERHEAD
+        case "python_function":
+            return Kind.DATA if PREPARES.search(name) else Kind.PYTHON
         case "" | "user" | "function":
             return _remark(name)
     return Kind.OTHER
@@ -113,17 +133,30 @@ def _remark(name: str) -> Kind:
     return Kind.NOTE
 
 
+BETWEEN = "between products"
 _FAMILIES = (
-    ("attention", re.compile(r"attention|flash|fmha|sdpa|cudnn.*mha", re.IGNORECASE)),
-    ("convolution", re.compile(r"conv|implicit_gemm|wgrad|dgrad", re.IGNORECASE)),
-    ("product", re.compile(r"gemm|matmul|cutlass|cublas|::mm|addmm|bmm|linear|xmma|nvjet|scaled_mm", re.IGNORECASE)),
+    (
+        "cache write",
+        re.compile(r"reshape_and_cache|kv_?cache_?(update|write|store)|(store|set|write)_?kv|concat_and_cache", re.I),
+    ),
+    ("attention", re.compile(r"attention|flash|fmha|sdpa|cudnn.*mha|attn_(fwd|bwd)|_attn_|\bmla_|sageattn", re.I)),
+    (BETWEEN, re.compile(r"triton_(poi|red|per)_|elementwise|batchnorm|bn_fw|norm_?(fwd|bwd|kernel)", re.I)),
+    ("convolution", re.compile(r"conv(?!ert)|implicit_gemm|wgrad|dgrad|miopen.*(fwd|bwd|wrw)|igemm", re.I)),
+    (
+        "product",
+        re.compile(
+            r"gemm|matmul|cutlass|cublas|::mm\b|addmm|bmm|linear|xmma|nvjet|scaled_mm|^Cijk_|_mm_kernel|triton_tem_", re.I
+        ),
+    ),
+    ("cast or copy", re.compile(r"to_copy|direct_copy|_cast|cast_|convert|quant(?!.*norm)|transpose|memset", re.I)),
 )
 
 
 @lru_cache(maxsize=65536)
 def family_of(name: str) -> str:
-    """product, attention, convolution, or between products: everything that only walks over values."""
-    return next((family for family, pattern in _FAMILIES if pattern.search(name)), "between products")
+    """By name: product, attention, convolution, a write into a cache, a cast or copy, or between products: whatever only walks
+    over values. Of fused walks the name lists operators that were fused, so they come before what such a list could hold."""
+    return next((family for family, pattern in _FAMILIES if pattern.search(name)), BETWEEN)
 
 
 WORKING = re.compile(r"::|^(cpp|graph|triton|extern)_")

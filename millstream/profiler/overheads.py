@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from millstream.profiler.anatomy import Anatomy
-from millstream.profiler.findings import Finding
-from millstream.profiler.kinds import Kind
+from millstream.profiler.findings import UNEXPLAINED, Finding
+from millstream.profiler.kinds import PREPARES, Kind
 from millstream.profiler.ranks import TracedGroup, quickest_exchanges, transfer_share, waits_for_decode
 
 SHORT_US = 10.0
 """A kernel that ends before the host can launch the next."""
+RECORD_HOST = "record the host as well: without its launch calls nobody knows why the device idles"
 Ranks = Sequence[Anatomy]
 
 
@@ -32,12 +33,18 @@ def _host(group: TracedGroup, explained: float) -> list[Finding]:
     return [
         Finding(name="CPU-bound", gain=host, evidence=_host_evidence(ranks, host, share["compile"])),
         Finding(name="launch-bound", gain=share["launch"], evidence=_launch_evidence(ranks, share["launch"])),
+        Finding(name="warm-up", gain=share["warm-up"], evidence=_warm_up_evidence(share["warm-up"])),
+        Finding(name="queue-bound", gain=share["queue"], evidence=_queue_evidence(share["queue"])),
+        Finding(name=UNEXPLAINED, gain=share["unknown"], evidence=_unknown_evidence(share["unknown"]), remedy=RECORD_HOST),
         Finding(name="synchronisation", gain=_sync_gain(ranks, share), evidence=_sync_evidence(ranks, share)),
         Finding(name="allocator", gain=share["allocator"], evidence=_allocator_evidence(ranks, share["allocator"])),
         Finding(
             name="data- or encode-bound",
             gain=feed,
-            evidence=(f"the device idles {_percent(share['data'])} for input, {_percent(share['encode'])} for encoding",),
+            evidence=(
+                f"the device idles {_percent(share['data'])} for input, {_percent(share['encode'])} for encoding",
+                *_loading_evidence(ranks, share["data"]),
+            ),
         ),
     ]
 
@@ -115,6 +122,33 @@ def _launch_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
         f"{_percent(_mean(ranks, _short_share))} of {kernels} kernels take under {SHORT_US:.0f} us",
         f"{_percent(share)} of the wall the queue is empty while the host does nothing but launch",
     )
+
+
+def _loading_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
+    """Who is slow: workers that this process waits for, or this process that prepares its input itself."""
+    names = {rank.trace.names[i] for rank in ranks for i in rank.trace.events.name[rank.trace.events.of(Kind.DATA)]}
+    if share < 0.01:
+        return ()
+    if any("MultiProcessing" in name for name in names):
+        return ("it waits for the data loader's workers: more of them, or less for each to do",)
+    if any("SingleProcess" in name for name in names):
+        return ("the input is read and prepared in this process: give the data loader workers",)
+    prepares = sorted(name for name in names if PREPARES.search(name))
+    return (f"nobody is waited for: this process prepares its input, as in {prepares[0][:100]}",) if prepares else ()
+
+
+def _warm_up_evidence(share: float) -> tuple[str, ...]:
+    return (f"{_percent(share)} of the wall the device idles in launches over 1 ms: they load their kernels first",)
+
+
+def _queue_evidence(share: float) -> tuple[str, ...]:
+    return (
+        f"{_percent(share)} of the wall work is launched and the device idle: it waits for another stream, rank or process",
+    )
+
+
+def _unknown_evidence(share: float) -> tuple[str, ...]:
+    return (f"{_percent(share)} of the wall the device idles, and the calls that launch what follows are not in the trace",)
 
 
 def _sync_evidence(ranks: Ranks, share: dict[str, float]) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ from millstream.planner.bubbles import bubble
 from millstream.planner.hardware import DEVICES, Device
 from millstream.profiler.compilation import Compilation, SourcePlace, read_compilation
 from millstream.profiler.diagnosis import Diagnosis, diagnose
+from millstream.profiler.host_gaps import HostGap, host_gaps
 from millstream.profiler.memory import MemoryUse, memory_use
 from millstream.profiler.phases import PhaseTimes, merge_phases, read_phases
 from millstream.profiler.ranks import TracedGroup, gather
-from millstream.profiler.roofline import Roofline, roofline
+from millstream.profiler.reach.roofline import Roofline, roofline
 from millstream.profiler.trace import read_trace
 
 MAX_RANKS = 64
@@ -31,6 +32,8 @@ class Reading:
     memory: tuple[MemoryUse | None, ...]
     """By rank, in order."""
     compilation: tuple[Compilation | None, ...]
+    host_gaps: tuple[tuple[HostGap, ...], ...]
+    """By rank, in order: what the host did while the device was idle."""
 
     @property
     def device(self) -> Device | None:
@@ -70,6 +73,7 @@ def read(
         phases=merge_phases(phases),
         memory=tuple(memory_use(rank.trace, rank.begin) for rank in group.ranks),
         compilation=tuple(read_compilation(rank.trace, log) for rank in group.ranks),
+        host_gaps=tuple(host_gaps(rank) for rank in group.ranks),
     )
 
 

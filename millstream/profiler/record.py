@@ -11,9 +11,9 @@ from millstream.profiler.against_plan import ComparedLine
 from millstream.profiler.difference import TraceChange
 from millstream.profiler.findings import Finding
 from millstream.profiler.memory import MemoryUse
-from millstream.profiler.phase_reach import PhaseReach
+from millstream.profiler.reach.phase_reach import PhaseReach
+from millstream.profiler.reach.roofline import FamilyTime
 from millstream.profiler.reading import Reading
-from millstream.profiler.roofline import FamilyTime
 
 FORMAT = "millstream-reading"
 VERSION = 1
@@ -37,6 +37,8 @@ def reading_record(reading: Reading, lines: Sequence[ComparedLine] = ()) -> dict
         "phases_ms": {name: median(times) for name, times in reading.phases.by_name.items()},
         "period_ms": median(reading.phases.period_ms) if reading.phases.period_ms else None,
         "roofline": [family_record(family) for roof in reading.roofs for family in roof.families],
+        "kernels": [asdict(kernel) for roof in reading.roofs for kernel in roof.top],
+        "host_gaps": [[asdict(gap) for gap in gaps] for gaps in reading.host_gaps],
         "counted_phases": [phase_record(phase) for roof in reading.roofs for phase in roof.phases],
         "memory": [None if use is None else memory_record(use) for use in reading.memory],
         "compilation": [None if found is None else asdict(found) for found in reading.compilation],

@@ -13,12 +13,12 @@ from millstream.planner.drawing import Bar, Lane, curves, lanes, stacked_bars
 from millstream.planner.page import Row, page, table
 from millstream.profiler.against_plan import ComparedLine
 from millstream.profiler.anatomy import Anatomy
-from millstream.profiler.ceilings import peak
-from millstream.profiler.findings import UNTRUSTED, Finding
+from millstream.profiler.findings import UNEXPLAINED, UNTRUSTED, Finding
 from millstream.profiler.intervals import Intervals
 from millstream.profiler.kinds import Kind
+from millstream.profiler.reach.ceilings import peak
+from millstream.profiler.reach.roofline import Roofline
 from millstream.profiler.reading import Reading
-from millstream.profiler.roofline import Roofline
 
 CELLS = 430
 """Of a lane: finer than this is not seen."""
@@ -37,6 +37,9 @@ SAID = {
     "exchange": "send and receive, not covered",
     "copy": "copies, not covered",
     "queue": "idle: queued, waits on the device",
+    "warm-up": "idle: first launches",
+    "lost": "idle: waits for what the trace does not show",
+    "unknown": "idle: launch not in the trace",
     "allocator": "idle: allocator",
     "data": "idle: input",
     "encode": "idle: encoding",
@@ -46,6 +49,44 @@ SAID = {
     "launch": "idle: launching",
     "host": "idle: host busy elsewhere",
 }
+BAD = 0.25
+"""Of the wall: who loses so much to one cause has a red verdict."""
+_MEANT = {
+    "work": "#5a9367",
+    "collectives": "#3b6ea5",
+    "send and receive": "#4aa3a3",
+    "copies": "#7a6aa8",
+    "host waits": "#d98032",
+    "allocator": "#c2a83e",
+    "input": "#b86f9f",
+    "encoding": "#6b4f3a",
+    "compiling": "#9bb55c",
+    "decoding": "#2f5d62",
+    "launching": "#d46a6a",
+    "host": "#a34a5e",
+    "queued": "#8a8d91",
+    "unknown": "#c9cdd1",
+}
+_OF_THE_WALL = {
+    "work": "work",
+    "collective": "collectives",
+    "exchange": "send and receive",
+    "copy": "copies",
+    "queue": "queued",
+    "warm-up": "launching",
+    "lost": "unknown",
+    "unknown": "unknown",
+    "allocator": "allocator",
+    "data": "input",
+    "encode": "encoding",
+    "compile": "compiling",
+    "profiler": "unknown",
+    "sync": "host waits",
+    "launch": "launching",
+    "host": "host",
+}
+"""A cause has one colour, in the timeline and in where the wall went."""
+COLOUR_OF = _MEANT | {SAID[cause]: _MEANT[name] for cause, name in _OF_THE_WALL.items()}
 
 
 def html_report(reading: Reading, lines: Sequence[ComparedLine] = ()) -> str:
@@ -61,6 +102,8 @@ def html_report(reading: Reading, lines: Sequence[ComparedLine] = ()) -> str:
         _section("What else it could gain", _findings(reading.diagnosis.others)),
         _section("Timeline", _timeline(reading)),
         _section("Where the wall went", _wall(reading)),
+        _section("What the host did while the device was idle", _gaps(reading)),
+        _section("Kernels that take longest", _kernels(reading)),
         _section("Chunks", _chunks(reading)),
         _section("Against the plan", _plan(lines)),
         _section("Ranks and collectives", _ranks(reading)),
@@ -77,7 +120,7 @@ def _section(title: str, body: str) -> str:
 
 def _verdict(reading: Reading) -> str:
     found, doubts = reading.diagnosis.verdict, reading.diagnosis.doubts
-    kind = " no" if found.name == UNTRUSTED else ""
+    kind = " no" if found.name == UNTRUSTED or found.gain >= BAD else " unsure" if found.name == UNEXPLAINED else ""
     gain = f" At most {100 * found.gain:.0f}% of the wall could be gained." if found.gain else ""
     advice = f"<br>{escape(found.advice[:1].upper() + found.advice[1:])}." if found.advice else ""
     said = "".join(f"<br>{escape(line[:1].upper() + line[1:])}." for line in found.evidence)
@@ -102,7 +145,7 @@ def _timeline(reading: Reading) -> str:
             patches["decoding"] = _cells(rank.decoding, start, length)
         if patches:
             rows.append(Lane(label="beside it", patches=patches))
-    return lanes(rows, length=length / 1e3, unit="ms")
+    return lanes(rows, length=length / 1e3, unit="ms", meant=COLOUR_OF)
 
 
 def _patches(rank: Anatomy, start: float, length: float) -> dict[str, list[tuple[float, float, float]]]:
@@ -132,7 +175,29 @@ def _wall(reading: Reading) -> str:
         )
         for rank in reading.group.ranks[:16]
     ]
-    return stacked_bars(bars, limit=100.0, limit_label="% of the wall")
+    return stacked_bars(bars, limit=100.0, limit_label="% of the wall", meant=COLOUR_OF)
+
+
+def _gaps(reading: Reading) -> str:
+    found = [
+        (rank.rank, gap) for rank, gaps in zip(reading.group.ranks, reading.host_gaps, strict=True) for gap in gaps if gap.ms
+    ]
+    rows = [
+        Row(cells=(str(rank), gap.what[:160], f"{gap.ms:.1f}", str(gap.gaps), f"{100 * gap.share:.0f}%"))
+        for rank, gap in sorted(found, key=lambda pair: -pair[1].ms)[:8]
+    ]
+    return table(("rank", "what", "ms", "gaps", "of the wall"), rows, numeric=(0, 2, 3, 4)) if rows else ""
+
+
+def _kernels(reading: Reading) -> str:
+    rows = []
+    for k in reading.roofs[0].top:
+        rate = (f"{k.tflops:.3g}", f"{k.gb_s:.4g}") if k.gb_s else ("", "")
+        reached = "" if k.reached is None else f"{100 * k.reached:.0f}%"
+        cells = (k.short[:90], k.family, str(k.calls), f"{k.ms:.2f}", f"{100 * k.share:.0f}%", *rate, reached)
+        rows.append(Row(cells=cells))
+    head = ("kernel", "family", "calls", "ms", "of the work", "TFLOP/s", "GB/s", "of the ceiling")
+    return table(head, rows, numeric=range(2, 8)) if rows else ""
 
 
 def _chunks(reading: Reading) -> str:

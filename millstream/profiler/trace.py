@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from millstream.core.errors import TraceError
 from millstream.profiler.costs import input_bytes, op_cost
+from millstream.profiler.evidence import is_all_to_all, settle
 from millstream.profiler.intervals import Floats
-from millstream.profiler.kinds import Kind, kind_of
+from millstream.profiler.kinds import FOREIGN, Kind, kind_of
+from millstream.profiler.nsight import MAGIC, NsightFile
 from millstream.profiler.reader import TraceFile
 
 MAX_EVENTS = 4_000_000
@@ -28,8 +30,10 @@ MAX_OPEN = 10_000
 OTHERS = "(other names)"
 LATEST_US = 2.0**62
 """No clock has come so far; what claims to be later, or not a number, is no time."""
-_SKIPPED = {"python_function", "ac2g", "async_cpu_to_gpu", "fwdbwd", "trace", "cuda_sync", "cuda_profiler_range"}
-"""Stacks are the bulk of large traces and nothing here reads them; the others repeat what is there already."""
+_SKIPPED = {"ac2g", "async_cpu_to_gpu", "fwdbwd", "trace", "cuda_sync", "cuda_profiler_range"}
+"""They repeat what is there already."""
+SHORT_FRAME_US = 200.0
+"""Stacks are the bulk of large traces, and only long frames say what a gap was spent with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,8 @@ class Trace:
     """Events without a time, or of negative length."""
     unclosed: bool
     """A bare list without its last bracket, as Chrome allows: it may have been cut off."""
+    foreign: tuple[str, ...] = ()
+    """Categories of devices whose events are not known by name."""
 
     @property
     def device_name(self) -> str:
@@ -112,7 +118,7 @@ class Trace:
 
 def read_trace(path: Path, *, rank: int = 0, max_events: int = MAX_EVENTS) -> Trace:
     """`rank` is for traces that do not say theirs."""
-    file = TraceFile(path)
+    file = NsightFile(path) if _begins_with(path, MAGIC) else TraceFile(path)
     filling = _Filling(max_events)
     filling.take(file.events())
     trace = filling.trace(path, file, rank)
@@ -155,6 +161,7 @@ class _Filling:
         self.num_open = 0
         self.left_out = 0
         self.broken = 0
+        self.foreign: set[str] = set()
 
     def take(self, events: Iterable[dict[str, Any]]) -> None:
         for event in events:
@@ -170,6 +177,8 @@ class _Filling:
         category = str(event.get("cat", ""))
         if category.lower() in _SKIPPED:
             return
+        if category == "python_function" and _is_time(length) and length < SHORT_FRAME_US:
+            return
         if not (_is_time(begin) and _is_time(length) and length >= 0):
             self.broken += 1
             return
@@ -179,6 +188,10 @@ class _Filling:
         name, args, columns = str(event.get("name", "")), event.get("args") or {}, self.columns
         args = args if isinstance(args, dict) else {}
         kind = kind_of(category, name)
+        if kind is Kind.EXCHANGE and is_all_to_all(args.get("Collective name")):
+            kind = Kind.COLLECTIVE
+        if category.lower() in FOREIGN:
+            self.foreign.add(category)
         flops, moved = op_cost(name, args) if kind is Kind.OP else (0.0, _size(args))
         columns.begin.append(float(begin))
         columns.length.append(float(length))
@@ -186,7 +199,7 @@ class _Filling:
         columns.name.append(self._name(name))
         columns.track.append(self._track(event))
         columns.link.append(_number(args, "correlation"))
-        columns.origin.append(_number(args, "External id"))
+        columns.origin.append(_number(args, "External id" if "External id" in args else "external id"))
         columns.flops.append(flops)
         columns.moved.append(moved)
 
@@ -230,8 +243,10 @@ class _Filling:
     def _track(self, event: dict[str, Any]) -> int:
         return self.tracks.setdefault((str(event.get("pid")), str(event.get("tid"))), len(self.tracks))
 
-    def trace(self, path: Path, file: TraceFile, rank: int) -> Trace:
+    def trace(self, path: Path, file: TraceFile | NsightFile, rank: int) -> Trace:
         columns = {name: _numpy(values) for name, values in vars(self.columns).items()}
+        names = list(self.names)
+        columns["kind"] = settle(columns["kind"], columns["begin"], columns["length"], columns["link"], names)
         memory = {name: _numpy(values) for name, values in vars(self.memory).items()}
         device = memory.pop("device")
         accelerator = device.max(initial=-1)  # a trace of a GPU also has the host's
@@ -240,14 +255,23 @@ class _Filling:
             path=path,
             rank=_rank(file.metadata, rank),
             metadata=file.metadata,
-            names=list(self.names),
+            names=names,
             tracks=list(self.tracks),
             events=Events(**columns),
             memory=MemoryEvents(**{name: values[device == accelerator][order] for name, values in memory.items()}),
             left_out=self.left_out,
             broken=self.broken + self.num_open,
             unclosed=file.unclosed,
+            foreign=tuple(sorted(self.foreign)),
         )
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError:
+        return False  # whoever reads it says why
 
 
 def _is_time(value: Any) -> TypeGuard[float]:

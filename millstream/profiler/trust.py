@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,6 +19,8 @@ OVERLAP = 0.02
 EARLY = 0.05
 OWN_TIME = 0.3
 """Shares from which on the rest of a trace means nothing."""
+DOUBTFUL = 0.02
+CAPTURING = re.compile(r"^(cuda|hip)(StreamBeginCapture|StreamEndCapture|GraphInstantiate)")
 
 
 def reasons_for_distrust(rank: Anatomy) -> Iterator[str]:
@@ -33,7 +36,8 @@ def reasons_for_distrust(rank: Anatomy) -> Iterator[str]:
     if len(calls) >= 20:
         lost = 1 - float(np.isin(events.link[calls], events.link[events.of(*DEVICE_KINDS)]).mean())
         if lost > LOST:
-            yield f"{100 * lost:.0f}% of {len(calls)} launches have nothing on the device: events were lost"
+            why = "graphs were being captured" if _captures(rank) else "events were lost"
+            yield f"{100 * lost:.0f}% of {len(calls)} launches have nothing on the device: {why}"
     if trace.broken > BROKEN * (len(events) + trace.broken):
         yield f"{trace.broken} of {len(events) + trace.broken} events have no time or a negative length"
     doubled = _overlap_on_streams(rank)
@@ -42,6 +46,8 @@ def reasons_for_distrust(rank: Anatomy) -> Iterator[str]:
     early = _before_their_launch(rank)
     if early > EARLY:
         yield f"{100 * early:.0f}% of kernels start before they are launched: the clocks of host and device differ"
+    if rank.shares["lost"] > LOST:
+        yield f"{_waits_for_nothing(rank)}: the trace is cropped, or events were lost"
     own = rank.host(Kind.OVERHEAD).total / rank.wall
     if own > OWN_TIME:
         yield f"the profiler itself took {100 * own:.0f}% of the time; capture less"
@@ -55,6 +61,9 @@ def doubts(group: TracedGroup) -> Iterator[str]:
             yield f"rank {rank.rank}: {trace.left_out} events past the first {len(trace.events)} were not read"
         if trace.unclosed:
             yield f"rank {rank.rank}: its list of events ends without a bracket; what followed is not known"
+        yield from (f"rank {rank.rank}: {doubt}" for doubt in _unusual(rank))
+        if rank.shares["lost"] > DOUBTFUL:
+            yield f"rank {rank.rank}: {_waits_for_nothing(rank)}: the trace may be cropped"
         slower = trace.ours.get("slower_than_unprofiled")
         if isinstance(slower, int | float) and slower > 1.25:
             yield f"rank {rank.rank}: chunks took {slower:.2f} times as long under the profiler as without"
@@ -62,6 +71,27 @@ def doubts(group: TracedGroup) -> Iterator[str]:
         yield "the ranks' clocks do not agree: moments of different ranks are not compared"
     if group.skew.unmatched:
         yield f"{group.skew.unmatched} collectives were seen by some ranks and not by others"
+
+
+def _unusual(rank: Anatomy) -> Iterator[str]:
+    """What makes a stretch of time speak for nothing but itself."""
+    events, trace = rank.trace.events, rank.trace
+    if trace.foreign:
+        yield f"events of {', '.join(trace.foreign)} are not known by name: what is work and what is waiting may be mistaken"
+    if not rank.has_device and (trace.device_name or len(events.of(Kind.LAUNCH, Kind.GRAPH, Kind.SYNC))):
+        yield "a device is called, and nothing of it is in the trace: operators of the host stand for its work"
+    if rank.shares["warm-up"] > DOUBTFUL:
+        yield f"{100 * rank.shares['warm-up']:.0f}% of the wall is first launches, which load their kernels: capture later"
+    if _captures(rank):
+        yield "graphs are captured in the trace, which is not what a run does later: capture after that"
+
+
+def _captures(rank: Anatomy) -> bool:
+    return any(CAPTURING.search(name) for name in rank.trace.names)
+
+
+def _waits_for_nothing(rank: Anatomy) -> str:
+    return f"{100 * rank.shares['lost']:.0f}% of the wall the device idles and is waited for"
 
 
 def _overlap_on_streams(rank: Anatomy) -> float:

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from millstream.profiler.findings import UNEXPLAINED, Finding
 from millstream.profiler.ranks import TracedGroup
-from millstream.profiler.roofline import Roofline
+from millstream.profiler.reach.roofline import Roofline
 
 
 def work_finding(group: TracedGroup, roofs: Sequence[Roofline]) -> Finding:

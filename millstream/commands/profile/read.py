@@ -9,9 +9,11 @@ from pathlib import Path
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from millstream.commands.plan.run import profile_path
+from millstream.commands.profile.dumps import are_dumps, run_read_dumps
 from millstream.core.errors import ConfigError
 from millstream.core.files import write_whole
 from millstream.planner.hardware import find_device
@@ -50,6 +52,11 @@ class ReadRequest:
 
 
 def run_profile_read(request: ReadRequest, *, html: Path | None, as_json: bool) -> None:
+    if are_dumps(request.traces):
+        if html is not None:
+            raise ConfigError("--html is for traces; leave it out for a snapshot or a flight recorder's dump")
+        run_read_dumps(request.traces, as_json=as_json)
+        return
     reading = request.read()
     lines = against_plan(reading, read_plan(request.plan)) if request.plan is not None else ()
     if html is not None:
@@ -97,7 +104,9 @@ def show(reading: Reading, lines: Sequence[ComparedLine], console: Console) -> N
             table.add_row(finding.name, f"{100 * finding.gain:.0f}%", finding.evidence[0] if finding.evidence else "")
         console.print(table)
     _show_wall(reading, console)
+    _show_gaps(reading, console)
     _show_chunks(reading, console)
+    _show_kernels(reading, console)
     _show_ceilings(reading, console)
     _show_counted(reading, console)
     _show_memory(reading, console)
@@ -121,6 +130,28 @@ def _show_wall(reading: Reading, console: Console) -> None:
         table.add_row("came last to collectives", *(f"{100 * skew.last.get(rank.rank, 0.0):.0f}%" for rank in ranks))
     table.add_row("ms", *(f"{rank.wall / 1e3:.0f}" for rank in ranks))
     console.print(table)
+
+
+def _show_gaps(reading: Reading, console: Console) -> None:
+    gaps = reading.host_gaps[0]
+    if not gaps or gaps[0].share < 0.01:
+        return
+    what = Column("while the device was idle, the host was in", overflow="fold")
+    table = Table(what, "ms", "gaps", "of the wall", box=None)
+    for gap in gaps:
+        table.add_row(escape(gap.what[:100]), f"{gap.ms:.1f}", str(gap.gaps), f"{100 * gap.share:.0f}%")
+    console.print(table)
+
+
+def _show_kernels(reading: Reading, console: Console) -> None:
+    name = Column("longest kernels", no_wrap=True)
+    table = Table(name, "calls", "ms", "of the work", "TFLOP/s", "GB/s", "of the ceiling", box=None)
+    for k in reading.roofs[0].top[:6]:
+        rate = (f"{k.tflops:.3g}", f"{k.gb_s:.4g}") if k.gb_s else ("", "")
+        reached = "" if k.reached is None else f"{100 * k.reached:.0f}%"
+        table.add_row(escape(k.short[:60]), str(k.calls), f"{k.ms:.2f}", f"{100 * k.share:.0f}%", *rate, reached)
+    if table.row_count:
+        console.print(table)
 
 
 def _show_chunks(reading: Reading, console: Console) -> None:

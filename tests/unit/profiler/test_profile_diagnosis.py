@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.diagnosis import Case, confusion, simulated, summary
-from benchmarks.simulated_traces import SimulatedRank, collective
+from benchmarks.simulated_traces import COMPUTE, TALK, SimulatedRank, collective
 from benchmarks.workloads import WORKLOADS, Workload, block
 from millstream.planner.hardware import DEVICES
 from millstream.profiler.findings import ADVICE, UNTRUSTED, Finding
@@ -86,6 +86,42 @@ def test_a_wait_is_blamed_for_the_empty_queue_it_leaves_however_short_it_was(tmp
 def test_a_host_that_thinks_long_after_a_wait_is_what_the_device_waits_for(tmp_path: Path) -> None:
     found = after_each_number(tmp_path, thinks_us=400.0)
     assert found.diagnosis.verdict.name == "CPU-bound"
+
+
+def test_a_gap_is_the_hosts_until_the_launch_and_the_queues_after_it(tmp_path: Path) -> None:
+    """Forty times: 400 us of Python, a launch, and a device that begins 600 us after it."""
+    rank = SimulatedRank(0, DEVICES["h200"], random.Random(3), noise=0.0)
+    for _ in range(40):
+        rank.now = rank.free.get(COMPUTE, 0.0) + 400.0
+        rank.free[COMPUTE] = rank.now + 600.0
+        rank.op("aten::mm", "nvjet_tst_gemm", 1000.0, dispatch=1.0)
+    (found,) = read(written(tmp_path, [rank])).group.ranks
+    assert found.shares["host"] == pytest.approx(0.2, abs=0.01)
+    assert found.shares["queue"] == pytest.approx(0.3, abs=0.015), "but for the first, before which nothing is seen"
+
+
+def test_a_host_that_waits_for_a_device_that_does_nothing_waits_for_what_is_not_in_the_trace(tmp_path: Path) -> None:
+    rank = SimulatedRank(0, DEVICES["h200"], random.Random(3), noise=0.0)
+    for _ in range(40):
+        rank.op("aten::mm", "nvjet_tst_gemm", 1000.0)
+        rank.synchronise()
+    rank.free[TALK] = rank.now + 5000.0  # work of which no event was written
+    rank.synchronise()
+    found = read(written(tmp_path, [rank]))
+    assert found.group.ranks[0].shares["lost"] == pytest.approx(0.11, abs=0.02)
+    assert any("the trace may be cropped" in doubt for doubt in found.diagnosis.doubts)
+    assert found.diagnosis.verdict.confidence != "high"
+
+
+def test_without_launch_calls_nobody_says_whose_fault_the_gaps_are(tmp_path: Path) -> None:
+    rank = SimulatedRank(0, DEVICES["h200"], random.Random(3))
+    for _ in range(40):
+        rank.op("aten::mm", "nvjet_tst_gemm", 100.0)
+        rank.python(400.0)
+    rank.events = [event for event in rank.events if event["cat"] == "kernel"]
+    verdict = read(written(tmp_path, [rank])).diagnosis.verdict
+    assert (verdict.name, verdict.confidence) == ("unexplained", "low")
+    assert verdict.advice.startswith("record the host as well")
 
 
 def test_sums_are_not_wall_time(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from millstream.core.speed import ALL, FP8_GROUPS, Speed
 from millstream.core.trace import Work, span_label
 from millstream.planner.hardware import DEVICES
 from millstream.planner.phase_work import Part, chunk_parts
-from millstream.profiler.ceilings import peak
+from millstream.profiler.reach.ceilings import peak
+from millstream.profiler.reach.told_work import phase_parts
 from millstream.profiler.reading import Reading, read
-from millstream.profiler.told_work import phase_parts
 
 H200 = DEVICES["h200"]
 

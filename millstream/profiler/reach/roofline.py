@@ -6,21 +6,32 @@ it must compute (`phase_reach.py`). Work that stands in no relation to either is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from millstream.planner.hardware import Device, Rates
 from millstream.profiler.anatomy import Anatomy
-from millstream.profiler.ceilings import peak
+from millstream.profiler.costs import OWN_WORK
 from millstream.profiler.intervals import Floats
-from millstream.profiler.kinds import Kind, family_of
-from millstream.profiler.phase_reach import Mask, PhaseReach, counted_phases
+from millstream.profiler.kinds import BETWEEN, Kind, family_of
+from millstream.profiler.reach.ceilings import peak
+from millstream.profiler.reach.phase_reach import Mask, PhaseReach, counted_phases
 from millstream.profiler.trace import Trace
 
 NEAR = 0.6
 """Of a ceiling that was measured: from here on it is what holds the kernel up."""
+_BEGINNINGS = re.compile(r"^void |at::native::|\(anonymous namespace\)::|cutlass::")
+TOP = 12
+"""Kernels that are told by name."""
+IMPOSSIBLE = 2.5
+"""Times a ceiling: caches give more than memory does, and a tensor that goes in twice counts twice. What seems to reach more
+did not do what its shapes say."""
+NO_DEVICE_TB_S, NO_DEVICE_TFLOPS = 20.0, 20_000.0
+"""More than any, for traces of unknown ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +69,33 @@ class FamilyTime:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KernelTime:
+    """All calls of one kernel."""
+
+    name: str
+    family: str
+    calls: int
+    ms: float
+    share: float
+    """Of all work."""
+    tflops: float
+    gb_s: float
+    """Both of those calls whose shapes are known; 0 where none are."""
+    reached: float | None
+    """Of the nearer ceiling, if shapes and device are known."""
+
+    @property
+    def short(self) -> str:
+        """Without what many names begin with."""
+        return _BEGINNINGS.sub("", self.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Roofline:
     device: Device | None
     families: tuple[FamilyTime, ...]
+    top: tuple[KernelTime, ...]
+    """The kernels that take longest."""
     phases: tuple[PhaseReach, ...]
     """Those that are known as wholes: their kernels count here and not by their shapes."""
     compute_ms: float
@@ -88,7 +123,7 @@ class Roofline:
 
 
 def roofline(anatomy: Anatomy, device: Device | None) -> Roofline:
-    kernels = _Kernels.of(anatomy)
+    kernels = _Kernels.of(anatomy).believable(device)
     phases, taken = counted_phases(anatomy, kernels.known, device.rates if device is not None else None)
     floor, by_flops, by_bytes = kernels.floors(device)
     shaped = kernels.known & ~taken
@@ -99,6 +134,7 @@ def roofline(anatomy: Anatomy, device: Device | None) -> Roofline:
     return Roofline(
         device=device,
         families=tuple(kernels.together(name) for name in names),
+        top=tuple(kernels.longest(device)),
         phases=tuple(phases),
         compute_ms=_ms(kernels.length[near & (by_flops >= by_bytes)]) + near_ms[True],
         memory_ms=_ms(kernels.length[near & (by_flops < by_bytes)]) + near_ms[False],
@@ -114,6 +150,8 @@ def roofline(anatomy: Anatomy, device: Device | None) -> Roofline:
 class _Kernels:
     """One row a kernel; times in microseconds."""
 
+    names: list[str]
+    name: NDArray[np.int32]
     family: list[str]
     length: Floats
     flops: Floats
@@ -129,8 +167,37 @@ class _Kernels:
         flops, moved = (
             _from_operators(anatomy.trace, workers) if anatomy.has_device else (events.flops[workers], events.moved[workers])
         )
-        families = [family_of(anatomy.trace.names[index]) for index in events.name[workers]]
-        return cls(families, events.length[workers], flops, moved)
+        names = anatomy.trace.names
+        return cls(names, events.name[workers], _families(anatomy), events.length[workers], flops, moved)
+
+    def believable(self, device: Device | None) -> _Kernels:
+        """Without what no device could have done in the time: an operator that reads a part of its input, as an index does."""
+        if device is None:
+            by_flops, by_bytes = self.flops / (NO_DEVICE_TFLOPS * 1e6), self.moved / (NO_DEVICE_TB_S * 1e6)
+        else:
+            _, by_flops, by_bytes = self.floors(device)
+        kept = np.maximum(by_flops, by_bytes) <= IMPOSSIBLE * self.length
+        return replace(self, flops=np.where(kept, self.flops, 0.0), moved=np.where(kept, self.moved, 0.0))
+
+    def longest(self, device: Device | None) -> Iterator[KernelTime]:
+        floor, _, _ = self.floors(device)
+        spent = np.bincount(self.name, weights=self.length, minlength=1)
+        for name in np.argsort(-spent, kind="stable")[:TOP]:
+            calls = np.flatnonzero(self.name == name)
+            told = calls[self.known[calls]]
+            if not len(calls):
+                return
+            us = float(self.length[told].sum())
+            yield KernelTime(
+                name=self.names[name],
+                family=self.family[calls[0]],
+                calls=len(calls),
+                ms=float(spent[name]) / 1e3,
+                share=float(spent[name] / max(1e-9, self.length.sum())),
+                tflops=float(self.flops[told].sum()) / us / 1e6 if us else 0.0,
+                gb_s=float(self.moved[told].sum()) / us / 1e3 if us else 0.0,
+                reached=float(floor[told].sum()) / us if us and device is not None else None,
+            )
 
     @property
     def known(self) -> Mask:
@@ -158,6 +225,27 @@ class _Kernels:
             flops=float(self.flops[told].sum()),
             moved=float(self.moved[told].sum()),
         )
+
+
+def _families(anatomy: Anatomy) -> list[str]:
+    """By the kernel's own name; where that says nothing, by its operator's, if the kernel is most of what the operator does."""
+    trace, workers = anatomy.trace, anatomy.workers
+    events = trace.events
+    by_name = [family_of(name) for name in trace.names]
+    found = [by_name[index] for index in events.name[workers]]
+    ops = events.of(Kind.OP)
+    ops = ops[events.origin[ops] >= 0]
+    if not anatomy.has_device or not len(ops) or not len(workers):
+        return found
+    ops = ops[np.argsort(events.origin[ops], kind="stable")]
+    origin = events.origin[workers]
+    at = np.minimum(np.searchsorted(events.origin[ops], origin), len(ops) - 1)
+    tied = events.origin[ops][at] == origin
+    together = np.bincount(at, weights=np.where(tied, events.length[workers], 0.0), minlength=len(ops))
+    for index in np.flatnonzero(tied & (events.length[workers] >= 0.5 * together[at])):
+        if found[index] == BETWEEN and trace.names[events.name[ops[at[index]]]] in OWN_WORK:
+            found[index] = by_name[events.name[ops[at[index]]]]
+    return found
 
 
 def _from_operators(trace: Trace, kernels: NDArray[np.intp]) -> tuple[Floats, Floats]:

@@ -18,10 +18,10 @@ from millstream.core.trace import Work, parse_label
 from millstream.planner.hardware import Rates
 from millstream.planner.phase_work import Part
 from millstream.profiler.anatomy import Anatomy
-from millstream.profiler.ceilings import peak
 from millstream.profiler.intervals import Floats
 from millstream.profiler.kinds import Kind
-from millstream.profiler.told_work import phase_parts
+from millstream.profiler.reach.ceilings import peak
+from millstream.profiler.reach.told_work import phase_parts
 
 FEW_SHAPES = 0.5
 """Of a phase's time: with shapes of more, its kernels speak for themselves."""

@@ -1,0 +1,1 @@
+"""How near work came to what its device reaches: flops and bytes against ceilings."""
