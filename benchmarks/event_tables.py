@@ -1,5 +1,7 @@
 """Other people's traces, reduced to tables of events: what happened when, on which track, tied to what. No stacks, no paths.
 
+    python -m benchmarks.event_tables TRACE.json.gz TABLE.json.xz
+
 A table is columns of integers and lists of words, packed. Times are tenths of a microsecond since the first event. Operators
 that launch nothing and are short are left out, so traces without a device are not for this.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +126,7 @@ def _sums(steps: list[int]) -> list[int]:
         total += step
         found.append(total)
     return found
+
+
+if __name__ == "__main__":
+    write_table(reduce_trace(Path(sys.argv[1])), Path(sys.argv[2]))

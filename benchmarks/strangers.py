@@ -3,14 +3,17 @@
     python -m benchmarks.strangers            # right and wrong, by confidence
     python -m benchmarks.strangers --list     # trace by trace
 
-Each is a table of events of a public trace (`tests/fixtures/public_traces`), with its source, what its bottleneck is by reading
-it, and why. Several answers are right where a reader would accept them: a host that launches a little and computes a little.
+`tests/fixtures/public_traces/labels.json` names public traces, each with its source, what its bottleneck is by reading it, and
+why. The traces are other people's and not in this repository: fetch one from its source and put its table of events beside the
+labels with `python -m benchmarks.event_tables TRACE tests/fixtures/public_traces/NAME.json.xz`. Those that are there are judged.
+Several answers are right where a reader would accept them: a host that launches a little and computes a little.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ from millstream.profiler.findings import UNEXPLAINED, Finding
 from millstream.profiler.reading import read
 
 FOLDER = Path(__file__).parents[1] / "tests" / "fixtures" / "public_traces"
+MAKE = "python -m benchmarks.event_tables TRACE TABLE"
 CONFIDENCES = ("high", "medium", "low")
 
 
@@ -34,8 +38,12 @@ class Stranger:
     """What may be answered; the first is meant."""
     why: str
 
+    @property
+    def table(self) -> Path:
+        return FOLDER / f"{self.name}.json.xz"
+
     def judged(self, folder: Path) -> Finding:
-        return read([write_trace(FOLDER / f"{self.name}.json.xz", folder / f"{self.name}.json")]).diagnosis.verdict
+        return read([write_trace(self.table, folder / f"{self.name}.json")]).diagnosis.verdict
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="trace by trace, and write no result")
     options = parser.parse_args()
-    judged = list(judgements(strangers()))
+    here = [stranger for stranger in strangers() if stranger.table.exists()]
+    if not here:
+        sys.exit(f"no tables of events are in {FOLDER}; fetch traces that labels.json names, then: {MAKE}")
+    judged = list(judgements(here))
     found = summary(judged)
     for each in judged if options.list else ():
         mark = "right" if each.right else "WRONG"
