@@ -5,7 +5,7 @@
 
 `tests/fixtures/public_traces/labels.json` names public traces, each with its source, what its bottleneck is by reading it, and
 why. The traces are other people's and not in this repository: fetch one from its source and put its table of events beside the
-labels with `python -m benchmarks.event_tables TRACE tests/fixtures/public_traces/NAME.json.xz`. Those that are there are judged.
+labels: `python -m benchmarks.event_tables TRACE tests/fixtures/public_traces/NAME.json.xz`. Those that are there are judged.
 Several answers are right where a reader would accept them: a host that launches a little and computes a little.
 """
 
