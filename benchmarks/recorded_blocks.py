@@ -25,7 +25,8 @@ from millstream.engine.engine import stream_config
 from millstream.models.dit import BlockStack, CausalDiT, CrossKV
 from millstream.models.fast.recorded import GraphRecorder, Run
 from millstream.models.fast.stack import FastStack
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
+from millstream.models.ring_shape import RingShape
 from millstream.models.weights.fill import fill_random
 
 WAYS = {

@@ -40,9 +40,9 @@ from millstream.mesh.recovery import MeshTransport
 from millstream.models.brook.files import find_beside
 from millstream.models.fast.apply import accelerate
 from millstream.models.fast.recorded import RecordedStack, chunks_before
-from millstream.models.kv import RingShape
 from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.registry import LoadedModel, load_model
+from millstream.models.ring_shape import RingShape
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
 from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.ops.precision import DTYPES, working_dtype

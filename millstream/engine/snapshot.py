@@ -32,7 +32,8 @@ from millstream.engine.snapshot_parts import Look, check_parts
 from millstream.generation.generator import SessionCache
 from millstream.models.carry import VAEState
 from millstream.models.dit import CrossKV
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
+from millstream.models.ring_shape import RingShape
 from millstream.session.feed import LiveFeed
 from millstream.session.kept import KeptAs
 from millstream.session.ports import ChunkLog

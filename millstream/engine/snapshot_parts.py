@@ -19,8 +19,9 @@ from millstream.core.errors import SnapshotError
 from millstream.engine.engine import Engine
 from millstream.engine.vae_place import place_vae
 from millstream.models.carry import VAEState
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
 from millstream.models.registry import empty_vae
+from millstream.models.ring_shape import RingShape
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder
 from millstream.session.motion import SMALLER
 from millstream.session.timeline import TimelineState

@@ -26,9 +26,10 @@ from millstream.generation.stopwatch import Stopwatch
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.joint import JointMemory, join_prompts
-from millstream.models.kv import KVRing, Memory, RingShape, held_bytes
+from millstream.models.kv import KVRing, Memory, held_bytes
 from millstream.models.pages import PagePool
 from millstream.models.paired import OwedCommit, carrying
+from millstream.models.ring_shape import RingShape
 from millstream.models.sampler import Asking
 from millstream.models.staggered import StaggeredMemory
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian

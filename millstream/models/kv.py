@@ -16,16 +16,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from millstream.core.config import SPATIAL_STRIDE, DiTConfig, Positions, StreamConfig
-from millstream.core.envelope import Envelope
 from millstream.models.packed import PackedWindow
 from millstream.models.pages import PagePool, PageTable, Window
+from millstream.models.ring_shape import RingShape
 from millstream.ops.attention import attend
 from millstream.ops.rope import Phases, frame_phases, rotate, shift_phases
 
@@ -64,42 +62,6 @@ class Memory(Protocol):
 
 class WholeSequence:
     """A memory that holds nothing and has no places for layers: each attends within what it is given."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RingShape:
-    """What a ring's size depends on, and nothing else."""
-
-    layers: int
-    heads: int
-    head_width: int
-    grid: tuple[int, int]
-    """Tokens of one frame, height x width."""
-    window: int
-    sink: int
-    positions: Positions = "absolute"
-    batch: int = 1
-
-    @staticmethod
-    def of(
-        dit: DiTConfig, stream: Envelope | StreamConfig, *, layers: int | None = None, heads: int | None = None, batch: int = 1
-    ) -> RingShape:
-        """What a chunk or a whole stream needs; of all the model's layers and heads, unless a rank holds fewer."""
-        cell = SPATIAL_STRIDE * dit.patch
-        return RingShape(
-            layers=dit.layers if layers is None else layers,
-            heads=dit.heads if heads is None else heads,
-            head_width=dit.head_width,
-            grid=(stream.height // cell, stream.width // cell),
-            window=stream.window,
-            sink=stream.sink,
-            positions=stream.positions,
-            batch=batch,
-        )
-
-    @property
-    def tokens_per_frame(self) -> int:
-        return self.grid[0] * self.grid[1]
 
 
 class KVRing:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from millstream.core.errors import CompileRefused, ConfigError
 from millstream.core.speed import Speed
 from millstream.models.dit import BlockStack, CausalDiT, CrossKV
-from millstream.models.kv import KVRing, Memory, RingShape
+from millstream.models.kv import KVRing, Memory
+from millstream.models.ring_shape import RingShape
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT

@@ -16,7 +16,8 @@ import torch
 from millstream.core.config import ModelSpec
 from millstream.models.dit import CausalDiT
 from millstream.models.empty import empty_modules
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
+from millstream.models.ring_shape import RingShape
 from millstream.models.weights.fill import fill_random
 
 TRIES = 3

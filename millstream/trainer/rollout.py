@@ -15,7 +15,8 @@ from torch import Tensor
 from millstream.core.schedule import FULL
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
-from millstream.models.kv import KVRing, Memory, RingShape
+from millstream.models.kv import KVRing, Memory
+from millstream.models.ring_shape import RingShape
 from millstream.ops.precision import working_dtype
 from millstream.parallel.mesh_dit import MeshDiT
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from millstream.core.config import DiTConfig
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
+from millstream.models.ring_shape import RingShape
 from tests.unit.models_for_tests import dit
 
 FOUR_HEADS = DiTConfig(layers=3, width=48, heads=4, ffn=80, channels=4, text_width=24, text_tokens=7, time_features=32)

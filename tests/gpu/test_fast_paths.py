@@ -18,7 +18,8 @@ from millstream.models.fast import attention as fast_attention
 from millstream.models.fast.apply import quicken
 from millstream.models.fast.graph_memsets import MemsetReplacer
 from millstream.models.joint import JointMemory, join_prompts
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
+from millstream.models.ring_shape import RingShape
 from millstream.models.wan.fast_vae import FastVAE
 from millstream.ops.attention import AttentionShare, attend, attend_in_shares
 from millstream.ops.backend import only_twins

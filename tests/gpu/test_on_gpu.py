@@ -10,7 +10,8 @@ import torch
 from millstream.core.presets import MODELS
 from millstream.engine.engine import Engine
 from millstream.models.dit import CausalDiT
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
+from millstream.models.ring_shape import RingShape
 from millstream.ops.noise import gaussian
 from tests.unit.models_for_tests import dit, relative_error, vae
 

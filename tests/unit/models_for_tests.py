@@ -12,7 +12,8 @@ from millstream.core.config import DiTConfig, VAEConfig
 from millstream.core.controls import Cut
 from millstream.engine.engine import Engine
 from millstream.models.dit import CausalDiT
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
+from millstream.models.ring_shape import RingShape
 from millstream.models.wan.vae import WanVAE
 
 DIT = DiTConfig(layers=3, width=48, heads=2, ffn=80, channels=4, text_width=24, text_tokens=7, time_features=32)

@@ -21,8 +21,9 @@ from millstream.core.errors import ConfigError
 from millstream.models import sampler
 from millstream.models.carry import VAEState
 from millstream.models.dit import CrossKV
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
 from millstream.models.registry import LoadedModel
+from millstream.models.ring_shape import RingShape
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian_rows
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.evaluate.classifier import FRAMES

@@ -28,8 +28,9 @@ from millstream.models.carry import VAEState
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.fast.apply import quicken
 from millstream.models.fast.follow import plain_weights
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
 from millstream.models.registry import LoadedModel
+from millstream.models.ring_shape import RingShape
 from millstream.ops.noise import gaussian_rows
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.distil.streams import FAST

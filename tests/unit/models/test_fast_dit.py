@@ -20,8 +20,9 @@ from millstream.models.fast import recorded as fast_recorded
 from millstream.models.fast.apply import quicken
 from millstream.models.fast.recorded import RecordedStack
 from millstream.models.joint import JointMemory, join_prompts
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
 from millstream.models.paired import OwedCommit
+from millstream.models.ring_shape import RingShape
 from millstream.models.sampler import Call
 from millstream.ops.waves import Waves
 from tests.unit.models_for_tests import DIT, dit, relative_error

@@ -12,8 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millstream.core.errors import PoolFull
-from millstream.models.kv import KVRing, RingShape, held_bytes
+from millstream.models.kv import KVRing, held_bytes
 from millstream.models.pages import PagePool
+from millstream.models.ring_shape import RingShape
 from tests.unit.models.test_fast_dit import WIDE, Tape, recorded
 from tests.unit.models.test_fast_dit import ring as wide_ring
 from tests.unit.models.test_fast_dit import stream as streamed

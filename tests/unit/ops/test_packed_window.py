@@ -21,8 +21,9 @@ from millstream.models.fast import apply
 from millstream.models.fast.apply import quicken
 from millstream.models.fast.recorded import RecordedStack
 from millstream.models.joint import JointMemory, join_prompts
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
 from millstream.models.paired import OwedCommit
+from millstream.models.ring_shape import RingShape
 from millstream.models.sampler import Call
 from millstream.ops.packed import Packed
 from millstream.ops.packing import pack_runs

@@ -9,8 +9,9 @@ from torch._dynamo.utils import counters
 from benchmarks.train_equality import CHUNKS, FRAMES_PER_CHUNK, LATENT_SIZE, MODELS, WINDOW, batches, mean_square
 from millstream.core.config import Recompute
 from millstream.models.dit import CausalDiT
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
 from millstream.models.prompted import PromptedDiT
+from millstream.models.ring_shape import RingShape
 from millstream.parallel.training.recompute import prepare_blocks
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from millstream.core.errors import ConfigError
 from millstream.models import sampler
-from millstream.models.kv import KVRing, RingShape
+from millstream.models.kv import KVRing
+from millstream.models.ring_shape import RingShape
 from millstream.ops.noise import gaussian
 from millstream.trainer.policy.steps import GaussianStep, StepNoise, divergence, log_density, sample_chunk
 from tests.unit.trainer.policy.small_policy import CPU, LEVELS, tiny_config, tiny_model
