@@ -97,10 +97,11 @@ def _run_all(function: Callable[..., Any], starts: Sequence[RankStart], args: Se
             theirs.close()
         return _answers([ours for ours, _ in pairs], processes, starts, timeout_s)
     finally:
-        for process in processes:
-            if process.pid is not None:
-                process.kill()
-                process.join()
+        begun = [process for process in processes if process.pid is not None]
+        for process in begun:  # all of them before any is waited for: a peer that is left would complain about the others
+            process.kill()
+        for process in begun:
+            process.join()
         for ours, _ in pairs:
             ours.close()
 

@@ -13,11 +13,11 @@ from itertools import product
 from typing import Any
 
 from millstream.core.errors import CourseError
+from millstream.course.chapters.physics import links
 from millstream.planner.bubbles import bubble
 from millstream.planner.communication import all_reduce, point_to_point
-from millstream.planner.hardware import MEMORY_BUS, NETWORK, NVLINK3, NVLINK4, NVLINK5, PCIE4, PCIE5
 
-LINKS = {link.name: link for link in (NVLINK5, NVLINK4, NVLINK3, PCIE5, PCIE4, NETWORK, MEMORY_BUS)}
+LINKS = {link.name: link for link in links.LINKS}
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 SIZES = {f"{count} {unit}": count * scale for unit, scale in UNITS.items() for count in (1, 30)}
 
