@@ -23,9 +23,8 @@ def run(reader: Reader, world: int = 3, scale: float = 100.0) -> None:
     error = float((found - expected).abs().max())
     assert error < 1e-6, f"off by {error}"
     reader.say(f"{world} ranks against torch.softmax in one process: they agree to within 1e-6")
-    reader.say(
-        f"scores reach {float(scores(scale).max()):.0f}; without the maximum, exp of that is {float(scores(scale).max().exp()):g}"
-    )
+    largest = scores(scale).max()
+    reader.say(f"scores reach {float(largest):.0f}; without the maximum, exp of that is {float(largest.exp()):g}")
 
 
 def scores(scale: float) -> torch.Tensor:

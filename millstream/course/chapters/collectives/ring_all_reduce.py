@@ -1,4 +1,4 @@
-"""An all-reduce made of sends and receives: what it sends is counted, and held against the planner's formula and torch's sum."""
+"""An all-reduce made of sends and receives. What it sends is held against the planner's formula, its sum against torch's."""
 
 from __future__ import annotations
 

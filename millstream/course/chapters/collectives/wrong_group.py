@@ -1,4 +1,4 @@
-"""A collective on a group that this rank is not in. Bare torch goes on with a number that was never summed; our groups refuse."""
+"""A collective on a group that this rank is not in. Bare torch goes on with a number that nobody added to; ours refuse."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def run(reader: Reader) -> None:
     try:
         on_ranks(guarded, 3)
     except RankRaised as error:
-        assert error.rank == 2, f"rank {error.rank} was refused"
-        reader.say(f"RankGroup: {error}")
+        refused, said = error.rank, str(error)
     else:
         raise AssertionError("a rank outside of the group was not refused")
+    assert refused == 2, f"rank {refused} was refused"
+    reader.say(f"RankGroup: {said}")
 
 
 def bare(rank: int, world: int) -> float:

@@ -1,4 +1,4 @@
-"""Two ways to sum over ranks, both from sends and receives. A ring sends few bytes in many messages, a tree the other way round."""
+"""Two ways to sum over ranks, from sends and receives. A ring sends few bytes in many messages, a tree the other way round."""
 
 from __future__ import annotations
 

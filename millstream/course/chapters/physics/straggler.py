@@ -14,8 +14,8 @@ from millstream.trainer.tuning.stragglers import IN_A_ROW, Stragglers
 
 def run(reader: Reader, world: int = 3, slow: int = 1, work: float = 0.1, times: float = 3.0) -> None:
     assert 0 <= slow < world, f"rank {slow} of {world}"
-    question = f"{world - 1} ranks work {work:g} s a step and one works {times * work:g} s; each step ends in a sum. How long is a step?"
-    guess = reader.predict(question)
+    steps = f"{world - 1} ranks work {work:g} s a step and one works {times * work:g} s"
+    guess = reader.predict(f"{steps}; each step ends in a sum. How many s is a step?")
     answers = on_ranks(steps_of, world, slow, work, times)
     longest = max(work, times * work)
     reader.reveal(guess, longest, by="the slowest rank", tolerance=0.1)

@@ -15,8 +15,8 @@ from millstream.course.reader import Reader
 
 
 def run(reader: Reader, compute: float = 0.3, delay: float = 0.2) -> None:
-    question = f"a message needs {delay:g} s to come, and there are {compute:g} s of computing to do. How long do both take, overlapped?"
-    guess = reader.predict(question)
+    needs = f"a message needs {delay:g} s to come, and there are {compute:g} s of computing to do"
+    guess = reader.predict(f"{needs}. How many s do both take, overlapped?")
     (waiting, overlapped), _ = on_ranks(both_ways, 2, compute, delay)
     reader.reveal(guess, max(compute, delay), by="the longer of the two", tolerance=0.1)
     reader.measured(f"receive, then compute: {waiting:.2f} s")
