@@ -8,7 +8,7 @@ from pathlib import Path
 from millstream.core.errors import CourseError
 
 FOLDER = Path(__file__).parent / "chapters"
-PARTS = {1: "the language"}
+PARTS = {1: "the language", 2: "parallelism"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +79,14 @@ CHAPTERS = (
         title="The physics of communication",
         minutes=60,
         scripts=("topology_inspector", "links", "alpha_beta", "saturation", "ring_against_tree", "straggler"),
+    ),
+    Chapter(
+        number=5,
+        part=2,
+        name="data_parallel",
+        title="Data parallel",
+        minutes=60,
+        scripts=("ddp_from_scratch", "bucketing", "overlap_trace", "samplers", "unused_parameters"),
     ),
 )
 
