@@ -67,7 +67,10 @@ def run(
         for name in chapter.scripts if script is None else (script,):
             typer.echo(f"--- chapter {number}: {name}")
             reader = Reader(predict or (), ask=_ask())
-            run_script(chapter, name, reader, context.args)
+            try:
+                run_script(chapter, name, reader, context.args)
+            except AssertionError as error:
+                raise CourseError(f"{name} does not hold what it claims here: {error}") from error
             progress = load_progress(progress_file())
             progress.note_run(f"{number}/{name}", reader.graded)
             save_progress(progress_file(), progress)

@@ -88,6 +88,14 @@ CHAPTERS = (
         minutes=60,
         scripts=("ddp_from_scratch", "bucketing", "overlap_trace", "samplers", "unused_parameters"),
     ),
+    Chapter(
+        number=6,
+        part=2,
+        name="tensor_parallel",
+        title="Tensor parallel",
+        minutes=60,
+        scripts=("column_and_row", "tensor_mlp", "tensor_block", "sequence_norms", "what_it_costs", "bias_too_often"),
+    ),
 )
 
 

@@ -72,6 +72,13 @@ def on_ranks(
         return _run_all(function, starts, args, timeout_s)
 
 
+def must_divide(count: int, what: str, world: int) -> None:
+    """What is shared out over ranks in equal parts."""
+    if world < 1 or count % world:
+        fits = ", ".join(str(n) for n in range(1, min(16, count) + 1) if count % n == 0)
+        raise CourseError(f"{count} {what} do not divide over --world {world} ranks; {fits} would")
+
+
 @contextmanager
 def _meeting(port: int) -> Iterator[MeetingPoint]:
     try:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from millstream.course.ranks import on_ranks
+from millstream.course.ranks import must_divide, on_ranks
 from millstream.course.reader import Reader
 
 ROWS, COLUMNS = 2, 12
 
 
 def run(reader: Reader, world: int = 3, scale: float = 100.0) -> None:
-    assert COLUMNS % world == 0, f"{COLUMNS} columns do not divide over {world} ranks"
+    must_divide(COLUMNS, "columns", world)
     question = f"{ROWS} rows of {COLUMNS} columns over {world} ranks. How many numbers does a rank give to collectives?"
     guess = reader.predict(question)
     answers = on_ranks(part_of_softmax, world, scale)

@@ -6,11 +6,12 @@ import torch
 import torch.distributed as dist
 
 from millstream.course.chapters.collectives.ring import RingSum, ring_sum
-from millstream.course.ranks import on_ranks
+from millstream.course.ranks import must_divide, on_ranks
 from millstream.course.reader import Reader
 
 
 def run(reader: Reader, world: int = 4, numbers: int = 1200) -> None:
+    must_divide(numbers, "numbers", world)
     size = 4 * numbers
     guess = reader.predict(f"{size} bytes are summed over {world} ranks in a ring. How many bytes does each rank send?")
     answers: list[RingSum] = on_ranks(held_against_torch, world, numbers)

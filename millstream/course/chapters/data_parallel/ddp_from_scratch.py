@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from millstream.course.chapters.data_parallel.small_model import ROWS, gradients, loss_of, make_model, make_rows
-from millstream.course.ranks import on_ranks
+from millstream.course.ranks import must_divide, on_ranks
 from millstream.course.reader import Reader
 from millstream.parallel.training.groups import create_world
 from millstream.parallel.training.replicas import Replicas
 
 
 def run(reader: Reader, world: int = 2) -> None:
-    assert ROWS % world == 0, f"{ROWS} rows do not divide over {world} ranks"
+    must_divide(ROWS, "rows", world)
     model = make_model()
     loss_of(model, make_rows()).backward()
     alone = gradients(model)

@@ -7,13 +7,15 @@ import time
 import torch
 import torch.distributed as dist
 
+from millstream.core.errors import CourseError
 from millstream.course.ranks import on_ranks
 from millstream.course.reader import Reader
 from millstream.trainer.tuning.stragglers import IN_A_ROW, Stragglers
 
 
 def run(reader: Reader, world: int = 3, slow: int = 1, work: float = 0.1, times: float = 3.0) -> None:
-    assert 0 <= slow < world, f"rank {slow} of {world}"
+    if not 0 <= slow < world or times < 2:
+        raise CourseError(f"--slow must be one of {world} ranks and --times 2 or more, got {slow} and {times:g}")
     steps = f"{world - 1} ranks work {work:g} s a step and one works {times * work:g} s"
     guess = reader.predict(f"{steps}; each step ends in a sum. How many s is a step?")
     answers = on_ranks(steps_of, world, slow, work, times)
