@@ -96,6 +96,14 @@ CHAPTERS = (
         minutes=60,
         scripts=("column_and_row", "tensor_mlp", "tensor_block", "sequence_norms", "what_it_costs", "bias_too_often"),
     ),
+    Chapter(
+        number=7,
+        part=2,
+        name="pipeline_parallel",
+        title="Pipeline parallel",
+        minutes=60,
+        scripts=("schedules", "activations_held", "strategy_calculator", "experts", "uneven_stages"),
+    ),
 )
 
 

@@ -48,8 +48,8 @@ class SlowLayer(nn.Module):
         self.linear, self.seconds = nn.Linear(WIDTH, WIDTH), seconds
 
     def forward(self, x: Tensor) -> Tensor:
-        slowed: Tensor = SlowBackward.apply(x, self.seconds)  # type: ignore[no-untyped-call]
-        return self.linear(slowed)
+        y: Tensor = self.linear(SlowBackward.apply(x, self.seconds))
+        return y
 
 
 def run(reader: Reader, layers: int = 5, sleep: float = 0.05, trace: str = "") -> None:
