@@ -7,6 +7,8 @@ references to the product's own code, `<!-- slider NAME -->` stands for somethin
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -88,7 +90,8 @@ def write_output(chapter: Chapter, script: str) -> None:
     reader = Reader()
     run_script(chapter, script, reader)
     hardware = describe("course", {}, {})["hardware"]
-    machine = f"{hardware['cpu'] or 'a CPU that does not say its name'}, {hardware['cores']} cores"
+    busy = f", load {os.getloadavg()[0]:.0f} at its end" if hasattr(os, "getloadavg") else ""
+    machine = f"{hardware['cpu'] or platform.machine()}, {hardware['cores']} cores{busy}"
     caption = f"*Measured on {machine}, by `millstream course run {chapter.number} {script}`. Yours will differ.*"
     chapter.page.write_text(with_output(chapter.page.read_text(), script, reader.lines, caption))
 
