@@ -7,7 +7,7 @@ TOPOLOGY ?= local
 # As many tests at once as there are cores; whoever is done takes from the others' ends.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: serve generate test quick check format wheel clean
+.PHONY: serve generate test quick check format wheel course course-test clean
 
 serve: $(SERVING)  ## live streams on http://127.0.0.1:8000; TOPOLOGY=front+tp2 for several processes
 	$(BIN)/millstream serve --topology $(TOPOLOGY)
@@ -34,6 +34,12 @@ wheel: $(INSTALLED)  ## dist/millstream-VERSION-py3-none-any.whl: all that serve
 	rm -rf build dist  # what an earlier build left there would go into this one
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
+course: .venv/.course  ## out/course/index.html: the course's pages, to be opened in a browser
+	$(BIN)/python -m millstream.course.site out/course
+
+course-test: $(INSTALLED)  ## every script and exercise of the course
+	$(BIN)/python -m pytest -m "" tests/course
+
 clean:
 	rm -rf .venv out build dist *.egg-info
 
@@ -44,6 +50,10 @@ $(SERVING): pyproject.toml constraints.txt  # what serving needs, and nothing el
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch
 	$(PIP) -e ".[serve]"
+	touch $@
+
+.venv/.course: $(SERVING)
+	$(PIP) -e ".[course]"
 	touch $@
 
 $(INSTALLED): $(SERVING)

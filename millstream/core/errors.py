@@ -3,7 +3,7 @@
 Invariants are asserts, not these. The command line prints a `MillstreamError` without a traceback.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -147,3 +147,25 @@ class UnusedParameters(MillstreamError):
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(f"no gradient reached {', '.join(names)}: use them in the loss or freeze them")
+
+
+class CourseError(MillstreamError):
+    """Something in the course that its reader can mend."""
+
+
+class RankRaised(CourseError):
+    """A rank of a script that raised or ended; the others were stopped."""
+
+    def __init__(self, rank: int, problem: str) -> None:
+        super().__init__(f"rank {rank} failed: {problem}")
+        self.rank, self.problem = rank, problem
+
+
+class RanksStuck(CourseError):
+    """Ranks that wait for each other."""
+
+    def __init__(self, timeout_s: float, waiting: Mapping[int, str]) -> None:
+        """`waiting`: the line that each of them is at."""
+        places = "; ".join(f"rank {rank} waits at {where}" for rank, where in sorted(waiting.items()))
+        super().__init__(f"not done after {timeout_s:g} s: {places}")
+        self.waiting = dict(waiting)

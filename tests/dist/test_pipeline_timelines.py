@@ -8,12 +8,18 @@ from typing import get_args
 
 import pytest
 
-from benchmarks import pipeline_timelines as module
-from benchmarks.pipeline_timelines import MICRO_BATCHES, RANKS, recorded_steps, replayed, waits
+from millstream.course.chapters.pipeline_parallel.timelines import (
+    MICRO_BATCHES,
+    RANKS,
+    SLEEP_S,
+    UNITS,
+    recorded_steps,
+    replayed,
+    seconds_of,
+    waits,
+)
 from millstream.parallel.training.plan import TWO_PARTS, Schedule
 from millstream.planner.bubbles import TRAINED, bubble
-
-UNITS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
 
 @pytest.mark.parametrize("schedule", get_args(Schedule))
@@ -28,4 +34,4 @@ def test_every_pass_is_recorded_once_and_their_order_waits_as_the_formula_says(s
     for rank in timeline:
         assert all(action.seconds >= 0 for action in rank)
         assert all(after.begin_s >= before.end_s for before, after in pairwise(rank))
-    assert module.SLEEP_S * MICRO_BATCHES < module.seconds_of(timeline)
+    assert SLEEP_S * MICRO_BATCHES < seconds_of(timeline)

@@ -10,16 +10,22 @@ import pytest
 from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
-from benchmarks.pipeline_timelines import Action, Kind, Timeline, replayed, waits
+from millstream.course.chapters.pipeline_parallel.timelines import (
+    UNITS,
+    PassKind,
+    PipelinePass,
+    RankPasses,
+    replayed,
+    waits,
+)
 from millstream.parallel.training.plan import ParallelPlan, Schedule
 from millstream.parallel.training.stages import SCHEDULES, part_numbers
 from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 
-UNITS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
-KINDS: dict[str, Kind] = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+KINDS: dict[str, PassKind] = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
 
 
-def torchs_order(schedule: Schedule, ranks: int, micro_batches: int) -> Timeline:
+def torchs_order(schedule: Schedule, ranks: int, micro_batches: int) -> RankPasses:
     """What a schedule with two parts a rank says everybody is to do; all of it is known on every rank."""
     plan = ParallelPlan(pp=ranks, schedule=schedule, micro_batches=micro_batches)
     parts: list[Any] = [
@@ -37,7 +43,7 @@ def torchs_order(schedule: Schedule, ranks: int, micro_batches: int) -> Timeline
     made: PipelineScheduleMulti = SCHEDULES[schedule](parts, micro_batches, loss_fn=lambda *_: None)
     return [
         [
-            Action(KINDS[action.computation_type.name], action.stage_index, action.microbatch_index or 0, 0.0, 0.0)
+            PipelinePass(KINDS[action.computation_type.name], action.stage_index, action.microbatch_index or 0, 0.0, 0.0)
             for action in actions
             if action is not None
         ]
@@ -45,21 +51,21 @@ def torchs_order(schedule: Schedule, ranks: int, micro_batches: int) -> Timeline
     ]
 
 
-def plain_order(ranks: int, micro_batches: int, *, at_once: int) -> Timeline:
+def plain_order(ranks: int, micro_batches: int, *, at_once: int) -> RankPasses:
     """Forward passes, of which so many are under way at most before one goes back."""
     timeline = []
     for rank in range(ranks):
         first = min(micro_batches, max(1, at_once - rank))
-        steps: list[tuple[Kind, int]] = [("F", number) for number in range(first)]
+        steps: list[tuple[PassKind, int]] = [("F", number) for number in range(first)]
         for number in range(micro_batches):
             steps.append(("B", number))
             if first + number < micro_batches:
                 steps.append(("F", first + number))
-        timeline.append([Action(kind, rank, number, 0.0, 0.0) for kind, number in steps])
+        timeline.append([PipelinePass(kind, rank, number, 0.0, 0.0) for kind, number in steps])
     return timeline
 
 
-def order_of(schedule: Schedule, ranks: int, micro_batches: int) -> Timeline:
+def order_of(schedule: Schedule, ranks: int, micro_batches: int) -> RankPasses:
     if schedule in ("gpipe", "1f1b"):
         return plain_order(ranks, micro_batches, at_once=ranks if schedule == "1f1b" else micro_batches + ranks)
     return torchs_order(schedule, ranks, micro_batches)
@@ -78,7 +84,7 @@ def test_an_order_with_equally_long_passes_waits_and_holds_as_the_formulas_say(
     assert held == held_micro_batches(TRAINED[schedule], ranks, micro_batches, chunks=chunks)
 
 
-def most_held(actions: list[Action]) -> int:
+def most_held(actions: list[PipelinePass]) -> int:
     """Micro-batches whose activations a rank keeps, part by part, at its fullest moment."""
     held, most = 0, 0
     for action in actions:

@@ -1,0 +1,134 @@
+"""`millstream course`: how its options are spelled. Loads no torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.cli.parts import plain_errors
+from millstream.core.errors import CourseError
+
+course = typer.Typer(
+    name="course",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Learn how models are spread over machines: chapters that run, predictions that are graded.",
+)
+ChapterNumber = Annotated[int, typer.Argument(metavar="N", help="The chapter's number.", show_default=False)]
+
+
+@course.command("list")
+def list_chapters() -> None:
+    """What there is to learn, and how far you are."""
+    from millstream.course.catalogue import CHAPTERS, PARTS
+    from millstream.course.progress import load_progress, progress_file
+
+    with plain_errors():
+        done = load_progress(progress_file())
+        for part, title in PARTS.items():
+            typer.echo(f"Part {part}: {title}")
+            for chapter in (each for each in CHAPTERS if each.part == part):
+                ran = sum(f"{chapter.number}/{script}" in done.ran for script in chapter.scripts)
+                exercises = "exercises solved" if chapter.number in done.solved else "exercises open"
+                how_far = f"{ran}/{len(chapter.scripts)} scripts, {exercises}"
+                typer.echo(f"  {chapter.number}  {chapter.title} ({chapter.minutes} min): {how_far}")
+                typer.echo(f"     {', '.join(chapter.scripts)}")
+        right, asked = sum(done.predicted.values()), len(done.predicted)
+        typer.echo(f"predictions: {right} of {asked} right; quiz: {sum(done.quiz.values())} of {len(done.quiz)} right")
+
+
+@course.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(
+    context: typer.Context,
+    number: ChapterNumber,
+    script: Annotated[str | None, typer.Argument(help="One of its scripts; all if not said.", show_default=False)] = None,
+    predict: Annotated[
+        list[float] | None,
+        typer.Option(help="Your prediction, instead of typing it; once a question.", show_default=False),
+    ] = None,
+) -> None:
+    """Run a chapter's scripts. What follows a script's name is for the script, such as --world 4.
+
+    [bold]Try[/]: millstream course run 1 hello_distributed --world 4
+    """
+    with plain_errors():
+        from millstream.course.catalogue import find_chapter
+        from millstream.course.progress import load_progress, progress_file, save_progress
+        from millstream.course.reader import Reader
+        from millstream.course.running import run_script
+
+        chapter = find_chapter(number)
+        if script is not None and script.startswith("-"):
+            raise CourseError(f"name a script before its options, for example {chapter.scripts[0]} {script}")
+        for name in chapter.scripts if script is None else (script,):
+            typer.echo(f"--- chapter {number}: {name}")
+            reader = Reader(predict or (), ask=_ask())
+            try:
+                run_script(chapter, name, reader, context.args)
+            except AssertionError as error:
+                raise CourseError(f"{name} does not hold what it claims here: {error}") from error
+            progress = load_progress(progress_file())
+            progress.note_run(f"{number}/{name}", reader.graded)
+            save_progress(progress_file(), progress)
+        typer.echo(f"read about it in {chapter.page}")
+
+
+@course.command()
+def check(
+    number: ChapterNumber,
+    folder: Annotated[Path, typer.Option(help="Where your answers are.")] = Path("millstream-course"),
+    solution: Annotated[bool, typer.Option("--solution", help="Check our solution instead, and say where it is.")] = False,
+) -> None:
+    """Hand out a chapter's exercises, then test what you made of them. Exits with 1 while a test fails."""
+    with plain_errors():
+        from millstream.course.catalogue import find_chapter
+        from millstream.course.checking import hand_out, judge, solution_of
+        from millstream.course.progress import load_progress, progress_file, save_progress
+
+        chapter = find_chapter(number)
+        path, is_new = (solution_of(chapter), False) if solution else hand_out(chapter, folder)
+        typer.echo(f"{path} is yours to fill in; then run this again" if is_new else f"checking {path}")
+        verdicts = judge(chapter, path)
+        for verdict in verdicts:
+            typer.echo(f"  {'not yet' if verdict.problem else 'passes '}  {verdict.claim}")
+            if verdict.problem:
+                typer.echo(f"           {verdict.problem}")
+        if any(verdict.problem for verdict in verdicts):
+            raise typer.Exit(1)
+        if not solution:
+            progress = load_progress(progress_file())
+            progress.note_solved(number)
+            save_progress(progress_file(), progress)
+
+
+@course.command()
+def quiz(
+    count: Annotated[int, typer.Option(help="How many questions.")] = 10,
+    topic: Annotated[str | None, typer.Option(help="Of one topic only, such as zero or bubble.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Another seed asks others.")] = 0,
+) -> None:
+    """Questions whose answers are computed: memory, communication time, bubbles. Answers are read from standard input."""
+    with plain_errors():
+        from millstream.course.progress import load_progress, progress_file, save_progress
+        from millstream.course.quiz import choose, play
+
+        found = play(choose(count, topic=topic, seed=seed), _typed, typer.echo)
+        progress = load_progress(progress_file())
+        progress.quiz |= found
+        save_progress(progress_file(), progress)
+
+
+def _ask() -> Callable[[str], str] | None:
+    """None where nobody sits in front of this."""
+    return _typed if sys.stdin.isatty() else None
+
+
+def _typed(question: str) -> str:
+    try:
+        return input(question)
+    except EOFError:
+        raise CourseError("no answer came: type a number, or give it with --predict") from None

@@ -1,0 +1,1 @@
+"""The course: chapters whose scripts run, and what runs, grades and shows them."""

@@ -1,0 +1,114 @@
+"""Which chapters there are, and what is in them. Loads no torch and no chapter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from millstream.core.errors import CourseError
+
+FOLDER = Path(__file__).parent / "chapters"
+PARTS = {1: "the language", 2: "parallelism"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chapter:
+    number: int
+    part: int
+    name: str
+    """Of its folder."""
+    title: str
+    minutes: int
+    """That a reader takes: to read, run and predict, without the exercises."""
+    scripts: tuple[str, ...]
+    """In the order of the page."""
+
+    @property
+    def folder(self) -> Path:
+        return FOLDER / self.name
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "page.md"
+
+    def module(self, name: str) -> str:
+        return f"millstream.course.chapters.{self.name}.{name}"
+
+    def check_script(self, script: str) -> None:
+        if script not in self.scripts:
+            raise CourseError(f"chapter {self.number} has no script {script!r}; it has {', '.join(self.scripts)}")
+
+
+CHAPTERS = (
+    Chapter(
+        number=1,
+        part=1,
+        name="first_program",
+        title="Your first distributed program",
+        minutes=30,
+        scripts=("verify_setup", "hello_distributed", "port_in_use", "missing_rank"),
+    ),
+    Chapter(
+        number=2,
+        part=1,
+        name="point_to_point",
+        title="Point to point",
+        minutes=45,
+        scripts=("send_recv_basic", "deadlock", "three_cures", "pipeline_simulation", "async_communication"),
+    ),
+    Chapter(
+        number=3,
+        part=1,
+        name="collectives",
+        title="Collectives",
+        minutes=60,
+        scripts=(
+            "cheat_sheet",
+            "distributed_mean",
+            "distributed_softmax",
+            "ring_all_reduce",
+            "when_ready",
+            "wrong_group",
+            "desynchronised_rank",
+        ),
+    ),
+    Chapter(
+        number=4,
+        part=1,
+        name="physics",
+        title="The physics of communication",
+        minutes=60,
+        scripts=("topology_inspector", "links", "alpha_beta", "saturation", "ring_against_tree", "straggler"),
+    ),
+    Chapter(
+        number=5,
+        part=2,
+        name="data_parallel",
+        title="Data parallel",
+        minutes=60,
+        scripts=("ddp_from_scratch", "bucketing", "overlap_trace", "samplers", "unused_parameters"),
+    ),
+    Chapter(
+        number=6,
+        part=2,
+        name="tensor_parallel",
+        title="Tensor parallel",
+        minutes=60,
+        scripts=("column_and_row", "tensor_mlp", "tensor_block", "sequence_norms", "what_it_costs", "bias_too_often"),
+    ),
+    Chapter(
+        number=7,
+        part=2,
+        name="pipeline_parallel",
+        title="Pipeline parallel",
+        minutes=60,
+        scripts=("schedules", "activations_held", "strategy_calculator", "experts", "uneven_stages"),
+    ),
+)
+
+
+def find_chapter(number: int) -> Chapter:
+    for chapter in CHAPTERS:
+        if chapter.number == number:
+            return chapter
+    raise CourseError(f"there is no chapter {number}; there are {CHAPTERS[0].number} to {CHAPTERS[-1].number}")

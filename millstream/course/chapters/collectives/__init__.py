@@ -1,0 +1,1 @@
+"""Chapter 3: operations that all ranks of a group take part in."""

@@ -1,0 +1,1 @@
+"""Chapter 2: messages from one rank to another."""

@@ -1,0 +1,55 @@
+"""Between two products every rank would norm all tokens. With tokens shared out there, an all-reduce becomes its two halves."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+
+from millstream.core.presets import find_model
+from millstream.course.ranks import must_divide, on_ranks
+from millstream.course.reader import Reader
+from millstream.planner.communication import all_gather, all_reduce
+from millstream.planner.hardware import NVLINK4
+from millstream.planner.training import activation_bytes
+
+TOKENS, WIDTH = 8, 16
+
+
+def run(reader: Reader, world: int = 2) -> None:
+    must_divide(TOKENS, "tokens", world)
+    expected = F.layer_norm(sum(partial(rank) for rank in range(world)) + torch.zeros(TOKENS, WIDTH), (WIDTH,))
+    for rank, (whole, by_tokens, normed) in enumerate(on_ranks(both_ways, world)):
+        assert torch.allclose(whole, expected, atol=1e-5), f"rank {rank}, all tokens"
+        assert torch.allclose(by_tokens, expected, atol=1e-5), f"rank {rank}, its own tokens"
+        reader.say(f"rank {rank}: with its {normed} of {TOKENS} tokens normed, and then gathered, the result is the same")
+    size, ranks = 1e9, 8
+    halves, one = 2 * all_gather(size, ranks, NVLINK4), all_reduce(size, ranks, NVLINK4)
+    assert abs(halves - one) < 1e-9, f"{halves} and {one} ms"
+    reader.say(
+        f"1 GB over {ranks} ranks of {NVLINK4.name}: all-reduce {one:.2f} ms, reduce-scatter and all-gather {halves:.2f} ms"
+    )
+    dit, tokens = find_model("wan2.1-t2v-14b").dit, 32760
+    guess = reader.predict(
+        "a 14B block keeps activations of 32,760 tokens, tp 8. How many times less with tokens shared out too?"
+    )
+    without, with_it = (activation_bytes(dit, tokens, recompute="none", tp=8, sequence=each) for each in (False, True))
+    reader.reveal(guess, without / with_it, by="planner.training.activation_bytes", tolerance=0.2)
+    reader.say(f"one block: {without / 1e9:.2f} GB without, {with_it / 1e9:.2f} GB with")
+
+
+def partial(rank: int) -> Tensor:
+    """What a rank has of a product that was split by inputs: a summand for every token."""
+    return torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(rank))
+
+
+def both_ways(rank: int, world: int) -> tuple[Tensor, Tensor, int]:
+    total = partial(rank)
+    dist.all_reduce(total)
+    mine = torch.empty(TOKENS // world, WIDTH)
+    dist.reduce_scatter(mine, list(partial(rank).chunk(world)))
+    normed = F.layer_norm(mine, (WIDTH,))
+    parts = [torch.empty_like(normed) for _ in range(world)]
+    dist.all_gather(parts, normed)
+    return F.layer_norm(total, (WIDTH,)), torch.cat(parts), len(normed)

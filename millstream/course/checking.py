@@ -1,0 +1,79 @@
+"""Exercises: a skeleton that the reader fills in, tests that judge it, and a solution that passes them.
+
+Every chapter has `exercise.py` (the skeleton), `solution.py` and `judge.py`, whose functions named `judge_...` are given the
+reader's module. Some start ranks, in which the same file is loaded again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from millstream.core.errors import CourseError, MillstreamError
+from millstream.core.files import write_whole
+from millstream.course.catalogue import Chapter
+
+
+class Verdict(NamedTuple):
+    claim: str
+    problem: str
+    """Empty where the test passes."""
+
+
+def skeleton_of(chapter: Chapter) -> Path:
+    return chapter.folder / "exercise.py"
+
+
+def solution_of(chapter: Chapter) -> Path:
+    return chapter.folder / "solution.py"
+
+
+def hand_out(chapter: Chapter, folder: Path) -> tuple[Path, bool]:
+    """The reader's own file, and whether it was made just now. One that is there is never touched."""
+    path = folder / f"chapter_{chapter.number:02}.py"
+    if path.exists():
+        return path, False
+    write_whole(path, skeleton_of(chapter).read_text())
+    return path, True
+
+
+def load_answer(path: Path) -> ModuleType:
+    """The reader's file as a module; on a rank as well as here."""
+    spec = importlib.util.spec_from_file_location("course_answer", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise CourseError(f"{path} is not a Python file; millstream course check N makes one")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["course_answer"] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CourseError(f"{path} does not load: {type(error).__name__}: {error}") from None
+    return module
+
+
+def judge(chapter: Chapter, path: Path) -> list[Verdict]:
+    """What each test says of the file at `path`."""
+    answer = load_answer(path)
+    tests = vars(importlib.import_module(chapter.module("judge")))
+    return [
+        Verdict(name.removeprefix("judge_").replace("_", " "), _problem(test, answer))
+        for name, test in tests.items()
+        if name.startswith("judge_")
+    ]
+
+
+def _problem(test: Callable[[ModuleType], None], answer: ModuleType) -> str:
+    try:
+        test(answer)
+    except MillstreamError as error:
+        return str(error)
+    except Exception as error:  # the reader's code may do anything
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error or 'an assert does not hold'} ({Path(last.filename).name}:{last.lineno})"
+    return ""

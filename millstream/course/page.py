@@ -1,0 +1,108 @@
+"""A chapter's page: its fixed sections, and what scripts and pictures leave in it.
+
+`<!-- output NAME begins -->` and `ends` enclose what a script said. Lines that are the same everywhere must be so in the page;
+of measured ones only the numbers may differ, and the page names machine and command under them. A fence named `source` holds
+references to the product's own code, `<!-- slider NAME -->` stands for something to play with on the site.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from millstream.core.errors import CourseError
+from millstream.course.catalogue import Chapter
+from millstream.course.reader import Reader, SaidLine
+from millstream.course.running import run_script
+
+SECTIONS = (
+    "Objectives",
+    "Before you begin",
+    "The concept",
+    "In our code",
+    "Predict first",
+    "Scripts",
+    "Break it",
+    "Exercises",
+    "On a GPU",
+    "Takeaways",
+    "Further reading",
+)
+SOURCE = re.compile(r"^```source\n(?P<references>.*?)\n```$", re.M | re.S)
+SLIDER = re.compile(r"^<!-- slider (?P<name>\w+) -->$", re.M)
+PICTURE = re.compile(r"!\[(?P<alt>[^\]]+)\]\(pictures/(?P<name>\w+)\.svg\)")
+_OUTPUT = re.compile(r"<!-- output (?P<name>\w+) begins -->\n(?P<body>.*?)<!-- output (?P=name) ends -->", re.S)
+_NUMBER = re.compile(r"[ ]*-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
+
+
+def sections_of(text: str) -> list[str]:
+    return re.findall(r"^## (.+)$", text, re.M)
+
+
+def references_of(text: str) -> list[str]:
+    return [line for fence in SOURCE.finditer(text) for line in fence["references"].splitlines()]
+
+
+def outputs_of(text: str) -> dict[str, list[str]]:
+    """What the page says that each script says."""
+    return {found["name"]: _fenced(found["body"]) for found in _OUTPUT.finditer(text)}
+
+
+def _fenced(body: str) -> list[str]:
+    inside = re.search(r"```text\n(.*?)\n?```", body, re.S)
+    return inside[1].splitlines() if inside else []
+
+
+def differences(in_page: Sequence[str], said: Sequence[SaidLine]) -> list[str]:
+    """Lines that a page and a run do not agree on."""
+    if len(in_page) != len(said):
+        return [f"{len(in_page)} lines in the page, {len(said)} said"]
+    return [
+        f"{written!r} in the page, {line.text!r} said"
+        for written, line in zip(in_page, said, strict=True)
+        if _comparable(written, line.is_measured) != _comparable(line.text, line.is_measured)
+    ]
+
+
+def _comparable(line: str, is_measured: bool) -> str:
+    return _NUMBER.sub(" #", line) if is_measured else line
+
+
+def with_output(text: str, script: str, lines: Sequence[SaidLine], caption: str) -> str:
+    """The page with what a script said in its place."""
+    measured = any(line.is_measured for line in lines)
+    body = "\n".join(["```text", *(line.text for line in lines), "```", *(["", caption] if measured else [])])
+    marks = f"<!-- output {script} begins -->", f"<!-- output {script} ends -->"
+    found = [each for each in _OUTPUT.finditer(text) if each["name"] == script]
+    if len(found) != 1:
+        raise CourseError(f"the page has {len(found)} places for {script}, between {marks[0]} and {marks[1]}")
+    return text[: found[0].start()] + f"{marks[0]}\n{body}\n{marks[1]}" + text[found[0].end() :]
+
+
+def write_output(chapter: Chapter, script: str) -> None:
+    """Run a script and have the page say what it said."""
+    from millstream.commands.report import describe
+
+    reader = Reader()
+    run_script(chapter, script, reader)
+    hardware = describe("course", {}, {})["hardware"]
+    busy = f", load {os.getloadavg()[0]:.0f} at its end" if hasattr(os, "getloadavg") else ""
+    machine = f"{hardware['cpu'] or platform.machine()}, {hardware['cores']} cores{busy}"
+    caption = f"*Measured on {machine}, by `millstream course run {chapter.number} {script}`. Yours will differ.*"
+    chapter.page.write_text(with_output(chapter.page.read_text(), script, reader.lines, caption))
+
+
+def drawn(chapter: Chapter) -> Iterator[tuple[Path, str]]:
+    """Every picture of a chapter as its code draws it, and where it lies."""
+    for name, draw in import_module(chapter.module("pictures")).PICTURES.items():
+        yield chapter.folder / "pictures" / f"{name}.svg", draw()
+
+
+def write_pictures(chapter: Chapter) -> None:
+    for path, svg in drawn(chapter):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(svg)

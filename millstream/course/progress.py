@@ -1,0 +1,57 @@
+"""What a reader has done, in one small file of their own. Written whole or not at all.
+
+Two commands at once: the one that ends last is kept. Nothing here is worth a lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from millstream.core.errors import CourseError
+from millstream.core.files import write_whole
+from millstream.course.reader import Graded
+
+
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    ran: list[str] = field(default_factory=list)
+    """Scripts, as `1/hello_distributed`."""
+    predicted: dict[str, bool] = field(default_factory=dict)
+    """The last prediction of each question, and whether it was right."""
+    solved: list[int] = field(default_factory=list)
+    """Chapters whose exercises pass."""
+    quiz: dict[str, bool] = field(default_factory=dict)
+
+    def note_run(self, script: str, graded: Iterable[Graded]) -> None:
+        if script not in self.ran:
+            self.ran.append(script)
+        self.predicted |= {f"{script}: {each.question}": each.is_right for each in graded}
+
+    def note_solved(self, chapter: int) -> None:
+        if chapter not in self.solved:
+            self.solved.append(chapter)
+
+
+def progress_file() -> Path:
+    """`$MILLSTREAM_HOME/course.json`, or `millstream/course.json` where the user's programs keep their state."""
+    if home := os.environ.get("MILLSTREAM_HOME"):
+        return Path(home) / "course.json"
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "millstream" / "course.json"
+
+
+def load_progress(path: Path) -> Progress:
+    try:
+        return Progress(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        return Progress()
+    except (OSError, ValueError, TypeError) as error:
+        raise CourseError(f"cannot read your progress in {path} ({error}); move it away to begin anew") from None
+
+
+def save_progress(path: Path, progress: Progress) -> None:
+    write_whole(path, json.dumps(asdict(progress), indent=2) + "\n")

@@ -1,0 +1,201 @@
+"""Several ranks as real processes, for the scripts of the course.
+
+A function runs on every rank of one gloo group; its answers come back in the order of ranks. Nobody is left behind: a rank ends
+with the process that started it, however that ends. Ranks that wait for each other for ever are stopped after a while, and the
+error says in which line each of them waits.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as torch_processes
+
+from millstream.core.errors import CourseError, MeshError, RankRaised, RanksStuck
+from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
+
+WAIT_S = 60.0
+STACK_S = 0.3
+"""For a rank to write down where it is."""
+_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankStart:
+    """What a rank is told."""
+
+    rank: int
+    world: int
+    meeting: MeetingPoint
+    stack_file: str
+    group_timeout_s: float
+
+
+def on_ranks(
+    function: Callable[..., Any],
+    world: int,
+    *args: Any,
+    timeout_s: float = WAIT_S,
+    group_timeout_s: float = 2 * WAIT_S,
+    port: int = 0,
+    missing: Sequence[int] = (),
+) -> list[Any]:
+    """`function(rank, world, *args)` on every rank. It must be importable by name; its answer travels as a pickle.
+
+    Ranks meet at `port`, by default one that is free. Those in `missing` are never started.
+    """
+    if not 1 <= world <= 16:
+        raise CourseError(f"--world must be 1 to 16 ranks on one machine, got {world}")
+    with tempfile.TemporaryDirectory() as folder, _meeting(port) as meeting:
+        starts = [
+            RankStart(rank=rank, world=world, meeting=meeting, stack_file=f"{folder}/{rank}", group_timeout_s=group_timeout_s)
+            for rank in range(world)
+            if rank not in missing
+        ]
+        return _run_all(function, starts, args, timeout_s)
+
+
+def must_divide(count: int, what: str, world: int) -> None:
+    """What is shared out over ranks in equal parts."""
+    if world < 1 or count % world:
+        fits = ", ".join(str(n) for n in range(1, min(16, count) + 1) if count % n == 0)
+        raise CourseError(f"{count} {what} do not divide over --world {world} ranks; {fits} would")
+
+
+@contextmanager
+def _meeting(port: int) -> Iterator[MeetingPoint]:
+    try:
+        board = Rendezvous.host(port=port)
+    except MeshError as error:
+        raise CourseError(f"{error}; leave --port out and a free one is taken") from None
+    try:
+        yield board.meeting
+    finally:
+        board.close()
+
+
+def _run_all(function: Callable[..., Any], starts: Sequence[RankStart], args: Sequence[Any], timeout_s: float) -> list[Any]:
+    context = _context()
+    pairs = [context.Pipe() for _ in starts]
+    processes = [
+        context.Process(target=_rank, args=(function, start, theirs, args), daemon=True)
+        for start, (_, theirs) in zip(starts, pairs, strict=True)
+    ]
+    try:
+        for process, (_, theirs) in zip(processes, pairs, strict=True):
+            process.start()
+            theirs.close()
+        return _answers([ours for ours, _ in pairs], processes, starts, timeout_s)
+    finally:
+        begun = [process for process in processes if process.pid is not None]
+        for process in begun:  # all of them before any is waited for: a peer that is left would complain about the others
+            process.kill()
+        for process in begun:
+            process.join()
+        for ours, _ in pairs:
+            ours.close()
+
+
+def _context() -> Any:
+    """Ranks are forked from a process that has loaded torch and done nothing with it; where that is not known, started anew."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if "forkserver" not in torch_processes.get_all_start_methods():
+        return torch_processes.get_context("spawn")
+    context = torch_processes.get_context("forkserver")
+    context.set_forkserver_preload(["millstream.course.ranks"])
+    return context
+
+
+def _answers(pipes: Sequence[Connection], processes: Sequence[Any], starts: Sequence[RankStart], timeout_s: float) -> list[Any]:
+    deadline, waiting, found = time.monotonic() + timeout_s, dict(enumerate(pipes)), dict[int, Any]()
+    while waiting:
+        ready = wait(list(waiting.values()), timeout=max(0.0, deadline - time.monotonic()))
+        if not ready:
+            stuck = {starts[place].rank: _where(processes[place], starts[place]) for place in waiting}
+            raise RanksStuck(timeout_s, stuck)
+        for place in [place for place, pipe in waiting.items() if pipe in ready]:
+            found[place] = _answer(starts[place].rank, waiting.pop(place))
+    return [found[place] for place in range(len(pipes))]
+
+
+def _answer(rank: int, pipe: Connection) -> Any:
+    try:
+        problem, answer = pickle.loads(pipe.recv_bytes())
+    except (EOFError, ConnectionResetError):
+        raise RankRaised(rank, "it ended without an answer") from None
+    if problem is not None:
+        raise RankRaised(rank, problem)
+    return answer
+
+
+def _where(process: Any, start: RankStart) -> str:
+    """The line that a rank is at: its innermost one that is not torch's or Python's own."""
+    if not hasattr(signal, "SIGUSR1") or process.pid is None:
+        return "unknown"
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(STACK_S)
+    with suppress(OSError):
+        for frame in _FRAME.finditer(Path(start.stack_file).read_text()):
+            if not frame["path"].startswith((str(Path(torch.__file__).parent), os.path.dirname(os.__file__))):
+                return f"{Path(frame['path']).name}:{frame['line']} in {frame['function']}"
+    return "unknown"
+
+
+def _rank(function: Callable[..., Any], start: RankStart, parent: Connection, args: Sequence[Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us ends us
+    with suppress(OSError):
+        os.setpgid(0, 0)
+    watch = threading.Thread(target=_end_with, args=(parent,), daemon=True)
+    watch.start()
+    with open(start.stack_file, "w") as stacks:
+        if hasattr(faulthandler, "register"):
+            faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
+        answer = _called(function, start, args)
+        with suppress(OSError):
+            parent.send_bytes(pickle.dumps(answer))
+        watch.join()  # peers may still need this rank; whoever started it lets it go
+
+
+def _called(function: Callable[..., Any], start: RankStart, args: Sequence[Any]) -> tuple[str | None, Any]:
+    """What went wrong, if anything, and the answer."""
+    if sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    try:
+        board = Rendezvous.join(start.meeting, timeout_s=WAIT_S)
+        dist.init_process_group(
+            "gloo",
+            store=board.store,
+            rank=start.rank,
+            world_size=start.world,
+            timeout=timedelta(seconds=start.group_timeout_s),
+        )
+        return None, function(start.rank, start.world, *args)
+    except Exception as error:  # a process boundary: whoever started us says it
+        return f"{type(error).__name__}: {error}", None
+
+
+def _end_with(parent: Connection) -> None:
+    """The other end closes when its process lets go, or is gone."""
+    with suppress(EOFError, OSError):
+        parent.recv_bytes()
+    os._exit(0)

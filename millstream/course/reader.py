@@ -1,0 +1,80 @@
+"""The reader of a script: what is said to them, what they predict, and how near they were.
+
+A script says lines that are the same on every machine (`say`) and lines that were measured (`measured`). Both are kept, because
+they are what the chapter's page shows. Predictions are typed before the answer is known, or given as numbers in advance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from millstream.core.errors import CourseError
+
+
+class SaidLine(NamedTuple):
+    text: str
+    is_measured: bool
+
+
+class Graded(NamedTuple):
+    """A prediction, and what came out."""
+
+    question: str
+    guess: float
+    answer: float
+    is_right: bool
+
+
+class Reader:
+    def __init__(
+        self,
+        predictions: Iterable[float] = (),
+        *,
+        ask: Callable[[str], str] | None = None,
+        show: Callable[[str], None] = print,
+    ) -> None:
+        """`ask` is how somebody is asked who is there; None where nobody is."""
+        self.lines: list[SaidLine] = []
+        self.graded: list[Graded] = []
+        self._given, self._ask, self._show = iter(predictions), ask, show
+        self._question = ""
+
+    def say(self, text: str = "") -> None:
+        self._put(text, is_measured=False)
+
+    def measured(self, text: str) -> None:
+        """The same, of what differs from one run to the next."""
+        self._put(text, is_measured=True)
+
+    def predict(self, question: str) -> float | None:
+        """What the reader thinks. None where nobody is asked."""
+        self._question = question
+        self._put(f"predict first: {question}", is_measured=False)
+        given = next(self._given, None)
+        if given is not None or self._ask is None:
+            return given
+        return _number(self._ask("  your number: "))
+
+    def reveal(self, guess: float | None, answer: float, *, by: str, tolerance: float = 0.0, is_measured: bool = False) -> None:
+        """`tolerance` is a share of the answer; `by`, where the answer comes from."""
+        assert math.isfinite(answer), f"{self._question}: {answer}"
+        self._put(f"answer: {answer:.4g} ({by})", is_measured=is_measured)
+        if guess is None:
+            return
+        right = abs(guess - answer) <= tolerance * abs(answer) + 1e-9
+        self.graded.append(Graded(self._question, guess, answer, right))
+        within = f" (within {tolerance:.0%} counts)" if tolerance else ""
+        self._show(f"  you said {guess:g}: {'right' if right else 'not yet'}{within}")
+
+    def _put(self, text: str, *, is_measured: bool) -> None:
+        self.lines += [SaidLine(line, is_measured) for line in text.splitlines() or [""]]
+        self._show(text)
+
+
+def _number(typed: str) -> float:
+    try:
+        return float(typed.replace(",", "."))
+    except ValueError:
+        raise CourseError(f"a prediction is a number, for example 12 or 0.5, got {typed!r}") from None

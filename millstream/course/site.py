@@ -1,0 +1,150 @@
+"""The course as a static site: `python -m millstream.course.site out/course`. Needs the extra `course`, and no network.
+
+Pages are those of the chapters. What stands for something is filled in: references to code by the code as it is, sliders by the
+planner's values, formulas by plain HTML, since a page that works offline loads no typesetter.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+from millstream.core.errors import CourseError
+from millstream.course.catalogue import CHAPTERS, PARTS, Chapter
+from millstream.course.checking import skeleton_of, solution_of
+from millstream.course.formulas import as_html
+from millstream.course.page import SLIDER, SOURCE
+from millstream.course.questions import all_questions
+from millstream.course.sliders import find_slider
+from millstream.course.source import find_source
+
+WEB = Path(__file__).parent / "web"
+
+
+def build_site(out: Path) -> None:
+    """In the place of what was there."""
+    if importlib.util.find_spec("material") is None:
+        raise CourseError('the site needs MkDocs Material: pip install "millstream[course]"')
+    with tempfile.TemporaryDirectory() as folder:
+        write_sources(Path(folder))
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--clean"]
+        places = ["--config-file", f"{folder}/mkdocs.yml", "--site-dir", str(out.absolute())]
+        done = subprocess.run([*command, *places], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CourseError(f"the site was not built: {(done.stderr or done.stdout).strip()}")
+    broken = list(broken_links(out))
+    if broken:
+        raise CourseError(f"links that lead nowhere: {'; '.join(broken)}")
+
+
+def write_sources(folder: Path) -> None:
+    """What MkDocs builds from."""
+    docs = folder / "docs"
+    shutil.copytree(WEB, docs / "web")
+    for chapter in CHAPTERS:
+        shutil.copytree(chapter.folder / "pictures", docs / chapter.name / "pictures")
+        (docs / chapter.name / "page.md").write_text(filled(chapter))
+    (docs / "index.md").write_text(_index())
+    (docs / "quiz.md").write_text(_quiz())
+    nav = [{"Begin": "index.md"}]
+    for part, title in PARTS.items():
+        pages = [{f"{each.number} {each.title}": f"{each.name}/page.md"} for each in CHAPTERS if each.part == part]
+        nav.append({f"Part {part}: {title}": pages})  # type: ignore[dict-item]
+    settings = {
+        "site_name": "Millstream: the course",
+        "docs_dir": "docs",
+        "use_directory_urls": False,
+        "theme": {
+            "name": "material",
+            "font": False,
+            "features": ["navigation.sections", "navigation.footer", "content.code.copy"],
+        },
+        "plugins": ["search"],  # not `offline`: its search loads a script from elsewhere
+        "markdown_extensions": ["attr_list", "md_in_html", "pymdownx.highlight", "pymdownx.superfences", "pymdownx.details"],
+        "extra_css": ["web/course.css"],
+        "extra_javascript": ["web/course.js"],
+        "nav": [*nav, {"Quiz": "quiz.md"}],
+        "validation": {"links": {"anchors": "warn"}},
+    }
+    (folder / "mkdocs.yml").write_text(json.dumps(settings))  # which is YAML too
+
+
+def filled(chapter: Chapter) -> str:
+    """A chapter's page with everything in its place."""
+    text = SOURCE.sub(lambda found: "\n\n".join(map(_code, found["references"].splitlines())), chapter.page.read_text())
+    text = SLIDER.sub(lambda found: find_slider(found["name"]).html(), as_html(text))
+    exercises = [_folded("Exercise", skeleton_of(chapter)), _folded("Solution", solution_of(chapter))]
+    return text.replace("\n## On a GPU", "\n" + "\n".join(exercises) + "\n## On a GPU")
+
+
+def _code(reference: str) -> str:
+    found = find_source(reference)
+    return f'```python title="{found.path}" linenums="{found.first}"\n{found.text}\n```'
+
+
+def _folded(title: str, path: Path) -> str:
+    inside = "".join(f"    {line}\n" if line else "\n" for line in ["```python", *path.read_text().splitlines(), "```"])
+    return f'??? note "{title}"\n\n{inside}'
+
+
+def _index() -> str:
+    lines = [
+        "# The course",
+        "",
+        "From PyTorch on one device to models that are spread over many. Every script runs on a laptop",
+        "",
+    ]
+    lines[2] += " without a GPU, every number in these pages was printed by a script or computed by the planner."
+    lines += ["```text", "pip install millstream", "millstream course list", "millstream course run 1", "```", ""]
+    for part, title in PARTS.items():
+        lines += [f"## Part {part}: {title}", ""]
+        chapters = (each for each in CHAPTERS if each.part == part)
+        lines += [f"- [{each.number} {each.title}]({each.name}/page.md), {each.minutes} minutes" for each in chapters]
+        lines.append("")
+    return "\n".join([*lines, "[The quiz](quiz.md) asks what this part taught; `millstream course quiz` grades it.", ""])
+
+
+def _quiz() -> str:
+    lines = ["# Quiz", "", "Every answer is computed by the planner. `millstream course quiz` asks and grades.", ""]
+    for question in all_questions():
+        lines += [f'??? question "{question.text}"', "", f"    **{question.answer:.4g} {question.unit}**: {question.why}", ""]
+    return "\n".join(lines)
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if name in ("href", "src") and value]
+
+
+def broken_links(folder: Path) -> Iterator[str]:
+    """Links between files of a built site that lead nowhere, and whatever a page would load from elsewhere."""
+    for page in sorted(folder.rglob("*.html")):
+        links, text = _Links(), page.read_text()
+        links.feed(text)
+        for link in links.found:
+            target = re.sub(r"[?#].*", "", link)
+            outside = re.match(r"[a-z]+:", link)
+            if target and not outside and not (page.parent / target).exists() and page.name != "404.html":
+                yield f"{page.relative_to(folder)}: {link}"
+        for loaded in re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', text):
+            yield f"{page.relative_to(folder)} loads {loaded}"
+
+
+if __name__ == "__main__":
+    try:
+        build_site(Path(sys.argv[1]))
+    except CourseError as error:
+        sys.exit(f"error: {error}")
+    print(Path(sys.argv[1]) / "index.html")

@@ -1,0 +1,69 @@
+"""Things to play with on the site: sliders whose every position was computed by the planner when the site was built.
+
+The page looks values up and knows no formula.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import product
+from typing import Any
+
+from millstream.core.errors import CourseError
+from millstream.course.chapters.physics import links
+from millstream.planner.bubbles import bubble
+from millstream.planner.communication import all_reduce, point_to_point
+
+LINKS = {link.name: link for link in links.LINKS}
+UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
+SIZES = {f"{count} {unit}": count * scale for unit, scale in UNITS.items() for count in (1, 30)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slider:
+    title: str
+    axes: dict[str, Sequence[Any]]
+    """What can be moved, and the positions of each."""
+    value: Callable[..., str]
+    """What is shown, of one position of each."""
+
+    def html(self) -> str:
+        places = list(product(*self.axes.values()))
+        data = {
+            "axes": [[str(each) for each in axis] for axis in self.axes.values()],
+            "values": [self.value(*p) for p in places],
+        }
+        inputs = "".join(
+            f'<label>{escape(name)}: <output></output><input type="range" min="0" max="{len(axis) - 1}" value="0"></label>'
+            for name, axis in self.axes.items()
+        )
+        table = escape(json.dumps(data, separators=(",", ":")), quote=True)
+        return f'<div class="slider" data-table="{table}"><strong>{escape(self.title)}</strong>{inputs}<p></p></div>'
+
+
+SLIDERS = {
+    "all_reduce": Slider(
+        title="An all-reduce, by the planner's formula",
+        axes={"bytes": list(SIZES), "ranks": [2, 4, 8, 16, 64], "link": list(LINKS)},
+        value=lambda size, ranks, link: f"{all_reduce(SIZES[size], ranks, LINKS[link]):.4g} ms",
+    ),
+    "message": Slider(
+        title="One message, by the planner's formula",
+        axes={"bytes": list(SIZES), "link": list(LINKS)},
+        value=lambda size, link: f"{point_to_point(SIZES[size], LINKS[link]):.4g} ms",
+    ),
+    "bubble": Slider(
+        title="How long a stage waits, by the planner's formula",
+        axes={"stages": [2, 4, 8, 16], "micro-batches": [1, 2, 4, 8, 16, 32, 64]},
+        value=lambda stages, parts: f"{bubble('gpipe', stages, parts):.1%} of the time",
+    ),
+}
+
+
+def find_slider(name: str) -> Slider:
+    if name not in SLIDERS:
+        raise CourseError(f"there is no slider {name!r}; there are {', '.join(SLIDERS)}")
+    return SLIDERS[name]

@@ -1,0 +1,15 @@
+// Sliders look up values that the planner computed when the site was built.
+for (const slider of document.querySelectorAll(".slider")) {
+  const table = JSON.parse(slider.dataset.table);
+  const inputs = [...slider.querySelectorAll("input")];
+  const show = () => {
+    let place = 0;
+    inputs.forEach((input, axis) => {
+      place = place * table.axes[axis].length + Number(input.value);
+      input.previousElementSibling.textContent = table.axes[axis][input.value];
+    });
+    slider.querySelector("p").textContent = table.values[place];
+  };
+  slider.addEventListener("input", show);
+  show();
+}

@@ -1,0 +1,34 @@
+"""Every script runs, holds what it claims, and says what its page says: some in `make test`, all in `make course-test`."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.course.catalogue import CHAPTERS, Chapter
+from millstream.course.checking import judge, skeleton_of, solution_of
+from millstream.course.page import differences, outputs_of
+from millstream.course.reader import Reader
+from millstream.course.running import run_script
+
+SAMPLED = {"hello_distributed", "three_cures", "ring_all_reduce", "links"}
+CASES = [
+    pytest.param(chapter, script, id=f"{chapter.number}-{script}", marks=[] if script in SAMPLED else [pytest.mark.course])
+    for chapter in CHAPTERS
+    for script in chapter.scripts
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("chapter", "script"), CASES)
+def test_a_script_holds_what_it_claims_and_says_what_its_page_says(chapter: Chapter, script: str) -> None:
+    reader = Reader(show=lambda line: None)
+    run_script(chapter, script, reader)
+    assert differences(outputs_of(chapter.page.read_text())[script], reader.lines) == []
+
+
+@pytest.mark.slow
+@pytest.mark.course
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
+def test_the_solution_passes_every_test_and_the_skeleton_none(chapter: Chapter) -> None:
+    assert not any(verdict.problem for verdict in judge(chapter, solution_of(chapter)))
+    assert all(verdict.problem for verdict in judge(chapter, skeleton_of(chapter)))
