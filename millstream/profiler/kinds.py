@@ -134,6 +134,8 @@ def _remark(name: str) -> Kind:
 
 
 BETWEEN = "between products"
+COMPUTING = frozenset(("product", "attention", "convolution"))
+"""Families that do an operator's arithmetic; others beside them bring its values into another order or type."""
 _FAMILIES = (
     (
         "cache write",

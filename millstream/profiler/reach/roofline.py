@@ -17,7 +17,7 @@ from millstream.planner.hardware import Device, Rates
 from millstream.profiler.anatomy import Anatomy
 from millstream.profiler.costs import OWN_WORK
 from millstream.profiler.intervals import Floats
-from millstream.profiler.kinds import BETWEEN, Kind, family_of
+from millstream.profiler.kinds import BETWEEN, COMPUTING, Kind, family_of
 from millstream.profiler.reach.ceilings import peak
 from millstream.profiler.reach.phase_reach import Mask, PhaseReach, counted_phases
 from millstream.profiler.trace import Trace
@@ -164,11 +164,12 @@ class _Kernels:
     @classmethod
     def of(cls, anatomy: Anatomy) -> _Kernels:
         events, workers = anatomy.trace.events, anatomy.workers
-        flops, moved = (
-            _from_operators(anatomy.trace, workers) if anatomy.has_device else (events.flops[workers], events.moved[workers])
-        )
-        names = anatomy.trace.names
-        return cls(names, events.name[workers], _families(anatomy), events.length[workers], flops, moved)
+        names, families = anatomy.trace.names, _families(anatomy)
+        flops, moved = events.flops[workers], events.moved[workers]
+        if anatomy.has_device:
+            computes = np.fromiter((family in COMPUTING for family in families), bool, len(families))
+            flops, moved = _from_operators(anatomy.trace, workers, computes)
+        return cls(names, events.name[workers], families, events.length[workers], flops, moved)
 
     def believable(self, device: Device | None) -> _Kernels:
         """Without what no device could have done in the time: an operator that reads a part of its input, as an index does."""
@@ -248,8 +249,8 @@ def _families(anatomy: Anatomy) -> list[str]:
     return found
 
 
-def _from_operators(trace: Trace, kernels: NDArray[np.intp]) -> tuple[Floats, Floats]:
-    """What an operator does is shared out among its kernels by their lengths."""
+def _from_operators(trace: Trace, kernels: NDArray[np.intp], computes: Mask) -> tuple[Floats, Floats]:
+    """What an operator does is shared out among its kernels by their lengths; its flops among those that compute, if any do."""
     events = trace.events
     ops = events.of(Kind.OP)
     ops = ops[(events.origin[ops] >= 0) & (events.moved[ops] > 0)]
@@ -258,10 +259,12 @@ def _from_operators(trace: Trace, kernels: NDArray[np.intp]) -> tuple[Floats, Fl
     ops = ops[np.argsort(events.origin[ops], kind="stable")]
     origin = events.origin[kernels]
     at = np.minimum(np.searchsorted(events.origin[ops], origin), len(ops) - 1)
-    found = events.origin[ops][at] == origin
-    together = np.bincount(at, weights=np.where(found, events.length[kernels], 0.0), minlength=len(ops))
-    share = np.where(found, events.length[kernels] / np.maximum(together[at], 1e-9), 0.0)
-    return share * events.flops[ops][at], share * events.moved[ops][at]
+    length = np.where(events.origin[ops][at] == origin, events.length[kernels], 0.0)
+    in_all = np.bincount(at, weights=length, minlength=len(ops))[at]
+    in_computing = np.bincount(at, weights=np.where(computes, length, 0.0), minlength=len(ops))[at]
+    share = length / np.maximum(in_all, 1e-9)
+    of_flops = np.where(in_computing > 0, np.where(computes, length, 0.0) / np.maximum(in_computing, 1e-9), share)
+    return of_flops * events.flops[ops][at], share * events.moved[ops][at]
 
 
 def _in_graphs(anatomy: Anatomy) -> Mask:

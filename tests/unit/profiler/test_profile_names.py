@@ -110,6 +110,18 @@ def test_a_kernel_whose_name_says_nothing_is_what_its_operator_is_and_older_trac
     assert family.tflops == pytest.approx(2 * 4096**3 / 250e6)
 
 
+def test_a_cast_within_an_operator_does_none_of_its_arithmetic(tmp_path: Path) -> None:
+    dims = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["c10::BFloat16"] * 2, "External id": 3}
+    operator = event("cpu_op", "aten::mm", 0, 30, **dims)
+    kernels = [
+        *launched("void convert_layout(float*)", 1, 100, 1, **{"External id": 3}),
+        *launched("nvjet_sm90_tst", 120, 300, 2, **{"External id": 3}),
+    ]
+    families = {each.family: each for each in read([written(tmp_path, [operator, *kernels])]).roofs[0].families}
+    assert families["cast or copy"].flops == 0
+    assert families["product"].flops == 2 * 4096**3
+
+
 def test_work_that_no_card_could_do_in_the_time_is_not_known(tmp_path: Path) -> None:
     """A million GB/s is not a bandwidth: the operator did not do what its shapes say."""
     (roof,) = product(tmp_path, "kernel_12345", length=2.0, rows=400_000).roofs
