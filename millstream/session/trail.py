@@ -224,8 +224,10 @@ class Trail:
         past.cache_id = past.decoder = None
 
     def _kept(self) -> str:
+        if not self.keeps:
+            return "this session keeps no earlier chunks: serve --rewind 8, or RewindConfig in Python"
         chunks = self.chunks
-        return f"kept are {chunks[0]} to {chunks[-1]}" if chunks else "this session keeps nothing (RewindConfig)"
+        return f"kept are {chunks[0]} to {chunks[-1]}" if chunks else "nothing is kept before its first chunk is made"
 
 
 def _num_bytes(tensors: VAEState) -> int:

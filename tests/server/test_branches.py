@@ -27,8 +27,9 @@ def attached(client: Client, session: str) -> Client:
     return client
 
 
-def post(server: Serving, path: str, body: dict[str, object]) -> tuple[int, dict[str, object]]:
-    request = Request(server.url(path), json.dumps(body).encode(), {"content-type": "application/json"}, method="POST")
+def post(server: Serving, path: str, body: dict[str, object] | None) -> tuple[int, dict[str, object]]:
+    data = b"" if body is None else json.dumps(body).encode()
+    request = Request(server.url(path), data, {"content-type": "application/json"}, method="POST")
     try:
         with urlopen(request) as answer:
             return answer.status, json.loads(answer.read())
@@ -52,8 +53,8 @@ def test_a_stream_is_forked_both_branches_go_on_and_one_is_kept(tmp_path: Path) 
         first.say({"type": "rewind", "chunk": 4})
         assert first.hear("rewound")["chunk"] == 4
         assert first.hear("chunk")["index"] == 4
-        status, now = post(server, f"/v1/sessions/{session}/forks", {})
-        assert status == 201
+        status, now = post(server, f"/v1/sessions/{session}/forks", None)
+        assert status == 201, "a fork of now needs no body"
         attached(third, str(now["session"]))
         branches = json.loads(urlopen(server.url(f"/v1/sessions/{session}/branches")).read())
         assert [branch["parent"] for branch in branches["branches"]] == ["", session, session]
@@ -99,7 +100,8 @@ def test_what_cannot_be_forked_or_rewound_is_refused_in_one_line() -> None:
         first.say({"type": "fork"})
         refused = first.hear("error")
         assert (refused["code"], "is free" in refused["message"]) == ("refused", True), "there are two places"
-        assert post(server, "/v1/sessions/nobody/forks", {})[0] == 404
+        assert post(server, "/v1/sessions/nobody/forks", None)[0] == 404
+        assert "missing required field `chunk`" in str(post(server, f"/v1/sessions/{session}/rewind", None)[1]["message"])
         first.say({"type": "stop"})
         first.hear("ended")
         assert post(server, f"/v1/sessions/{session}/forks", {})[0] == 404

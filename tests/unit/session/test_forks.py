@@ -109,7 +109,7 @@ def test_an_engine_keeps_nothing_unless_asked_and_forks_all_the_same() -> None:
     session = engine.session("sea", **SMALL)
     list(session.stream(2))
     assert [name for name in engine.generator.caches if name.startswith(session.id)] == [session.id]
-    with pytest.raises(ControlError, match="chunk 1 is not kept"):
+    with pytest.raises(ControlError, match="chunk 1 is not kept; this session keeps no earlier chunks: serve --rewind 8"):
         session.rewind(1)
     assert [chunk.digest for chunk in session.fork().stream(1)] == [chunk.digest for chunk in session.stream(1)]
 
@@ -118,6 +118,8 @@ def test_what_cannot_be_gone_back_to_is_refused_in_one_line(engine: Engine, pare
     session, _ = parent
     with pytest.raises(ControlError, match="chunk 99 is not kept; kept are 0 to 9"):
         session.fork(99)
+    with pytest.raises(ControlError, match="nothing is kept before its first chunk is made"):
+        engine.session("sea", **SMALL).fork(3)
     restyled = engine.session("sea", frames=moving_square(9, 2), **SMALL)
     with pytest.raises(ControlError, match="input does not come again"):
         restyled.fork()
