@@ -61,8 +61,10 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
             shutil.copyfile(path, staging.path(RECIPE))
             staging.path(RUN).write_text(json.dumps(record, indent=2))
         with ShownTuning(run) as shown:
-            if not run.train(shown.add, lambda: interrupt.asked, shown.add_evaluation):
-                return None
+            finished = run.train(shown.add, lambda: interrupt.asked, shown.add_evaluation)
+        if not finished:
+            Console(stderr=True).print(f"stopped and saved in {folder}; the same command goes on", soft_wrap=True)
+            return None
         if run.has_parted:
             Console(stderr=True).print(_parted(run))
     return export(recipe, spec, folder, run.learnt())
@@ -117,13 +119,14 @@ def curves_page(recipe: PolicyRecipe, found: Sequence[Evaluated]) -> str:
     series = {"reward": _in_its_range([(each.step, each.reward) for each in found])}
     if recipe.judge:
         series["judge"] = _in_its_range([(each.step, each.judge) for each in found])
-    rows = [Row(cells=(str(each.step), f"{each.reward:.4f}", f"{each.judge:.4f}")) for each in found]
+    heads = ("step", "reward", "judge") if recipe.judge else ("step", "reward")
+    rows = [Row(cells=(str(each.step), f"{each.reward:.4f}", f"{each.judge:.4f}")[: len(heads)]) for each in found]
     parts = [
         f"<h1>{recipe.model} by {recipe.algorithm}</h1>",
         "<p>On prompts that are always the same, streamed as they are served. Where the reward rises and the judge, which is "
         "held back from training, falls, the model has learnt the reward's mistakes.</p>",
         curves(series, x_label="step", y_label="share of its own range"),
-        table(("step", "reward", "judge"), rows, numeric=range(3)),
+        table(heads, rows, numeric=range(len(heads))),
     ]
     return page("Tuning by reward", parts)
 

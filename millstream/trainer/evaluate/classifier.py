@@ -144,5 +144,5 @@ def load_classifier(path: Path, device: torch.device) -> AttributeNet:
         classifier = ARCHITECTURES[kind]()
         classifier.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError, KeyError) as error:
-        raise WeightsError(f"{path} is no classifier ({type(error).__name__}); train one: millstream train brook") from None
+        raise WeightsError(f"{path} is no classifier ({type(error).__name__}); train one: millstream train judge") from None
     return classifier.to(device).eval().requires_grad_(False)

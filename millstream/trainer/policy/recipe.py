@@ -14,9 +14,11 @@ from millstream.core.files import file_digest
 from millstream.models.weights.parts import Layout
 from millstream.parallel.training.precision import Precision
 from millstream.trainer.evaluate.classifier import FRAMES, JUDGE
+from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.control import DivergenceControl
 from millstream.trainer.policy.learner import Algorithm, LearnerOptions
 from millstream.trainer.policy.steps import StepNoise
+from millstream.trainer.reward.outside import find_function
 from millstream.trainer.reward.rewards import BUNDLED, RewardPlan
 from millstream.trainer.tuning.recipe import LoRAPlan
 
@@ -179,12 +181,16 @@ class PolicyRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         looks = judge is not None or any(reward.kind == "attributes" for reward in self.rewards)
         if looks and frames < FRAMES:
             raise ConfigError(f"a classifier looks at {FRAMES} frames and {self.chunks} chunks have {frames}; give more chunks")
+        judge_digest = None if judge is None else _digest(judge)
         for reward in self.rewards:
             reward.check()
+            if reward.kind == "python":
+                find_function(reward.call, folder)
             if reward.kind == "switch" and not self.switched:
                 raise ConfigError('a reward of kind "switch" needs steps with a switch: switched = 0.5, fork = [1, 4]')
             path = reward.classifier_path
-            if judge is not None and path is not None and _digest(folder / path) == _digest(judge):
+            if path is not None and _digest(folder / path) == judge_digest:
+                assert judge is not None
                 raise ConfigError(f"{judge.name} rewards and judges; train another that is held back: millstream train judge")
 
 
@@ -198,6 +204,8 @@ def read_policy_recipe(path: Path) -> PolicyRecipe:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=PolicyRecipe)
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; name a recipe, or see millstream tune --help") from None
+        ours = RECIPES / path.name
+        way = f"copy the one that comes with the package: {ours}" if ours.is_file() else "see millstream tune --help"
+        raise ConfigError(f"cannot read {path}: {error.strerror}; {way}") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(f"{path} is not a recipe for tuning by reward: {error}") from None

@@ -13,6 +13,8 @@ from millstream.cli.main import app
 from millstream.commands.tune import curves_page
 from millstream.core.presets import find_model
 from millstream.models.registry import load_dit
+from millstream.trainer.interrupt import Interrupt
+from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.control import Evaluated
 from millstream.trainer.policy.recipe import read_policy_recipe
 
@@ -79,9 +81,42 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        ('kind = "python"\ncall = "nowhere_at_all:f"', "'nowhere_at_all:f' cannot be loaded: No module named 'nowhere_at_all'"),
+        ('kind = "attributes"\nclassifier = "gone.safetensors"', "there is no classifier"),
+        ('kind = "motion"', "there is no classifier"),
+    ],
+)
+def test_a_dry_run_finds_functions_and_files_that_are_not_there(reward: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    judge = 'judge = "judge/judge.safetensors"\n' if "motion" in reward else ""
+    path.write_text(judge + RECIPE.replace("chunks = 1", "chunks = 5").replace('kind = "motion"', reward))
+    code, heard = tune(path, "--dry-run")
+    assert (code, said in heard) == (2, True), heard
+
+
+def test_a_recipe_that_comes_with_the_package_is_pointed_to(tmp_path: Path) -> None:
+    code, said = tune(tmp_path / "reward-brook-mini.toml", "--dry-run")
+    assert (code, str(RECIPES / "reward-brook-mini.toml") in said) == (2, True), said
+    assert "--help" in tune(tmp_path / "no-such.toml")[1]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_says_that_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text(RECIPE.replace("steps = 1", "steps = 3"))
+    monkeypatch.setattr(Interrupt, "__init__", lambda self: setattr(self, "asked", True))
+    code, said = tune(path)
+    assert (code, "the same command goes on" in said) == (0, True), said
+
+
 def test_the_page_shows_reward_and_judge_side_by_side(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
     path.write_text('judge = "bundled"\n' + RECIPE)
     found = curves_page(read_policy_recipe(path), [Evaluated(0, -2.0, 0.5), Evaluated(5, 3.0, 0.4)])
     assert "<title>judge</title>" in found
     assert "-2.0000" in found
+    path.write_text(RECIPE)
+    assert "0.4000" not in curves_page(read_policy_recipe(path), [Evaluated(0, 1.0, 0.4)]), "without a judge no number of it"
