@@ -20,7 +20,7 @@ export class Branches {
   #beside = null; // {session, stream, player}
   #looking = 0;
 
-  /** `picture` is the canvas of the stage, `onSteer` makes another branch the one that is steered. */
+  /** `picture` is the canvas of the stage, `onSteer` makes another branch the one that is steered, and is told its prompt. */
   constructor(elements, stream, { toast, picture, onSteer }) {
     Object.assign(this, { ...elements, main: stream, toast, picture, onSteer });
     this.fork.addEventListener("click", () => this.forkAt(null));
@@ -121,15 +121,16 @@ export class Branches {
     const [before, after] = [this.main.live?.session, this.#beside?.session];
     if (!before || !after) return;
     this.#putAway();
-    this.onSteer(after);
+    this.#steer(after);
     this.#playBeside(before);
   }
 
   #keepBeside() {
     const { session } = this.#beside;
     this.#swap();
+    const said = strings.kept(this.#name(session));
     this.main.addEventListener("live", () => this.main.ask({ type: "keep" }), { once: true });
-    this.toast(strings.kept(this.#name(session)));
+    this.main.addEventListener("kept", () => this.toast(said), { once: true }); // after what an attach is told again
   }
 
   async #endBeside() {
@@ -142,7 +143,11 @@ export class Branches {
     if (!this.#beside) return;
     const { session } = this.#beside;
     this.#putAway();
-    this.onSteer(session);
+    this.#steer(session);
+  }
+
+  #steer(session) {
+    this.onSteer(session, this.#nodes.find((node) => node.session === session)?.prompt ?? "");
   }
 
   #show(nodes) {

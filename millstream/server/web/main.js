@@ -111,8 +111,9 @@ async function open(opening) {
 }
 
 /** Another branch is the one that is steered; this one goes on without. */
-function steer(session) {
+function steer(session, prompt) {
   stream.leave();
+  composer.follow(prompt);
   begin({ type: "attach", session });
 }
 

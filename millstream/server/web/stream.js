@@ -10,7 +10,7 @@ import { Connection } from "./connection.js";
 import { controlsIn } from "./packet.js";
 import * as strings from "./strings.js";
 
-const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved", "forked"];
+const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved", "forked", "kept"];
 const MAX_SENT = 64; // controls without a picture yet; the oldest is forgotten, its receipts are then nobody's
 const GOODBYE_S = 3;
 

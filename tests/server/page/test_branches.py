@@ -42,6 +42,7 @@ def test_a_fork_plays_beside_either_is_steered_and_one_is_kept(chrome: Browser, 
         expect(page.get_by_role("status", name="Last change")).to_contain_text("applied")
         page.get_by_role("button", name="Steer", exact=True).click()
         expect(page.get_by_role("img", name="Branch A: a comet")).to_be_visible()
+        expect(page.get_by_role("textbox", name="Prompt")).to_have_value("a kite")
         screen.start(page, "a storm")
         expect(page.get_by_role("status", name="Last change")).to_contain_text("applied")
         rows = page.get_by_role("list", name="Branches").get_by_role("listitem")
@@ -54,7 +55,12 @@ def test_a_fork_plays_beside_either_is_steered_and_one_is_kept(chrome: Browser, 
         page.get_by_role("button", name=re.compile(r"Go on from chunk \d+ in a branch")).last.click()
         expect(rows).to_have_count(3)
         wait_until_it_moves(page, "beside-picture")
+        page.set_viewport_size({"width": 390, "height": 844})
+        for button in page.locator("#beside button").all() + page.locator("#tree button").all():
+            box = button.bounding_box()
+            assert box is not None and box["width"] >= 28 and box["x"] + box["width"] <= 390, "a phone shows all of it"
         page.get_by_role("button", name="Keep", exact=True).click()
         server.until(lambda: len(server.hub.live_sessions) == 1, "one branch is left")
         expect(page.locator("#beside")).to_be_hidden()
+        expect(page.get_by_text("Branch C is kept, the others end.")).to_be_visible()
         wait_until_it_moves(page, "picture")
