@@ -47,10 +47,11 @@ class PlanAnswer:
         if not plan.holds:
             return "; ".join(shortfall.said for shortfall in plan.shortfalls)
         cost, best_cost = plan.dollars_per_stream_hour, self.best.dollars_per_stream_hour
-        quicker = self.best.latency_ms / plan.latency_ms
+        sooner = self.best.latency_ms / plan.latency_ms
+        gains = {"the frames a second": plan.fps / self.best.fps, "the speed at which a change shows": sooner}
         dearer = f"{cost / best_cost:.2f} times the price" if best_cost else f"{plan.devices} devices, not {self.best.devices}"
-        if quicker > 1.005:
-            return f"{dearer} for {quicker:.2f} times the speed"
+        if gained := [f"{times:.2f} times {what}" for what, times in gains.items() if times > 1.005]:
+            return f"{dearer} for {' and '.join(gained)}"
         same = cost <= best_cost * 1.005 and (best_cost or plan.devices == self.best.devices)
         return "the same price, and no quicker" if same else f"{dearer}, and no quicker"
 

@@ -82,7 +82,7 @@ def legend(plan: Plan) -> tuple[str, ...]:
     over = ": over 100% it misses" if float(share.rstrip("%")) > 100 else ""
     carried = max(1, plan.sessions_per_replica) * plan.replicas
     return (
-        "* nothing is both cheaper and quicker; - misses the promise; streams of one replica",
+        "* nothing is both cheaper and sooner to show a change; - misses the promise; streams of one replica",
         f"$/h each: dollars an hour for each stream, {plan.devices} x ${plan.ask.fleet.device.dollars_per_hour:g} "
         f"for {min(plan.ask.sessions, carried)}",
         f"bound: what one stream uses furthest; {plan.bound} is {name}, which takes {share} of {of}{over}",

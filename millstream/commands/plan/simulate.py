@@ -45,10 +45,15 @@ def show(plan: Plan, scenario: Scenario, outcome: Outcome, console: Console) -> 
     record = _record(plan, scenario, outcome)
     table = Table("", "simulated", "by formula", box=None)
     for name, (simulated, formula) in record["compared"].items():
-        table.add_row(name, f"{simulated:.4g}", "" if formula is None else f"{formula:.4g}")
+        table.add_row(name, _plain(simulated), "" if formula is None else _plain(formula))
     console.print(table)
     if not outcome.complete:
         console.print("ended early: more chunks than a simulation takes; ask for fewer minutes or people", highlight=False)
+
+
+def _plain(number: float) -> str:
+    """Four digits, and as many more as a large number has."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
 
 
 def _record(plan: Plan, scenario: Scenario, outcome: Outcome) -> dict[str, Any]:

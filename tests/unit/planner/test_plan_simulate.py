@@ -136,6 +136,12 @@ def test_people_and_programs_see_the_same_run(tmp_path: Path) -> None:
     assert str(record["compared"]["chunks"][0]) in shown.stdout
 
 
+def test_a_long_wait_is_not_written_as_a_power_of_ten() -> None:
+    said = CliRunner().invoke(app, ["plan", "simulate", "--gpus", "1xH100", "--minutes", "5", "--arrivals", "30"]).stdout
+    assert "first frame" in said
+    assert "e+0" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
