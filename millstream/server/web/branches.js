@@ -62,7 +62,7 @@ export class Branches {
     const session = this.main.live?.session;
     const answer = session ? await this.#fetch(`/v1/sessions/${session}/branches`) : null;
     if (answer?.ok) this.#show((await answer.json()).branches);
-    if (this.#nodes.length > 1) this.#looking = setTimeout(() => this.#look(), LOOK_EVERY_MS);
+    if (!this.tree.hidden) this.#looking = setTimeout(() => this.#look(), LOOK_EVERY_MS);
   }
 
   #playBeside(session) {
@@ -150,11 +150,12 @@ export class Branches {
     this.onSteer(session, this.#nodes.find((node) => node.session === session)?.prompt ?? "");
   }
 
+  /** One that was kept still stands there: its path is all that is left of the others. */
   #show(nodes) {
     this.#nodes = nodes;
-    this.tree.hidden = nodes.length < 2;
+    this.tree.hidden = nodes.length < 2 && !(nodes.length && this.#names.size > 1);
     const last = Math.max(1, ...nodes.map(({ chunk_index }) => chunk_index ?? 0));
-    this.tree.replaceChildren(...(nodes.length < 2 ? [] : nodes.map((node) => this.#row(node, last))));
+    this.tree.replaceChildren(...(this.tree.hidden ? [] : nodes.map((node) => this.#row(node, last))));
   }
 
   /** A line from the chunk where it was forked to the one it has come to, and its picture. */

@@ -63,4 +63,7 @@ def test_a_fork_plays_beside_either_is_steered_and_one_is_kept(chrome: Browser, 
         server.until(lambda: len(server.hub.live_sessions) == 1, "one branch is left")
         expect(page.locator("#beside")).to_be_hidden()
         expect(page.get_by_text("Branch C is kept, the others end.")).to_be_visible()
+        expect(rows).to_have_count(1)
+        with page.expect_download():
+            page.get_by_role("button", name="Download the path of Branch C").click()
         wait_until_it_moves(page, "picture")
