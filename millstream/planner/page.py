@@ -13,6 +13,7 @@ h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-t
 .verdict.unsure { border-color: #8a8d91; background: #f3f4f5; }
 .verdict.no { border-color: #a34a5e; background: #f8f0f2; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; }
+@media (max-width: 700px) { table { display: block; overflow-x: auto; } }
 td, th { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid #e3e6e8; }
 td.n { white-space: nowrap; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } tr.no { color: #7b848b; } tr.best { background: #f1f6f2; }
