@@ -100,6 +100,7 @@ def test_what_cannot_be_forked_or_rewound_is_refused_in_one_line() -> None:
         first.say({"type": "fork"})
         refused = first.hear("error")
         assert (refused["code"], "is free" in refused["message"]) == ("refused", True), "there are two places"
+        assert refused["message"].startswith("no place for a branch: ")
         assert post(server, "/v1/sessions/nobody/forks", None)[0] == 404
         assert "missing required field `chunk`" in str(post(server, f"/v1/sessions/{session}/rewind", None)[1]["message"])
         first.say({"type": "stop"})

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
-from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession
+from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
 from millstream.core.messages import Stats
 from millstream.engine import snapshot
 from millstream.server.access.keys import NAMELESS, Key
@@ -213,7 +213,10 @@ class SessionHub:
             journal=journal,
             start=lambda: lambda engine: make(session_id, journal),
         )
-        branch = self._opened(request, parent.client, key)
+        try:
+            branch = self._opened(request, parent.client, key)
+        except Overloaded as error:
+            raise Overloaded(f"no place for a branch: {error}") from None  # a rate or the line is offered to no branch
         branch.tree, branch.parent_id = parent.tree, parent.session_id
         return branch
 
