@@ -6,6 +6,7 @@ A run's folder can be read years later: the recipe, what it ran on, curves of re
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,7 +106,8 @@ class ShownTuning:
 
     def add_evaluation(self, step: int, found: Evaluation, so_far: list[Evaluated]) -> None:
         judged = f", judge {found.judge:.4f}" if found.attributes else ""
-        self._progress.console.print(f"step {step}: reward {found.reward:.4f}{judged}, flicker {found.flicker:.4f}")
+        reward = f"{found.reward:.4f}" if math.isfinite(found.reward) else "unknown"
+        self._progress.console.print(f"step {step}: reward {reward}{judged}, flicker {found.flicker:.4f}")
         folder = self._run.folder / SAMPLES / f"step-{step:06d}"
         for number, clip in enumerate(found.pixels_BTCYX[: self._run.recipe.samples]):
             with VideoWriter(folder / f"{number}.mp4", fps=self._run.config.fps, overwrite=True) as writer:
@@ -132,9 +134,10 @@ def curves_page(recipe: PolicyRecipe, found: Sequence[Evaluated]) -> str:
 
 
 def _in_its_range(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    values = [value for _, value in points]
-    low, high = min(values), max(values)
-    return [(x, (value - low) / (high - low) if high > low else 0.5) for x, value in points]
+    known = [(x, value) for x, value in points if math.isfinite(value)]
+    values = [value for _, value in known]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return [(x, (value - low) / (high - low) if high > low else 0.5) for x, value in known]
 
 
 def _table(recipe: PolicyRecipe, spec: ModelSpec) -> Table:

@@ -5,6 +5,7 @@ Shapes: B clips, T frames, C channels, Y and X rows and columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,7 @@ from millstream.trainer.reward.rewards import RewardSet
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
     reward: float
+    """The mean over clips; no number where it was found of none."""
     terms: dict[str, float]
     judge: float
     """The mean over all attributes; 0 without a judge."""
@@ -58,7 +60,7 @@ def evaluate(
     attributes = _attributes(judge, clips)
     restless = [flicker(from_bytes(part)) for part in clips.pixels_BTCYX.split(LOOKED_AT)]
     return Evaluation(
-        reward=float(scored.total_B[scored.known_B].mean()) if scored.known_B.any() else 0.0,
+        reward=float(scored.total_B[scored.known_B].mean()) if scored.known_B.any() else math.nan,
         terms=scored.terms,
         judge=sum(attributes.values()) / len(attributes) if attributes else 0.0,
         attributes=attributes,

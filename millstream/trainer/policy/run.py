@@ -171,7 +171,9 @@ class PolicyRun:
             judge=self.judge,
         )
         self.evaluated.append(Evaluated(step, found.reward, found.judge))
-        line = {"step": step, "reward": found.reward, "judge": found.judge, "flicker": found.flicker}
+        line = {"step": step, "reward": found.reward, "flicker": found.flicker}
+        if self.judge is not None:
+            line["judge"] = found.judge
         parts = {f"reward {name}": each for name, each in found.terms.items()} | {
             f"judge {name}": each for name, each in found.attributes.items()
         }

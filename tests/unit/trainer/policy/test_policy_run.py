@@ -49,6 +49,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     assert [each.step for each in second.evaluated] == [0, 2]
     assert second.evaluated == whole.evaluated
     assert len((tmp_path / "parts" / "curve.jsonl").read_text().splitlines()) == 2
+    assert '"judge"' not in (tmp_path / "parts" / "evaluations.jsonl").read_text(), "nobody judged"
 
 
 @pytest.mark.slow
