@@ -312,5 +312,3 @@ def test_a_draft_that_nobody_could_send_is_refused_and_without_looking_ahead_non
             play.service.draft("a", SetPrompt(prompt="x", prompts=(WeightedPrompt("y"),)))
         play.service.draft("a", STORM)
         assert not play.idle()
-
-
