@@ -5,8 +5,8 @@ draft. On a hidden branch that chunk is made in full. When the session's turn co
 envelope: an equal one gives equal bits, so latents, pictures and the generator's cache are taken over; any other is made as
 always, and the branch is dropped.
 
-Nobody waits for a guess: it begins only if nothing is due before it has surely ended, by the slowest chunk that was measured
-lately. Bounded: one branch of a session, `MAX_HELD` in all, in memory that no session was promised.
+Nobody waits for a guess: it begins only if nothing is due before it has surely ended, by the slowest of its kind lately, or
+scaled from the slowest chunk. Bounded: one branch of a session, `MAX_HELD` in all, in memory that no session was promised.
 
     idle ─► next_guess ─► hidden branch ─► held ─► take ─► Landing
                                             └────► drop
@@ -17,21 +17,24 @@ The engine's thread; `next_guess` and `prune` under the lock of `serving/service
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 
-from millstream.core.controls import AnyControl
+from millstream.core.controls import AnyControl, SetPrompt, SetWindow
 from millstream.core.envelope import Envelope, recompute_calls
 from millstream.core.errors import MeshGivenUp
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing, Planned, Settled
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
+from millstream.planner.phase_work import chunk_parts
+from millstream.serving.chunk_times import FRESH_S, ChunkTimes, Geometry
 from millstream.serving.session_entry import SessionEntry, geometry
 from millstream.serving.session_table import SessionTable
 from millstream.session.chunk import Chunk, ReceivedChunk
@@ -41,8 +44,6 @@ from millstream.session.session import Session
 log = logging.getLogger(__name__)
 
 MAX_HELD = 4
-OVERRUN_FADES = 0.9
-"""How much of the worst overrun is left a guess later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,14 @@ class Guess:
     chunk_index: int
     controls: tuple[AnyControl, ...]
     """Without their names, which no picture depends on."""
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether the window will most likely be rebuilt."""
+        return any(
+            isinstance(control, SetWindow) or (isinstance(control, SetPrompt) and control.mode == "recompute")
+            for control in self.controls
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,27 +85,28 @@ class LookAheadMetrics:
 class LookAhead:
     def __init__(self, engine: Engine, table: SessionTable, *, is_on: bool) -> None:
         self.metrics = LookAheadMetrics()
-        self._engine, self._table, self._is_on = engine, table, is_on
+        self.is_on = is_on
+        self._engine, self._table = engine, table
         self._held: dict[str, MadeAhead] = {}
         """By session."""
         self._tried: dict[str, Guess] = {}
         """Of each session the last one: one that failed is not tried again."""
-        self._overrun = 1.0
-        """How much longer a guess took than was counted on."""
+        self._times = ChunkTimes()
+        """Of guesses alone: no promise is made of them."""
 
     def next_guess(self, now: float, until: float | None) -> Callable[[], None] | None:
         """A chunk to make while nothing is due before `until`; None if there is nothing to guess, or no room for it."""
-        if not self._is_on or until is None:
+        if not self.is_on or until is None:
             return None
         for entry in self._table.entries.values():
             guess = self._guess(entry, now)
             if guess is None or self._tried.get(entry.session_id) == guess:
                 continue
-            seconds = self._seconds(entry)
-            if now + self._overrun * seconds <= until and self._has_memory(entry):
+            shape = self._shape(entry, guess)
+            if now + self._seconds(shape) <= until and self._has_memory(entry):
                 self._drop(entry.session_id)
                 self._tried[entry.session_id] = guess
-                return partial(self._make, entry, guess, seconds)
+                return partial(self._make, entry, guess, shape)
         return None
 
     def prune(self) -> None:
@@ -150,21 +160,26 @@ class LookAhead:
             and self._table.scheduler.is_between_chunks(entry.session_id)
         )
 
-    def _seconds(self, entry: SessionEntry) -> float:
-        """The most that the next chunk of a session may take: its window may have to be rebuilt."""
+    def _shape(self, entry: SessionEntry, guess: Guess) -> Geometry:
+        """What it costs: as a chunk, and a commit more for each part of the window that is rebuilt."""
         assert entry.session is not None, f"{entry.label} has no chunks"
-        shape = geometry(self._engine.spec, entry.request.config, entry.session.timeline)
-        estimate = self._table.admission.times.estimate(shape)
-        if estimate is None:
-            return float("inf")
-        calls = shape.calls + recompute_calls(shape.window, entry.request.config.frames_per_chunk)
-        return max(estimate.slowest_s, estimate.seconds * calls / shape.calls)
+        spec, config = self._engine.spec, entry.request.config
+        shape = geometry(spec, config, entry.session.timeline)
+        rebuilt = recompute_calls(shape.window, config.frames_per_chunk) if guess.rebuilds else 0
+        commit_flops = sum(part.flops for part in chunk_parts(spec, config, value_bytes=4)["commit"])
+        return replace(shape, calls=shape.calls + rebuilt, flops=shape.flops + rebuilt * commit_flops)
+
+    def _seconds(self, shape: Geometry) -> float:
+        """The most that such a guess may take."""
+        times = self._times if self._times.age_s(shape) < FRESH_S else self._table.admission.times
+        estimate = times.estimate(shape)
+        return math.inf if estimate is None else estimate.slowest_s
 
     def _has_memory(self, entry: SessionEntry) -> bool:
         others = [held.memory_bytes for name, held in self._held.items() if name != entry.session_id]
         return len(others) < MAX_HELD and sum(others) + entry.asked.memory_bytes <= self._table.admission.free_bytes
 
-    def _make(self, entry: SessionEntry, guess: Guess, counted_s: float) -> None:
+    def _make(self, entry: SessionEntry, guess: Guess, shape: Geometry) -> None:
         """Without the lock. Whatever goes wrong here is met again, and told, if the chunk is asked for."""
         begun = time.monotonic()
         try:
@@ -174,8 +189,8 @@ class LookAhead:
         except Exception as error:
             log.info("nothing was made ahead: %s", error, extra={"session": entry.label, "chunk": guess.chunk_index})
             return
-        self._overrun = max(1.0, OVERRUN_FADES * self._overrun, (time.monotonic() - begun) / counted_s)
         if held is not None:
+            self._times.add(shape, time.monotonic() - begun)
             self.metrics.made += 1
             self._held[entry.session_id] = held
 

@@ -105,8 +105,9 @@ class Service:
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._over = self._ended = False
-        self._ahead = LookAhead(engine, self.table, is_on=look_ahead and batch == 1)
-        self._turns = TurnTaker(engine, self.table, self._ahead, self._changed, is_over=lambda: self._over)
+        self.ahead = LookAhead(engine, self.table, is_on=look_ahead and batch == 1)
+        """What idle time goes into."""
+        self._turns = TurnTaker(engine, self.table, self.ahead, self._changed, is_over=lambda: self._over)
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
@@ -279,7 +280,7 @@ class Service:
                 admission=self.table.admission.metrics(),
                 session_bytes=self.engine.held_bytes(),
                 device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
-                look_ahead=copy(self._ahead.metrics),
+                look_ahead=copy(self.ahead.metrics),
             )
 
     # Below: the engine's thread, or under the lock.
@@ -300,7 +301,7 @@ class Service:
             with self._changed:
                 self._over = True
                 self.table.close_all(last_word(self.failure))
-                self._ahead.close()
+                self.ahead.close()
                 self.engine.brake.release()
                 self._ended = True
                 while self._jobs:
@@ -312,13 +313,13 @@ class Service:
         """What to do now; waits until there is something, be it pictures to make. None when it is all over."""
         with self._changed:
             while not self._over:
-                self._ahead.prune()
+                self.ahead.prune()
                 if self._jobs:
                     return self._jobs.popleft()
                 turn = self._turns.finish_closing() or self.table.scheduler.next(time.monotonic())
                 if not isinstance(turn, Sleep) or self._turns.any_unshown:
                     return turn
-                guess = self._ahead.next_guess(time.monotonic(), turn.until)
+                guess = self.ahead.next_guess(time.monotonic(), turn.until)
                 if guess is not None:
                     return guess
                 self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))

@@ -17,7 +17,7 @@ from millstream.core.controls import AnyControl, Cut, Pause, SetPrompt, SetSteps
 from millstream.core.errors import PoolFull, PromptError
 from millstream.engine.engine import Engine
 from millstream.serving.admission_types import AdmissionConfig
-from millstream.serving.look_ahead import MAX_HELD
+from millstream.serving.look_ahead import MAX_HELD, Guess
 from millstream.serving.notices import Ended, Notice, Pictured
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
@@ -52,7 +52,7 @@ class Driven:
 
     def take_turn(self, name: str) -> None:
         """The next chunk of a session, whenever it would be due."""
-        self.service._ahead.prune()
+        self.service.ahead.prune()
         entry = self.service.table.scheduler._entries[name]
         entry.turn = Run(session_ids=(name,), batch_key=entry.batch_key)
         self.service._turns.take(entry.turn)
@@ -62,7 +62,7 @@ class Driven:
     def idle(self, seconds: float = math.inf) -> bool:
         """Whether something was made while nothing was due for so long."""
         now = time.monotonic()
-        guess = self.service._ahead.next_guess(now, now + seconds)
+        guess = self.service.ahead.next_guess(now, now + seconds)
         if guess is not None:
             guess()
         return guess is not None
@@ -89,7 +89,7 @@ def driven(engine: Engine, **options: object) -> Iterator[Driven]:
         for name in list(driven.service.table.entries):
             driven.service.end(name)
         driven.service._turns.finish_closing()
-        driven.service._ahead.prune()
+        driven.service.ahead.prune()
         assert engine.generator.caches == {}, "a branch was left behind"
 
 
@@ -206,13 +206,19 @@ def test_nothing_is_made_where_it_might_not_have_ended_before_something_is_due(e
         play.open()
         play.open("b")
         play.service.draft("a", STORM)
-        counted_s = play.service._ahead._seconds(play.service.table.entries["a"])
-        assert counted_s > max(chunk.timing.total_ms for chunk in play.chunks()[1:]) / 1e3
+        ahead, entry = play.service.ahead, play.service.table.entries["a"]
+        shape = ahead._shape(entry, Guess(3, (STORM,)))
+        counted_s = ahead._seconds(shape)
+        slowest = play.service.table.admission.times.estimate(entry.asked.geometry)
+        assert slowest is not None
+        assert counted_s > slowest.slowest_s, "its window is rebuilt"
         assert not play.idle(0.9 * counted_s)
         assert play.idle(1.1 * counted_s)
-        play.service._ahead._overrun = 2.0
+        ahead._times.add(shape, 10 * counted_s)
+        ahead._times.add(shape, 10 * counted_s)
         play.service.draft("b", STORM)
-        assert not play.idle(1.1 * counted_s), "the last one took twice as long as was counted on"
+        assert not play.idle(1.1 * counted_s), "the last ones took longer than was counted on"
+        assert play.idle(11 * counted_s)
 
 
 def test_the_thread_sleeps_until_the_first_of_all_sessions_is_due(engine: Engine) -> None:
@@ -221,7 +227,7 @@ def test_the_thread_sleeps_until_the_first_of_all_sessions_is_due(engine: Engine
         play.open()
         play.service.draft("a", STORM)
         asked: list[float | None] = []
-        play.service._ahead.next_guess = lambda now, until: asked.append(until) or (lambda: None)  # type: ignore[assignment,func-returns-value]
+        play.service.ahead.next_guess = lambda now, until: asked.append(until) or (lambda: None)  # type: ignore[assignment,func-returns-value]
         play.open("b", chunks=0)
         assert isinstance(play.service._next(), Run), "b has nothing to show yet"
         assert asked == []
@@ -236,7 +242,7 @@ def test_a_session_that_stands_still_ends_or_goes_back_keeps_nothing_made_ahead(
             assert play.idle()
             go(play.service)
             play.service._turns.finish_closing()
-            play.service._ahead.prune()
+            play.service.ahead.prune()
             assert set(engine.generator.caches) <= {"a"}
             assert not play.idle()
 
@@ -251,15 +257,15 @@ def test_branches_are_bounded_and_give_way_to_sessions(engine: Engine) -> None:
             made += 1
         assert made == 2, "two places are left"
         play.open("late", chunks=0)
-        play.service._ahead.prune()
-        assert len(play.service._ahead._held) == 1
+        play.service.ahead.prune()
+        assert len(play.service.ahead._held) == 1
     with driven(engine) as play:
         for number in range(MAX_HELD + 1):
             play.open(f"s{number}", chunks=2)
             play.service.draft(f"s{number}", STORM)
         while play.idle():
             pass
-        assert len(play.service._ahead._held) == MAX_HELD
+        assert len(play.service.ahead._held) == MAX_HELD
 
 
 def test_a_guess_that_fails_is_not_tried_again_and_ends_nobody(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
