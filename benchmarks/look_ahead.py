@@ -31,14 +31,17 @@ from millstream.engine.replay import replay
 from millstream.serving.admission_types import AdmissionConfig
 from millstream.serving.notices import Notice, Pictured
 from millstream.serving.service import Service
-from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.serving.session_entry import OpenRequest
 from millstream.session.journal import JournalWriter, read_journal
+from millstream.session.session import Session
 
 WAYS = ("off", "asked", "right", "wrong")
 PLACES = 64
-SETTLE_CHUNKS = 3
+SETTLE_CHUNKS = 2
 """Before each change."""
 PATIENCE_S = 120.0
+TIMED = 12
+"""Chunks by which the rate is chosen."""
 
 
 @dataclass
@@ -76,8 +79,8 @@ class Stage:
         self.service.watch(name)
         return person
 
-    def change(self, person: Person, way: str) -> float:
-        """Seconds from a change to its frames. Somebody types from the first of some chunks on, and sends at a random moment of
+    def change(self, person: Person, way: str, moment: float) -> float:
+        """Seconds from a change to its frames. Somebody types from the first of some chunks on, and sends after this share of
         the time that a chunk plays."""
         self.count += 1
         self.service.ahead.is_on = way != "off"
@@ -86,7 +89,7 @@ class Stage:
         for _ in range(SETTLE_CHUNKS):
             person.next_chunk()
             self.service.draft(person.name, drafts.get(way))
-        time.sleep(self.chance.random() * pixel_frames(1, self.config.frames_per_chunk) / self.config.fps)
+        time.sleep(moment * pixel_frames(1, self.config.frames_per_chunk) / self.config.fps)
         asked = time.monotonic()
         receipt = self.service.control(person.name, wanted)
         self.service.draft(person.name, None)
@@ -106,13 +109,14 @@ class Stage:
 
 
 def measure(stage: Stage, person: Person, rounds: int) -> dict[str, Any]:
-    """All ways in turns, in another order each round."""
+    """All ways in turns, in another order and at another moment each round."""
     seconds, others = defaultdict[str, list[float]](list), defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
     before = stage.service.metrics().look_ahead
-    for _ in range(rounds):
+    for number in range(rounds):
+        moment = (number + stage.chance.random()) / rounds
         for way in stage.chance.sample(WAYS, len(WAYS)):
             since = stage.stalled(person)
-            seconds[way].append(stage.change(person, way))
+            seconds[way].append(stage.change(person, way, moment))
             for name, value in stage.stalled(person).items():
                 others[way][name] += value - since[name]
     after, off = stage.service.metrics().look_ahead, statistics.mean(seconds["off"])
@@ -130,26 +134,29 @@ def measure(stage: Stage, person: Person, rounds: int) -> dict[str, Any]:
         "others": {
             way: {**figures, "continuity": figures["played_s"] / max(1e-9, figures["played_s"] + figures["stalled_s"])}
             for way, figures in others.items()
+            if figures["played_s"]
         },
     }
 
 
-def chunk_s(service: Service, config: StreamConfig) -> float:
-    estimate = service.table.admission.times.estimate(geometry(service.engine.spec, config))
-    assert estimate is not None, "the warm-up has measured it"
-    return estimate.seconds
+def chunk_s(engine: Engine, session: Session) -> float:
+    """What a chunk of a full window takes at most."""
+    took = []
+    for chunk in session.stream(session.config.chunks_to_fill + TIMED):
+        engine.settle(session.id)
+        took.append(chunk.timing.total_ms / 1e3)
+    return max(took[-TIMED:])
 
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     engine, session = make_session(options)
-    config = session.config
+    config, took_s = session.config, chunk_s(engine, session)
     session.close()
     admission = AdmissionConfig(memory_bytes=PLACES, max_waiting=0, share=1.0)
     service = Service(engine, admission=admission, session_bytes=lambda config: 1, look_ahead=True)
     service.start(warm_up=[config])
     try:
         assert service.ready.wait(600), "the model did not warm up"
-        took_s = chunk_s(service, config)
         fps = options.load * pixel_frames(1, config.frames_per_chunk) / took_s
         stage = Stage(service, replace(config, fps=fps), folder, random.Random(options.seed))
         person = stage.open("steered")
