@@ -98,6 +98,9 @@ class RoomOptions:
         int,
         typer.Option(help="Sessions that may share model calls, where that is faster; above 1 they replay to rounding only."),
     ] = 1
+    look_ahead: Annotated[
+        bool, typer.Option(help="Make what is being typed, or asked for the next chunk, while the device is idle.")
+    ] = True
     lead: Annotated[
         float | None, typer.Option(help="Seconds ahead of the viewer; two chunks if nothing is said.", show_default=False)
     ] = None
@@ -111,6 +114,7 @@ class RoomOptions:
             longest_chunk_s=self.longest_chunk,
             max_waiting=self.max_waiting,
             batch=self.batch,
+            look_ahead=self.look_ahead,
             lead_s=self.lead,
         )
 

@@ -27,6 +27,7 @@ from millstream.core.messages import (
     Ask,
     Attach,
     BranchKept,
+    DraftPrompt,
     End,
     EndedMessage,
     ErrorMessage,
@@ -137,6 +138,14 @@ class AsyncClient:
             self._controls.forget(named.id)
             raise
         return Receipt(control_id=answer.control_id, state=answer.state, chunk_index=answer.chunk_index)
+
+    async def draft(self, control: str | SetPrompt | None) -> None:
+        """What is being typed and may be asked for next: an idle server makes it ahead. Changes nothing; None: nothing is."""
+        asked = SetPrompt(prompt=control) if isinstance(control, str) else control
+        try:
+            await self._connection.say(DraftPrompt(control=asked))
+        except MillstreamError as error:
+            raise ClientError(str(error)) from None
 
     async def applied(self, receipt: Receipt) -> Receipt:
         """Wait until that change is in force: the receipt says at which chunk."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk, StillFormat
-from millstream.core.controls import AnyControl, Receipt
+from millstream.core.controls import AnyControl, Receipt, SetPrompt
 from millstream.core.messages import (
     Ask,
     BranchKept,
@@ -93,6 +93,9 @@ class Client:
 
     def steer(self, control: str | AnyControl, *, at_chunk: int | None = None) -> Receipt:
         return self._wait(self._client.steer(control, at_chunk=at_chunk))
+
+    def draft(self, control: str | SetPrompt | None) -> None:
+        self._wait(self._client.draft(control))
 
     def applied(self, receipt: Receipt) -> Receipt:
         return self._wait(self._client.applied(receipt))

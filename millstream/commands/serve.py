@@ -72,6 +72,8 @@ class ServeRequest:
     max_waiting: int = 16
     batch: int = 1
     """Sessions that may share model calls."""
+    look_ahead: bool = True
+    """Whether idle time goes into chunks that may be asked for."""
     lead_s: float | None = None
     limits: HubLimits = field(default_factory=HubLimits)
     api_key: str | None = field(default=None, repr=False)
@@ -204,4 +206,5 @@ def _service(request: ServeRequest, engine: Engine) -> Service:
         ),
         session_bytes=partial(_declared_bytes, engine),
         batch=request.batch,
+        look_ahead=request.look_ahead,
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import msgspec
 
-from millstream.core.controls import AnyControl, AskedPrompt, Receipt, WeightedPrompt
+from millstream.core.controls import AnyControl, AskedPrompt, Receipt, SetPrompt, WeightedPrompt
 from millstream.core.errors import MillstreamError
 
 VERSION: Final = 1
@@ -98,6 +98,12 @@ class Steer(ClientMessage, frozen=True, kw_only=True, tag="control"):
     at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
 
 
+class DraftPrompt(ClientMessage, frozen=True, kw_only=True, tag="draft"):
+    """A control that is being typed; without one, none is any more. Not answered."""
+
+    control: SetPrompt | None = None
+
+
 class Record(ClientMessage, frozen=True, kw_only=True, tag="record"):
     on: bool
 
@@ -131,7 +137,7 @@ class End(ClientMessage, frozen=True, kw_only=True, tag="stop"):
 
 
 Opening = Start | Attach | View | Restore
-AnyClientMessage = Start | Attach | View | Restore | Steer | Record | Save | Fork | Rewind | Keep | Ping | End
+AnyClientMessage = Start | Attach | View | Restore | Steer | DraftPrompt | Record | Save | Fork | Rewind | Keep | Ping | End
 
 
 class ServerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -190,6 +190,11 @@ class Admission:
         estimate = self.times.estimate(self._entries[session_id].request.geometry)
         return 0.0 if estimate is None else estimate.slowest_s - estimate.seconds
 
+    @property
+    def free_bytes(self) -> int:
+        """Of the memory for sessions, what none of them was promised."""
+        return self.config.memory_bytes - _bytes(self._present)
+
     def metrics(self) -> AdmissionMetrics:
         placed, bids = self._placed, self._bids(self._present)
         claims = None if bids is None else [bid.at(entry.fps) for bid, entry in zip(bids, placed, strict=True)]

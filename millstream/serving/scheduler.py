@@ -208,6 +208,11 @@ class Scheduler:
         """Why a session stands still; empty while it runs."""
         return frozenset(self._entries[session_id].halts)
 
+    def is_between_chunks(self, session_id: str) -> bool:
+        """Whether it runs, has no turn under way, and its state is on the device."""
+        entry = self._entries[session_id]
+        return entry.runs and not entry.ended and entry.resident and entry.turn is None and entry.coming is None
+
     def next(self, now: float) -> Turn:
         """What to do now. Whatever it says is taken as done or under way."""
         chore = self._chore(now)

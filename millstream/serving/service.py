@@ -24,23 +24,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
 from millstream.core.config import StreamConfig
-from millstream.core.controls import AnyControl, Receipt, Resume, Stop
+from millstream.core.controls import AnyControl, Receipt, Resume, SetPrompt, Stop
 from millstream.core.errors import MeshGivenUp, Overloaded, UnknownSession
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer
 from millstream.serving.batching import BatchPolicy
+from millstream.serving.look_ahead import LookAhead, LookAheadMetrics
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
 from millstream.serving.scheduler import Scheduler
-from millstream.serving.session_entry import OpenRequest, SessionEntry
+from millstream.serving.session_entry import OpenRequest, PendingDraft, SessionEntry
 from millstream.serving.session_table import SessionTable
 from millstream.serving.trials import Trials
 from millstream.serving.turn_taker import TurnTaker
@@ -54,6 +56,8 @@ log = logging.getLogger(__name__)
 SWITCH_S = 1e-4
 """How long another thread may go on in Python while the engine's wants to. It asks anew after every operation on a tensor: at
 Python's own 5 ms, a server that is busy answering takes three times as long over a chunk."""
+DRAFT_S = 30.0
+"""For so long a draft stands that nothing more is typed of."""
 GRACE_S = 5.0
 """For a chunk under way when everything is to stop; then it is cut off."""
 
@@ -66,6 +70,8 @@ class ServiceMetrics:
     """Keys, values and prompts that all sessions hold on the device."""
     device_bytes: int
     """All that is allocated there, weights among it; 0 on a CPU."""
+    look_ahead: LookAheadMetrics = field(default_factory=LookAheadMetrics)
+    """Since the start."""
 
 
 class Service:
@@ -76,9 +82,11 @@ class Service:
         admission: AdmissionConfig,
         session_bytes: Callable[[StreamConfig], int],
         batch: int = 1,
+        look_ahead: bool = False,
     ) -> None:
         """Up to `batch` sessions share their model calls where that was measured to be faster. Their latents then equal those
-        they would have alone to rounding, not to the bit, so it is for those who do not replay."""
+        they would have alone to rounding, not to the bit, so it is for those who do not replay. With `look_ahead`, chunks that
+        are likely to be asked for are made while the device is idle, unless calls are shared: to the bit, or not at all."""
         self.engine = engine
         self.ready = threading.Event()
         self.failure: BaseException | None = None
@@ -97,7 +105,9 @@ class Service:
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._over = self._ended = False
-        self._turns = TurnTaker(engine, self.table, self._changed, is_over=lambda: self._over)
+        self.ahead = LookAhead(engine, self.table, is_on=look_ahead and batch == 1)
+        """What idle time goes into."""
+        self._turns = TurnTaker(engine, self.table, self.ahead, self._changed, is_over=lambda: self._over)
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
@@ -165,9 +175,20 @@ class Service:
             receipt = self.table.control(entry, control, at_chunk)
             if isinstance(control, Resume):
                 self._lift(entry, "paused")
+            elif isinstance(control, SetPrompt):
+                entry.draft = None  # it is no draft any more
             elif isinstance(control, Stop):
                 self._lift(entry, "paused", "unwatched", "starved")
             return receipt
+
+    def draft(self, session_id: str, control: SetPrompt | None) -> None:
+        """What its owner is about to ask for, so that it can be made ahead; None: nothing. Changes nothing of the session."""
+        if control is not None:
+            control.check()
+        with self._changed:
+            until = time.monotonic() + DRAFT_S
+            self.table.find(session_id).draft = None if control is None else PendingDraft(control, until)
+            self._changed.notify_all()
 
     def watch(self, session_id: str) -> None:
         """One more viewer; the first sets an unattended session going."""
@@ -259,6 +280,7 @@ class Service:
                 admission=self.table.admission.metrics(),
                 session_bytes=self.engine.held_bytes(),
                 device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
+                look_ahead=copy(self.ahead.metrics),
             )
 
     # Below: the engine's thread, or under the lock.
@@ -279,6 +301,7 @@ class Service:
             with self._changed:
                 self._over = True
                 self.table.close_all(last_word(self.failure))
+                self.ahead.close()
                 self.engine.brake.release()
                 self._ended = True
                 while self._jobs:
@@ -290,11 +313,15 @@ class Service:
         """What to do now; waits until there is something, be it pictures to make. None when it is all over."""
         with self._changed:
             while not self._over:
+                self.ahead.prune()
                 if self._jobs:
                     return self._jobs.popleft()
                 turn = self._turns.finish_closing() or self.table.scheduler.next(time.monotonic())
                 if not isinstance(turn, Sleep) or self._turns.any_unshown:
                     return turn
+                guess = self.ahead.next_guess(time.monotonic(), turn.until)
+                if guess is not None:
+                    return guess
                 self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))
             return None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
-from millstream.core.controls import WeightedPrompt
+from millstream.core.controls import SetPrompt, WeightedPrompt
 from millstream.engine.engine import Engine
 from millstream.engine.flights import NOTHING_SETTLED, Planned, Settled
 from millstream.generation.generator import kinship
@@ -74,6 +74,14 @@ class OpenRequest:
         )
 
 
+class PendingDraft(NamedTuple):
+    """A control that is being typed."""
+
+    control: SetPrompt
+    until: float
+    """When it is forgotten, by `time.monotonic`."""
+
+
 @dataclass(slots=True)
 class SessionEntry:
     """One session, from the moment it asked to the moment it ends."""
@@ -97,6 +105,8 @@ class SessionEntry:
     settled: Settled = NOTHING_SETTLED
     one_offs: int = 0
     """Of the engine, when its last turn began."""
+    draft: PendingDraft | None = None
+    """What its owner is about to ask for."""
     told_position: int = 0
     """In line; 0 when it is in none."""
 

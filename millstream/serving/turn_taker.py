@@ -18,6 +18,7 @@ from millstream.core.errors import ChunkCut, MillstreamError
 from millstream.engine.engine import Engine
 from millstream.engine.flights import NOTHING_SETTLED, Landing, Planned, Settled, Streaming
 from millstream.engine.pipeline import ChunkPipeline
+from millstream.serving.look_ahead import LookAhead
 from millstream.serving.notices import Ended
 from millstream.serving.session_entry import SessionEntry, alike
 from millstream.serving.session_table import SessionTable
@@ -29,9 +30,17 @@ log = logging.getLogger(__name__)
 
 
 class TurnTaker:
-    def __init__(self, engine: Engine, table: SessionTable, lock: threading.Condition, *, is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        table: SessionTable,
+        ahead: LookAhead,
+        lock: threading.Condition,
+        *,
+        is_over: Callable[[], bool],
+    ) -> None:
         """`lock` is held where the table is touched, and never while the model works."""
-        self._engine, self._table, self._lock, self._is_over = engine, table, lock, is_over
+        self._engine, self._table, self._ahead, self._lock, self._is_over = engine, table, ahead, lock, is_over
         self._pipeline = ChunkPipeline(
             engine.transport.post,
             engine.depths,
@@ -88,8 +97,19 @@ class TurnTaker:
             self._pipeline.show()
             planned = self._plan(entries)
             assert planned is not None, "with everything shown, nothing waits for pictures"
-        for kin in alike(planned):
+        for kin in alike([chunk for chunk in planned if not self._taken(chunk)]):
             self._pipeline.turn(kin)
+
+    def _taken(self, planned: Planned) -> bool:
+        """Whether it was made ahead and is handed out, or its session has ended over that."""
+        entry = self._table.entries[planned.session.id]
+        with self.ending_alone(entry, chunk=planned.decision.envelope.chunk_index):
+            taken = self._ahead.take(planned, entry)
+            if taken is not None:
+                self._landed(taken[0])
+                self._shown(*taken)
+            return taken is not None
+        return True
 
     def _plan(self, entries: Sequence[SessionEntry]) -> list[Planned] | None:
         """The next chunk of those that have one. None, and nothing has happened, if one must be shown its last chunk first."""

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import msgspec
@@ -293,12 +293,32 @@ class Session:
         branch.catch_up()
         return branch
 
-    def branch(self, restart: Restart, *, session_id: str | None = None, journal: ChunkLog | None = None) -> Session:
+    def branch(
+        self, restart: Restart, *, session_id: str | None = None, journal: ChunkLog | None = None, keeps_past: bool = True
+    ) -> Session:
         """The same, before the chunks are made again that lead from the kept state to the asked chunk: those come first."""
         session_id = session_id or secrets.token_hex(8)
-        branch = Session(session_id, self.config, self.timeline.prompts, self._parts, journal=journal)
+        parts = self._parts if keeps_past else replace(self._parts, rewind=NO_REWIND)
+        branch = Session(session_id, self.config, self.timeline.prompts, parts, journal=journal)
         begin_at(branch, restart, self, self._parts.transport, self._parts.vae)
         return branch
+
+    def take_over(self, branch: Session, made: ReceivedChunk) -> ReceivedChunk | None:
+        """The chunk that was just planned, as a branch has made it: from the same past, by an equal envelope. The branch is not
+        to be used any more. None, and nothing has happened, where the generator has lost what it had of it."""
+        (planned,) = self._outstanding
+        index = planned.envelope.chunk_index
+        assert made.envelope.chunk_index == index, f"chunk {made.envelope.chunk_index} was made, {index} is planned"
+        self.trail.copy_cache(index)
+        if not self._parts.transport.fork(branch.id, self.id):
+            return None
+        self._outstanding.clear()
+        self._history, branch._history = branch._history, History()
+        self._decoder.state = branch._decoder.state
+        planned.pictures, planned.decoded = made.planned.pictures, made.planned.decoded
+        self.trail.received(index, self._history)
+        self.trail.decoded(index, self._decoder.state)
+        return replace(made, planned=planned, phases_ms={})
 
     def rewind(self, chunk_index: int) -> Restart:
         """Go back to before a chunk that is kept. What came from there on did not happen."""

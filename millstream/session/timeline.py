@@ -224,7 +224,12 @@ class Timeline:
     @property
     def undisturbed(self) -> bool:
         """Whether the next chunk simply goes on: no control is due, nothing has to be rebuilt."""
-        return not self._pending.recompute and all(waiting.at_chunk > self.chunk_index for waiting in self._waiting)
+        return not (self._pending.recompute or self.due)
+
+    @property
+    def due(self) -> tuple[AnyControl, ...]:
+        """What was asked for the next chunk, in the order it applies."""
+        return tuple(waiting.control for waiting in self._waiting if waiting.at_chunk <= self.chunk_index)
 
     def take_receipts(self) -> tuple[Receipt, ...]:
         """Receipts of controls applied since the last call."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from millstream.core.controls import AnyControl, Receipt, Stop
+from millstream.core.controls import AnyControl, Receipt, SetPrompt, Stop
 from millstream.core.errors import ControlError, Overloaded, UnknownSession
 from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
@@ -36,6 +36,7 @@ class FakeSession:
         self.viewers = 0
         self.chunks = 0
         self.waiting: list[Receipt] = []
+        self.draft: SetPrompt | None = None
 
 
 class FakeService:
@@ -67,6 +68,9 @@ class FakeService:
             session.tell(Applied(receipts=self._applied(session)))
             self.end(session_id, "stopped")
         return receipt
+
+    def draft(self, session_id: str, control: SetPrompt | None) -> None:
+        self._find(session_id).draft = control
 
     def watch(self, session_id: str) -> None:
         self._find(session_id).viewers += 1

@@ -144,6 +144,7 @@ def serving(
     places: int = 32,
     max_waiting: int = 4,
     ping_s: float = 20.0,
+    look_ahead: bool = False,
     model: tuple[str, str] = ("wan-tiny", "random"),
     **limits: Any,
 ) -> Iterator[Serving]:
@@ -151,7 +152,7 @@ def serving(
     torch.set_num_threads(1)
     engine = Engine(model[0], weights=model[1], device="cpu", dtype="float32", rewind=REWIND)
     admission = AdmissionConfig(memory_bytes=places * SESSION_BYTES, max_waiting=max_waiting, share=1.0)
-    service = Service(engine, admission=admission, session_bytes=lambda config: SESSION_BYTES)
+    service = Service(engine, admission=admission, session_bytes=lambda config: SESSION_BYTES, look_ahead=look_ahead)
     service.table.admission.times = SteadyTimes()
     service.start(warm_up=[engine.spec.stream])
     archive = None if data is None else Archive(engine, FileStore(data, StoreLimits(max_files=8)))

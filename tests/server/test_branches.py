@@ -82,6 +82,31 @@ def _every_path_replays(server: Serving, data: Path) -> None:
         assert all(each.identical for each in replay(server.hub.service.engine, whole)), path
 
 
+def test_a_draft_is_made_ahead_and_taken_when_it_is_sent_and_the_journal_replays(tmp_path: Path) -> None:
+    with serving(tmp_path, look_ahead=True) as server, connect(server.url(), format="raw") as client:
+        counts = server.hub.service.metrics
+        client.start(Ask(prompt="sea", fps=4, **SMALL))
+        chunks = client.chunks()
+        while next(chunks).index < 2:
+            pass
+        for attempt in range(20):
+            made = counts().look_ahead.made
+            client.draft(f"a storm, number {attempt}")
+            server.until(lambda made=made: counts().look_ahead.made > made, "the draft is made")
+            applied = client.applied(client.steer(f"a storm, number {attempt}"))
+            if counts().look_ahead.taken:
+                break
+        assert counts().look_ahead.taken == 1
+        shown = next(chunk for chunk in chunks if chunk.index == applied.chunk_index)
+        assert [receipt.control_id for receipt in shown.header.receipts] == [applied.control_id]
+        client.draft(None)
+        client.stop()
+        server.until_empty()
+        server.until(lambda: len(list((tmp_path / "journals").glob("*.jsonl"))) == 1, "the journal is whole")
+        (journal,) = (tmp_path / "journals").glob("*.jsonl")
+        assert all(each.identical for each in replay(server.hub.service.engine, read_path(journal)))
+
+
 def test_what_cannot_be_forked_or_rewound_is_refused_in_one_line() -> None:
     with serving(places=2, max_waiting=0, max_branches=3) as server, server.client() as first:
         session = first.start(**SMALL)["session"]

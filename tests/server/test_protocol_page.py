@@ -52,7 +52,7 @@ def test_the_page_names_every_cause_of_an_end() -> None:
 
 def test_what_the_page_says_is_what_happens(tmp_path: Path) -> None:
     known: dict[str, str] = {}
-    with serving(tmp_path) as server:
+    with serving(tmp_path, look_ahead=True) as server:
         for block in BLOCKS[:-1]:
             with server.client() as client:
                 _play(client, block, known)

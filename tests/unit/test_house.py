@@ -195,11 +195,11 @@ SURFACE = {
     "serve": {
         "--abandon", "--allow-origin", "--anchor", "--api-key", "--batch", "--compile", "--config", "--context-noise", "--data",
         "--device", "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server", "--idle", "--insecure",
-        "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--lora", "--max-chunks", "--max-life",
-        "--max-waiting", "--memory", "--model", "--offload-text", "--plan", "--port", "--positions", "--precision",
-        "--preview-decoder", "--rewind", "--rewind-every", "--rewind-memory", "--schedule", "--share", "--sink", "--size",
-        "--steps", "--threads", "--tls-cert", "--tls-key", "--topology", "--trusted-proxy", "--vae-devices",
-        "--weights", "--window",
+        "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--look-ahead", "--lora", "--max-chunks",
+        "--max-life", "--max-waiting", "--memory", "--model", "--no-look-ahead", "--offload-text", "--plan", "--port",
+        "--positions", "--precision", "--preview-decoder", "--rewind", "--rewind-every", "--rewind-memory", "--schedule",
+        "--share", "--sink", "--size", "--steps", "--threads", "--tls-cert", "--tls-key", "--topology",
+        "--trusted-proxy", "--vae-devices", "--weights", "--window",
     },
     "replay": {
         "--check", "--device", "--dtype", "--fast", "--input", "--out", "--overwrite", "--precision", "--quiet", "--snapshot",

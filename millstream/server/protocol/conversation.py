@@ -18,6 +18,7 @@ from millstream.core.messages import (
     AnyClientMessage,
     Attach,
     BranchKept,
+    DraftPrompt,
     End,
     EndedMessage,
     ErrorMessage,
@@ -170,6 +171,8 @@ class Conversation:
                 live_session = self._own()
                 self._limits.check_id(control.id)
                 self._outbox.put(live_session.control(control, at_chunk=at_chunk))
+            case DraftPrompt(control=draft):
+                self._own().draft(draft)
             case End():
                 self._hub.service.end(self._own().session_id)
             case Record(on=on):

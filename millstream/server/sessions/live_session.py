@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
-from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
 from millstream.core.messages import Format
 from millstream.server.access.keys import NAMELESS, Key
@@ -202,6 +202,11 @@ class LiveSession:
             self._asked[receipt.control_id] = self._parts.clock()
         self._keep(receipt)
         return receipt
+
+    def draft(self, control: SetPrompt | None) -> None:
+        """What its owner is typing; None: nothing any more."""
+        self._refuse_when_ended()
+        self._parts.service.draft(self.session_id, control)
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:

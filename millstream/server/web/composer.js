@@ -1,22 +1,25 @@
 /**
  * The prompt box: what to show, how to get there, what was said before. Knows nothing of streams: what is sent goes to
- * `onSend` as {prompt, mode, chunks}.
+ * `onSend` as {prompt, mode, chunks}, what is being typed to `onDraft` alike, when the typing rests; null when it is gone.
  */
 
 import * as memory from "./memory.js";
 import * as strings from "./strings.js";
 
+const REST_MS = 250;
+
 export class Composer {
+  #resting = 0; // the timer until a draft is told
   #history = [];
   #place = 0; // in the history; its length means the draft
   #draft = "";
 
-  constructor({ form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField }, onSend) {
-    Object.assign(this, { form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField, onSend });
+  constructor({ form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField }, onSend, onDraft) {
+    Object.assign(this, { form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField, onSend, onDraft });
     this.#rewind();
     form.addEventListener("submit", (event) => (event.preventDefault(), this.#send(this.mode)));
     prompt.addEventListener("keydown", (event) => this.#key(event));
-    prompt.addEventListener("input", () => (this.#place = this.#history.length)); // what is typed is a draft
+    prompt.addEventListener("input", () => this.#typed());
     modes.addEventListener("change", () => this.#showBlend());
   }
 
@@ -83,7 +86,18 @@ export class Composer {
     }
     memory.rememberPrompt(this.text);
     this.#rewind();
-    this.onSend({ prompt: this.text, mode, chunks: Number(this.blend.value) || 1 });
+    clearTimeout(this.#resting);
+    this.onSend(this.#said(mode));
+  }
+
+  #said(mode) {
+    return { prompt: this.text, mode, chunks: Number(this.blend.value) || 1 };
+  }
+
+  #typed() {
+    this.#place = this.#history.length; // what is typed is a draft
+    clearTimeout(this.#resting);
+    this.#resting = setTimeout(() => this.onDraft(this.text ? this.#said(this.mode) : null), REST_MS);
   }
 
   #key(event) {

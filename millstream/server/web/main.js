@@ -40,6 +40,7 @@ const composer = new Composer(
     unknown: $("unknown"), examples: $("examples"), modes: $("modes"), blend: $("blend"), blendField: $("blend-field"),
   },
   say,
+  (typed) => stream.draft(typed && { type: "prompt", ...typed }),
 );
 const steering = new Steering(
   {

@@ -77,6 +77,11 @@ export class Stream extends EventTarget {
     return this.#sent.get(id);
   }
 
+  /** What may be asked for next: an idle server makes it ahead. */
+  draft(control) {
+    if (this.running && !this.watching) this.#line.send({ type: "draft", ...(control && { control }) });
+  }
+
   ask(message) {
     return this.#line.send(message);
   }

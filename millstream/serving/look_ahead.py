@@ -1,0 +1,263 @@
+"""The chunk that will most likely be asked for next, made while the device is idle, and handed out if it is asked for.
+
+A session's next chunk is known before its turn where a control waits for it, and guessed where its owner is typing one: the
+draft. On a hidden branch that chunk is made in full. When the session's turn comes, its own plan is compared with the branch's
+envelope: an equal one gives equal bits, so latents, pictures and the generator's cache are taken over; any other is made as
+always, and the branch is dropped.
+
+Nobody waits for a guess: it begins only if nothing is due before it has surely ended, by the slowest of its kind lately, or
+scaled from the slowest chunk. Bounded: one branch of a session, `MAX_HELD` in all, in memory that no session was promised.
+
+    idle ─► next_guess ─► hidden branch ─► held ─► take ─► Landing
+                                            └────► drop
+
+The engine's thread; `next_guess` and `prune` under the lock of `serving/service.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+
+from millstream.core.controls import AnyControl, SetPrompt, SetWindow
+from millstream.core.envelope import Envelope, recompute_calls
+from millstream.core.errors import MeshGivenUp
+from millstream.core.undo import undone_by
+from millstream.engine.engine import Engine
+from millstream.engine.flights import Landing, Planned, Settled
+from millstream.engine.pipeline import ChunkPipeline, raise_failure
+from millstream.planner.phase_work import chunk_parts
+from millstream.serving.chunk_times import FRESH_S, ChunkTimes, Geometry
+from millstream.serving.session_entry import SessionEntry, geometry
+from millstream.serving.session_table import SessionTable
+from millstream.session.chunk import Chunk, ReceivedChunk
+from millstream.session.forks import restart_at
+from millstream.session.session import Session
+
+log = logging.getLogger(__name__)
+
+MAX_HELD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a session will be asked for, as far as is known."""
+
+    chunk_index: int
+    controls: tuple[AnyControl, ...]
+    """Without their names, which no picture depends on."""
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether the window will most likely be rebuilt."""
+        return any(
+            isinstance(control, SetWindow) or (isinstance(control, SetPrompt) and control.mode == "recompute")
+            for control in self.controls
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeAhead:
+    """A chunk that was made on a hidden branch."""
+
+    guess: Guess
+    branch: Session
+    made: ReceivedChunk
+    cost: Settled
+    one_offs: int
+    """Of the engine, when it began."""
+    memory_bytes: int
+
+
+@dataclass(slots=True)
+class LookAheadMetrics:
+    made: int = 0
+    taken: int = 0
+
+
+class LookAhead:
+    def __init__(self, engine: Engine, table: SessionTable, *, is_on: bool) -> None:
+        self.metrics = LookAheadMetrics()
+        self.is_on = is_on
+        self._engine, self._table = engine, table
+        self._held: dict[str, MadeAhead] = {}
+        """By session."""
+        self._tried: dict[str, Guess] = {}
+        """Of each session the last one: one that failed is not tried again."""
+        self._times = ChunkTimes()
+        """Of guesses alone: no promise is made of them."""
+
+    def next_guess(self, now: float, until: float | None) -> Callable[[], None] | None:
+        """A chunk to make while nothing is due before `until`; None if there is nothing to guess, or no room for it."""
+        if not self.is_on or until is None:
+            return None
+        for entry in self._table.entries.values():
+            guess = self._guess(entry, now)
+            if guess is None or self._tried.get(entry.session_id) == guess:
+                continue
+            shape = self._shape(entry, guess)
+            if now + self._seconds(shape) <= until and self._has_memory(entry):
+                self._drop(entry.session_id)
+                self._tried[entry.session_id] = guess
+                return partial(self._make, entry, guess, shape)
+        return None
+
+    def prune(self) -> None:
+        """Let go of what cannot be taken any more, and of all that is in the way of a session's memory."""
+        for name in self._tried.keys() - self._table.entries.keys():
+            del self._tried[name]
+        for name, held in list(self._held.items()):
+            entry = self._table.entries.get(name)
+            if entry is None or not self._is_current(entry, held.guess):
+                self._drop(name)
+        while self._held and self._held_bytes > self._table.admission.free_bytes:
+            self._drop(next(iter(self._held)))
+
+    def close(self) -> None:
+        for name in list(self._held):
+            self._drop(name)
+
+    def take(self, planned: Planned, entry: SessionEntry) -> tuple[Landing, Chunk] | None:
+        """A session's planned chunk, if it is what was guessed. Whatever was held of this session is gone afterwards."""
+        begun, session, held = time.monotonic(), entry.session, self._held.pop(entry.session_id, None)
+        assert session is not None, f"{entry.label} planned a chunk before it was let in"
+        if held is None:
+            return None
+        with held.branch:
+            if _what_it_says(planned.decision.envelope) != _what_it_says(held.made.envelope):
+                return None
+            received = session.take_over(held.branch, held.made)
+        if received is None:
+            return None
+        cost, entry.one_offs = _sum(planned.settled, held.cost), held.one_offs
+        chunk = session.finish(received, shared_ms=cost.phases_ms, before_s=cost.seconds)
+        self.metrics.taken += 1
+        return self._landing(session, received, cost, begun), chunk
+
+    def _guess(self, entry: SessionEntry, now: float) -> Guess | None:
+        session = entry.session
+        if session is None or entry.closing is not None or session.has_input or session.again:
+            return None
+        timeline, draft = session.timeline, entry.draft
+        if timeline.chunk_index == 0 or not self._table.scheduler.is_between_chunks(entry.session_id):
+            return None
+        typed = (draft.control,) if draft is not None and now < draft.until else ()
+        controls = tuple(msgspec.structs.replace(control, id="") for control in timeline.due or typed)
+        return Guess(timeline.chunk_index, controls) if controls else None
+
+    def _is_current(self, entry: SessionEntry, guess: Guess) -> bool:
+        session = entry.session
+        return (
+            session is not None
+            and session.timeline.chunk_index == guess.chunk_index
+            and self._table.scheduler.is_between_chunks(entry.session_id)
+        )
+
+    def _shape(self, entry: SessionEntry, guess: Guess) -> Geometry:
+        """What it costs: as a chunk, and a commit more for each part of the window that is rebuilt."""
+        assert entry.session is not None, f"{entry.label} has no chunks"
+        spec, config = self._engine.spec, entry.request.config
+        shape = geometry(spec, config, entry.session.timeline)
+        rebuilt = recompute_calls(shape.window, config.frames_per_chunk) if guess.rebuilds else 0
+        commit_flops = sum(part.flops for part in chunk_parts(spec, config, value_bytes=4)["commit"])
+        return replace(shape, calls=shape.calls + rebuilt, flops=shape.flops + rebuilt * commit_flops)
+
+    def _seconds(self, shape: Geometry) -> float:
+        """The most that such a guess may take."""
+        times = self._times if self._times.age_s(shape) < FRESH_S else self._table.admission.times
+        estimate = times.estimate(shape)
+        return math.inf if estimate is None else estimate.slowest_s
+
+    def _has_memory(self, entry: SessionEntry) -> bool:
+        others = [held.memory_bytes for name, held in self._held.items() if name != entry.session_id]
+        return len(others) < MAX_HELD and sum(others) + entry.asked.memory_bytes <= self._table.admission.free_bytes
+
+    def _make(self, entry: SessionEntry, guess: Guess, shape: Geometry) -> None:
+        """Without the lock. Whatever goes wrong here is met again, and told, if the chunk is asked for."""
+        begun = time.monotonic()
+        try:
+            held = self._on_a_branch(entry, guess)
+        except MeshGivenUp:
+            raise
+        except Exception as error:
+            log.info("nothing was made ahead: %s", error, extra={"session": entry.label, "chunk": guess.chunk_index})
+            return
+        if held is not None:
+            self._times.add(shape, time.monotonic() - begun)
+            self.metrics.made += 1
+            self._held[entry.session_id] = held
+
+    def _on_a_branch(self, entry: SessionEntry, guess: Guess) -> MadeAhead | None:
+        assert entry.session is not None, f"{entry.label} was never let in"
+        begun, one_offs, shown = time.monotonic(), self._engine.one_offs, list[tuple[Landing, Chunk]]()
+        branch = entry.session.branch(restart_at(entry.session), keeps_past=False)
+        with undone_by(branch.close):
+            for control in () if branch.timeline.due else guess.controls:
+                branch.control(control)
+            plan = branch.decide()
+            if plan is None:  # it would pause, or end
+                branch.close()
+                return None
+            transport, stopwatch = self._engine.transport, self._engine.parts.stopwatch
+            pipeline = ChunkPipeline(
+                transport.post, self._engine.depths, stopwatch, shown=lambda *made: shown.append(made), failed=raise_failure
+            )
+            pipeline.turn([Planned(branch, plan)])
+            pipeline.show()
+            self._engine.settle(branch.id)
+        ((landing, chunk),) = shown
+        assert landing.arrived is not None, f"chunk {chunk.index} was made and did not arrive"
+        cost = Settled(time.monotonic() - begun, chunk.timing.phases_ms)
+        return MadeAhead(
+            guess=guess,
+            branch=branch,
+            made=landing.arrived,
+            cost=cost,
+            one_offs=one_offs,
+            memory_bytes=entry.asked.memory_bytes,
+        )
+
+    def _landing(self, session: Session, received: ReceivedChunk, cost: Settled, begun: float) -> Landing:
+        """As if it had been made in this turn: it is paid for, and teaches what a chunk takes."""
+        now = time.monotonic()
+        return Landing(
+            session=session,
+            arrived=received,
+            result=received.result,
+            together=1,
+            sent_s=begun,
+            back_s=now,
+            front_s=0.0,
+            settled=cost,
+            phases_ms=Counter(cost.phases_ms),
+            at_once=True,
+            shares_device=self._engine.depths.shares_device,
+            turn_s=cost.seconds + now - begun,
+            device_s=sum(cost.phases_ms.values()) / 1e3,
+            shown_s=now,
+        )
+
+    def _drop(self, session_id: str) -> None:
+        held = self._held.pop(session_id, None)
+        if held is not None:
+            held.branch.close()
+
+    @property
+    def _held_bytes(self) -> int:
+        return sum(held.memory_bytes for held in self._held.values())
+
+
+def _what_it_says(envelope: Envelope) -> Envelope:
+    """All that its bits depend on."""
+    return msgspec.structs.replace(envelope, session_id="", call_id=0)
+
+
+def _sum(one: Settled, other: Settled) -> Settled:
+    return Settled(one.seconds + other.seconds, Counter(one.phases_ms) + Counter(other.phases_ms))
