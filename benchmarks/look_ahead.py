@@ -3,7 +3,7 @@
     python -m benchmarks.look_ahead
     python -m benchmarks.look_ahead --device cuda --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9 --fast on
 
-One service, one person who changes the prompt while the device is idle, in four ways that take turns: `off` (nothing
+One service, one person who changes the prompt at random moments, in four ways that take turns: `off` (nothing
 is made ahead), `asked` (only what was sent already), `right` (a draft, then the same prompt), `wrong` (a draft, then another).
 Change to frame is from the control to the frames of the chunk that it first shows in. First the person is alone, then there are
 others who only watch; their continuity is compared between the ways. At the end every journal is replayed.
@@ -39,8 +39,6 @@ WAYS = ("off", "asked", "right", "wrong")
 PLACES = 64
 SETTLE_CHUNKS = 2
 """Before each change."""
-IDLE = 0.8
-"""Of the idle time, when a change may be sent: one that just misses a chunk comes a whole one later, made ahead or not."""
 PATIENCE_S = 120.0
 TIMED = 12
 """Chunks by which the rate is chosen."""
@@ -71,8 +69,8 @@ class Stage:
     config: StreamConfig
     folder: Path
     chance: random.Random
-    idle_s: float
-    """From a chunk of the person who steers to the next one's turn, without anybody else; a little less."""
+    period_s: float
+    """From a chunk of the person who steers to the next one."""
     count: int = 0
 
     def open(self, name: str) -> Person:
@@ -85,7 +83,7 @@ class Stage:
 
     def change(self, person: Person, way: str, moment: float) -> float:
         """Seconds from a change to its frames. Somebody types from the first of some chunks on, and sends after this share of
-        the idle time that follows."""
+        the time between two chunks."""
         self.count += 1
         self.service.ahead.is_on = way != "off"
         wanted = SetPrompt(prompt=f"a boat on the sea, number {self.count}")
@@ -93,7 +91,7 @@ class Stage:
         for _ in range(SETTLE_CHUNKS):
             person.next_chunk()
             self.service.draft(person.name, drafts.get(way))
-        time.sleep(moment * self.idle_s)
+        time.sleep(moment * self.period_s)
         asked = time.monotonic()
         receipt = self.service.control(person.name, wanted)
         self.service.draft(person.name, None)
@@ -162,9 +160,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], dict
     try:
         assert service.ready.wait(600), "the model did not warm up"
         fps = options.load * pixel_frames(1, config.frames_per_chunk) / took_s
-        stage = Stage(
-            service, replace(config, fps=fps), folder, random.Random(options.seed), IDLE * took_s * (1 / options.load - 1)
-        )
+        stage = Stage(service, replace(config, fps=fps), folder, random.Random(options.seed), took_s / options.load)
         person = stage.open("steered")
         measured = {"chunk_s": took_s, "fps": fps, "alone": measure(stage, person, options.rounds)}
         for number in range(options.others):

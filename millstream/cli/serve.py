@@ -100,7 +100,7 @@ class RoomOptions:
     ] = 1
     look_ahead: Annotated[
         bool, typer.Option(help="Make what is being typed, or asked for the next chunk, while the device is idle.")
-    ] = True
+    ] = False
     lead: Annotated[
         float | None, typer.Option(help="Seconds ahead of the viewer; two chunks if nothing is said.", show_default=False)
     ] = None

@@ -72,7 +72,7 @@ class ServeRequest:
     max_waiting: int = 16
     batch: int = 1
     """Sessions that may share model calls."""
-    look_ahead: bool = True
+    look_ahead: bool = False
     """Whether idle time goes into chunks that may be asked for."""
     lead_s: float | None = None
     limits: HubLimits = field(default_factory=HubLimits)
