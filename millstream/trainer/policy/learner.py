@@ -8,9 +8,9 @@ Shapes: B rows, L learnt steps of a chunk, K chunks, F frames, C latent channels
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -30,8 +30,9 @@ from millstream.trainer.sequence import forced_flow
 Algorithm = Literal["grpo", "ppo", "best-of-n", "matching"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LearnerOptions:
+class LearnerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recipe says of learning."""
+
     algorithm: Algorithm = "grpo"
     lr: float = 1e-5
     clip: float = 0.2
@@ -53,6 +54,7 @@ class LearnerOptions:
     guidance: float = 2.5
     """Of matching: the teacher's."""
     precision: Precision = "fp32"
+    """Of learning; rollouts are in float32 too, or in bfloat16."""
 
 
 class PolicyLearner:

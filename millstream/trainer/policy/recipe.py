@@ -12,21 +12,19 @@ from millstream.core.config import BrookVAEConfig, ModelSpec, StreamConfig, pixe
 from millstream.core.errors import ConfigError
 from millstream.core.files import file_digest
 from millstream.models.weights.parts import Layout
-from millstream.parallel.training.precision import Precision
 from millstream.trainer.evaluate.classifier import FRAMES, JUDGE
 from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.control import DivergenceControl
-from millstream.trainer.policy.learner import Algorithm, LearnerOptions
+from millstream.trainer.policy.learner import LearnerOptions
 from millstream.trainer.policy.steps import StepNoise
 from millstream.trainer.reward.outside import find_function
 from millstream.trainer.reward.rewards import BUNDLED, RewardPlan
 from millstream.trainer.tuning.recipe import LoRAPlan
 
 
-class PolicyRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: str
     weights: tuple[str, ...]
-    algorithm: Algorithm = "grpo"
     rewards: tuple[RewardPlan, ...]
     steps: int
     seed: int = 0
@@ -52,24 +50,9 @@ class PolicyRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     learn_steps: tuple[int, ...] = ()
     """See `StepNoise`."""
 
-    lr: float = 1e-5
     schedule: Literal["cosine", "constant"] = "constant"
     cosine_over: int = 0
     warm_up: int = 5
-    clip: float = 0.2
-    epochs: int = 1
-    minibatches: int = 2
-    rows_at_once: int = 8
-    weight_decay: float = 0.0
-    most_norm: float = 1.0
-    critic_lr: float = 1e-3
-    critic_epochs: int = 4
-    discount: float = 1.0
-    trace: float = 0.95
-    temperature: float = 1.0
-    guidance: float = 2.5
-    precision: Precision = "fp32"
-    """See `LearnerOptions`. Rollouts are in float32 too, or in bfloat16."""
 
     kl_coefficient: float = 0.01
     kl_target: float = 5.0
@@ -106,26 +89,6 @@ class PolicyRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def noise(self, spec: ModelSpec) -> StepNoise:
         levels = spec.stream.noise_levels(spec.stream.steps)
         return StepNoise(levels=levels, eta=self.eta, last=self.last_noise, only=self.learn_steps)
-
-    @property
-    def learner(self) -> LearnerOptions:
-        return LearnerOptions(
-            algorithm=self.algorithm,
-            lr=self.lr,
-            clip=self.clip,
-            epochs=self.epochs,
-            minibatches=self.minibatches,
-            rows_at_once=self.rows_at_once,
-            weight_decay=self.weight_decay,
-            most_norm=self.most_norm,
-            critic_lr=self.critic_lr,
-            critic_epochs=self.critic_epochs,
-            discount=self.discount,
-            trace=self.trace,
-            temperature=self.temperature,
-            guidance=self.guidance,
-            precision=self.precision,
-        )
 
     @property
     def control(self) -> DivergenceControl:

@@ -81,10 +81,10 @@ class PolicyRun:
         if recipe.algorithm == "matching":
             teacher = load_dit(spec, recipe.teacher, device=device, dtype=torch.float32)
             no_prompt = self.engine.read(("",))
-            self.learner = MatchingLearner(actor, teacher, no_prompt, noise, self.config, recipe.learner, device)
+            self.learner = MatchingLearner(actor, teacher, no_prompt, noise, self.config, recipe, device)
         else:
             reference = load_dit(spec, recipe.reference or recipe.weights, device=device, dtype=torch.float32)
-            self.learner = PolicyLearner(actor, reference, noise, self.config, recipe.control, recipe.learner, device)
+            self.learner = PolicyLearner(actor, reference, noise, self.config, recipe.control, recipe, device)
         self.evaluated = list[Evaluated]()
         self.has_parted = False
         """Whether it ended because reward and judge went different ways."""
