@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def good() -> dict[str, Any]:
     seen = {"largest": 2.0}
     people = dict(continuity=1.0, first_frame_s=0.5, control_to_picture_s=seen, lead_and_chunk_s=2.25, unanswered_controls=0)
-    kept = dict(errors=[], memory_growth=0.01, left_behind=[])
+    kept = dict(errors=[], memory_growth=0.01, device_memory_growth=0.0, left_behind=[])
     return {
         "one_viewer": people,
         "crowd": {**people, "admitted": CROWD, "refused": ["no room"], "refusal_s": 0.01},
@@ -42,6 +42,7 @@ def test_a_good_run_misses_nothing() -> None:
         ("crowd", {"refusal_s": 0.2}, "crowd: refusal"),
         ("overhead", {"share": 0.06}, "overhead"),
         ("connects", {"memory_growth": 0.03}, "connects: memory"),
+        ("scripted_use", {"device_memory_growth": 0.03}, "scripted_use: memory"),
         ("scripted_use", {"left_behind": ["6 tasks are left"]}, "scripted_use: nothing left"),
         ("scripted_use", {"errors": ["bad_state: no"]}, "scripted use: errors"),
     ],
