@@ -186,6 +186,7 @@ ACTIONS = ("fork", "chunk", "chunk", "chunk", "again", "commit", "commit", "rese
 actions = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7), st.integers(1, 2)), max_size=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 4), actions)
