@@ -25,10 +25,11 @@ import msgspec
 from millstream.core.config import StreamConfig
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
-from millstream.core.errors import JournalError, NotKept, Overloaded, UnknownFile
+from millstream.core.errors import JournalError, NotKept, UnknownFile
 from millstream.core.files import Draft, Staging, file_digest
 from millstream.engine import snapshot
 from millstream.engine.engine import Engine
+from millstream.server.sessions.engine_jobs import done_by_engine
 from millstream.server.sessions.file_store import FileStore, Kept
 from millstream.server.sessions.threads import start_threads
 from millstream.serving.notices import Noted, Tell
@@ -45,8 +46,6 @@ log = logging.getLogger(__name__)
 
 MAX_JOURNAL_BYTES = 2**29
 """Days of a stream from text, a kilobyte a chunk; most of an hour of Brook's with a camera."""
-ENGINE_S = 60.0
-"""How long the engine's thread may take to come to a job between two chunks."""
 DISK_FAILS = "this server's disk is full or fails; the stream goes on"
 """As people are told."""
 
@@ -96,11 +95,7 @@ class Archive:
 
     async def save(self, service: Service, session_id: str, *, owner: str) -> Kept:
         """A snapshot of a live session, taken between two of its chunks."""
-        job = service.on_engine(session_id, self.copy)
-        try:
-            taken = await asyncio.wait_for(asyncio.wrap_future(job), ENGINE_S)
-        except asyncio.TimeoutError:
-            raise Overloaded(f"its chunk has not come within {ENGINE_S:g} s; try to save it again later") from None
+        taken = await done_by_engine(service.on_engine(session_id, self.copy), otherwise="try to save it again later")
         name, path = self.store.new("snapshots")
         with _told_plainly("the session could not be saved"):
             await self._do(lambda: snapshot.write(taken, path))

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from millstream.core.errors import Overloaded
-from millstream.server.sessions.archive import ENGINE_S, SessionJournal
+from millstream.server.sessions.archive import SessionJournal
+from millstream.server.sessions.engine_jobs import done_by_engine
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
 from millstream.serving.notices import Noted
@@ -129,7 +130,4 @@ async def _on_engine(hub: SessionHub, live_session: LiveSession, job: Callable[[
 
 
 async def _wait(job: Future[T]) -> T:
-    try:
-        return await asyncio.wait_for(asyncio.wrap_future(job), ENGINE_S)
-    except asyncio.TimeoutError:
-        raise Overloaded(f"its chunk has not come within {ENGINE_S:g} s; try again later") from None
+    return await done_by_engine(job, otherwise="try again later")

@@ -8,17 +8,19 @@ Shapes: B rows, L learnt steps of a chunk, K chunks, F frames, C latent channels
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from millstream.core.config import StreamConfig
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.precision import Precision, in_precision
 from millstream.trainer.policy.advantages import best_of_group, generalised, group_relative, standardised
+from millstream.trainer.policy.clipped_adamw import ClippedAdamW
 from millstream.trainer.policy.control import DivergenceControl
 from millstream.trainer.policy.critic import StreamCritic
 from millstream.trainer.policy.objective import clipped_policy
@@ -70,8 +72,9 @@ class PolicyLearner:
     ) -> None:
         self.actor, self.reference = actor, reference.requires_grad_(requires_grad=False).eval()
         self.control, self._noise, self._config, self._options, self._device = control, noise, config, options, device
-        self._learning = [parameter for parameter in actor.parameters() if parameter.requires_grad]
-        self._optimiser = torch.optim.AdamW(self._learning, lr=options.lr, betas=(0.9, 0.99), weight_decay=options.weight_decay)
+        self._optimiser = ClippedAdamW(
+            actor.parameters(), lr=options.lr, weight_decay=options.weight_decay, most_norm=options.most_norm
+        )
         self.critic: StreamCritic | None = None
         if options.algorithm == "ppo":
             self.critic = StreamCritic(
@@ -83,8 +86,7 @@ class PolicyLearner:
         """Times that the actor has changed."""
 
     def set_rate(self, lr: float) -> None:
-        for group in self._optimiser.param_groups:
-            group["lr"] = lr
+        self._optimiser.set_rate(lr)
 
     def learn(self, made: Trajectories, reward_B: Tensor, known_B: Tensor, group: int) -> dict[str, float]:
         """One step from one batch of rollouts. Rows whose reward is not known are left out."""
@@ -231,8 +233,6 @@ class PolicyLearner:
             found["ratio_off"] = max(found["ratio_off"], off)
             found["policy"] += float(policy.loss.detach())
             found["clipped"] += float(policy.clipped)
-        norm = nn.utils.clip_grad_norm_(self._learning, self._options.most_norm)
-        if is_number := bool(norm.isfinite()):
-            self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
-        return found | {"norm": float(norm) if is_number else 0.0, "skipped": float(not is_number)}
+        norm = self._optimiser.step()
+        followed = math.isfinite(norm)
+        return found | {"norm": norm if followed else 0.0, "skipped": float(not followed)}

@@ -11,7 +11,7 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from millstream.core.config import StreamConfig
 from millstream.models import sampler
@@ -21,12 +21,16 @@ from millstream.trainer.loop import keyed_generator
 from millstream.trainer.methods.matching import MARGIN, pulled
 from millstream.trainer.noising import Noised, clean_estimate, noised
 from millstream.trainer.policy.advantages import group_relative
+from millstream.trainer.policy.clipped_adamw import ClippedAdamW
 from millstream.trainer.policy.learner import LearnerOptions
 from millstream.trainer.policy.rollouts import Trajectories
 from millstream.trainer.policy.steps import StepNoise
 from millstream.trainer.policy.whole_streams import StreamSequences
 from millstream.trainer.rollout import guided_flow
 from millstream.trainer.sequence import forced_flow
+
+CRITIC_DECAY = 0.01
+"""Of its weights: AdamW's own."""
 
 
 class MatchingLearner:
@@ -46,16 +50,18 @@ class MatchingLearner:
         self._critic = copy.deepcopy(teacher).requires_grad_(requires_grad=True)
         self._teacher = teacher.requires_grad_(requires_grad=False).eval()
         self._noise, self._config, self._options, self._device = noise, config, options, device
-        self._learning = [parameter for parameter in actor.parameters() if parameter.requires_grad]
-        self._optimiser = torch.optim.AdamW(self._learning, lr=options.lr, betas=(0.9, 0.99), weight_decay=options.weight_decay)
-        self._critic_optimiser = torch.optim.AdamW(self._critic.parameters(), lr=options.critic_lr, betas=(0.9, 0.99))
+        self._optimiser = ClippedAdamW(
+            actor.parameters(), lr=options.lr, weight_decay=options.weight_decay, most_norm=options.most_norm
+        )
+        self._critic_optimiser = ClippedAdamW(
+            self._critic.parameters(), lr=options.critic_lr, weight_decay=CRITIC_DECAY, most_norm=options.most_norm
+        )
         self._sequences = StreamSequences(actor, config, device)
         self.version = 0
         """Times that the actor has changed."""
 
     def set_rate(self, lr: float) -> None:
-        for group in self._optimiser.param_groups:
-            group["lr"] = lr
+        self._optimiser.set_rate(lr)
 
     def learn(self, made: Trajectories, reward_B: Tensor, known_B: Tensor, group: int) -> dict[str, float]:
         """A turn of the critic, then one of the actor, from one batch of rollouts."""
@@ -67,9 +73,9 @@ class MatchingLearner:
         number = int(torch.randint(len(self._noise.levels), (), generator=generator, device=self._device))
         rows = torch.arange(len(made), device=self._device)[known_B].split(self._options.rows_at_once)
         critic = sum(self._critic_part(made, part, int(known_B.sum()), generator) for part in rows)
-        critic_norm = self._follow(self._critic_optimiser, list(self._critic.parameters()))
+        critic_norm = self._critic_optimiser.step()
         match = sum(self._actor_part(made, part, number, weight_B, generator) for part in rows)
-        norm = self._follow(self._optimiser, self._learning)
+        norm = self._optimiser.step()
         self.version += 1
         return {
             "match": match,
@@ -137,13 +143,6 @@ class MatchingLearner:
     def _seen(self, clean: Tensor, generator: torch.Generator) -> Noised:
         """At the levels that pictures are judged at, a chunk each."""
         return noised(clean, self._config.frames_per_chunk, self._config.shift, generator, margin=MARGIN)
-
-    def _follow(self, optimiser: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> float:
-        norm = nn.utils.clip_grad_norm_(parameters, self._options.most_norm)
-        if norm.isfinite():
-            optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        return float(norm)
 
 
 def reward_weights(reward_B: Tensor, known_B: Tensor, group: int, temperature: float) -> Tensor:

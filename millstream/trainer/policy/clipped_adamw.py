@@ -1,0 +1,34 @@
+"""AdamW that follows clipped gradients, and none that are no numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class ClippedAdamW:
+    def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float, weight_decay: float, most_norm: float) -> None:
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._optimiser = torch.optim.AdamW(self._parameters, lr=lr, betas=(0.9, 0.99), weight_decay=weight_decay)
+        self._most_norm = most_norm
+
+    def set_rate(self, lr: float) -> None:
+        for group in self._optimiser.param_groups:
+            group["lr"] = lr
+
+    def step(self) -> float:
+        """Follow the gradients and drop them. Their norm before clipping: where it is no number, nothing was followed."""
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._most_norm)
+        if norm.isfinite():
+            self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        return float(norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._optimiser.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._optimiser.load_state_dict(state)
