@@ -27,7 +27,7 @@ from millstream.core.presets import find_model
 from millstream.core.speed import ALL, FP8_GROUPS, Speed
 from millstream.core.topology import LOCAL
 from millstream.planner.footprint import DeviceNeed, device_needs
-from millstream.planner.hardware import DEVICES, Device, Fleet
+from millstream.planner.hardware import Device, Fleet, named_by_driver
 from millstream.planner.profile import read_profile
 from millstream.planner.software import software_of
 from millstream.planner.time import chunk_time
@@ -110,8 +110,7 @@ def row_of(record: Mapping[str, Any], calibrated: Device | None = None) -> Row |
 
 
 def device_of(hardware: Mapping[str, Any]) -> Device | None:
-    said = str(hardware.get("gpu", "")).upper().replace(" ", "")
-    return next((device for device in DEVICES.values() if device.name.upper() in said), None) if said else None
+    return named_by_driver(str(hardware.get("gpu", "")))
 
 
 def speed_of(said: Mapping[str, Any]) -> Speed:

@@ -188,7 +188,6 @@ def _gpu(
 
 _ADA, _AMPERE, _BLACKWELL = "ada-consumer", "ampere-consumer", "blackwell-consumer"
 # bf16 with sums in float32, dense: half of what is often printed for GeForce. GeForce cards do not read each other's memory.
-# A name that contains another stands before it: drivers' names are searched in this order.
 # fmt: off
 DEVICES: dict[str, Device] = {
     device.name.lower(): device
@@ -263,6 +262,13 @@ class Fleet:
     @property
     def name(self) -> str:
         return f"any number of {self.device.name}" if self.open else f"{self.count}x{self.device.name}"
+
+
+def named_by_driver(name: str) -> Device | None:
+    """The card of the catalogue that a driver means, as in `NVIDIA H200`; of names within names the longest."""
+    spelled = name.upper().replace(" ", "")
+    known = [device for device in DEVICES.values() if device.name.upper() in spelled]
+    return max(known, key=lambda device: len(device.name), default=None)
 
 
 def find_device(name: str, *, here: Device | None = None, own: Device | None = None) -> Device:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from millstream.core.errors import TraceError
 from millstream.planner.bubbles import bubble
-from millstream.planner.hardware import DEVICES, Device
+from millstream.planner.hardware import Device, named_by_driver
 from millstream.profiler.compilation import Compilation, SourcePlace, read_compilation
 from millstream.profiler.diagnosis import Diagnosis, diagnose
 from millstream.profiler.host_gaps import HostGap, host_gaps
@@ -81,7 +81,6 @@ def _device_of(name: str, has_device: bool, here: Device | None) -> Device | Non
     """By the name that the trace gives; a processor is the one that was measured here, if it was."""
     if not has_device:
         return here if here is not None and here.processor else None
-    spelled = name.upper().replace(" ", "")
-    if here is not None and here.name.upper() in spelled:
+    if here is not None and here.name.upper() in name.upper().replace(" ", ""):
         return here
-    return next((device for device in DEVICES.values() if device.name.upper() in spelled), None) if spelled else None
+    return named_by_driver(name)

@@ -31,7 +31,7 @@ from millstream.ops.attention import attend
 from millstream.ops.fp8 import quantise
 from millstream.ops.linear import linear_rows
 from millstream.ops.precision import cpu_has_bfloat16
-from millstream.planner.hardware import DEVICES, Device, Rates
+from millstream.planner.hardware import DEVICES, Device, Rates, named_by_driver
 from millstream.planner.profile import profile_text
 from millstream.planner.time import head_share
 
@@ -98,10 +98,8 @@ def _known(on: torch.device) -> Device:
     if on.type == "cpu":
         quick = 2 if cpu_has_bfloat16() else 4
         return replace(DEVICES["laptop-cpu"], name="this-cpu", memory_gib=free_bytes(on) / GIB, value_bytes=quick)
-    found = torch.cuda.get_device_name(on).upper().replace(" ", "")
-    same = [device for device in DEVICES.values() if device.name.upper() in found]
-    properties = torch.cuda.get_device_properties(on)
-    base = same[0] if same else replace(DEVICES["h100"], name=found.lower())
+    name, properties = torch.cuda.get_device_name(on), torch.cuda.get_device_properties(on)
+    base = named_by_driver(name) or replace(DEVICES["h100"], name=name.lower().replace(" ", ""))
     return replace(base, memory_gib=properties.total_memory / GIB, multiprocessors=properties.multi_processor_count)
 
 

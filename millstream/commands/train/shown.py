@@ -19,7 +19,7 @@ from millstream.commands.train.weights_and_biases import open_wandb
 from millstream.core.config import DiTConfig
 from millstream.ops.memory import most_bytes_in_use
 from millstream.planner.flops import call_flops
-from millstream.planner.hardware import DEVICES
+from millstream.planner.hardware import named_by_driver
 from millstream.trainer.tuning.meter import TuningReport
 from millstream.trainer.tuning.run import TuningRun
 
@@ -35,8 +35,8 @@ def model_flops(dit: DiTConfig, report: TuningReport, *, lora: bool) -> float:
 
 def peak_tflops(device_name: str) -> float | None:
     """Of a GPU whose datasheet is known, in bfloat16."""
-    known = (device for device in DEVICES.values() if device.name in device_name and not device.processor)
-    return next((device.bf16_tflops for device in known), None)
+    device = named_by_driver(device_name)
+    return None if device is None or device.processor else device.bf16_tflops
 
 
 def progress_line(report: TuningReport, flops: float, *, ranks: int, peak: float | None, peak_bytes: int) -> str:

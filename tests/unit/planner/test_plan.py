@@ -18,7 +18,7 @@ from millstream.core.errors import ConfigError, UnknownModel
 from millstream.core.presets import MODELS
 from millstream.core.topology import Topology, divisors
 from millstream.planner.checkpoints import resolve_model
-from millstream.planner.hardware import DEVICES, parse_fleet
+from millstream.planner.hardware import DEVICES, named_by_driver, parse_fleet
 from millstream.planner.search import PlanAnswer, largest, search, topologies
 
 BIG = PlanRequest(model="wan2.1-t2v-14b", gpus="4xH200", changes=dict(height=320, width=576, fps=24), software="compiled")
@@ -278,3 +278,22 @@ def test_a_thousand_devices_are_planned_within_ten_seconds() -> None:
 def test_a_model_that_is_neither_a_name_nor_a_folder_is_unknown() -> None:
     with pytest.raises(UnknownModel, match="not registered"):
         resolve_model("no/such/folder")
+
+
+@pytest.mark.parametrize(
+    ("said", "card"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H20", "H20"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA GeForce RTX 4090 D", "RTX4090D"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("NVIDIA L40S", "L40S"),
+        ("", None),
+        ("Apple M4", None),
+    ],
+)
+def test_a_card_is_known_by_what_its_driver_calls_it(said: str, card: str | None) -> None:
+    found = named_by_driver(said)
+    assert (found and found.name) == card
