@@ -6,17 +6,20 @@ Shapes: L tokens of all rows, F frames of all rows, D width, N heads, H head wid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from millstream.core.speed import Speed
-from millstream.models.dit import Block
+from millstream.models.dit import Block, SelfAttention
 from millstream.models.fast.attention import FastCrossAttention, FastSelfAttention, Ring
 from millstream.models.fast.linear import Dense
 from millstream.ops.fp8 import Rows8
 from millstream.ops.rows import add_norm, gelu_rows
+
+MakeAttention = Callable[[SelfAttention, Speed], FastSelfAttention]
+"""On one device the class itself; ranks that share a model have others."""
 
 
 class PendingResidual(NamedTuple):
@@ -27,10 +30,10 @@ class PendingResidual(NamedTuple):
 
 
 class FastBlock(nn.Module):
-    def __init__(self, plain: Block, speed: Speed) -> None:
+    def __init__(self, plain: Block, speed: Speed, attention: MakeAttention = FastSelfAttention) -> None:
         super().__init__()
         self.eps = plain.eps
-        self.self_attn = FastSelfAttention(plain.self_attn, speed)
+        self.self_attn = attention(plain.self_attn, speed)
         self.cross_norm = plain.cross_norm
         self.cross_attn = FastCrossAttention(plain.cross_attn, speed)
         self.up = Dense([plain.ffn.up], fp8="mlp" in speed.fp8)

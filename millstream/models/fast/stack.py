@@ -1,6 +1,6 @@
 """A DiT's blocks on the fast path, in the place of the plain ones and called as they are.
 
-One device. Embeddings and the prompt's keys and values stay plain: they are small, or seldom.
+One device, or a rank's share. Embeddings and the prompt's keys and values stay plain: they are small, or seldom.
 Shapes: B rows (sessions), F frames, T tokens a frame, L = B*F*T tokens, D width.
 """
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from millstream.core.speed import Speed
 from millstream.models.dit import BlockStack, CrossKV
-from millstream.models.fast.attention import Ring
-from millstream.models.fast.block import FastBlock, PendingResidual
+from millstream.models.fast.attention import FastSelfAttention, Ring
+from millstream.models.fast.block import FastBlock, MakeAttention, PendingResidual
 from millstream.models.joint import JointMemory
 from millstream.models.kv import KVRing, Memory
 from millstream.models.paired import PairedMemory
@@ -25,13 +25,13 @@ from millstream.ops.rows import add_gated
 class FastStack(TypedModuleList[FastBlock]):
     """Blocks one after the other. Weights are taken over block by block, so a model is never in memory twice."""
 
-    def __init__(self, plain: BlockStack, speed: Speed) -> None:
+    def __init__(self, plain: BlockStack, speed: Speed, attention: MakeAttention = FastSelfAttention) -> None:
         super().__init__()
         self._low_attention = speed.low_attention
         assert len(plain), "a model has blocks"
         modulations = torch.stack([block.modulation.detach()[0] for block in plain])
         for layer, block in enumerate(plain):
-            self.append(FastBlock(block, speed))
+            self.append(FastBlock(block, speed, attention))
             plain[layer] = nn.Identity()
         self.modulations_N16D = nn.Parameter(modulations[:, None], requires_grad=False)
 

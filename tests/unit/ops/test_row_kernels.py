@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="needs Triton, which interprets kernels on 
 
 from millstream.ops.attention import AttentionShare
 from millstream.ops.fp8 import Rows8
-from millstream.ops.kernels.ring_write import launch_write_ring
+from millstream.ops.kernels.ring_write import launch_mean_squares, launch_write_ring
 from millstream.ops.kernels.rows import (
     launch_add_gated,
     launch_add_norm,
@@ -22,7 +22,7 @@ from millstream.ops.kernels.rows import (
     launch_gelu_rows,
     launch_norm_query,
 )
-from millstream.ops.ring_write import write_ring
+from millstream.ops.ring_write import mean_squares, write_ring
 from millstream.ops.rope import frame_phases
 from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, norm_query
 from tests.unit.models_for_tests import relative_error
@@ -123,3 +123,23 @@ def test_write_ring_equals_its_twin(heads: int, head: int) -> None:
     assert relative_error(rings[0], rings[2]) <= 1e-6
     assert torch.equal(rings[1], rings[3])
     assert (rings[0][[4, 5, 6, 7, 10, 11]] == 7.0).all(), "places that were not named stay as they are"
+
+
+def test_norms_over_heads_that_others_have() -> None:
+    """Half of the heads here, with mean squares that both halves have added to."""
+    width, heads, head = 48, 2, 24
+    qkv, weights = torch.randn(2, 6, 3, 2 * width), torch.randn(2, 2 * width)
+    halves = [each.flatten(1).contiguous() for each in qkv[0].chunk(2, dim=-1)]
+    added = [launch_mean_squares(half, 2 * width) for half in halves]
+    for found, half in zip(added, halves, strict=True):
+        assert relative_error(found, mean_squares(half, 2 * width)) <= 1e-6
+    means, phases = sum(added), frame_phases(torch.tensor([4, 5, 9]), (1, 2), head)
+    whole = [torch.empty(6, 2 * heads, head) for _ in range(2)]
+    expected = write_ring(qkv[0].flatten(1), *weights, phases, torch.arange(6), *whole, eps=1e-6)
+    for write in (launch_write_ring, write_ring):
+        for place, half in enumerate(halves):
+            mine, own = slice(place * heads, (place + 1) * heads), [torch.empty(6, heads, head) for _ in range(2)]
+            of_these = weights.unflatten(1, (2, width))[:, place].contiguous()
+            found = write(half, *of_these, phases, torch.arange(6), *own, eps=1e-6, means_2L=means)
+            assert relative_error(found, expected[:, mine]) <= 1e-6
+            assert all(relative_error(one, other[:, mine]) <= 1e-6 for one, other in zip(own, whole, strict=True))
