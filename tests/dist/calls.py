@@ -20,19 +20,20 @@ def ring_for(model: object, **stream: object) -> KVRing:
     shape = RingShape(
         layers=model.cached_layers, heads=model.cached_heads, head_width=model.config.head_width, grid=GRID, **stream
     )
-    return KVRing(shape, device=model.patch_in.weight.device, dtype=torch.float32)
+    return KVRing(shape, device=model.patch_in.weight.device, dtype=model.patch_in.weight.dtype)
 
 
 @torch.inference_mode()
 def flows(model: object, chunks: int = 4, **stream: object) -> Tensor:
     """A noisy call and a commit for every chunk; the flows of all, [chunks, F, C, Y, X]."""
     generator = torch.Generator().manual_seed(7)
-    ring, device = ring_for(model, **stream), model.patch_in.weight.device
-    cross = model.read_prompt(torch.randn(1, 7, 24, generator=generator).to(device))
+    ring, weight = ring_for(model, **stream), model.patch_in.weight
+    device = weight.device
+    cross = model.read_prompt(torch.randn(1, 7, 24, generator=generator).to(weight))
     level, clean = torch.tensor([[700.0, 650.0, 600.0]], device=device), torch.zeros(1, 3, device=device)
     found = []
     for chunk in range(chunks):
-        latents = torch.randn(1, 3, 4, 2 * GRID[0], 2 * GRID[1], generator=generator).to(device)
+        latents = torch.randn(1, 3, 4, 2 * GRID[0], 2 * GRID[1], generator=generator).to(weight)
         ring.place([3 * chunk, 3 * chunk + 1, 3 * chunk + 2], kv_bias=0.7 if chunk == 2 else 1.0)
         found.append(model(latents, level, ring, cross))
         model.commit(latents * 0.5, clean, ring, cross)
