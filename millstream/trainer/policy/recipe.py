@@ -37,10 +37,12 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     prompts_per_step: int = 4
     group: int = 8
     """Streams of each prompt that are compared."""
+    tried: int = 1
+    """Prompts that are streamed once, for each that is learnt from: those whose stream is worth least are."""
     chunks: int = 3
     """Of each stream, that are learnt from."""
     fork: tuple[int, int] = (0, 0)
-    """Streams of a group share a past of so many chunks, at least and at most; 0 and 0: they begin apart."""
+    """Streams of a group share a past of so many chunks, at least and at most; with 0 they begin apart."""
     shared_start: bool = True
     """Whether the streams of a group start each chunk from the same noise: what then differs is what they learn from."""
     switched: float = 0.0
@@ -107,7 +109,7 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
 
     def _check_numbers(self) -> None:
         positive = (
-            "steps", "prompts_per_step", "chunks", "epochs", "minibatches", "rows_at_once", "lr", "clip", "most_norm",
+            "steps", "prompts_per_step", "tried", "chunks", "epochs", "minibatches", "rows_at_once", "lr", "clip", "most_norm",
             "critic_lr", "critic_epochs", "temperature", "evaluate_every", "evaluate_prompts", "checkpoint_every",
             "reward_patience", "part_patience",
         )  # fmt: skip
@@ -121,8 +123,8 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
                 'algorithm = "matching" needs a teacher, and no other does: teacher = ["teacher/brook.safetensors"]'
             )
         least, most = self.fork
-        if not 0 <= least <= most or (most and not least):
-            raise ConfigError(f"fork is [at least, at most] chunks, both 1 or more or both 0, got {list(self.fork)}")
+        if not 0 <= least <= most:
+            raise ConfigError(f"fork is [at least, at most] chunks, 0 or more, got {list(self.fork)}")
         if not 0 <= self.switched <= 1 or (self.switched and not most):
             raise ConfigError(f"switched is a share of the steps and needs fork = [1, 4] or the like, got {self.switched:g}")
         if min(self.kl_coefficient, self.kl_target, self.kl_bound) < 0 or self.kl_bound < self.kl_target:
@@ -139,7 +141,7 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     def _check_rewards(self, spec: ModelSpec, folder: Path) -> None:
         if not self.rewards:
             raise ConfigError('give a reward: [[rewards]] with kind = "attributes", or another that docs/tuning.md lists')
-        frames = pixel_frames(3 if self.fork[1] else 0, self.chunks * self.stream(spec).frames_per_chunk)
+        frames = pixel_frames(3 if self.fork[0] else 0, self.chunks * self.stream(spec).frames_per_chunk)
         judge = self.judge_path(folder)
         looks = judge is not None or any(reward.kind == "attributes" for reward in self.rewards)
         if looks and frames < FRAMES:

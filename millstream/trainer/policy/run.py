@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,9 @@ from millstream.trainer.policy.learner import PolicyLearner
 from millstream.trainer.policy.matching import MatchingLearner
 from millstream.trainer.policy.prompting import evaluated_prompts, step_plan
 from millstream.trainer.policy.recipe import PolicyRecipe
-from millstream.trainer.policy.rollouts import RolloutEngine
+from millstream.trainer.policy.rollouts import RolloutEngine, RolloutPlan, Trajectories
 from millstream.trainer.reward.clips import RewardClips
-from millstream.trainer.reward.rewards import make_rewards
+from millstream.trainer.reward.rewards import Scored, make_rewards
 
 CURVE, EVALUATIONS, LAST, BEST = "curve.jsonl", "evaluations.jsonl", "last.pt", "best.pt"
 CHECKPOINTS = "checkpoints"
@@ -135,14 +135,13 @@ class PolicyRun:
         plan, seconds = step_plan(self.recipe, step), dict[str, float]()
         self.learner.set_rate(learning_rate(self.recipe, step))
         self.engine.follow(self.actor, self.learner.version)
+        if self.recipe.tried > 1:
+            with self._timed("try_s", seconds):
+                plan = self._least_worth(plan)
         with self._timed("rollout_s", seconds):
             made = self.engine.roll(plan)
         with self._timed("reward_s", seconds):
-            pixels = self.engine.show(made)
-            clips = RewardClips(
-                pixels_BTCYX=pixels, prompts=plan.row_prompts, fps=self.config.fps, is_switched=bool(plan.before)
-            )
-            scored = self.rewards.score(clips)
+            scored = self._score(plan, made)
         with self._timed("learn_s", seconds):
             learnt = self.learner.learn(made, scored.total_B, scored.known_B, plan.group)
         known = int(scored.known_B.sum())
@@ -151,13 +150,27 @@ class PolicyRun:
             **{f"reward {name}": value for name, value in scored.terms.items()},
             **{f"cost {term.name}_s": term.cost_s for term in self.rewards.terms},
             **learnt,
-            "left_out": len(clips) - known,
+            "left_out": len(made) - known,
             "fork_at": plan.fork_at,
             "version": self.learner.version,
             "sync_s": self.engine.sync_s,
             **seconds,
         }
         return PolicyReport(step=step, total=self.recipe.steps, numbers=numbers, said=scored.said)
+
+    def _score(self, plan: RolloutPlan, made: Trajectories) -> Scored:
+        pixels, fps = self.engine.show(made), self.config.fps
+        clips = RewardClips(pixels_BTCYX=pixels, prompts=plan.row_prompts, fps=fps, is_switched=bool(plan.before))
+        return self.rewards.score(clips)
+
+    def _least_worth(self, plan: RolloutPlan) -> RolloutPlan:
+        """The plan with those of its prompts whose stream is worth least: of the others there is little to learn."""
+        trial = replace(plan, group=1, fork_at=0, before=())
+        scored = self._score(trial, self.engine.roll(trial))
+        worth_P = scored.total_B.masked_fill(~scored.known_B, math.inf)
+        kept = worth_P.argsort(stable=True)[: self.recipe.prompts_per_step].tolist()
+        before = tuple(plan.before[place] for place in kept) if plan.before else ()
+        return replace(plan, prompts=tuple(plan.prompts[place] for place in kept), before=before)
 
     def _evaluate(self, step: int, show: ShowEvaluation) -> None:
         self.engine.follow(self.actor, self.learner.version)

@@ -16,9 +16,14 @@ from tests.unit.trainer.policy.small_policy import LEVELS, PLAN, policy
 KNOWN = torch.ones(4, dtype=torch.bool)
 
 
-def test_an_advantage_is_a_distance_from_the_groups_mean_in_its_standard_deviations() -> None:
-    found = group_relative(torch.tensor([1.0, 3.0, 10.0, 10.0]), KNOWN, 2)
-    assert found.tolist() == pytest.approx([-1, 1, 0, 0], abs=1e-4)
+def test_an_advantage_is_a_distance_from_the_groups_mean_in_standard_deviations() -> None:
+    assert group_relative(torch.tensor([1.0, 3.0]), KNOWN[:2], 2).tolist() == pytest.approx([-1, 1], abs=1e-4)
+
+
+def test_a_group_whose_streams_are_worth_nearly_the_same_says_nearly_nothing() -> None:
+    """A reward that is reached is not squeezed for its last thousandths."""
+    found = group_relative(torch.tensor([0.0, 1.0, 0.999, 1.0]), KNOWN, 2)
+    assert found.tolist() == pytest.approx([-(2**0.5), 2**0.5, -0.0014, 0.0014], abs=1e-3)
 
 
 def test_a_row_without_a_reward_changes_nobodys_advantage() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,15 @@ def test_a_run_ends_where_reward_and_judge_part_and_keeps_the_weights_the_judge_
     assert not torch.equal(best["head.proj.weight"], seen[2]["head.proj.weight"])
 
 
+def test_of_the_prompts_that_are_tried_those_worth_least_are_learnt_from(tmp_path: Path) -> None:
+    found = run(tmp_path, recipe(tried=3, prompts_per_step=1, reward_patience=99))
+    plan = replace(step_plan(found.recipe, 0), prompts=("sea", "hills", "city"))
+    trial = replace(plan, group=1)
+    worth = found._score(trial, found.engine.roll(trial)).total_B
+    assert found._least_worth(plan) == replace(plan, prompts=(plan.prompts[int(worth.argmin())],))
+    assert len(step_plan(found.recipe, 0).prompts) == 3
+
+
 WRONG = [
     (dict(rewards=()), "give a reward"),
     (dict(prompts=()), "give prompts"),
@@ -132,5 +142,5 @@ def test_what_a_step_learns_from_depends_on_the_seed_and_the_step_alone() -> Non
     asked = read_policy_recipe(RECIPES / "reward-brook.toml")
     assert step_plan(asked, 3) == step_plan(asked, 3)
     assert len({step_plan(asked, step).prompts for step in range(4)}) == 4
-    assert {step_plan(asked, step).fork_at for step in range(40)} == {1, 2, 3, 4}
+    assert {step_plan(asked, step).fork_at for step in range(40)} == {0, 1, 2, 3}
     assert not set(evaluated_prompts(asked)) & {prompt for step in range(20) for prompt in step_plan(asked, step).prompts}
