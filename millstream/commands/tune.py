@@ -57,7 +57,7 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
         raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
     with Interrupt() as interrupt:
         run = PolicyRun(recipe, spec, folder, path.parent, choose_device(device))
-        record = describe("tune", msgspec.to_builtins(recipe), {"rewards": [term.name for term in run.rewards.terms]})
+        record = describe("tune", msgspec.to_builtins(recipe), {"rewards": [reward.kind for reward in recipe.rewards]})
         with Staging(folder) as staging:
             shutil.copyfile(path, staging.path(RECIPE))
             staging.path(RUN).write_text(json.dumps(record, indent=2))
@@ -100,9 +100,8 @@ class ShownTuning:
         for line in report.said:
             self._progress.console.print(f"step {report.step + 1}: {line}")
         numbers = report.numbers
-        seconds = numbers["rollout_s"] + numbers["reward_s"] + numbers["learn_s"]
         said = "  ".join(f"{name} {numbers[name]:.4g}" for name in SHOWN if name in numbers)
-        self._progress.update(self._task, completed=report.step + 1, said=f"{said}  {seconds:.3g} s a step")
+        self._progress.update(self._task, completed=report.step + 1, said=f"{said}  {numbers['step_s']:.3g} s a step")
 
     def add_evaluation(self, step: int, found: Evaluation, so_far: list[Evaluated]) -> None:
         judged = f", judge {found.judge:.4f}" if found.attributes else ""

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import torch
 
 from millstream.core.config import BrookVAEConfig, ModelSpec, StreamConfig, pixel_frames
 from millstream.core.errors import ConfigError
 from millstream.core.files import file_digest
 from millstream.models.weights.parts import Layout
+from millstream.parallel.training.precision import IN_BFLOAT16
 from millstream.trainer.evaluate.classifier import FRAMES, JUDGE
 from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.control import DivergenceControl
@@ -20,6 +22,8 @@ from millstream.trainer.policy.steps import StepNoise
 from millstream.trainer.reward.outside import find_function
 from millstream.trainer.reward.rewards import BUNDLED, RewardPlan
 from millstream.trainer.tuning.recipe import LoRAPlan
+
+Placement = Literal["auto", "together", "hybrid", "apart"]
 
 
 class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,8 +81,15 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     part_patience: int = 3
     """The run ends when, for so many evaluations, the reward is above and the judge so far below what they were at its best."""
     checkpoint_every: int = 10
+    placement: Placement = "auto"
+    """Where rollouts and learning are: `together` on one device, `hybrid` on it in turns with what learns in host memory
+    meanwhile, `apart` on a rank each; `auto` takes the quickest of those that fit."""
     lora: LoRAPlan | None = None
     export: Layout = "millstream"
+
+    @property
+    def rolls_in(self) -> torch.dtype:
+        return torch.bfloat16 if self.precision in IN_BFLOAT16 else torch.float32
 
     @property
     def batch(self) -> int:
@@ -122,6 +133,12 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(
                 'algorithm = "matching" needs a teacher, and no other does: teacher = ["teacher/brook.safetensors"]'
             )
+        if self.algorithm == "matching" and (self.asynchronous or self.placement == "apart"):
+            raise ConfigError(
+                "matching learns from rollouts of its own weights, on its own device: leave asynchronous and apart out"
+            )
+        if self.asynchronous and self.placement == "hybrid":
+            raise ConfigError("hybrid takes turns on one device, and asynchronous rollouts do not: choose one of the two")
         least, most = self.fork
         if not 0 <= least <= most:
             raise ConfigError(f"fork is [at least, at most] chunks, 0 or more, got {list(self.fork)}")
