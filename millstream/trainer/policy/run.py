@@ -163,6 +163,10 @@ class PolicyRun:
                     return False
         return True
 
+    def close(self) -> None:
+        """Whoever streams may go."""
+        self.batches.close()
+
     def learnt(self) -> dict[str, Tensor]:
         """What is exported: the weights that the judge liked best, or the last ones without a judge."""
         best = self.folder / CHECKPOINTS / BEST
