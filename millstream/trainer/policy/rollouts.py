@@ -9,7 +9,6 @@ E text width, L learnt steps of a chunk.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -113,7 +112,7 @@ class RolloutEngine:
         self.dit = quicken(dit, FAST) if is_fast else dit
         self._weights = plain_weights(self.dit)
         self.model, self.config, self.noise, self.dtype = model, config, noise, dtype
-        self.version, self.sync_s = 0, 0.0
+        self.version = 0
 
     def follow(self, actor: CausalDiT, version: int) -> None:
         """Take the actor's weights over, in place."""
@@ -138,9 +137,8 @@ class RolloutEngine:
     def follow_by(self, write: Callable[[Mapping[str, Tensor]], int]) -> None:
         """The same by `write`, which writes over the weights that it is given and returns their version. If it fails half-way,
         nothing is rolled out until another has not."""
-        begun, self.version = time.perf_counter(), BEING_WRITTEN
+        self.version = BEING_WRITTEN
         self.version = write(self._weights)
-        self.sync_s = time.perf_counter() - begun
 
     @torch.no_grad()
     def roll(self, plan: RolloutPlan) -> Trajectories:
