@@ -4,8 +4,8 @@
 
 A tiny model's latents are to have a mean of 0.5: the reward is less the square of how far off a stream is. Three runs for each
 seed and learning rate, alike but for this: rollouts by the newest weights; by the ones before, counted as if they were new; and
-by the ones before, each step counting as much as it is likelier now, up to 2. Given are the distance from the best in the mean of
-the last steps, and of all of them: how soon it is there, and how steadily it stays.
+by the ones before, each step counting as much as it is likelier now, up to 2. Given is how far from the best sampled streams
+are, in the mean of the last steps and of all: how soon it is there, and how steadily it stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = {"on time": None, "behind": 0.0, "behind, corrected": 2.0}
 
 
 def learnt(correction: float | None, *, seed: int, lr: float, steps: int) -> list[float]:
-    """How far off the best the streams of each step are, by the weights that the step learns with."""
+    """How far off the best the streams of each step are."""
     options = {"asynchronous": correction is not None, "correction": correction or 0.0}
     noise = StepNoise(levels=LEVELS, last=0.3)
     engine, learner = policy(noise, lr=lr, minibatches=1, rows_at_once=GROUP, **options)

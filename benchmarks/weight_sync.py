@@ -5,8 +5,8 @@
 
 In place is one process: a copy from the float32 weights that learn to those that stream. By broadcast two ranks take part,
 which on one machine share its memory, and on one GPU pass through the host. By a file it is written, renamed and read again;
-the file lies in `--folder`. Every way is timed from the order to the moment at which the next rollout could begin, and every time the
-weights that stream are compared with those that learn.
+the file lies in `--folder`. Every way is timed from the order to the moment at which the next rollout could begin, and at its
+end the weights that stream are compared with those that learn.
 """
 
 from __future__ import annotations
