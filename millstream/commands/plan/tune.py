@@ -16,7 +16,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.planner.hardware import DEVICES, Fleet, named_by_driver, parse_fleet
 from millstream.planner.profile import read_profile
-from millstream.planner.tuning import TuneAsk, tune_placements, tune_time
+from millstream.planner.questions.tuning import TuneAsk, tune_placements, tune_time
 from millstream.trainer.policy.recipe import Placement, PolicyRecipe, read_policy_recipe
 
 UNKNOWN = DEVICES["h200"]

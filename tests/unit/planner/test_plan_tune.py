@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from millstream.cli.main import app
 from millstream.core.presets import find_model
 from millstream.planner.hardware import parse_fleet
-from millstream.planner.tuning import TuneAsk, tune_placements
+from millstream.planner.questions.tuning import TuneAsk, tune_placements
 from millstream.trainer.plan import RECIPES
 
 LARGE = find_model("wan2.1-t2v-1.3b")
