@@ -14,6 +14,7 @@ from torch import Tensor
 from millstream.core.speed import Speed
 from millstream.models.dit import CausalDiT, SelfAttention
 from millstream.models.fast.attention import FastSelfAttention, Projected, Ring, finished
+from millstream.models.fast.spread import Spread
 from millstream.models.kv import Memory
 from millstream.ops.fp8 import Rows8
 from millstream.ops.packed import PackedQueries
@@ -22,13 +23,16 @@ from millstream.parallel.collectives import RankGroup
 from millstream.parallel.sequence import SequenceDiT, TokenSplit
 
 
-class TokenTrade:
+class SequenceSpread(Spread):
     """Whose tokens are whose in the call that is made, for all layers of it."""
 
     def __init__(self, group: RankGroup) -> None:
         self.group = group
         self.tokens = 0
-        """Of a frame."""
+        """Of a frame, on all ranks together."""
+
+    def attention(self, plain: SelfAttention, speed: Speed) -> FastSelfAttention:
+        return SequenceFastAttention(plain, speed, self)
 
     def split(self, length: int) -> TokenSplit:
         """Of a row of so many tokens."""
@@ -38,20 +42,20 @@ class TokenTrade:
 
 
 class SequenceFastAttention(FastSelfAttention):
-    def __init__(self, whole: SelfAttention, speed: Speed, trade: TokenTrade) -> None:
+    def __init__(self, whole: SelfAttention, speed: Speed, spread: SequenceSpread) -> None:
         super().__init__(whole, speed)
-        self._trade = trade
+        self._spread = spread
 
     def _answer(self, rows: Projected, layer: int, ring: Ring) -> Tensor | Rows8:
         attended = self._attend(self._write(rows, layer, ring), layer, ring, fp8=False)
         assert isinstance(attended, Tensor), "heads travel in the model's dtype"
         batch, length = len(rows.qkv_BLX), len(ring.index)
-        mine_BLNH = self._trade.split(length).scatter(attended.view(batch, length, -1, self.width // self.heads))
+        mine_BLNH = self._spread.split(length).scatter(attended.view(batch, length, -1, self.width // self.heads))
         return finished(mine_BLNH.contiguous(), fp8=self.out.is_fp8)
 
     def _write(self, rows: Projected, layer: int, ring: Ring) -> Tensor | PackedQueries:
         """Keys and values of this rank's heads into the ring; the answer is their queries [B, L, M, H]."""
-        split = self._trade.split(len(ring.index))
+        split = self._spread.split(len(ring.index))
         q_BLMH, k_BLMH, v_BLMH = split.gathered(split.start_gather(self._turned(rows.qkv_BLX, split, ring)))
         k_BWMH, v_BWMH, _ = ring.span(layer, rounded=False)
         k_BWMH.index_copy_(1, ring.index, k_BLMH)
@@ -75,10 +79,10 @@ class SequenceFastAttention(FastSelfAttention):
 class FastSequenceDiT(SequenceDiT):
     """The same over fast blocks, whose layers know the rings and trade tokens themselves."""
 
-    def __init__(self, dit: CausalDiT, trade: TokenTrade) -> None:
-        super().__init__(dit, trade.group)
-        self._trade = trade
+    def __init__(self, dit: CausalDiT, spread: SequenceSpread) -> None:
+        super().__init__(dit, spread.group)
+        self._spread = spread
 
     def _seen(self, memory: Memory, split: TokenSplit) -> Memory:
-        self._trade.tokens = split.tokens
+        self._spread.tokens = split.tokens
         return memory
