@@ -47,8 +47,7 @@ def connect(
 
 def _connect_fast(dit: CausalDiT, topology: Topology, groups: Groups, bounds: Bounds, speed: Speed) -> CausalDiT | MeshDiT:
     if topology.sp > 1:
-        sequence = SequenceSpread(groups.stage)
-        return FastSequenceDiT(quicken(dit, speed, sequence), sequence)
+        return FastSequenceDiT(quicken(dit, speed, SequenceSpread(groups.stage)), groups.stage)
     quicken(dit, speed, TensorSpread(groups.stage) if topology.tp > 1 else ALONE)
     if topology.pp > 1:
         return StagedDiT(dit, groups, bounds)

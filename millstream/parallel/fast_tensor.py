@@ -7,7 +7,7 @@ prompts, sums everything everywhere.
 
 Products and kernels are the fast path's own, of fewer rows or columns. The norms of q and k take their mean squares from all
 ranks, one small sum for both. The bias of a product that is summed comes from the first rank alone.
-Shapes: B rows (sessions), F frames, T tokens a frame, L tokens of a call, D width, X = q, k and v of this rank's heads.
+Shapes: L tokens of a call, D width, X = q, k and v of this rank's heads.
 """
 
 from __future__ import annotations
@@ -15,25 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from millstream.core.speed import Speed
 from millstream.models.dit import SelfAttention
 from millstream.models.fast.attention import FastSelfAttention, Ring
 from millstream.models.fast.linear import Dense
-from millstream.models.fast.spread import Spread
 from millstream.ops.fp8 import Rows8
-from millstream.ops.frame_rows import RowsOfFrames
 from millstream.ops.ring_write import mean_squares
-from millstream.parallel.collectives import RankGroup
+from millstream.parallel.row_spread import RowSpread
 
 
-class TensorSpread(Spread):
-    def __init__(self, group: RankGroup) -> None:
-        self.group = group
-        self._count, self._share = 0, 0
-        """Rows of the call, and how many of them each rank has; 0 if each has all."""
-
+class TensorSpread(RowSpread):
     def attention(self, plain: SelfAttention, speed: Speed) -> FastSelfAttention:
         return TensorFastAttention(plain, speed, self)
 
@@ -43,41 +35,19 @@ class TensorSpread(Spread):
     def down(self, own: Dense) -> Dense:
         return SummedDense(own, self, "mlp")
 
-    def enter(self, x_BFTD: Tensor) -> Tensor:
-        batch, _, tokens = x_BFTD.shape[:3]
-        x_LD = x_BFTD.flatten(0, 2)
-        self._count, self._share, self.rows = len(x_LD), 0, None
-        if batch > 1:
-            return x_LD
-        self._share = -(-len(x_LD) // self.group.size)
-        self.rows = RowsOfFrames(tokens, self.group.place * self._share)
-        return self._filled(x_LD).narrow(0, self.rows.first, self._share).clone()
-
-    def leave(self, x_BFTD: Tensor, mine_LD: Tensor) -> None:
-        if self._share:
-            x_BFTD.flatten(0, 2).copy_(self.collected(mine_LD, "residual"))
-
     def whole(self, x: Tensor | Rows8, what: str) -> Tensor | Rows8:
         """Everybody's rows of what a product takes."""
-        if not self._share:
+        if not self.share:
             return x
         if isinstance(x, Rows8):
             return Rows8(self.collected(x.values_LI, what), self.collected(x.scales_L1, "scales"))
         return self.collected(x, what)
 
-    def collected(self, mine_LD: Tensor, what: str) -> Tensor:
-        return self.group.collect_rows(mine_LD, what)[: self._count]
-
     def summed(self, part_LD: Tensor, what: str) -> Tensor:
         """This rank's rows of what all ranks' parts come to."""
-        if not self._share:
+        if not self.share:
             return self.group.sum(part_LD, what)
-        return self.group.sum_rows(self._filled(part_LD), what)
-
-    def _filled(self, x_LD: Tensor) -> Tensor:
-        """Up to as many rows as ranks share evenly."""
-        filling = self._share * self.group.size - self._count
-        return F.pad(x_LD, (0, 0, 0, filling)) if filling else x_LD
+        return self.group.sum_rows(self.filled(part_LD), what)
 
 
 class CollectingDense(Dense):
