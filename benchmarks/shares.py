@@ -95,6 +95,13 @@ class AbsentPeers(RankGroup):
     def collect(self, x: Tensor, what: str) -> Tensor:
         return self._copied("collect", x).expand(self.size, *x.shape).contiguous()
 
+    def sum_rows(self, x_LD: Tensor, what: str) -> Tensor:
+        return self._copied("scatter", x_LD)[: len(x_LD) // self.size]
+
+    def collect_rows(self, x_SD: Tensor, what: str) -> Tensor:
+        self.sent["collect", x_SD.nbytes] += 1
+        return x_SD.expand(self.size, *x_SD.shape).flatten(0, 1)
+
     def _copied(self, kind: Kind, x: Tensor) -> Tensor:
         if self.size > 1:
             self.sent[kind, x.nbytes] += 1
@@ -215,6 +222,7 @@ def sent_ms(sent: Sequence[dict[str, Any]], ranks: int, link: Link) -> float:
     """What a chunk's collectives take between cards, none of it hidden."""
     of_kind: dict[str, Callable[[float, int, Link], float]] = {
         "sum": all_reduce,
+        "scatter": all_gather,
         "exchange": all_to_all,
         "collect": lambda size, ranks, link: all_gather(ranks * size, ranks, link),
     }

@@ -49,6 +49,22 @@ def write_ring(
     return PackedQueries.of(q) if packs else q.to(qkv_LX.dtype)
 
 
+def turn_heads(qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: Phases, parts: int, *, eps: float) -> Tensor:
+    """q and k as they would go into a ring, and v, of each of so many parts of the heads: [parts, 3, L, N / parts, H]."""
+    if runs_kernels(qkv_LX):
+        from millstream.ops.kernels.ring_write import launch_turn_heads
+
+        return launch_turn_heads(qkv_LX, weight_q_D, weight_k_D, phases, parts, eps=eps)
+    q_LD, k_LD, v_LD = qkv_LX.chunk(3, dim=-1)
+    head = 2 * phases.cos.shape[-1]
+    q, k = (
+        rotate(rms_norm(x.float(), weight.float(), eps).unflatten(-1, (-1, head)), phases).to(qkv_LX.dtype)
+        for x, weight in ((q_LD, weight_q_D), (k_LD, weight_k_D))
+    )
+    heads_3LNH = torch.stack((q, k, v_LD.unflatten(-1, (-1, head))))
+    return heads_3LNH.unflatten(2, (parts, -1)).movedim(2, 0).contiguous()
+
+
 def mean_squares(qkv_LX: Tensor, width: int) -> Tensor:
     """What these heads add to the mean squares of q and of k over all heads of `width`, [2, L] in float32."""
     if runs_kernels(qkv_LX):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from millstream.core.speed import PLAIN, Speed
 from millstream.core.topology import Topology
 from millstream.models.dit import CausalDiT
 from millstream.models.fast.apply import quicken
+from millstream.models.fast.spread import ALONE
 from millstream.parallel.balance import Bounds, balance
 from millstream.parallel.collectives import RankGroup
-from millstream.parallel.fast_sequence import FastSequenceDiT, SequenceFastAttention, TokenTrade
-from millstream.parallel.fast_tensor import TensorFastAttention, sum_hidden_units
+from millstream.parallel.fast_sequence import FastSequenceDiT, SequenceSpread
+from millstream.parallel.fast_tensor import TensorSpread
 from millstream.parallel.groups import Groups
 from millstream.parallel.layers import StagedDiT, stage_blocks
 from millstream.parallel.mesh_dit import MeshDiT
@@ -47,13 +47,8 @@ def connect(
 
 def _connect_fast(dit: CausalDiT, topology: Topology, groups: Groups, bounds: Bounds, speed: Speed) -> CausalDiT | MeshDiT:
     if topology.sp > 1:
-        trade = TokenTrade(groups.stage)
-        return FastSequenceDiT(quicken(dit, speed, partial(SequenceFastAttention, trade=trade)), trade)
-    if topology.tp > 1:
-        quicken(dit, speed, partial(TensorFastAttention, group=groups.stage))
-        sum_hidden_units(dit, groups.stage)
-    else:
-        quicken(dit, speed)
+        return FastSequenceDiT(quicken(dit, speed, SequenceSpread(groups.stage)), groups.stage)
+    quicken(dit, speed, TensorSpread(groups.stage) if topology.tp > 1 else ALONE)
     if topology.pp > 1:
         return StagedDiT(dit, groups, bounds)
     return MeshDiT(dit, groups.stage) if topology.tp > 1 else dit

@@ -59,15 +59,6 @@ class TokenSplit:
         parts = pending.wait().unflatten(3, (self.frames, -1))  # P C B F S M H
         return parts.movedim(0, 3).flatten(3, 4)[:, :, :, : self.tokens].flatten(2, 3)
 
-    def phases(self, whole: Phases) -> Phases:
-        """Of this rank's tokens."""
-        return Phases(self._mine(whole.cos), self._mine(whole.sin))
-
-    def _mine(self, phase: Tensor) -> Tensor:
-        """[..., L, 1, H/2] to [..., F*S, 1, H/2]."""
-        by_frame = phase.unflatten(-3, (self.frames, self.tokens))
-        return self.mine(by_frame, by_frame.ndim - 3).flatten(-4, -3)
-
     def scatter(self, x_BLMH: Tensor) -> Tensor:
         """The opposite: this rank's tokens of all heads, [B, F*S, N, H]."""
         filling = self.share * self.group.size - self.tokens
@@ -82,7 +73,7 @@ class SequenceMemory:
 
     def __init__(self, inner: Memory, split: TokenSplit) -> None:
         self.inner, self.split = inner, split
-        self._phases = split.phases(inner.phases)
+        self._phases = Phases(self._mine(inner.phases.cos), self._mine(inner.phases.sin))
 
     @property
     def phases(self) -> Phases:
@@ -95,6 +86,11 @@ class SequenceMemory:
     def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
         q, k, v = self.split.gathered(self.split.start_gather(torch.stack((q_BLNH, k_BLNH, v_BLNH))))
         return self.split.scatter(self.inner.attend(layer, q, k, v))
+
+    def _mine(self, phase: Tensor) -> Tensor:
+        """[..., L, 1, H/2] to [..., F*S, 1, H/2]."""
+        by_frame = phase.unflatten(-3, (self.split.frames, self.split.tokens))
+        return self.split.mine(by_frame, by_frame.ndim - 3).flatten(-4, -3)
 
 
 class SequenceDiT(MeshDiT):
@@ -109,7 +105,7 @@ class SequenceDiT(MeshDiT):
         embedded = self.dit.embed(latents_BFCYX, level_BF)
         split = self._split(embedded)
         with self.stage.inside_blocks():
-            x_BFSD = self.dit.blocks(_mine(embedded, split), embedded.levels_BF6D, self._seen(memory, split), cross)
+            x_BFSD = self.dit.blocks(split.mine(embedded.x_BFTD, 2), embedded.levels_BF6D, SequenceMemory(memory, split), cross)
             cells = split.whole(self.dit.head.project(x_BFSD, embedded.time_BFD), "cells")
         return self.dit.head.unpatch(cells, embedded.grid)
 
@@ -117,16 +113,7 @@ class SequenceDiT(MeshDiT):
         embedded = self.dit.embed(latents_BFCYX, level_BF)
         split = self._split(embedded)
         with self.stage.inside_blocks():
-            self.dit.blocks.remember(_mine(embedded, split), embedded.levels_BF6D, self._seen(memory, split), cross)
-
-    def _seen(self, memory: Memory, split: TokenSplit) -> Memory:
-        """As the blocks are to see it."""
-        return SequenceMemory(memory, split)
+            self.dit.blocks.remember(split.mine(embedded.x_BFTD, 2), embedded.levels_BF6D, SequenceMemory(memory, split), cross)
 
     def _split(self, embedded: Embedded) -> TokenSplit:
         return TokenSplit(self.stage, *embedded.x_BFTD.shape[1:3])
-
-
-def _mine(embedded: Embedded, split: TokenSplit) -> Tensor:
-    """This rank's tokens in memory of their own, which fast blocks write."""
-    return split.mine(embedded.x_BFTD, 2).contiguous()

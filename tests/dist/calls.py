@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
 from millstream.core.config import DiTConfig
+from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing
+from millstream.models.paired import PairedMemory
 from millstream.models.ring_shape import RingShape
 from tests.unit.models_for_tests import dit
 
@@ -38,6 +42,22 @@ def flows(model: object, chunks: int = 4, **stream: object) -> Tensor:
         found.append(model(latents, level, ring, cross))
         model.commit(latents * 0.5, clean, ring, cross)
     return torch.cat(found)
+
+
+@torch.inference_mode()
+def shared_calls(model: object) -> Tensor:
+    """A commit carried by the next chunk's step, then two sessions in one call; the flows of both, [4, 3, C, Y, X]."""
+    generator = torch.Generator().manual_seed(8)
+    (latents, more), level = torch.randn(2, 2, 3, 4, 2 * GRID[0], 2 * GRID[1], generator=generator), torch.full((2, 3), 600.0)
+    rings = [ring_for(model, window=6, sink=0) for _ in range(2)]
+    prompts = [model.read_prompt(torch.randn(1, 7, 24, generator=generator)) for _ in rings]
+    rings[0].place([0, 1, 2])
+    placed = copy.copy(rings[0])
+    rings[0].place([3, 4, 5])
+    rings[1].place([0, 1, 2])
+    levels = torch.cat([torch.zeros(1, 3), level[:1]], dim=1)
+    paired = model(latents.flatten(0, 1)[None], levels, PairedMemory(placed, rings[0]), prompts[0])[:, 3:]
+    return torch.cat([paired, model(more, level, JointMemory(rings), join_prompts(prompts))])
 
 
 def whole_flows() -> list[Tensor]:

@@ -11,7 +11,7 @@ from millstream.core.topology import FRONT, Topology
 from millstream.models.fast.apply import quicken
 from millstream.parallel.groups import create_groups
 from millstream.parallel.layers import StagedDiT
-from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows
+from tests.dist.calls import FOUR_HEADS, STREAMS, flows, shared_calls, whole_flows
 from tests.dist.ranks import run_ranks
 from tests.dist.spread import parallelise
 from tests.unit.models_for_tests import dit, relative_error
@@ -27,7 +27,7 @@ def fast_flows(rank: int, name: str) -> dict[str, list[Tensor]] | None:
     found = {}
     for speed in (FAST, LOW):
         share = parallelise(dit(FOUR_HEADS), topology, groups, speed=speed)
-        found[str(speed)] = [flows(share, **stream) for stream in STREAMS]
+        found[str(speed)] = [*(flows(share, **stream) for stream in STREAMS), shared_calls(share)]
         if isinstance(share, StagedDiT):
             share.drain()
     return found
@@ -36,8 +36,9 @@ def fast_flows(rank: int, name: str) -> dict[str, list[Tensor]] | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["front+tp2", "front+tp4", "front+sp2", "front+sp4", "front+pp2", "front+pp2xtp2"])
 def test_ranks_with_fast_blocks_give_the_flows_of_the_whole_model(name: str) -> None:
-    plain = whole_flows()
-    low = [flows(quicken(dit(FOUR_HEADS), LOW), **stream) for stream in STREAMS]
+    plain = [*whole_flows(), shared_calls(dit(FOUR_HEADS))]
+    alone = quicken(dit(FOUR_HEADS), LOW)
+    low = [*(flows(alone, **stream) for stream in STREAMS), shared_calls(alone)]
     costs = [relative_error(one, exact) for one, exact in zip(low, plain, strict=True)]
     _, *ranks = run_ranks(fast_flows, Topology.parse(name).world_size, name, timeout_s=180)
     for found in ranks:

@@ -15,10 +15,9 @@ from millstream.models.brook.files import NOTHING, Beside
 from millstream.models.brook.int8 import quantise_blocks, read_ranges
 from millstream.models.brook.thin import load_thin_decoder
 from millstream.models.dit import CausalDiT
-from millstream.models.fast.attention import FastSelfAttention
-from millstream.models.fast.block import MakeAttention
 from millstream.models.fast.head import FastHead
 from millstream.models.fast.recorded import GraphRecorder, RecordedStack
+from millstream.models.fast.spread import ALONE, Spread
 from millstream.models.fast.stack import FastStack
 from millstream.models.registry import LoadedModel
 from millstream.models.wan.fast_vae import FastVAE
@@ -50,14 +49,14 @@ def accelerate(model: LoadedModel, speed: Speed, beside: Beside = NOTHING) -> Lo
     return replace(model, dit=dit, vae=vae)
 
 
-def quicken(dit: CausalDiT, speed: Speed, attention: MakeAttention = FastSelfAttention) -> CausalDiT:
+def quicken(dit: CausalDiT, speed: Speed, spread: Spread = ALONE) -> CausalDiT:
     """The same model with its blocks and its head on the fast path."""
     dit.set_submodule("head", FastHead(dit.head))
     if speed.graphs and dit.patch_in.weight.is_cuda:
         recorder = GraphRecorder(dit.patch_in.weight.device)
-        dit.set_submodule("blocks", RecordedStack(dit.blocks, speed, recorder, attention))
+        dit.set_submodule("blocks", RecordedStack(dit.blocks, speed, recorder, spread))
     else:
-        dit.set_submodule("blocks", FastStack(dit.blocks, speed, attention))
+        dit.set_submodule("blocks", FastStack(dit.blocks, speed, spread))
     return dit
 
 

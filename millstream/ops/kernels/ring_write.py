@@ -32,6 +32,55 @@ def _store_packed(values, out, scales, row, column, inside, WIDTH: tl.constexpr,
 
 
 @triton.jit
+def _turned(normed, weight_q, weight_k, cos, sin, row, which, column, inside, HEAD: tl.constexpr, BLOCK: tl.constexpr):
+    """A query (0) or a key (1) with its weights and at its place."""
+    if which == 0:
+        weight = tl.load(weight_q + column, mask=inside, other=0.0).to(tl.float32)
+    else:
+        weight = tl.load(weight_k + column, mask=inside, other=0.0).to(tl.float32)
+    even, odd = tl.split(tl.reshape(normed * weight, [BLOCK // 2, 2]))
+    pair = tl.arange(0, BLOCK // 2) % (HEAD // 2)
+    c = tl.load(cos + row * (HEAD // 2) + pair)
+    s = tl.load(sin + row * (HEAD // 2) + pair)
+    return tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), [BLOCK])
+
+
+@triton.jit
+def _turn_heads(
+    qkv, weight_q, weight_k, cos, sin, out, tokens, eps,
+    WIDTH: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    which = tl.program_id(1)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    x = tl.load(qkv + row * 3 * WIDTH + which * WIDTH + column, mask=inside, other=0.0)
+    there = out + ((column // PART) * 3 + which) * tokens * PART + row * PART + column % PART
+    if which == 2:
+        tl.store(there, x, mask=inside)
+    else:
+        value = x.to(tl.float32)
+        normed = value * tl.rsqrt(tl.sum(value * value) / WIDTH + eps)
+        turned = _turned(normed, weight_q, weight_k, cos, sin, row, which, column, inside, HEAD, BLOCK)
+        tl.store(there, turned.to(out.dtype.element_ty), mask=inside)
+
+
+def launch_turn_heads(
+    qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: Phases, parts: int, *, eps: float
+) -> Tensor:
+    tokens, width, head = qkv_LX.shape[0], qkv_LX.shape[1] // 3, 2 * phases.cos.shape[-1]
+    assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
+    assert phases.cos.is_contiguous(), "phases are read as rows"
+    assert len(phases.cos) == tokens, f"phases {tuple(phases.cos.shape)} of {tokens} tokens"
+    out = torch.empty(parts, 3, tokens, width // parts // head, head, dtype=qkv_LX.dtype, device=qkv_LX.device)
+    _turn_heads[(tokens, 3)](
+        qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, out, tokens, eps,
+        WIDTH=width, PART=width // parts, HEAD=head, BLOCK=triton.next_power_of_2(width), num_warps=warps_for(width),
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
 def _write_ring(
     qkv, weight_q, weight_k, cos, sin, index, q_out, q_scales, k_ring, v_ring, means, tokens, eps,
     WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PACKS: tl.constexpr, GIVEN: tl.constexpr,
@@ -47,16 +96,7 @@ def _write_ring(
     else:
         value = x.to(tl.float32)
         mean = tl.load(means + which * tokens + row) if GIVEN else tl.sum(value * value) / WIDTH
-        inverse = tl.rsqrt(mean + eps)
-        if which == 0:
-            weight = tl.load(weight_q + column, mask=inside, other=0.0).to(tl.float32)
-        else:
-            weight = tl.load(weight_k + column, mask=inside, other=0.0).to(tl.float32)
-        even, odd = tl.split(tl.reshape(value * inverse * weight, [BLOCK // 2, 2]))
-        pair = tl.arange(0, BLOCK // 2) % (HEAD // 2)
-        c = tl.load(cos + row * (HEAD // 2) + pair)
-        s = tl.load(sin + row * (HEAD // 2) + pair)
-        turned = tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), [BLOCK])
+        turned = _turned(value * tl.rsqrt(mean + eps), weight_q, weight_k, cos, sin, row, which, column, inside, HEAD, BLOCK)
         if which == 0:
             if PACKS:
                 _store_packed(turned, q_out, q_scales, row, column, inside, WIDTH, HEAD, BLOCK)
