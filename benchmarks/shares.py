@@ -1,7 +1,7 @@
 """What one rank of a mesh takes for a chunk's model calls, alone on one GPU, beside the whole model on the same one.
 
     python -m benchmarks.shares                                   # the 1.3B and the 14B, bf16 and fp8, every split
-    python -m benchmarks.shares --only 14b-fp8 --splits tp2 tp4
+    python -m benchmarks.shares --only 14b-fp8 --splits tp2 tp4   # the others stay as they were, each with its commit
     python -m benchmarks.shares --page                            # writes the last result into docs/distributed.md
 
 Its collectives are copies of the bytes that it would send: what they take between cards is not in these times. The page adds
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from benchmarks.pages import row, write_between
 from benchmarks.report import RESULTS, write_report
+from millstream.commands.report import current_commit
 from millstream.core.config import ModelSpec, StreamConfig, parse_size
 from millstream.core.presets import find_model
 from millstream.core.speed import ALL, FP8_GROUPS, of_generator
@@ -53,6 +54,7 @@ TURNS, TURN = 5, 2
 """So many turns of so many chunks each."""
 SPLITS = ("tp2", "tp4", "tp8", "sp2", "sp4", "pp2", "pp4")
 CARDS = ("H100", "H200", "B200")
+RESULT = RESULTS / "shares.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +279,9 @@ def tables(report: dict[str, Any]) -> list[str]:
             measured = (f"{each['share_ms']:.1f} ms", f"**{each['of_whole']:.3f}**", str(times), f"{size / 1e6:.0f}")
             lines.append(row((split, *measured)))
         lines += ["", *predicted(case, found), ""]
-    versions = report["versions"]
-    return [*lines, f"Measured on one {report['hardware']['gpu']}, torch {versions['torch']}, commit `{report['commit']}`."]
+    commits = sorted({each["commit"] for found in report["measured"].values() for each in found.values()})
+    of = ", ".join(f"`{commit}`" for commit in commits)
+    return [*lines, f"Measured on one {report['hardware']['gpu']}, torch {report['versions']['torch']}, commit {of}."]
 
 
 def predicted(case: Case, found: dict[str, Any]) -> list[str]:
@@ -312,7 +315,7 @@ def _crossover(best: dict[int, Prediction]) -> str:
 
 
 def write_page() -> None:
-    report = json.loads((RESULTS / "shares.json").read_text())
+    report = json.loads(RESULT.read_text())
     write_between(RESULTS.parents[1] / "docs" / "distributed.md", "benchmarks.shares", tables(report))
 
 
@@ -325,11 +328,12 @@ def main() -> None:
     if options.page:
         write_page()
         return
-    measured: dict[str, Any] = {}
+    before = json.loads(RESULT.read_text())["measured"] if RESULT.exists() else {}
+    measured: dict[str, Any] = {name: before[name] for name in CASES if name in before and name not in options.only}
     for name in options.only:
         measured[name] = {}
         for split, found in measure(CASES[name], options.splits):
-            measured[name][split] = found
+            measured[name][split] = found | {"commit": current_commit()}
             print(f"{name} {split}: {found['share_ms']:.1f} of {found['whole_ms']:.1f} ms, {found['of_whole']:.3f}", flush=True)
             write_report("shares", {"turns": TURNS, "chunks_of_a_turn": TURN}, measured)
 
