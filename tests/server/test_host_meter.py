@@ -8,7 +8,7 @@ import pytest
 
 from millstream.server.sessions import hub as hubs
 from millstream.server.sessions import threads
-from millstream.server.sessions.host_meter import HostMeter
+from millstream.server.sessions.host_meter import ENOUGH, HostMeter
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import Outbox
 from millstream.serving.hand_over import HandOver
@@ -16,24 +16,31 @@ from tests.server.fakes import TINY, FakeService, until
 from tests.server.hub_plays import SEA, with_hub
 
 
-def test_a_meter_shares_what_was_spent_among_the_chunks_that_came_and_keeps_that_while_none_come() -> None:
+def test_a_meter_shares_what_was_spent_among_the_chunks_that_came_and_keeps_that_while_few_come() -> None:
     meter = HostMeter(4)
-    assert meter.read(3.0) == HandOver(), "nothing is known before the first chunk"
-    for encode_s in (0.75, 0.25):
-        meter.passed_on(encode_s)
-    assert meter.read(3.5) == HandOver(send_s=0.25, encode_s=0.125)
-    assert meter.read(9.0) == HandOver(send_s=0.25, encode_s=0.125)
-    meter.passed_on(0.0)
-    assert meter.read(9.125) == HandOver(send_s=0.125)
+
+    def passed_on(chunks: int, encode_s: float) -> None:
+        for _ in range(chunks):
+            meter.passed_on(encode_s)
+
+    passed_on(ENOUGH - 1, 1.0)
+    assert meter.read(3.0) == HandOver(), "a page that was opened would count as theirs"
+    passed_on(32, 0.75)
+    passed_on(32, 0.25)
+    assert meter.read(3.5) == HandOver(send_s=0.5 / 64, encode_s=0.125)
+    assert meter.read(9.0) == HandOver(send_s=0.5 / 64, encode_s=0.125)
+    passed_on(64, 0.0)
+    assert meter.read(9.25) == HandOver(send_s=0.25 / 64)
 
 
 def test_a_hub_tells_its_service_what_encoding_and_sending_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "TICK_S", 0.01)
+    monkeypatch.setattr(hubs, "TICK_S", 0.5)
 
     async def play(hub: SessionHub, service: FakeService) -> None:
         live_session = hub.open(SEA, TINY)
         live_session.join("jpeg", Outbox())
-        service.picture(live_session.session_id)
+        for _ in range(ENOUGH):
+            service.picture(live_session.session_id)
         await until(lambda: service.hand_over.encode_s > 0)
         assert service.hand_over.send_s > 0
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from millstream.serving.hand_over import HandOver
 
+ENOUGH = 16
+"""Chunks between two readings that say something: fewer are no burden, and whatever else the host did would look like one."""
+
 
 class HostMeter:
     """Of all sessions together. Used on the event loop."""
@@ -21,9 +24,9 @@ class HostMeter:
         self._encode_s += encode_s
 
     def read(self, loop_s: float) -> HandOver:
-        """Of the chunks since it was last read, or what it was then where none came. `loop_s` is how long the event loop's
+        """Of the chunks since it was last read, or what it was then where few came. `loop_s` is how long the event loop's
         thread was at work, ever: whatever it did counts as theirs."""
-        if self._num_chunks:
+        if self._num_chunks >= ENOUGH:
             sent_s, encode_s = loop_s - self._loop_s, self._encode_s / self._num_threads
             self._last = HandOver(send_s=sent_s / self._num_chunks, encode_s=encode_s / self._num_chunks)
         self._num_chunks, self._encode_s, self._loop_s = 0, 0.0, loop_s
