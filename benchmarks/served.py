@@ -28,7 +28,7 @@ from millstream.core.config import MAX_FPS
 from millstream.core.messages import MAX_LEAD_S, ChunkHeader
 from millstream.load.host import serve
 from millstream.load.playout import WatchedPlayout
-from millstream.load.visitor import Visitor
+from millstream.load.visitor import Visitor, VisitRefused
 
 FORMATS = ("raw", "jpeg", "mp4")
 CROWDS = (1, 2, 4, 8)
@@ -36,6 +36,8 @@ WARM_UP = 4
 """Chunks of a stream that do not count: its window fills."""
 GENEROUS = 1.5
 """Times what `bench stream` makes: more than any number of streams is expected to get together."""
+SLOWER = 0.97
+"""Of a rate that is not let in any more."""
 
 
 def bench_stream(words: list[str], chunks: int) -> dict[str, Any]:
@@ -94,7 +96,7 @@ async def all_unpaced(url: str, *, people: int, device_fps: float, format: str, 
     async with AsyncExitStack() as visitors:
         inside = [await visitors.enter_async_context(Visitor(url, format=format)) for _ in range(people)]
         for visitor in inside:
-            await visitor.ask(fps=fps, lead_s=MAX_LEAD_S)
+            await ask(visitor, fps, MAX_LEAD_S)
         begin = time.monotonic() + learn_s
         return sum(await asyncio.gather(*(rate(visitor, begin) for visitor in inside)))
 
@@ -104,12 +106,21 @@ async def crowd(url: str, *, people: int, at_most: float, format: str, seconds: 
     fps = await find_rate(url, sessions=people, at_most=at_most)
     async with AsyncExitStack() as visitors:
         inside = [await visitors.enter_async_context(Visitor(url, format=format)) for _ in range(people)]
-        for visitor in inside:
-            await visitor.ask(fps=fps)
+        promised_fps = sum([await ask(visitor, fps) for visitor in inside])
         until = time.monotonic() + seconds
         found = await asyncio.gather(*(watch(visitor, until) for visitor in inside))
     continuity = [playout.continuity(until) or 0.0 for playout in found]
-    return {"people": people, "promised_fps": people * fps, "continuity": min(continuity)}
+    return {"people": people, "promised_fps": promised_fps, "continuity": min(continuity)}
+
+
+async def ask(visitor: Visitor, fps: float, lead_s: float | None = None) -> float:
+    """For a rate that was let in a moment ago, or one that still is: chunks do not take the same from second to second."""
+    while True:
+        try:
+            await visitor.ask(fps=fps, lead_s=lead_s)
+            return fps
+        except VisitRefused:
+            fps *= SLOWER
 
 
 async def through_server(words: list[str], options: argparse.Namespace, bench_fps: float) -> dict[str, Any]:
