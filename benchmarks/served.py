@@ -36,7 +36,7 @@ WARM_UP = 4
 """Chunks of a stream that do not count: its window fills."""
 GENEROUS = 1.5
 """Times what `bench stream` makes: more than any number of streams is expected to get together."""
-SLOWER = 0.97
+SLOWER = 0.95
 """Of a rate that is not let in any more."""
 
 
