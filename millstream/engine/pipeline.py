@@ -211,8 +211,9 @@ class ChunkPipeline:
         chunk, landing.decode_begun_s = None, time.monotonic()
         if landing.arrived is not None:
             try:
-                with self._clock.stopped():
-                    landing.arrived.planned.wait()
+                if landing.shares_device:  # they are queued there; elsewhere they are made now
+                    with self._clock.stopped():
+                        landing.arrived.planned.wait()
                 chunk = landing.session.finish(landing.arrived, shared_ms=landing.phases_ms, before_s=landing.settled.seconds)
             except Exception as error:
                 self._failures.append(Failure(landing.session, error, landing.arrived.envelope.chunk_index))
