@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 
 class HostTime(NamedTuple):
+    """A moment, or what lies between two."""
+
     wall_s: float = 0.0
     thread_s: float = 0.0
 
