@@ -1,0 +1,91 @@
+"""Speculation for streams: the engine makes the chunk that is likely to be asked for, while it is idle."""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import replace
+from typing import Any
+
+from millstream.core.controls import SetPrompt, WeightedPrompt
+from millstream.core.errors import CourseError
+from millstream.course.reader import Reader
+from millstream.engine.engine import Engine
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.serving.notices import Ended, Notice, Pictured
+from millstream.serving.service import Service
+from millstream.serving.session_entry import OpenRequest
+from millstream.session.chunk import Chunk
+
+SIZE, WAIT_S, STEERED = 64, 60.0, 2
+"""The chunk that the new prompt shows in."""
+TYPED, OTHER = SetPrompt(prompt="a white boat on a lake at night"), SetPrompt(prompt="a red boat on the sea at dawn")
+
+
+def run(reader: Reader, hits: float = 0.7) -> None:
+    """`hits`: how often a draft is what is then asked for."""
+    if not 0 <= hits <= 1:
+        raise CourseError(f"--hits must be 0 to 1, got {hits:g}")
+    guess = reader.predict(
+        f"a chunk takes 200 ms, a draft is right {hits:.0%} of the time and then costs nothing. Mean ms a chunk?"
+    )
+    reader.reveal(
+        guess, 200 * (1 - hits), by="misses take as long as ever: a guess begins only where nobody waits", tolerance=0.05
+    )
+    engine = Engine("brook", weights="bundled", device="cpu")
+    plain, _ = streamed(engine, None)
+    right, counts = streamed(engine, TYPED)
+    wrong, missed = streamed(engine, OTHER)
+    assert [each.digest for each in right] == [each.digest for each in plain] == [each.digest for each in wrong], "bits differ"
+    assert counts == (1, 1), f"made and taken: {counts}"
+    assert missed == (1, 0), f"made and taken: {missed}"
+    for name, chunks in (("no draft", plain), ("a right draft", right), ("a wrong draft", wrong)):
+        reader.measured(
+            f"{name:14} the model worked {model_ms(chunks[STEERED]):6.0f} ms on the steered chunk when its turn came"
+        )
+    assert model_ms(right[STEERED]) < model_ms(plain[STEERED]), "what was made ahead is not made again"
+    reader.say("the same bits in all three: a guess is taken if its plan is equal, and dropped otherwise")
+
+
+def model_ms(chunk: Chunk) -> float:
+    return chunk.timing.total_ms
+
+
+def streamed(engine: Engine, draft: SetPrompt | None) -> tuple[list[Chunk], tuple[int, int]]:
+    """The chunks of a session that is steered once, after a draft of that, and how many were made ahead and taken."""
+    service = Service(
+        engine, admission=AdmissionConfig(memory_bytes=4, max_waiting=0), session_bytes=lambda config: 1, look_ahead=True
+    )
+    config = replace(engine.spec.stream, height=SIZE, width=SIZE, fps=3.0)
+    service.start(warm_up=[config])
+    try:
+        service.ready.wait(WAIT_S)
+        chunks = _watched(service, config, draft)
+        ahead = service.metrics().look_ahead
+        return chunks, (ahead.made, ahead.taken)
+    finally:
+        service.close()
+
+
+def _watched(service: Service, config: Any, draft: SetPrompt | None) -> list[Chunk]:
+    told: queue.Queue[Notice] = queue.Queue()
+    prompts = (WeightedPrompt("a green boat on a river"),)
+    request = OpenRequest(session_id="mine", prompts=prompts, config=config, unattended="run", max_chunks=STEERED + 1)
+    service.open(request, told.put)
+    chunks = list[Chunk]()
+    while not isinstance(notice := told.get(timeout=WAIT_S), Ended):
+        if not isinstance(notice, Pictured):
+            continue
+        chunks.append(notice.chunk)
+        if notice.chunk.index == STEERED - 1:
+            if draft is not None:
+                service.draft("mine", draft)
+                _wait_for_guess(service)
+            service.control("mine", TYPED, at_chunk=STEERED)
+    return chunks
+
+
+def _wait_for_guess(service: Service) -> None:
+    until = time.monotonic() + 2.0
+    while not service.metrics().look_ahead.made and time.monotonic() < until:
+        time.sleep(0.01)
