@@ -136,6 +136,22 @@ CHAPTERS = (
         minutes=60,
         scripts=("same_distribution", "how_many_ahead", "json_decoding", "stream_ahead", "biased"),
     ),
+    Chapter(
+        number=12,
+        part=4,
+        name="ppo",
+        title="PPO that learns",
+        minutes=60,
+        scripts=("four_steps", "gae_drawn", "clipping", "stale_densities"),
+    ),
+    Chapter(
+        number=13,
+        part=4,
+        name="four_models",
+        title="Four models",
+        minutes=75,
+        scripts=("preferences", "one_step", "learning_to_please", "reward_calculator", "on_brook", "hacking"),
+    ),
 )
 
 

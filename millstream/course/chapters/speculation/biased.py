@@ -20,7 +20,7 @@ def judged_wrongly(proposed: list[int], draft: list[Tensor], target: list[Tensor
     return [*proposed, draw(target[len(proposed)], made)]
 
 
-def run(reader: Reader, samples: int = 4000) -> None:
+def run(reader: Reader, samples: int = 12000) -> None:
     draft, (exact, model) = CountedDraft(order=1), exact_pairs(trained())
     chances = list[float]()
     for name, judge in (("as it should be", judged), ("drawn from p", judged_wrongly)):

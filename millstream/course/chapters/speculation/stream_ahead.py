@@ -56,7 +56,7 @@ def streamed(engine: Engine, draft: SetPrompt | None) -> tuple[list[Chunk], tupl
     service = Service(
         engine, admission=AdmissionConfig(memory_bytes=4, max_waiting=0), session_bytes=lambda config: 1, look_ahead=True
     )
-    config = replace(engine.spec.stream, height=SIZE, width=SIZE, fps=3.0)
+    config = replace(engine.spec.stream, height=SIZE, width=SIZE, fps=1.5)
     service.start(warm_up=[config])
     try:
         service.ready.wait(WAIT_S)
@@ -86,6 +86,6 @@ def _watched(service: Service, config: Any, draft: SetPrompt | None) -> list[Chu
 
 
 def _wait_for_guess(service: Service) -> None:
-    until = time.monotonic() + 2.0
+    until = time.monotonic() + 4.0
     while not service.metrics().look_ahead.made and time.monotonic() < until:
         time.sleep(0.01)
