@@ -152,6 +152,14 @@ CHAPTERS = (
         minutes=75,
         scripts=("preferences", "one_step", "learning_to_please", "reward_calculator", "on_brook", "hacking"),
     ),
+    Chapter(
+        number=14,
+        part=4,
+        name="rl_system",
+        title="The system",
+        minutes=60,
+        scripts=("memory_timeline", "placements", "two_ranks", "weight_update", "half_updated"),
+    ),
 )
 
 

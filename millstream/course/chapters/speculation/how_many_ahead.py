@@ -5,17 +5,13 @@ from __future__ import annotations
 import time
 
 from millstream.core.errors import CourseError
+from millstream.course.chapters.speculation.gain import letters_a_call
 from millstream.course.reader import Reader
 from millstream.course.tinylm.model import TinyLM
 from millstream.course.tinylm.speculation import CountedDraft, speculate
 from millstream.course.tinylm.training import trained
 
 TEXTS, LETTERS_EACH = 6, 80
-
-
-def letters_a_call(kept: float, ahead: int) -> float:
-    """If each proposal is kept with this probability, whatever became of the others: 1 + a + a^2 + ... + a^k."""
-    return sum(kept**place for place in range(ahead + 1))
 
 
 def run(reader: Reader, order: int = 3) -> None:
