@@ -96,7 +96,7 @@ def test_a_full_pool_says_what_to_do() -> None:
 def test_speculation_with_a_sure_model_writes_what_the_model_would() -> None:
     lm = small_lm()
     with torch.no_grad():
-        lm.norm.weight *= 1000  # one letter has all the probability
+        lm.norm.weight.mul_(1000)  # one letter has all the probability
     plain, ahead = (speculate(lm, CountedDraft(order=2, lines=20), "\ntwo", 12, count, seed=0) for count in (0, 3))
     assert ahead.tokens[: len(plain.tokens)] == plain.tokens
     assert plain.calls == len(plain.tokens) - 4

@@ -41,7 +41,7 @@ def run(reader: Reader, rows: int = 1) -> None:
     plain = written(lm, eager_step(lm, rows, torch.device("cpu")))
     reader.say(f"the same {len(plain)} letters are written with a cache of fixed length, whose shapes never change")
     if not torch.cuda.is_available():
-        reader.measured("“no CUDA device here: nothing to record; the page shows an H200”")
+        reader.measured("“no CUDA device here: nothing to record”")
         return
     device = torch.device("cuda")
     lm = lm.to(device)

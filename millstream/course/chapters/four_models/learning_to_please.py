@@ -15,7 +15,7 @@ from millstream.course.tinylm.model import TinyLM
 from millstream.course.tinylm.text import COLOURS, is_sentence
 from millstream.trainer.policy.control import DivergenceControl
 
-TARGET, BEYOND = 1.5, 15.0
+TARGET, BEYOND = 2.0, 15.0
 """Nats of a sentence from the reference."""
 SENTENCES, JUDGED = 24, 96
 
@@ -27,7 +27,7 @@ def run(reader: Reader, steps: int = 24) -> None:
         f"a model that writes one of {len(COLOURS)} colours only: how many nats is it from one that draws evenly?"
     )
     reader.reveal(guess, math.log(len(COLOURS)), by="the logarithm of how many there are", tolerance=0.05)
-    roles = Roles(learnt_reward()[0], DivergenceControl(0.05, TARGET, BEYOND))
+    roles = Roles(learnt_reward()[0], DivergenceControl(0.3, TARGET, BEYOND))
     made = torch.Generator().manual_seed(0)
     before = judged(roles.actor)
     for step in range(steps):

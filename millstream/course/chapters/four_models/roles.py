@@ -56,11 +56,12 @@ class ScoredLM(nn.Module):
     def at_the_end(self, made: Sentences) -> Tensor:
         """[B]"""
         last_B = made.is_written_BT.sum(dim=1)
-        return self(made.token_BT)[torch.arange(len(last_B)), last_B]
+        scores: Tensor = self(made.token_BT)
+        return scores[torch.arange(len(last_B)), last_B]
 
 
 class Roles:
-    def __init__(self, reward: ScoredLM, control: DivergenceControl, *, lr: float = 2e-3) -> None:
+    def __init__(self, reward: ScoredLM, control: DivergenceControl, *, lr: float = 1e-3) -> None:
         self.reference, self.reward, self.control = trained(), reward, control
         self.actor = copy.deepcopy(self.reference).requires_grad_(requires_grad=True)
         self.critic = ScoredLM(self.reference)

@@ -17,7 +17,7 @@ def run(reader: Reader, rows: int = 8) -> None:
         lm, new = trained(), trained()
         with torch.no_grad():
             for each in new.parameters():
-                each += 0.02 * torch.randn(each.shape, generator=torch.Generator().manual_seed(0))
+                each.add_(0.02 * torch.randn(each.shape, generator=torch.Generator().manual_seed(0)))
         written, sampled = write_while_it_changes(lm, new, rows, changes_at)
         with torch.no_grad():
             again = log_probs(trained(), written)

@@ -62,7 +62,7 @@ def run(reader: Reader, billions: float = 7.0) -> None:
 def on_a_gpu(num_bytes: float) -> str:
     """As many bytes as the model of the question has, on a device of this machine."""
     if not torch.cuda.is_available():
-        return "no CUDA device here; the page shows an H200"
+        return "no CUDA device here"
     new = torch.ones(int(num_bytes // 2), dtype=torch.bfloat16, device="cuda")
     old, host = torch.zeros_like(new), torch.empty(new.shape, dtype=new.dtype, pin_memory=True)
     in_place, by_host = (seconds_on_gpu(copy) for copy in (lambda: old.copy_(new), lambda: old.copy_(host.copy_(new))))

@@ -16,8 +16,8 @@ def overlap() -> str:
         if more:
             picture.box(x, floor - scale * max(p, q), 90, scale * more, fill=colour)
         picture.text(x + 45, 230, f"p {p:g}, q {q:g}", middle=True, size=12)
-    for place, (colour, name) in enumerate(((2, "kept: min(p, q)"), (1, "rejected: q - p"), (0, "drawn then: p - q"))):
-        picture.box(60 + 190 * place, 244, 16, 16, fill=COLOURS[colour])
+    for place, (number, name) in enumerate(((2, "kept: min(p, q)"), (1, "rejected: q - p"), (0, "drawn then: p - q"))):
+        picture.box(60 + 190 * place, 244, 16, 16, fill=COLOURS[number])
         picture.text(82 + 190 * place, 257, name, size=13)
     return str(picture)
 
