@@ -35,7 +35,7 @@ def run(reader: Reader, rows: int = 32) -> None:
     with OperatorCount() as counted:
         step(lm, 1)
     guess = reader.predict(f"a model of {lm.config.layers} layers decodes one letter. How many operators, views not counted?")
-    reader.reveal(guess, counted.count, by="counted by a dispatch mode", tolerance=0.5)
+    reader.reveal(guess, counted.count, by="counted by a dispatch mode", tolerance=0.5, is_measured=True)
     assert counted.count > 20 * lm.config.layers, f"{counted.count} operators"
     alone, many = (min(step(lm, count) for _ in range(10)) for count in (1, rows))
     reader.measured(f"one letter  {1e6 * alone:7.0f} us, {1e6 * alone / counted.count:5.1f} us an operator")

@@ -15,7 +15,7 @@ BOATS, ITERATIONS, RATE, VALUE_RATE = 32, 40, 0.1, 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Method:
+class LearningMethod:
     name: str
     critic: bool = False
     """Compare with what was expected from there."""
@@ -30,14 +30,14 @@ class Method:
 
 
 METHODS = (
-    Method(name="policy gradient"),
-    Method(name="with a critic", critic=True, standard=True),
-    Method(name="with GAE", critic=True, standard=True, trace=0.9),
-    Method(name="PPO", critic=True, standard=True, trace=0.9, epochs=4, clip=0.2),
+    LearningMethod(name="policy gradient"),
+    LearningMethod(name="with a critic", critic=True, standard=True),
+    LearningMethod(name="with GAE", critic=True, standard=True, trace=0.9),
+    LearningMethod(name="PPO", critic=True, standard=True, trace=0.9, epochs=4, clip=0.2),
 )
 
 
-def train(method: Method, seed: int, *, iterations: int = ITERATIONS, boats: int = BOATS) -> list[float]:
+def train(method: LearningMethod, seed: int, *, iterations: int = ITERATIONS, boats: int = BOATS) -> list[float]:
     """The mean reward of each iteration's voyages."""
     steersman, made = Steersman(), torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam([{"params": [steersman.likes], "lr": RATE}, {"params": [steersman.values], "lr": VALUE_RATE}])
@@ -57,7 +57,7 @@ def train(method: Method, seed: int, *, iterations: int = ITERATIONS, boats: int
 
 
 @torch.no_grad()
-def advantages(steersman: Steersman, voyages: Voyages, method: Method) -> tuple[Tensor, Tensor]:
+def advantages(steersman: Steersman, voyages: Voyages, method: LearningMethod) -> tuple[Tensor, Tensor]:
     expected = steersman.values[voyages.state_BT] if method.critic else torch.zeros_like(voyages.reward_BT)
     advantage, returns = generalised(voyages.reward_BT, expected, discount=1.0, trace=method.trace)
     if method.standard:
@@ -65,7 +65,7 @@ def advantages(steersman: Steersman, voyages: Voyages, method: Method) -> tuple[
     return advantage, returns
 
 
-def policy_loss(steersman: Steersman, voyages: Voyages, advantage: Tensor, method: Method) -> Tensor:
+def policy_loss(steersman: Steersman, voyages: Voyages, advantage: Tensor, method: LearningMethod) -> Tensor:
     new = steersman.log_probs(voyages.state_BT, voyages.action_BT)
     weight = torch.full_like(advantage, 1 / advantage.numel())
     return clipped_policy(new, voyages.log_BT, advantage, weight, method.clip or 1e9).loss

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+BARS = " ▁▂▃▄▅▆▇█"
 
 
 class MemoryMeter(TorchDispatchMode):
@@ -17,6 +20,8 @@ class MemoryMeter(TorchDispatchMode):
         super().__init__()
         self.alive = 0
         self.peaks: dict[str, int] = {}
+        self.history: list[int] = []
+        """Bytes alive after each operator."""
         self._phase = ""
         self._known: dict[int, weakref.ref[Any]] = {}
 
@@ -37,6 +42,7 @@ class MemoryMeter(TorchDispatchMode):
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor):
                 self._note(tensor)
+        self.history.append(self.alive)
         return made
 
     def _note(self, tensor: Tensor) -> None:
@@ -56,5 +62,8 @@ class MemoryMeter(TorchDispatchMode):
         self.peaks[self._phase] = max(self.peaks.get(self._phase, 0), self.alive)
 
 
-def megabytes(count: float) -> str:
-    return f"{count / 1e6:.2f} MB"
+def drawn(history: Sequence[float], columns: int = 64) -> str:
+    """A line of bars, each as high as the most in its share of the time."""
+    size = -(-len(history) // columns)
+    highest = [max(history[first : first + size]) for first in range(0, len(history), size)]
+    return "".join(BARS[round((len(BARS) - 1) * each / max(highest))] for each in highest)

@@ -7,7 +7,7 @@ import torch
 from millstream.core.errors import CourseError
 from millstream.course.chapters.four_models.preferences import learnt_reward
 from millstream.course.chapters.four_models.roles import Roles
-from millstream.course.chapters.rl_system.memory_meter import MemoryMeter
+from millstream.course.chapters.rl_system.memory_meter import MemoryMeter, drawn
 from millstream.course.reader import Reader
 from millstream.trainer.policy.control import DivergenceControl
 
@@ -18,7 +18,7 @@ class MeteredRoles(Roles):
     meter: MemoryMeter
 
     def _advantages(self, *args: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        self.meter.phase("judged by all four")
+        self.meter.phase("advantages")
         return super()._advantages(*args)
 
     def _learn(self, *args: torch.Tensor) -> dict[str, float]:  # type: ignore[override]
@@ -43,7 +43,8 @@ def run(reader: Reader, sentences: int = 24) -> None:
         steps = []
         for _ in range(2):  # the optimiser's state comes with the first step
             meter.peaks.clear()
-            meter.phase("writing")
+            meter.history.clear()
+            meter.phase("writing and asking")
             roles.step(sentences, made)
             meter.phase("between steps")
             steps.append((dict(meter.peaks), meter.alive))
@@ -51,6 +52,7 @@ def run(reader: Reader, sentences: int = 24) -> None:
     reader.say(f"weights of four models: {held / 1e6:.2f} MB")
     for name, peak in peaks.items():
         reader.measured(f"{name:20} peak {peak / 1e6:7.2f} MB")
+    reader.measured(f"over the step, operator by operator: “{drawn(meter.history)}”")
     reader.measured(f"held between steps: {after / 1e6:.2f} MB, {after / count:.0f} bytes a parameter of one model")
     assert 30 * count < after < 46 * count, f"{after / count} bytes a parameter: weights and Adam, no gradients"
     assert peaks["learning"] == max(peaks.values()), f"{peaks}"

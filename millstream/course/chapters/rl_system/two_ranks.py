@@ -31,7 +31,7 @@ def run(reader: Reader, sentences: int = 16, steps: int = 3) -> None:
         raise CourseError(f"--sentences must be even, 2 to 64, and --steps 2 to 20, got {sentences} and {steps}")
     guess = reader.predict("apart, a step late: by how many versions are the weights old that wrote what a step learns from?")
     found = {way: on_ranks(work, 2, way, sentences, steps) for way in WAYS}
-    reader.reveal(guess, found[WAYS[2]][1].lags[-1], by="counted: weights of step k come while step k + 2 is written")
+    reader.reveal(guess, found[WAYS[2]][1].lags[-1], by="counted: the next is written meanwhile")
     for way, times in found.items():
         seconds = max(each.seconds for each in times)
         waits = 1 - sum(each.busy_s for each in times) / (2 * seconds)
