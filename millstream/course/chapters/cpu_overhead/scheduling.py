@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
+
+from torch import Tensor
 
 from millstream.core.errors import CourseError
 from millstream.course.reader import Reader
@@ -22,9 +25,9 @@ class TimedModel(TinyLM):
 
     seconds = 0.0
 
-    def forward(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         begun = time.perf_counter()
-        out = super().forward(*args, **kwargs)  # type: ignore[arg-type]
+        out = super().forward(*args, **kwargs)
         self.seconds += time.perf_counter() - begun
         return out
 

@@ -7,7 +7,7 @@ from millstream.course.svg import COLOURS, LINE, Svg
 
 
 def four() -> str:
-    picture = Svg(660, 250, "Who asks whom: actor, reward, reference and critic")
+    picture = Svg(660, 276, "Who asks whom: actor, reward, reference and critic")
     picture.box(20, 100, 130, 50, fill=COLOURS[0], text="actor")
     picture.box(230, 100, 130, 50, text="sentences")
     picture.arrow(150, 125, 228, 125)
@@ -17,9 +17,9 @@ def four() -> str:
         picture.box(430, y, 110, 50, fill=COLOURS[row + 1], text=name)
         picture.arrow(360, 125, 428, y + 25)
         picture.text(430, y + 66, says, size=12)
-    picture.arrow(485, 240, 90, 240)
-    picture.arrow(85, 240, 85, 152)
-    picture.text(180, 232, "advantages: actor and critic learn", size=13)
+    picture.arrow(485, 262, 90, 262)
+    picture.arrow(85, 262, 85, 152)
+    picture.text(180, 254, "advantages: actor and critic learn", size=13)
     return str(picture)
 
 

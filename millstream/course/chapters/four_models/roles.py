@@ -79,8 +79,10 @@ class Roles:
             value = self.critic(written.token_BT)[:, :-1] * mask
             score = self.reward.at_the_end(written)
         kl = (old - reference) * mask
-        advantage, returns = self._advantages(-self.control.coefficient * kl, score, value, mask)
         found = {"reward": float(score.mean()), "kl": float(kl.sum(dim=1).mean())}
+        if self.control.is_beyond(found["kl"]):
+            score = torch.zeros_like(score)  # only the way back counts
+        advantage, returns = self._advantages(-self.control.coefficient * kl, score, value, mask)
         found["ratio_off"] = self._off(written, old)
         for _ in range(EPOCHS):
             found |= self._learn(written, old, advantage, returns)

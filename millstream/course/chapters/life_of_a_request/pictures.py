@@ -24,14 +24,13 @@ def stages() -> str:
 def turns() -> str:
     picture = Svg(640, 230, "Whole batches against turn by turn")
     for y, title, rows in (
-        (24, "whole batches", (((0, 8, "A"),), ((0, 2, "B"), (8, 2, "C"), (10, 2, "")))),
+        (24, "whole batches", (((0, 8, "A"), (8, 2, "C")), ((0, 2, "B"), (8, 2, "D")))),
         (126, "turn by turn", (((0, 8, "A"),), ((0, 2, "B"), (2, 2, "C"), (4, 2, "D")))),
     ):
         picture.text(14, y - 6, title)
         for row, boxes in enumerate(rows):
             for begin, length, name in boxes:
-                if name:
-                    picture.box(20 + 48 * begin, y + 38 * row, 48 * length - 4, 32, fill=COLOURS["ABCD".index(name)], text=name)
+                picture.box(20 + 48 * begin, y + 38 * row, 48 * length - 4, 32, fill=COLOURS["ABCD".index(name)], text=name)
     picture.text(20, 220, "one letter of each place a turn; C and D need not wait for A")
     return str(picture)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from millstream.core.errors import CourseError
@@ -17,13 +19,13 @@ class MeteredRoles(Roles):
 
     meter: MemoryMeter
 
-    def _advantages(self, *args: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _advantages(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         self.meter.phase("advantages")
-        return super()._advantages(*args)
+        return super()._advantages(*args, **kwargs)
 
-    def _learn(self, *args: torch.Tensor) -> dict[str, float]:  # type: ignore[override]
+    def _learn(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         self.meter.phase("learning")
-        return super()._learn(*args)  # type: ignore[arg-type]
+        return super()._learn(*args, **kwargs)
 
 
 def run(reader: Reader, sentences: int = 24) -> None:

@@ -15,14 +15,8 @@ def placement() -> str:
 
     def boxes(y: float, kind: int, length: float, begins: tuple[float, ...]) -> None:
         for number, begin in enumerate(begins):
-            picture.box(
-                90 + scale * begin,
-                y,
-                scale * length - 2,
-                30,
-                fill=COLOURS[kind],
-                text=f"{'write' if kind == 0 else 'learn'} {number}",
-            )
+            name = f"{'write' if kind == 0 else 'learn'} {number}" if length > 0.8 else str(number)
+            picture.box(90 + scale * begin, y, scale * length - 2, 30, fill=COLOURS[kind], text=name)
 
     write, learn = WRITE / DEVICES, LEARN / DEVICES
     whole = together_s(WRITE, LEARN, DEVICES)
