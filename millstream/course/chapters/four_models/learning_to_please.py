@@ -27,7 +27,7 @@ def run(reader: Reader, steps: int = 16) -> None:
         f"a model that writes one of {len(COLOURS)} colours only: how many nats is it from one that draws evenly?"
     )
     reader.reveal(guess, math.log(len(COLOURS)), by="the logarithm of how many there are", tolerance=0.05)
-    roles = Roles(learnt_reward()[0], DivergenceControl(1.0, TARGET, BEYOND))
+    roles = Roles(learnt_reward()[0], DivergenceControl(2.0, TARGET, BEYOND))
     made = torch.Generator().manual_seed(0)
     before = judged(roles.actor)
     for step in range(steps):
@@ -40,7 +40,7 @@ def run(reader: Reader, steps: int = 16) -> None:
         reader.measured(f"{name:7} {LIKED}: 95% in {_percent(liked)}; sentences of the grammar: 95% in {_percent(right)}")
     assert steps < 16 or after[0].low > before[0].high, f"{LIKED}: {after[0]} after, {before[0]} before"
     assert steps < 16 or after[1].high > 0.8 * before[1].low, f"the grammar is lost: {after[1]}"
-    reader.say("the share of what is liked has grown beyond chance, and the sentences are still sentences")
+    reader.say("the share of what is liked has grown beyond chance; most sentences are still sentences, and some are the price")
 
 
 def judged(lm: TinyLM) -> tuple[Interval, Interval]:

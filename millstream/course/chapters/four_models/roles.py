@@ -61,7 +61,7 @@ class ScoredLM(nn.Module):
 
 
 class Roles:
-    def __init__(self, reward: ScoredLM, control: DivergenceControl, *, lr: float = 1e-3) -> None:
+    def __init__(self, reward: ScoredLM, control: DivergenceControl, *, lr: float = 6e-4) -> None:
         self.reference, self.reward, self.control = trained(), reward, control
         self.actor = copy.deepcopy(self.reference).requires_grad_(requires_grad=True)
         self.critic = ScoredLM(self.reference)
