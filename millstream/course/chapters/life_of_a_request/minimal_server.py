@@ -28,7 +28,7 @@ class EngineThread:
     """Takes turns while anybody waits, and hands each letter to whom it belongs."""
 
     def __init__(self, engine: TinyEngine) -> None:
-        self.engine, self.is_over = engine, False
+        self.engine = engine
         self._asked: queue.Queue[TextRequest | None] = queue.Queue()
         self._boxes: dict[TextRequest, queue.Queue[str]] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
