@@ -8,7 +8,7 @@ from pathlib import Path
 from millstream.core.errors import CourseError
 
 FOLDER = Path(__file__).parent / "chapters"
-PARTS = {1: "the language", 2: "parallelism"}
+PARTS = {1: "the language", 2: "parallelism", 3: "inference", 4: "learning from reward"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +103,62 @@ CHAPTERS = (
         title="Pipeline parallel",
         minutes=60,
         scripts=("schedules", "activations_held", "strategy_calculator", "experts", "uneven_stages"),
+    ),
+    Chapter(
+        number=8,
+        part=3,
+        name="life_of_a_request",
+        title="Life of a request",
+        minutes=60,
+        scripts=("train_tiny_lm", "one_request", "minimal_server", "batching", "our_server", "head_of_line"),
+    ),
+    Chapter(
+        number=9,
+        part=3,
+        name="kv_cache",
+        title="The key/value cache",
+        minutes=60,
+        scripts=("cache_or_not", "kv_calculator", "paging", "prefix_sharing", "forks", "overwritten_page"),
+    ),
+    Chapter(
+        number=10,
+        part=3,
+        name="cpu_overhead",
+        title="CPU overhead",
+        minutes=45,
+        scripts=("operators", "launches", "cuda_graphs", "scheduling", "hidden_read"),
+    ),
+    Chapter(
+        number=11,
+        part=3,
+        name="speculation",
+        title="Speculation and constraint",
+        minutes=60,
+        scripts=("same_distribution", "how_many_ahead", "json_decoding", "stream_ahead", "biased"),
+    ),
+    Chapter(
+        number=12,
+        part=4,
+        name="ppo",
+        title="PPO that learns",
+        minutes=60,
+        scripts=("four_steps", "gae_drawn", "clipping", "stale_densities"),
+    ),
+    Chapter(
+        number=13,
+        part=4,
+        name="four_models",
+        title="Four models",
+        minutes=75,
+        scripts=("preferences", "one_step", "learning_to_please", "reward_calculator", "on_brook", "hacking"),
+    ),
+    Chapter(
+        number=14,
+        part=4,
+        name="rl_system",
+        title="The system",
+        minutes=60,
+        scripts=("memory_timeline", "placements", "two_ranks", "weight_update", "half_updated"),
     ),
 )
 

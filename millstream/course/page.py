@@ -1,7 +1,8 @@
 """A chapter's page: its fixed sections, and what scripts and pictures leave in it.
 
 `<!-- output NAME begins -->` and `ends` enclose what a script said. Lines that are the same everywhere must be so in the page;
-of measured ones only the numbers may differ, and the page names machine and command under them. A fence named `source` holds
+of measured ones only the numbers may differ and what stands in “ ”, which a model wrote; the page names machine and command
+under them. A fence named `source` holds
 references to the product's own code, `<!-- slider NAME -->` stands for something to play with on the site.
 """
 
@@ -36,7 +37,7 @@ SOURCE = re.compile(r"^```source\n(?P<references>.*?)\n```$", re.M | re.S)
 SLIDER = re.compile(r"^<!-- slider (?P<name>\w+) -->$", re.M)
 PICTURE = re.compile(r"!\[(?P<alt>[^\]]+)\]\(pictures/(?P<name>\w+)\.svg\)")
 _OUTPUT = re.compile(r"<!-- output (?P<name>\w+) begins -->\n(?P<body>.*?)<!-- output (?P=name) ends -->", re.S)
-_NUMBER = re.compile(r"[ ]*-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
+_VARIES = re.compile(r"[ ]*-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|“[^”]*”")
 
 
 def sections_of(text: str) -> list[str]:
@@ -69,7 +70,7 @@ def differences(in_page: Sequence[str], said: Sequence[SaidLine]) -> list[str]:
 
 
 def _comparable(line: str, is_measured: bool) -> str:
-    return _NUMBER.sub(" #", line) if is_measured else line
+    return _VARIES.sub(" #", line) if is_measured else line
 
 
 def with_output(text: str, script: str, lines: Sequence[SaidLine], caption: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from millstream.core.config import GIB
 from millstream.core.presets import find_model
+from millstream.course.model_questions import model_questions
+from millstream.course.question import Question
 from millstream.planner.bubbles import Schedule, held_micro_batches
 from millstream.planner.communication import all_gather, all_reduce, point_to_point
 from millstream.planner.explain import Explanation, explain_adam, explain_bubble
@@ -17,23 +19,9 @@ from millstream.planner.training import Sharding, training_state
 BILLION = 10**9
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    topic: str
-    text: str
-    answer: float
-    unit: str
-    why: str
-    tolerance: float = 0.05
-    """A share of the answer."""
-
-    def is_right(self, guess: float) -> bool:
-        return abs(guess - self.answer) <= self.tolerance * abs(self.answer) + 1e-9
-
-
 def all_questions() -> list[Question]:
     memory = [*_weights(), *_adam(), *_zero(), *_offload(), *_windows()]
-    return [*memory, *_reduces(), *_gathers(), *_messages(), *_bubbles(), *_held()]
+    return [*memory, *_reduces(), *_gathers(), *_messages(), *_bubbles(), *_held(), *model_questions()]
 
 
 def _explained(found: Explanation) -> str:

@@ -12,11 +12,16 @@ from html import escape
 from itertools import product
 from typing import Any
 
+from millstream.core.config import GIB
 from millstream.core.errors import CourseError
+from millstream.course.chapters.kv_cache.kv_calculator import DECODERS
 from millstream.course.chapters.physics import links
+from millstream.course.chapters.rl_system.placements import apart_s, together_s
+from millstream.course.chapters.speculation.gain import letters_a_call
 from millstream.planner.bubbles import bubble
 from millstream.planner.communication import all_reduce, point_to_point
 
+SHAPES = {shape.name: shape for shape in DECODERS}
 LINKS = {link.name: link for link in links.LINKS}
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 SIZES = {f"{count} {unit}": count * scale for unit, scale in UNITS.items() for count in (1, 30)}
@@ -54,6 +59,24 @@ SLIDERS = {
         title="One message, by the planner's formula",
         axes={"bytes": list(SIZES), "link": list(LINKS)},
         value=lambda size, link: f"{point_to_point(SIZES[size], LINKS[link]):.4g} ms",
+    ),
+    "kv_cache": Slider(
+        title="Keys and values of one text in bf16",
+        axes={"model": list(SHAPES), "tokens": [1024, 8192, 32768, 131072]},
+        value=lambda name, tokens: f"{SHAPES[name].kv_bytes(tokens) / GIB:.3g} GiB",
+    ),
+    "speculation": Slider(
+        title="Letters that a call brings",
+        axes={"kept, of 10": [3, 5, 7, 8, 9], "proposed": [1, 2, 4, 8, 16]},
+        value=lambda kept, ahead: f"{letters_a_call(kept / 10, ahead):.2f} letters a call",
+    ),
+    "placement": Slider(
+        title="A step of 300 device seconds of writing and 100 of learning on 16 devices",
+        axes={"devices that write": [2, 4, 8, 10, 12, 14]},
+        value=lambda writers: (
+            f"in turns {apart_s(300, 100, 16, writers, is_late=False):.1f} s, a step late "
+            f"{apart_s(300, 100, 16, writers, is_late=True):.1f} s, together {together_s(300, 100, 16):.1f} s"
+        ),
     ),
     "bubble": Slider(
         title="How long a stage waits, by the planner's formula",

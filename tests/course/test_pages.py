@@ -95,6 +95,9 @@ def test_of_a_measured_line_only_the_numbers_may_differ() -> None:
     assert differences(["the sum is 4", "it took 7 ms"], said) == ["'the sum is 4' in the page, 'the sum is 3' said"]
     assert len(differences(["the sum is 3", "that took 7 ms"], said)) == 1
     assert differences([], said) == ["0 lines in the page, 2 said"]
+    written = [SaidLine("answer: “two red boats”, 3 ms", True)]
+    assert differences(["answer: “one 7 blue duck”, 4 ms"], written) == []
+    assert len(differences(["answered: “two red boats”, 3 ms"], written)) == 1
 
 
 def test_an_output_takes_its_place_and_a_page_without_one_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from millstream.course.catalogue import CHAPTERS, Chapter
@@ -10,12 +12,20 @@ from millstream.course.page import differences, outputs_of
 from millstream.course.reader import Reader
 from millstream.course.running import run_script
 
-SAMPLED = {"hello_distributed", "three_cures", "ring_all_reduce", "links"}
+SAMPLED = {"hello_distributed", "three_cures", "ring_all_reduce", "links", "kv_calculator", "launches", "gae_drawn"}
 CASES = [
     pytest.param(chapter, script, id=f"{chapter.number}-{script}", marks=[] if script in SAMPLED else [pytest.mark.course])
     for chapter in CHAPTERS
     for script in chapter.scripts
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All scripts find the language model that one of them has trained, in whichever process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLSTREAM_HOME", str(tmp_path_factory.getbasetemp().parent / "course"))
+        yield
 
 
 @pytest.mark.slow

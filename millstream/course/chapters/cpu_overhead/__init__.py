@@ -1,0 +1,1 @@
+"""Chapter 10: what the processor does while the device should be busy."""

@@ -1,0 +1,1 @@
+"""Chapter 12: from following the reward to PPO, one step at a time."""
