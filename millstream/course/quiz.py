@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from millstream.core.errors import CourseError
-from millstream.course.questions import Question, all_questions
+from millstream.course.question import Question
+from millstream.course.questions import all_questions
 
 
 def choose(count: int, *, topic: str | None, seed: int) -> list[Question]:

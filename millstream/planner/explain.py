@@ -29,6 +29,11 @@ class Explanation:
     unit: str
     why: str
 
+    @property
+    def said(self) -> str:
+        """All of it in a line."""
+        return f"{self.formula}; here {self.filled} = {self.value:.4g} {self.unit}: {self.why}"
+
 
 def explain(name: str, plan: Plan) -> Explanation:
     if name not in EXPLAINED:
