@@ -10,6 +10,7 @@ from millstream.core.presets import find_model
 from millstream.course.asked.language import language_questions
 from millstream.course.asked.scaling import scaling_questions
 from millstream.course.question import Question
+from millstream.course.reading.questions import reading_questions
 from millstream.planner.bubbles import Schedule, held_micro_batches
 from millstream.planner.communication import all_gather, all_reduce, point_to_point
 from millstream.planner.explain import explain_adam, explain_bubble
@@ -23,7 +24,7 @@ BILLION = 10**9
 def all_questions() -> list[Question]:
     memory = [*_weights(), *_adam(), *_zero(), *_offload(), *_windows()]
     talk = [*_reduces(), *_gathers(), *_messages(), *_bubbles(), *_held()]
-    return [*memory, *talk, *language_questions(), *scaling_questions()]
+    return [*memory, *talk, *language_questions(), *scaling_questions(), *reading_questions()]
 
 
 def _weights() -> Iterator[Question]:

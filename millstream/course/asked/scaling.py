@@ -68,8 +68,8 @@ def _weak() -> Iterator[Question]:
         yield Question(
             topic="stall",
             text=f"ZeRO-3 over 64 H100 by the network, 7B: a rank computes {batch} texts in {computed:.0f} ms, gathering "
-            f"weights twice and scattering gradients takes {talked:.0f} ms, hidden as far as it goes. What share of the step does the "
-            "device wait, in %?",
+            f"weights twice and scattering gradients takes {talked:.0f} ms, hidden as far as it goes. What share of "
+            "the step does the device wait, in %?",
             answer=100 * (1 - computed / step_ms(work)),
             unit="%",
             why="the step takes the longer of the two; talk is the same for one text as for many, so larger batches hide it",
@@ -170,8 +170,9 @@ def _four_models() -> Iterator[Question]:
     found = {each.name: each.groups[0].total for each in reward_placements(ask)}
     yield Question(
         topic="four models",
-        text="Actor, critic, reference and reward of 7B on 8 H100 write 8 texts of 2048 tokens a device at 512 KiB a token, from "
-        "whole weights that the 8 share. How many GiB less does a device hold in turns (what learns is in host memory while "
+        text="Actor, critic, reference and reward of 7B on 8 H100 write 8 texts of 2048 tokens a device at 512 KiB a token, "
+        "from whole weights that the 8 share. How many GiB less does a device hold in turns (what learns is in host memory "
+        "while "
         "answers are written) than together, where learning is the fuller turn?",
         answer=(found["together"] - found["in turns"]) / GIB,
         unit="GiB",
