@@ -34,7 +34,9 @@ def test_a_page_is_one_page_with_the_fixed_sections(paper: Paper) -> None:
 def test_the_code_that_a_page_names_is_there_and_shown(paper: Paper) -> None:
     references = references_of(paper.page.read_text())
     assert references
-    assert all(find_source(reference).text.splitlines()[0] in paper_page(paper) for reference in references)
+    shown = [find_source(reference).text.splitlines() for reference in references]
+    assert all(lines[0] in paper_page(paper) for lines in shown)
+    assert sum(map(len, shown)) <= 60, "a page, not a listing"
 
 
 @EVERY

@@ -7,11 +7,11 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "papers"
 LAYERS = {
-    "architecture": "how a model is cut over devices, and why it may be cut there",
-    "memory": "what a device holds, and what it does not have to",
-    "communication": "what travels, how often, and what it waits for",
-    "execution": "what a GPU does while a kernel runs",
-    "profiling": "what was reached of what is possible, and where the rest went",
+    "architecture": "Architecture: how a model is cut over devices, and why it may be cut there",
+    "memory": "Memory: what a device holds, and what it does not have to",
+    "communication": "Communication: what travels, how often, and what it waits for",
+    "execution": "GPU execution: what a card does while a kernel runs",
+    "profiling": "Profiling: what was reached of what is possible, and where the rest went",
 }
 SECTIONS = ("The problem", "The idea", "What was shown", "In our code", "Look for")
 

@@ -50,6 +50,7 @@ def _map() -> str:
     ]
     lines[-1] += " of ours that does it and three questions whose answers are computed. `millstream course quiz` asks them too."
     for layer, about in LAYERS.items():
-        lines += ["", f"## {layer.capitalize()} {{#{layer}}}", "", f"{about[0].upper()}{about[1:]}.", ""]
+        title, _, what = about.partition(": ")
+        lines += ["", f"## {title} {{#{layer}}}", "", f"{what.capitalize()}.", ""]
         lines += [f"- [{each.title}]({each.page.name}), {each.year}" for each in PAPERS if each.layer == layer]
     return "\n".join([*lines, ""])
