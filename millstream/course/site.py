@@ -52,7 +52,7 @@ def write_sources(folder: Path) -> None:
     shutil.copytree(WEB, docs / "web")
     for chapter in CHAPTERS:
         shutil.copytree(chapter.folder / "pictures", docs / chapter.name / "pictures")
-        (docs / chapter.name / "page.md").write_text(filled(chapter))
+        (docs / chapter.name / "page.md").write_text(filled(chapter) + reading_for(chapter.name))
     (docs / "index.md").write_text(_index())
     (docs / "quiz.md").write_text(_quiz())
     reading = write_reading(docs / "reading")
@@ -84,7 +84,7 @@ def filled(chapter: Chapter) -> str:
     text = SOURCE.sub(lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), chapter.page.read_text())
     text = SLIDER.sub(lambda found: find_slider(found["name"]).html(), as_html(text))
     exercises = [_folded("Exercise", skeleton_of(chapter)), _folded("Solution", solution_of(chapter))]
-    return text.replace("\n## On a GPU", "\n" + "\n".join(exercises) + "\n## On a GPU") + reading_for(chapter.name)
+    return text.replace("\n## On a GPU", "\n" + "\n".join(exercises) + "\n## On a GPU")
 
 
 def _folded(title: str, path: Path) -> str:
@@ -106,8 +106,10 @@ def _index() -> str:
         chapters = (each for each in CHAPTERS if each.part == part)
         lines += [f"- [{each.number} {each.title}]({each.name}/page.md), {each.minutes} minutes" for each in chapters]
         lines.append("")
-    lines += ["[The reading map](reading/index.md) has a page for each paper that matters.", ""]
-    return "\n".join([*lines, "[The quiz](quiz.md) asks what this part taught; `millstream course quiz` grades it.", ""])
+    return "\n".join([*lines, "[The reading map](reading/index.md) has a page for each paper that matters.", "", _ASKED, ""])
+
+
+_ASKED = "[The quiz](quiz.md) asks what this part taught; `millstream course quiz` grades it."
 
 
 def _quiz() -> str:
