@@ -224,6 +224,7 @@ def test_names_and_shapes_are_told_from_video_models() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--model", "70b"], "is a language model: plan explain"),
         (["explain", "joy", "--model", "7b"], "known: parameters"),
         (["explain", "kv", "--model", "kv_heads=2,layers=x"], "a custom language model is layers=N"),
         (["explain", "kv", "--model", "kv_heads=2,layers=2"], "also needs width"),
