@@ -60,7 +60,7 @@ def run_plan_language(request: LanguageRequest, *, as_json: bool) -> bool:
     if as_json:
         print(json.dumps([{**asdict(each), "fits": not each.missing} for each in found], indent=2))
     else:
-        texts = f"{work.batch} texts of {work.context} tokens a device, ZeRO-{request.zero}, {work.recompute} recompute"
+        texts = f"{work.batch} x {work.context} tokens a device, ZeRO-{request.zero}, {work.recompute} recompute"
         console = Console()
         console.print(f"{said} on {work.fleet.name}: {texts}", highlight=False)
         placements_table(found, console)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from millstream.core.config import Recompute
 from millstream.core.errors import ConfigError
-from millstream.planner.communication import all_gather, all_reduce
+from millstream.planner.communication import all_gather, all_reduce, point_to_point
 from millstream.planner.flops import attention_flops
 from millstream.planner.footprint import PROCESS_BYTES
-from millstream.planner.hardware import Fleet
+from millstream.planner.hardware import PCIE5, Fleet
 from millstream.planner.language.decoders import DecoderConfig
 from millstream.planner.roles import MEMORY_SHARE, DeviceGroup, RolePlacement
 from millstream.planner.training import (
@@ -93,8 +93,17 @@ def data_talk(work: DecoderWork) -> float:
     return gathers + all_gather(sharding.gradient_bytes * mine, sharding.shards, link)
 
 
+def offload_ms(work: DecoderWork) -> float:
+    """Gradients to the host and new weights back, each rank its share over its own bus."""
+    sharding = work.shared_out
+    if not sharding.offload:
+        return 0.0
+    mine = work.decoder.parameters / work.tp / (sharding.shards if sharding.zero >= 1 else 1)
+    return 2 * point_to_point(VALUE_BYTES * mine, PCIE5)
+
+
 def step_ms(work: DecoderWork) -> float:
-    found = max(decoder_learning_time(work).total, data_talk(work)) + tensor_talk(work)
+    found = max(decoder_learning_time(work).total, data_talk(work)) + tensor_talk(work) + offload_ms(work)
     assert found > 0, f"a step of {work.tokens} tokens takes {found} ms"
     return found
 

@@ -52,12 +52,12 @@ def reward_placements(ask: RewardAsk) -> tuple[RolePlacement, ...]:
     learns, writes = _learning_parts(ask), _writing_parts(ask, fleet)
     sync = all_gather(2 * ask.work.decoder.parameters, fleet.count, fleet.link_between(fleet.count))
     process = {"process": float(PROCESS_BYTES)}
-    both = DeviceGroup(name="all", devices=fleet.count, parts=process | learns | writes, host_bytes=0.0)
+    both = DeviceGroup(name="all", devices=fleet.count, parts=process | learns | writes, host_bytes=_host(ask))
     found = [placed(fleet, "together", (both,), writing + learning + sync, sync)]
     state = sum(size for name, size in learns.items() if name != "activations")
     fuller = max((process | learns, process | writes), key=lambda parts: sum(parts.values()))
     moves = sync + 2 * point_to_point(state, PCIE5)
-    turns = DeviceGroup(name="in turns", devices=fleet.count, parts=fuller, host_bytes=state)
+    turns = DeviceGroup(name="in turns", devices=fleet.count, parts=fuller, host_bytes=state + _host(ask))
     found.append(placed(fleet, "in turns", (turns,), writing + learning + moves, moves))
     if fleet.count >= 2:
         found.append(_apart(ask, writing, learning))
@@ -96,6 +96,11 @@ def _learning_parts(ask: RewardAsk) -> dict[str, float]:
     }
 
 
+def _host(ask: RewardAsk) -> float:
+    """What offload keeps there at all times."""
+    return decoder_state(ask.work).host + decoder_state(ask.role(ask.critic)).host
+
+
 def _writing_parts(ask: RewardAsk, fleet: Fleet) -> dict[str, float]:
     serving = _writer(ask, fleet)
     cached = serving.batch * serving.decoder.kv_bytes(serving.context) * serving.kv_share
@@ -109,7 +114,12 @@ def _apart(ask: RewardAsk, writing: float, learning: float) -> RolePlacement:
     learners = replace(ask, work=replace(ask.work, fleet=replace(fleet, count=fleet.count - writers)))
     process = {"process": float(PROCESS_BYTES)}
     groups = (
-        DeviceGroup(name="learning", devices=fleet.count - writers, parts=process | _learning_parts(learners), host_bytes=0.0),
+        DeviceGroup(
+            name="learning",
+            devices=fleet.count - writers,
+            parts=process | _learning_parts(learners),
+            host_bytes=_host(learners),
+        ),
         DeviceGroup(
             name="writing",
             devices=writers,

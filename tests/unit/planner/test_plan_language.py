@@ -36,6 +36,7 @@ from millstream.planner.language.serving import (
     texts_that_fit,
     tokens_a_call,
 )
+from millstream.planner.training import Sharding
 
 GPT_FAST = (
     ("llama-2-7b", "A100", "native", 104.9),
@@ -54,6 +55,9 @@ GPT_FAST = (
 @pytest.fixture(autouse=True)
 def machine_that_was_never_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_HOME", str(tmp_path / "home"))
+
+
+_SAME: dict[str, Any] = dict(critic=DECODERS["llama-2-7b"], reward=DECODERS["llama-2-7b"], answer=1024)
 
 
 def ask(model: str = "70b", gpus: str = "8xH100", **changes: Any) -> ServingAsk:
@@ -204,11 +208,20 @@ def test_layouts_use_every_device_and_groups_hold_less_of_the_weights() -> None:
 
 
 def test_four_models_take_less_in_turns_and_every_device_is_placed_once() -> None:
-    asked = RewardAsk(work=work(context=2048, batch=8), critic=find_decoder("7b"), reward=find_decoder("7b"), answer=1024)
+    asked = RewardAsk(work=work(context=2048, batch=8), **_SAME)
     found = {each.name: each for each in reward_placements(asked)}
     assert found["in turns"].groups[0].total < found["together"].groups[0].total
     assert found["in turns"].step_ms > found["together"].step_ms
     assert {sum(group.devices for group in each.groups) for each in found.values()} == {8}
+
+
+def test_offload_holds_less_on_a_device_and_takes_longer() -> None:
+    plain, moved = (work("13b", sharding=Sharding(zero=2, offload=offload)) for offload in (False, True))
+    assert step_ms(moved) > step_ms(plain)
+    for placed in (decoder_layouts, lambda one: reward_placements(RewardAsk(work=one, **_SAME))):
+        (held,), (less,) = (next(each.groups for each in placed(one) if len(each.groups) == 1) for one in (plain, moved))
+        assert less.total < held.total
+        assert less.host_bytes > held.host_bytes
 
 
 def test_names_and_shapes_are_told_from_video_models() -> None:
