@@ -11,6 +11,7 @@ import typer
 from millstream.cli.options import ShapeOptions, grouped
 from millstream.cli.parts import plain_errors
 from millstream.core.config import parse_size
+from millstream.core.errors import ConfigError
 
 plan = typer.Typer(
     name="plan",
@@ -32,6 +33,7 @@ Gpus = Annotated[
     ),
 ]
 Sessions = Annotated[int, typer.Option(help="Streams at the same time.")]
+Context = Annotated[int, typer.Option(help="For a language model: tokens of a text.")]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
@@ -206,22 +208,51 @@ def train(
     gpus: Gpus = "8xH200",
     size: Annotated[str, typer.Option(help="HEIGHTxWIDTH, multiples of 16.")] = "480x832",
     frames: Annotated[int, typer.Option(help="Latent frames of a rollout.")] = 21,
-    batch: Annotated[int, typer.Option(help="Rollouts per device and step.")] = 1,
+    batch: Annotated[int, typer.Option(help="Rollouts or texts per device and step.")] = 1,
     zero: Annotated[int, typer.Option(help="0 repeats everything, 1 shards the optimizer, 2 gradients, 3 weights too.")] = 3,
     hybrid: Annotated[int, typer.Option(help="Devices that share one copy, repeated over the others; 0 for all.")] = 0,
     offload: Annotated[bool, typer.Option("--offload", help="Optimizer and averages in host memory.")] = False,
     recompute: Annotated[str, typer.Option(help="Activations made again: none, selective or full.")] = "full",
     ema: Annotated[bool, typer.Option(help="Keep averaged weights of the student.")] = True,
     lora: Annotated[int, typer.Option(help="Rank of the student's adapters; 0 trains all of it.")] = 0,
+    context: Context = 4096,
+    reward: Annotated[
+        str | None,
+        typer.Option(help="For a language model: tune --student by this reward model, with --critic.", show_default=False),
+    ] = None,
+    answer: Annotated[int, typer.Option(help="For a language model tuned by reward: tokens of a text that it writes.")] = 1024,
     as_json: Json = False,
 ) -> None:
     """Can this student be distilled with that teacher and critic on these GPUs, which roles go where, and what syncing costs.
 
+    A language model is trained by itself, or with [bold]--reward[/] tuned by four models.
+    [bold]Try[/]: millstream plan train --student 70b --gpus 64xH100 --context 8192
+
     Exit code 1 means that no placement fits.
     """
+    from millstream.commands.plan.language import LanguageRequest, run_plan_language
     from millstream.commands.plan.train import TrainRequest, run_plan_train
+    from millstream.planner.language.decoders import is_decoder
 
     with plain_errors():
+        if is_decoder(student):
+            if lora or hybrid:
+                raise ConfigError("--lora and --hybrid are not planned for language models; leave them out")
+            asked = LanguageRequest(
+                student=student,
+                critic=critic if is_decoder(critic) else student,
+                reward=reward,
+                gpus=gpus,
+                context=context,
+                answer=answer,
+                batch=batch,
+                zero=zero,
+                offload=offload,
+                recompute=recompute,
+            )
+            if not run_plan_language(asked, as_json=as_json):
+                raise typer.Exit(1)
+            return
         request = TrainRequest(
             student=student,
             teacher=teacher,
@@ -267,7 +298,8 @@ def explain(
     what: Annotated[
         str,
         typer.Argument(
-            help="weights, window, memory, call, period, fps, first-frame, all-reduce, sessions, cost, vae, bubble or adam."
+            help="weights, window, memory, call, period, fps, first-frame, all-reduce, sessions, cost, vae, bubble or adam; "
+            "of a language model parameters, weights, kv, prefill, decode, texts or speculation."
         ),
     ],
     on: PlannedOptions,
@@ -286,11 +318,28 @@ def explain(
         int | None, typer.Option(help="For vae: latent frames decoded at once; a chunk's.", min=1, show_default=False)
     ] = None,
     tile: Annotated[int | None, typer.Option(help="For vae: side of a tile in pixels; whole.", show_default=False)] = None,
+    state: Annotated[
+        str, typer.Option(help="For adam: mixed, mixed-fp32-gradients, fp32, bf16 or 8-bit, the precision of what is held.")
+    ] = "mixed",
+    context: Context = 4096,
+    batch: Annotated[int, typer.Option(help="For a language model: texts at once.")] = 1,
+    weights: Annotated[str, typer.Option(help="For a language model: native, int8, q8_0, q6_k, q5_k or q4_k.")] = "native",
+    num_bytes: Annotated[
+        float | None, typer.Option("--bytes", help="For all-reduce: of so many bytes over --shards.", show_default=False)
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(help="For all-reduce: us a message; of --gpus' link.", show_default=False)
+    ] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="For all-reduce: GB/s; of --gpus' link.", show_default=False)] = None,
+    draft: Annotated[str, typer.Option(help="For speculation: who proposes.")] = "7b",
+    accepted: Annotated[float, typer.Option(help="For speculation: the share of proposals that are kept.")] = 0.8,
+    ahead: Annotated[int, typer.Option(help="For speculation: proposals a call.")] = 4,
     as_json: Json = False,
 ) -> None:
     """A single number with its formula filled in, for checking by hand.
 
     [bold]Try[/]: millstream plan explain window --model wan2.1-t2v-14b --size 480x832 --window 21
+    [bold]Or[/]: millstream plan explain kv --model 70b --context 32768
     """
     from millstream.commands.plan.explain import Assumptions, run_plan_explain
     from millstream.commands.plan.run import PlanRequest
@@ -307,6 +356,16 @@ def explain(
             shards=shards,
             frames=frames,
             tile=tile,
+            state=state,
+            context=context,
+            batch=batch,
+            weights=weights,
+            num_bytes=num_bytes,
+            latency_us=latency,
+            bandwidth_gb_s=bandwidth,
+            draft=draft,
+            accepted=accepted,
+            ahead=ahead,
         )
         run_plan_explain(what, request, assumptions, as_json=as_json)
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 from millstream.core.config import GIB
 from millstream.core.presets import find_model
+from millstream.course.asked.language import language_questions
+from millstream.course.asked.scaling import scaling_questions
 from millstream.course.model_questions import model_questions
 from millstream.course.question import Question
+from millstream.course.reading.questions import reading_questions
 from millstream.planner.bubbles import Schedule, held_micro_batches
 from millstream.planner.communication import all_gather, all_reduce, point_to_point
-from millstream.planner.explain import Explanation, explain_adam, explain_bubble
+from millstream.planner.explain import explain_adam, explain_bubble
 from millstream.planner.hardware import NETWORK, NVLINK4, PCIE5, Link
 from millstream.planner.memory import tokens_per_frame, window_bytes
 from millstream.planner.training import Sharding, training_state
@@ -21,11 +24,8 @@ BILLION = 10**9
 
 def all_questions() -> list[Question]:
     memory = [*_weights(), *_adam(), *_zero(), *_offload(), *_windows()]
-    return [*memory, *_reduces(), *_gathers(), *_messages(), *_bubbles(), *_held(), *model_questions()]
-
-
-def _explained(found: Explanation) -> str:
-    return f"{found.formula}; here {found.filled} = {found.value:.4g} {found.unit}: {found.why}"
+    talk = [*_reduces(), *_gathers(), *_messages(), *_bubbles(), *_held()]
+    return [*memory, *talk, *model_questions(), *language_questions(), *scaling_questions(), *reading_questions()]
 
 
 def _weights() -> Iterator[Question]:
@@ -48,7 +48,7 @@ def _adam() -> Iterator[Question]:
             "How many GB are weights, gradients and optimiser together?",
             answer=training_state(int(billions * BILLION), Sharding(zero=0)).total / 1e9,
             unit="GB",
-            why=_explained(explain_adam(billions * BILLION, Sharding(zero=0))),
+            why=explain_adam(billions * BILLION, Sharding(zero=0)).said,
         )
 
 
@@ -62,7 +62,7 @@ def _zero() -> Iterator[Question]:
             "How many GB of state does one rank hold?",
             answer=training_state(billions * BILLION, sharding).total / 1e9,
             unit="GB",
-            why=_explained(explain_adam(billions * BILLION, sharding)),
+            why=explain_adam(billions * BILLION, sharding).said,
         )
 
 
@@ -145,7 +145,7 @@ def _bubbles() -> Iterator[Question]:
             "What share of the time does a stage wait, in %?",
             answer=found.value,
             unit="%",
-            why=_explained(found),
+            why=found.said,
         )
 
 

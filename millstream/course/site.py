@@ -23,8 +23,9 @@ from millstream.course.checking import skeleton_of, solution_of
 from millstream.course.formulas import as_html
 from millstream.course.page import SLIDER, SOURCE
 from millstream.course.questions import all_questions
+from millstream.course.reading.pages import folded_questions, reading_for, write_reading
 from millstream.course.sliders import find_slider
-from millstream.course.source import find_source
+from millstream.course.source import as_code
 
 WEB = Path(__file__).parent / "web"
 
@@ -51,9 +52,10 @@ def write_sources(folder: Path) -> None:
     shutil.copytree(WEB, docs / "web")
     for chapter in CHAPTERS:
         shutil.copytree(chapter.folder / "pictures", docs / chapter.name / "pictures")
-        (docs / chapter.name / "page.md").write_text(filled(chapter))
+        (docs / chapter.name / "page.md").write_text(filled(chapter) + reading_for(chapter.name))
     (docs / "index.md").write_text(_index())
     (docs / "quiz.md").write_text(_quiz())
+    reading = write_reading(docs / "reading")
     nav = [{"Begin": "index.md"}]
     for part, title in PARTS.items():
         pages = [{f"{each.number} {each.title}": f"{each.name}/page.md"} for each in CHAPTERS if each.part == part]
@@ -71,7 +73,7 @@ def write_sources(folder: Path) -> None:
         "markdown_extensions": ["attr_list", "md_in_html", "pymdownx.highlight", "pymdownx.superfences", "pymdownx.details"],
         "extra_css": ["web/course.css"],
         "extra_javascript": ["web/course.js"],
-        "nav": [*nav, {"Quiz": "quiz.md"}],
+        "nav": [*nav, {"Reading map": reading}, {"Quiz": "quiz.md"}],
         "validation": {"links": {"anchors": "warn"}},
     }
     (folder / "mkdocs.yml").write_text(json.dumps(settings))  # which is YAML too
@@ -79,15 +81,10 @@ def write_sources(folder: Path) -> None:
 
 def filled(chapter: Chapter) -> str:
     """A chapter's page with everything in its place."""
-    text = SOURCE.sub(lambda found: "\n\n".join(map(_code, found["references"].splitlines())), chapter.page.read_text())
+    text = SOURCE.sub(lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), chapter.page.read_text())
     text = SLIDER.sub(lambda found: find_slider(found["name"]).html(), as_html(text))
     exercises = [_folded("Exercise", skeleton_of(chapter)), _folded("Solution", solution_of(chapter))]
     return text.replace("\n## On a GPU", "\n" + "\n".join(exercises) + "\n## On a GPU")
-
-
-def _code(reference: str) -> str:
-    found = find_source(reference)
-    return f'```python title="{found.path}" linenums="{found.first}"\n{found.text}\n```'
 
 
 def _folded(title: str, path: Path) -> str:
@@ -109,14 +106,15 @@ def _index() -> str:
         chapters = (each for each in CHAPTERS if each.part == part)
         lines += [f"- [{each.number} {each.title}]({each.name}/page.md), {each.minutes} minutes" for each in chapters]
         lines.append("")
-    return "\n".join([*lines, "[The quiz](quiz.md) asks what this part taught; `millstream course quiz` grades it.", ""])
+    return "\n".join([*lines, "[The reading map](reading/index.md) has a page for each paper that matters.", "", _ASKED, ""])
+
+
+_ASKED = "[The quiz](quiz.md) asks what this part taught; `millstream course quiz` grades it."
 
 
 def _quiz() -> str:
     lines = ["# Quiz", "", "Every answer is computed by the planner. `millstream course quiz` asks and grades.", ""]
-    for question in all_questions():
-        lines += [f'??? question "{question.text}"', "", f"    **{question.answer:.4g} {question.unit}**: {question.why}", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *folded_questions(all_questions())])
 
 
 class _Links(HTMLParser):

@@ -40,6 +40,12 @@ def find_source(reference: str) -> SourceLines:
     return SourceLines(str(path.relative_to(PACKAGE.parent)), first, textwrap.dedent("\n".join(lines)))
 
 
+def as_code(reference: str) -> str:
+    """As a fence of a page."""
+    found = find_source(reference)
+    return f'```python title="{found.path}" linenums="{found.first}"\n{found.text}\n```'
+
+
 @cache
 def _parsed(path: Path) -> tuple[str, ast.Module]:
     text = path.read_text()

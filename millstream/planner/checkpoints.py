@@ -14,6 +14,7 @@ from typing import Any
 from millstream.core.config import DiTConfig, ModelSpec, StreamConfig, TextConfig, VAEConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS, WAN_VAE, find_model
+from millstream.planner.language.decoders import is_decoder
 
 MAX_CONFIG_BYTES = 1 << 20
 _LIMITS = {"layers": 1024, "width": 131072, "heads": 1024, "ffn": 1 << 20}
@@ -23,6 +24,8 @@ def resolve_model(text: str) -> ModelSpec:
     """A registered name, a checkpoint's folder, or shapes."""
     if text in MODELS:
         return MODELS[text]
+    if is_decoder(text):
+        raise ConfigError(f"{text!r} is a language model: plan explain and plan train --student know it, this does not")
     if "=" in text:
         return _from_shapes(text)
     folder = Path(text)

@@ -29,6 +29,11 @@ class Explanation:
     unit: str
     why: str
 
+    @property
+    def said(self) -> str:
+        """All of it in a line."""
+        return f"{self.formula}; here {self.filled} = {self.value:.4g} {self.unit}: {self.why}"
+
 
 def explain(name: str, plan: Plan) -> Explanation:
     if name not in EXPLAINED:
@@ -53,15 +58,15 @@ def explain_bubble(schedule: Schedule, stages: int, micro_batches: int, chunks: 
 
 def explain_adam(parameters: float, sharding: Sharding) -> Explanation:
     """Bytes of a trained model on one device."""
-    n = sharding.shards
+    n, w, g, o = sharding.shards, sharding.weight_bytes, sharding.gradient_bytes, sharding.optimizer_bytes
     formula, filled = {
-        0: ("P (2 + 2 + 12)", "(2 + 2 + 12)"),
-        1: ("P (4 + 12/n)", f"(4 + 12/{n})"),
-        2: ("P (2 + 14/n)", f"(2 + 14/{n})"),
-        3: ("P 16/n", f"16/{n}"),
+        0: (f"P ({w} + {g} + {o:g})", f"({w} + {g} + {o})"),
+        1: (f"P ({w + g} + {o:g}/n)", f"({w + g} + {o}/{n})"),
+        2: (f"P ({w} + {g + o:g}/n)", f"({w} + {g + o}/{n})"),
+        3: (f"P {w + g + o:g}/n", f"{w + g + o}/{n}"),
     }[sharding.zero]
     value = training_state(int(parameters), sharding).total / 1e9
-    why = "weight 2, gradient 2, optimizer 12 bytes a parameter, each divided by the ranks that share it"
+    why = f"weight {w}, gradient {g}, optimizer {o:g} bytes a parameter, each divided by the ranks that share it"
     return Explanation(
         name="adam", formula=formula, filled=f"{int(parameters)} * {filled} / 1e9", value=value, unit="GB", why=why
     )

@@ -41,7 +41,9 @@ class Sharding:
     offload: bool = False
     prefetch: int = 2
     """Blocks whose whole weights are there at once under ZeRO-3: the one at work and the next."""
+    weight_bytes: int = 2
     gradient_bytes: int = 2
+    optimizer_bytes: float = ADAM_BYTES
 
     def __post_init__(self) -> None:
         if self.zero not in (0, 1, 2, 3):
@@ -66,16 +68,27 @@ class TrainingState:
         return self.weights + self.gradients + self.optimizer + self.average
 
 
+PRECISIONS: dict[str, tuple[int, int, float]] = {
+    "mixed": (2, 2, ADAM_BYTES),
+    "mixed-fp32-gradients": (2, 4, ADAM_BYTES),
+    "fp32": (4, 4, 8),
+    "bf16": (2, 2, 4),
+    "8-bit": (2, 2, 4 + PACKED_BYTES),
+}
+"""Bytes of a parameter, its gradient and its optimizer: with a float32 copy beside bf16, all in float32, all in bf16, and with
+the copy and moments in eight bits."""
+
+
 def training_state(parameters: int, sharding: Sharding, *, trained: int | None = None, ema: bool = False) -> TrainingState:
     """`trained` of the parameters learn: all by default, none for a frozen role, the adapters' for LoRA."""
     learns = parameters if trained is None else trained
     assert learns >= 0, f"{learns} parameters learn"
     n = sharding.shards
     whole = 1 if sharding.zero >= 3 else n
-    optimizer = ADAM_BYTES * learns / (n if sharding.zero >= 1 else 1)
+    optimizer = sharding.optimizer_bytes * learns / (n if sharding.zero >= 1 else 1)
     average = EMA_BYTES * learns / (n if sharding.zero >= 1 else 1) if ema else 0.0
     return TrainingState(
-        weights=2 * parameters * whole / n,
+        weights=sharding.weight_bytes * parameters * whole / n,
         gradients=sharding.gradient_bytes * learns / (n if sharding.zero >= 2 else 1),
         optimizer=0.0 if sharding.offload else optimizer,
         average=0.0 if sharding.offload else average,

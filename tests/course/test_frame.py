@@ -117,7 +117,7 @@ def test_what_a_reader_wrote_is_never_touched(tmp_path: Path) -> None:
 
 def test_every_question_has_an_answer_that_is_right_and_a_reason() -> None:
     questions = all_questions()
-    assert len({each.text for each in questions}) == len(questions) >= 50
+    assert len({each.text for each in questions}) == len(questions) >= 180
     for question in questions:
         assert math.isfinite(question.answer), question.text
         assert question.is_right(question.answer)
@@ -127,10 +127,16 @@ def test_every_question_has_an_answer_that_is_right_and_a_reason() -> None:
 
 def test_answers_of_the_quiz_are_those_worked_out_by_hand() -> None:
     answers = {each.text: each.answer for each in all_questions()}
-    by_hand = {"30 billion parameters, Adam in mixed precision, ZeRO-3 over 64": 7.5, "70 billion parameters in bf16": 140}
+    by_hand = {
+        "30 billion parameters, Adam in mixed precision, ZeRO-3 over 64": 7.5,
+        "70 billion parameters in bf16": 140,
+        "llama-3-70b: 80 layers of width 8192, 8 of 64 heads with keys of their own, bf16": 10,
+        "How many times as long does ZeRO-3 talk": 1.5,
+        "pipeline of 8 stages need so that stages wait 10%": 63,
+    }
     for part, expected in by_hand.items():
         (found,) = [answer for text, answer in answers.items() if part in text]
-        assert found == pytest.approx(expected)
+        assert found == pytest.approx(expected, rel=0.02)
 
 
 def test_the_quiz_asks_and_grades() -> None:

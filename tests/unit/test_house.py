@@ -216,8 +216,9 @@ SURFACE = {
     },
     "plan calibrate": {"--device", "--out"},
     "plan explain": {
-        "--chunks", "--fps", "--frames", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline",
-        "--sessions", "--shards", "--size", "--software", "--stages", "--steps", "--tile", "--topology", "--window", "--zero",
+        "--accepted", "--ahead", "--bandwidth", "--batch", "--bytes", "--chunks", "--context", "--draft", "--fps", "--frames",
+        "--gpus", "--json", "--latency", "--micro-batches", "--model", "--parameters", "--pipeline", "--sessions", "--shards",
+        "--size", "--software", "--stages", "--state", "--steps", "--tile", "--topology", "--weights", "--window", "--zero",
     },
     "plan scale": {
         "--fps", "--gpus", "--html", "--json", "--model", "--size", "--software", "--steps", "--topology", "--window",
@@ -227,8 +228,8 @@ SURFACE = {
         "--seed", "--size", "--software", "--spread", "--stay", "--steps", "--topology", "--window",
     },
     "plan train": {
-        "--batch", "--critic", "--ema", "--frames", "--gpus", "--hybrid", "--json", "--lora", "--no-ema", "--offload",
-        "--recompute", "--size", "--student", "--teacher", "--zero",
+        "--answer", "--batch", "--context", "--critic", "--ema", "--frames", "--gpus", "--hybrid", "--json", "--lora",
+        "--no-ema", "--offload", "--recompute", "--reward", "--size", "--student", "--teacher", "--zero",
     },
     "plan tune": {"--gpus", "--json"},
     "profile run": {

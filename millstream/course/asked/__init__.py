@@ -1,0 +1,1 @@
+"""Questions of the quiz that no chapter asks: language models by the planner, and why scaling stalls."""
