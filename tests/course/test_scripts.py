@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.course.catalogue import CHAPTERS, Chapter
+from millstream.course.catalogue import CHAPTERS
+from millstream.course.chapter import Chapter
 from millstream.course.checking import judge, skeleton_of, solution_of
 from millstream.course.page import differences, outputs_of
 from millstream.course.reader import Reader
@@ -12,7 +13,7 @@ from millstream.course.running import run_script
 
 SAMPLED = {"hello_distributed", "three_cures", "ring_all_reduce", "links"}
 CASES = [
-    pytest.param(chapter, script, id=f"{chapter.number}-{script}", marks=[] if script in SAMPLED else [pytest.mark.course])
+    pytest.param(chapter, script, id=f"{chapter.key}-{script}", marks=[] if script in SAMPLED else [pytest.mark.course])
     for chapter in CHAPTERS
     for script in chapter.scripts
 ]

@@ -1,0 +1,17 @@
+"""What lies beside the numbered chapters: labs, the failure lab, the video track."""
+
+from __future__ import annotations
+
+from millstream.course.chapter import LABS, Chapter
+
+TRACKS = {LABS: "Labs"}
+BESIDE = (
+    Chapter(
+        number=1,
+        part=LABS,
+        name="lab_processes",
+        title="Several processes, or several GPUs",
+        minutes=45,
+        scripts=("before_and_after",),
+    ),
+)
