@@ -14,4 +14,12 @@ BESIDE = (
         minutes=45,
         scripts=("before_and_after",),
     ),
+    Chapter(
+        number=2,
+        part=LABS,
+        name="lab_ddp",
+        title="DDP from scratch, against torch's",
+        minutes=90,
+        scripts=("before_and_after",),
+    ),
 )

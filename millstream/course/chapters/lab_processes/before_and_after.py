@@ -20,8 +20,7 @@ LAYERS, WIDTH, ROWS = 4, 256, 512
 def run(reader: Reader, world: int = 2, answer: str = "") -> None:
     """`answer`: your file, instead of our solution."""
     must_divide(ROWS, "rows", world)
-    model, rows = make_model(LAYERS, WIDTH), make_rows(ROWS, WIDTH)
-    held = held_bytes(model.parameters())
+    held = held_bytes(make_model(LAYERS, WIDTH).parameters())
     guess = reader.predict(f"a model of {held / 1e6:.2f} MB on {world} processes that share the rows. How many MB do all hold?")
     answers = on_ranks(shared, world, answer_in(__file__, answer))
     everywhere = sum(bytes_held for bytes_held, *_ in answers)
