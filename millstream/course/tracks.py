@@ -22,4 +22,12 @@ BESIDE = (
         minutes=90,
         scripts=("before_and_after",),
     ),
+    Chapter(
+        number=3,
+        part=LABS,
+        name="lab_fsdp",
+        title="FSDP: wrap policies, sharding strategies, state dicts",
+        minutes=90,
+        scripts=("before_and_after",),
+    ),
 )

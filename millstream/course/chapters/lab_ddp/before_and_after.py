@@ -47,7 +47,9 @@ def run(reader: Reader, world: int = 2, answer: str = "") -> None:
     assert found["a sum for each"].sums > found["your buckets"].sums >= 1, f"buckets are fewer sums: {found}"
     for name, each in found.items():
         sums = f"{each.sums:2} sums" if each.sums else "its own sums"
-        reader.measured(f"{name:16} {sums:12} a step of {1e3 * each.seconds:6.1f} ms; the planner: {each.planned_ms:.2f} ms of it to sum")
+        reader.measured(
+            f"{name:16} {sums:12} a step of {1e3 * each.seconds:6.1f} ms; the planner: {each.planned_ms:.2f} ms of it to sum"
+        )
     reader.say("data parallel saves no memory. It shares the rows, and pays for the sums; buckets pay alpha less often")
 
 
