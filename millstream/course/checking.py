@@ -77,7 +77,7 @@ def hints_of(chapter: Chapter) -> dict[str, str]:
 
 
 def _tests(chapter: Chapter) -> Iterator[tuple[str, Callable[[ModuleType], None]]]:
-    for name, test in vars(importlib.import_module(chapter.module("judge"))).items():
+    for name, test in list(vars(importlib.import_module(chapter.module("judge"))).items()):
         if name.startswith("judge_"):
             yield name.removeprefix("judge_").replace("_", " "), test
 

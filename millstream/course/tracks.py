@@ -30,4 +30,12 @@ BESIDE = (
         minutes=90,
         scripts=("before_and_after",),
     ),
+    Chapter(
+        number=4,
+        part=LABS,
+        name="lab_precision",
+        title="Mixed precision",
+        minutes=75,
+        scripts=("which_ops", "before_and_after"),
+    ),
 )

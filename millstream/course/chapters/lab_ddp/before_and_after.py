@@ -1,4 +1,4 @@
-"""A step with a sum for every gradient, then with your buckets, then torch's: bytes, sums and seconds, and what the planner says."""
+"""A step with a sum for every gradient, with your buckets, with torch's: bytes, sums and seconds, and what the planner says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same model as copies, then sharded in four ways: bytes that a rank holds, bytes that are whole at once, seconds of a step."""
+"""A model as copies, then sharded in four ways: bytes that a rank holds, bytes that are whole at once, seconds of a step."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def judge_milestone_3_hybrid_holds_a_half_on_four_ranks(answer: ModuleType) -> N
 
 
 def judge_milestone_4_states_are_those_of_one_process_and_come_back(answer: ModuleType) -> None:
-    """torch.distributed.checkpoint.state_dict has get_model_state_dict and set_model_state_dict; ask for the full one. The second
-    changes the dictionary that it is given."""
+    """torch.distributed.checkpoint.state_dict has get_model_state_dict and set_model_state_dict; ask for the full one. The
+    second changes the dictionary that it is given."""
     alone = make_model(LAYERS)
     learn(alone, make_rows())
     for rank, (state, again) in enumerate(on_ranks(states, 2, str(answer.__file__), timeout_s=30.0)):

@@ -1,4 +1,4 @@
-"""How much of a sharded model is whole at a moment. A parameter that is in parts is a DTensor; one that was collected is not."""
+"""How much of a sharded model is whole at a moment. One that is in parts is a DTensor; one that was collected is not."""
 
 from __future__ import annotations
 
