@@ -38,4 +38,12 @@ BESIDE = (
         minutes=75,
         scripts=("which_ops", "before_and_after"),
     ),
+    Chapter(
+        number=5,
+        part=LABS,
+        name="lab_deepspeed",
+        title="DeepSpeed: stages 1 to 3, offload, and the same run in our trainer",
+        minutes=75,
+        scripts=("before_and_after", "deepspeed_stages"),
+    ),
 )
