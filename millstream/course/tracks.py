@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millstream.course.chapter import LABS, Chapter
+from millstream.course.chapter import FAILURES, LABS, Chapter
 
-TRACKS = {LABS: "Labs"}
+TRACKS = {LABS: "Labs", FAILURES: "Failure lab"}
 BESIDE = (
     Chapter(
         number=1,
@@ -45,5 +45,30 @@ BESIDE = (
         title="DeepSpeed: stages 1 to 3, offload, and the same run in our trainer",
         minutes=75,
         scripts=("before_and_after", "deepspeed_stages"),
+    ),
+    Chapter(
+        number=1,
+        part=FAILURES,
+        name="failures",
+        title="Ten failures, and what finds them",
+        minutes=60,
+        scripts=(
+            "deadlock",
+            "wrong_group",
+            "desynchronised_rank",
+            "wrong_device",
+            "straggler",
+            "hidden_synchronisation",
+            "data_bound_input",
+            "graph_break",
+            "fragmentation",
+            "nan_in_fp16",
+        ),
+        borrowed={
+            "deadlock": "point_to_point",
+            "wrong_group": "collectives",
+            "desynchronised_rank": "collectives",
+            "straggler": "physics",
+        },
     ),
 )

@@ -19,7 +19,7 @@ def run(reader: Reader) -> None:
     guess = reader.predict(
         f"{PARAMETERS} parameters in float32, Adam, ZeRO-3 over {WORLD} ranks. How many kB of state has a rank?"
     )
-    runs: dict[str, SmallRun] = on_ranks(all_ways, WORLD)[0]
+    runs: dict[str, SmallRun] = on_ranks(all_ways, WORLD, timeout_s=180.0)[0]
     alone = trained(0, 1, ParallelPlan(), None, False)
     planned = learner_state(PARAMETERS, 0, data="zero3", ranks=WORLD)
     reader.reveal(

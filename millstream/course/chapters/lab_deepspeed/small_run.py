@@ -22,8 +22,8 @@ from millstream.planner.memory import dit_parameters
 from millstream.planner.training import TrainingState
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
-MODEL = DiTConfig(layers=4, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32)
-CHUNKS, FRAMES, SIZE, BATCH, STEPS = 2, 2, (8, 8), 4, 4
+MODEL = DiTConfig(layers=2, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32)
+CHUNKS, FRAMES, SIZE, BATCH, STEPS = 2, 2, (4, 4), 4, 3
 PARAMETERS = dit_parameters(MODEL)
 
 
@@ -60,7 +60,7 @@ def trained(rank: int, world: int, plan: ParallelPlan, deepspeed: Mapping[str, A
     for rows in _batches():
         losses.append(float(learner.learn(learner.mine(rows), look).loss))
     again = learner.mine(next(_batches()))
-    return SmallRun(losses, seen[-1], quickest_s(lambda: learner.learn(again), tries=3))
+    return SmallRun(losses, seen[-1], quickest_s(lambda: learner.learn(again), tries=2))
 
 
 def _held(learner: Learner, dit: CausalDiT) -> TrainingState:
