@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millstream.course.chapter import FAILURES, LABS, Chapter
+from millstream.course.chapter import FAILURES, LABS, VIDEO, Chapter
 
-TRACKS = {LABS: "Labs", FAILURES: "Failure lab"}
+TRACKS = {LABS: "Labs", FAILURES: "Failure lab", VIDEO: "Video track"}
 BESIDE = (
     Chapter(
         number=1,
@@ -70,5 +70,13 @@ BESIDE = (
             "desynchronised_rank": "collectives",
             "straggler": "physics",
         },
+    ),
+    Chapter(
+        number=1,
+        part=VIDEO,
+        name="video_latents",
+        title="Latents and a causal VAE",
+        minutes=40,
+        scripts=("latents", "causal_tails", "forgotten_tail"),
     ),
 )
