@@ -79,4 +79,12 @@ BESIDE = (
         minutes=40,
         scripts=("latents", "causal_tails", "forgotten_tail"),
     ),
+    Chapter(
+        number=2,
+        part=VIDEO,
+        name="video_mask",
+        title="From a block-causal mask to a ring",
+        minutes=45,
+        scripts=("mask_to_pieces", "ring_equals_mask", "window_bytes", "future_leak"),
+    ),
 )
