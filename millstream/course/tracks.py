@@ -87,4 +87,12 @@ BESIDE = (
         minutes=45,
         scripts=("mask_to_pieces", "ring_equals_mask", "window_bytes", "future_leak"),
     ),
+    Chapter(
+        number=3,
+        part=VIDEO,
+        name="video_few_steps",
+        title="Few steps, and learning from one's own stream",
+        minutes=50,
+        scripts=("many_steps_few_steps", "student_of_a_path", "brook_steps", "exposure_bias"),
+    ),
 )
