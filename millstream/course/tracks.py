@@ -95,4 +95,12 @@ BESIDE = (
         minutes=50,
         scripts=("many_steps_few_steps", "student_of_a_path", "brook_steps", "exposure_bias"),
     ),
+    Chapter(
+        number=5,
+        part=VIDEO,
+        name="video_promises",
+        title="Serving many, with promises",
+        minutes=45,
+        scripts=("how_many_fit", "earliest_deadline", "brook_viewers", "everyone_is_let_in"),
+    ),
 )

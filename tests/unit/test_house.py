@@ -43,7 +43,10 @@ ARROWS = {
         "server", "serving", "engine", "session", "mesh", "generation", "video", "load", "trainer", "planner", "profiler",
         "parallel", "wire", "models", "ops", "core",
     },
-    "course": {"commands", "mesh", "trainer", "planner", "profiler", "parallel", "models", "ops", "core"},
+    "course": {
+        "commands", "serving", "engine", "session", "mesh", "trainer", "planner", "profiler", "parallel", "models", "ops",
+        "core",
+    },
     "cli": {"course", "commands", "server", "load", "trainer", "planner", "models", "core"},
     "__main__": {"cli"},
 }  # fmt: skip

@@ -26,7 +26,7 @@ def run(reader: Reader, prompt: str = "a large white boat drifting slowly on the
         "Brook streams with 2 steps a chunk and then leaves its keys and values in the window. How many model calls?"
     )
     calls = list[str]()
-    made = {steps: _painted(prompt, steps, calls) for steps in (1, 2, 4)}
+    made = {steps: painted(prompt, steps, calls) for steps in (1, 2, 4)}
     reader.reveal(guess, len(spec.stream.steps) + 1, by="2 steps and a commit, which stops at the last layer's keys")
     assert calls.count("step") == 1 + 2 + 4, f"{calls}"
     assert calls.count("commit") == 3, f"{calls}"
@@ -39,7 +39,7 @@ def run(reader: Reader, prompt: str = "a large white boat drifting slowly on the
     reader.say("it was taught 2 steps; with other numbers it paints something else of the same prompt, and pays by the call")
 
 
-def _painted(prompt: str, steps: int, phases: list[str]) -> tuple[Tensor, float]:
+def painted(prompt: str, steps: int, phases: list[str]) -> tuple[Tensor, float]:
     dit, stream = brook().dit, brook().spec.stream
     cross = dit.read_prompt(brook().text((WeightedPrompt(prompt),)))
     ring = ring_for(dit, SHAPE, window=stream.window, device=CPU, dtype=torch.float32)
