@@ -96,6 +96,14 @@ BESIDE = (
         scripts=("many_steps_few_steps", "student_of_a_path", "brook_steps", "exposure_bias"),
     ),
     Chapter(
+        number=4,
+        part=VIDEO,
+        name="video_overlap",
+        title="One chunk through front and mesh",
+        minutes=45,
+        scripts=("one_chunk", "overlap_arithmetic", "front_and_mesh", "a_prompt_every_chunk"),
+    ),
+    Chapter(
         number=5,
         part=VIDEO,
         name="video_promises",
