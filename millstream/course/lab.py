@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from millstream.commands.plan.collectives import fit_alpha_beta
+from millstream.course.chapters.physics.alpha_beta import quickest
 from millstream.course.reader import Reader
 from millstream.course.svg import COLOURS, Svg
 from millstream.planner.hardware import Link
@@ -55,10 +55,9 @@ def quickest_s(step: Callable[[], object], tries: int = 5) -> float:
     return min(_timed(step) for _ in range(tries))
 
 
-def fitted_link(world: int, tries: int = 9) -> Link:
+def fitted_link(rank: int, world: int, tries: int = 9) -> Link:
     """Alpha and beta between these ranks; all of them call this."""
-    seconds = {size: quickest_s(lambda size=size: dist.all_reduce(torch.zeros(size // 4)), tries) for size in (SMALL, LARGE)}  # type: ignore[misc]
-    alpha_us, beta_gb_s = fit_alpha_beta(seconds, world)
+    alpha_us, beta_gb_s = fit_alpha_beta(quickest(rank, world, (SMALL, LARGE), tries), world)
     return Link(name="here", alpha_us=alpha_us, beta_gb_s=beta_gb_s)
 
 

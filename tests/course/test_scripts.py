@@ -22,6 +22,8 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("chapter", "script"), CASES)
 def test_a_script_holds_what_it_claims_and_says_what_its_page_says(chapter: Chapter, script: str) -> None:
+    if script == "deepspeed_stages":
+        pytest.importorskip("deepspeed", reason="DeepSpeed is an extra: pip install millstream[deepspeed]")
     reader = Reader(show=lambda line: None)
     run_script(chapter, script, reader)
     assert differences(outputs_of(chapter.page.read_text())[script], reader.lines) == []

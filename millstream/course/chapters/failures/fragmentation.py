@@ -36,7 +36,7 @@ class Heap:
         self._blocks = merged
 
     def snapshot(self) -> dict[str, Any]:
-        blocks = [
+        blocks: list[dict[str, Any]] = [
             {"size": size * MIB, "state": "active_allocated" if holder else "inactive", "frames": []}
             for size, holder in self._blocks
         ]

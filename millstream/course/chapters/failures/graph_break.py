@@ -50,7 +50,7 @@ def _compiled(function: object, x: Tensor) -> tuple[int, list[str]]:
     torch._dynamo.reset()
     with hear_the_compiler() as heard:
         assert callable(function)
-        torch.compile(function, backend=backend)(x)  # type: ignore[call-overload]
+        torch.compile(function, backend=backend)(x)
     places = [
         f"{Path(each.where.split(':')[0]).name}:{each.where.split(':')[1]}" for each in heard.places() if each.kind == "break"
     ]

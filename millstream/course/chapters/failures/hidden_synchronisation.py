@@ -5,7 +5,6 @@ Nothing in such a line looks slow. What finds it is a look at every operation: r
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -40,20 +39,17 @@ class ReadLines(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def run(reader: Reader, steps: int = 10, width: int = 64, device: str = "cpu") -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CourseError("there is no GPU here: leave --device out")
+def run(reader: Reader, steps: int = 10, width: int = 64) -> None:
+    if min(steps, width) < 1:
+        raise CourseError(f"--steps and --width must be 1 or more, got {steps} and {width}")
     guess = reader.predict(f"{steps} steps that keep the best loss and a running mean in Python. How often does the host wait?")
-    found = {function: _read_lines(function, steps, width, device) for function in (chatty, quiet)}
+    found = {function: _read_lines(function, steps, width) for function in (chatty, quiet)}
     reader.reveal(guess, found[chatty].total(), by="counted: a comparison and an item in every step")
     for line, times in found[chatty].items():
         reader.say(f"tool: {times:3} times in the line `{line}`")
     assert found[chatty].total() == 2 * steps, f"{found[chatty]}"
     assert found[quiet].total() == 2, f"{found[quiet]}"
     reader.say(f"fix: keep losses on the device and read at the end: {found[quiet].total()} reads, however many steps")
-    if device == "cuda":
-        for function in (chatty, quiet):
-            reader.measured(f"{function.__name__:7} {_milliseconds(function, steps, width):8.2f} ms for {steps} steps")
 
 
 def chatty(losses: Sequence[Callable[[], Tensor]]) -> tuple[Tensor | float, float]:
@@ -72,24 +68,14 @@ def quiet(losses: Sequence[Callable[[], Tensor]]) -> tuple[float, float]:
     return made.min().item(), made.mean().item()
 
 
-def _losses(steps: int, width: int, device: str) -> list[Callable[[], Tensor]]:
-    weight = torch.randn(width, width, device=device, generator=torch.Generator(device).manual_seed(0))
+def _losses(steps: int, width: int) -> list[Callable[[], Tensor]]:
+    weight = torch.randn(width, width, generator=torch.Generator().manual_seed(0))
     return [lambda scale=scale: (weight @ weight).square().mean() / (1 + scale) for scale in range(steps)]  # type: ignore[misc]
 
 
-def _read_lines(function: Callable[..., object], steps: int, width: int, device: str) -> Counter[str]:
-    losses = _losses(steps, width, device)
-    with ReadLines() as seen:
+def _read_lines(function: Callable[..., object], steps: int, width: int) -> Counter[str]:
+    losses = _losses(steps, width)
+    seen = ReadLines()
+    with seen:
         function(losses)
     return seen.lines
-
-
-def _milliseconds(function: Callable[..., object], steps: int, width: int) -> float:
-    losses, times = _losses(steps, width, "cuda"), list[float]()
-    for _ in range(5):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        function(losses)
-        torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return min(times)

@@ -67,7 +67,7 @@ def _learnt(x: Tensor, *, is_mended: bool, is_guarded: bool) -> OneStep:
             found.broken_at = name
 
     for name, module in model.named_children():
-        module.register_forward_hook(lambda _, __, output, name=name: look(name, output))  # type: ignore[misc]
+        module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
     loss = model(x).float().square().mean()
     loss.backward()

@@ -25,7 +25,7 @@ from millstream.planner.training import TrainingState, learner_state
 LAYERS, WIDTH, ROWS, BUCKET = 12, 64, 32, 70_000
 
 
-class Measured(NamedTuple):
+class MeasuredStep(NamedTuple):
     state: TrainingState
     sums: int
     seconds: float
@@ -53,8 +53,8 @@ def run(reader: Reader, world: int = 2, answer: str = "") -> None:
     reader.say("data parallel saves no memory. It shares the rows, and pays for the sums; buckets pay alpha less often")
 
 
-def measured(rank: int, world: int, path: Path) -> dict[str, Measured]:
-    rows, link, found = make_rows(ROWS, WIDTH).chunk(world)[rank], fitted_link(world), dict[str, Measured]()
+def measured(rank: int, world: int, path: Path) -> dict[str, MeasuredStep]:
+    rows, link, found = make_rows(ROWS, WIDTH).chunk(world)[rank], fitted_link(rank, world), dict[str, MeasuredStep]()
     ways: dict[str, Callable[[nn.Module], Callable[[], object]]] = {
         "a sum for each": lambda model: partial(by_hand, model, rows),
         "your buckets": lambda model: _with_copies(model, load_answer(path).Copies(model, BUCKET), rows),
@@ -73,7 +73,7 @@ def measured(rank: int, world: int, path: Path) -> dict[str, Measured]:
             step()
         seconds, held = quickest_s(step), held_state(model.parameters(), optimiser)
         times = sums.call_count or 1  # torch's are in C++, where nobody counts them: one bucket
-        found[name] = Measured(held, sums.call_count, seconds, times * all_reduce(held.gradients / times, world, link))
+        found[name] = MeasuredStep(held, sums.call_count, seconds, times * all_reduce(held.gradients / times, world, link))
     return found
 
 

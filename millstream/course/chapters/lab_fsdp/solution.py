@@ -23,7 +23,8 @@ def shard(model: nn.Sequential, mesh: DeviceMesh, *, by_block: bool, reshards: b
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor]:
-    return get_model_state_dict(model, options=WHOLE)
+    state: dict[str, Tensor] = dict(get_model_state_dict(model, options=WHOLE))  # type: ignore[arg-type]
+    return state
 
 
 def take_state(model: nn.Module, state: dict[str, Tensor]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from millstream.planner.time import product_ms
 from millstream.planner.training import VALUE_BYTES, TrainingState, learner_state
 
 WEIGHT = 1e-5
+CPU = torch.device("cpu")
 WAYS: dict[str, tuple[Precision, bool]] = {
     "float32": ("fp32", False),
     "bfloat16": ("bf16", False),
@@ -44,16 +44,14 @@ class LearntIn(NamedTuple):
     seconds: float
 
 
-def run(
-    reader: Reader, steps: int = 30, layers: int = 3, width: int = 32, rows: int = 128, device: str = "cpu", answer: str = ""
-) -> None:
+def run(reader: Reader, steps: int = 30, layers: int = 3, width: int = 32, rows: int = 128, answer: str = "") -> None:
     """`answer`: your file, instead of our solution."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CourseError("there is no GPU here: leave --device out")
-    mine, on = load_answer(Path(answer_in(__file__, answer))), torch.device(device)
+    if min(steps, layers, width, rows) < 1:
+        raise CourseError(f"--steps, --layers, --width and --rows must be 1 or more, got {steps}, {layers}, {width}, {rows}")
+    mine = load_answer(answer_in(__file__, answer))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "mkldnn_matmul failed")  # a processor that has no bfloat16 takes another way
-        found = {name: _learnt(mine, *way, steps, (layers, width, rows), on) for name, way in WAYS.items()}
+        found = {name: _learnt(mine, *way, steps, (layers, width, rows)) for name, way in WAYS.items()}
     guess = reader.predict("what share of the first gradients is zero in float16 without a scale, in %?")
     reader.reveal(guess, 100 * found["float16"].vanished, by="counted", tolerance=0.1, is_measured=True)
     for name, each in found.items():
@@ -66,7 +64,7 @@ def run(
     for name in ("bfloat16", "float16, scaled"):
         assert abs(found[name].losses[-1] - last) < 0.1 * last, f"{name} ends at {found[name].losses[-1]}, float32 at {last}"
         assert found[name].vanished < 0.01, f"{found[name].vanished} of the gradients of {name} are zero"
-    _say_memory(reader, found, (layers, width, rows), on_gpu=device == "cuda")
+    _say_memory(reader, found, (layers, width, rows))
     for name, each in found.items():
         reader.measured(f"{name:16} a step of {1e3 * each.seconds:6.2f} ms")
     h200, one = find_device("h200"), Product(rows=rows, inner=width, outer=width, count=3 * layers)
@@ -75,7 +73,7 @@ def run(
     )
 
 
-def _say_memory(reader: Reader, found: dict[str, LearntIn], shape: tuple[int, int, int], *, on_gpu: bool) -> None:
+def _say_memory(reader: Reader, found: dict[str, LearntIn], shape: tuple[int, int, int]) -> None:
     count = sum(each.numel() for each in make_model(*shape[:2]).parameters())
     planned = learner_state(count, 0, data="replicas", ranks=1)
     for name, each in found.items():
@@ -84,7 +82,7 @@ def _say_memory(reader: Reader, found: dict[str, LearntIn], shape: tuple[int, in
     for name, value_bytes in (("float32", 4), ("bfloat16", VALUE_BYTES)):
         expected = _kept_bytes(shape, value_bytes)
         reader.say(f"{name:16} keeps {found[name].saved / 1e3:6.1f} kB for the backward pass, {expected / 1e3:.1f} by hand")
-        assert on_gpu or found[name].saved == expected, f"{name} keeps {found[name].saved} bytes, expected {expected}"
+        assert found[name].saved == expected, f"{name} keeps {found[name].saved} bytes, expected {expected}"
 
 
 def _kept_bytes(shape: tuple[int, int, int], value_bytes: int) -> int:
@@ -94,19 +92,17 @@ def _kept_bytes(shape: tuple[int, int, int], value_bytes: int) -> int:
     return value_bytes * ((layers + 1) * rows * width + copies) + 4 * rows * width
 
 
-def _learnt(
-    mine: ModuleType, precision: Precision, is_scaled: bool, steps: int, shape: tuple[int, int, int], on: torch.device
-) -> LearntIn:
+def _learnt(mine: ModuleType, precision: Precision, is_scaled: bool, steps: int, shape: tuple[int, int, int]) -> LearntIn:
     layers, width, count = shape
-    model, rows = make_model(layers, width).to(on), make_rows(count, width).to(on)
-    target = make_model(1, width).to(on)(rows).detach().roll(1, dims=1)
+    model, rows = make_model(layers, width), make_rows(count, width)
+    target = make_model(1, width)(rows).detach().roll(1, dims=1)
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3, eps=1e-15)
     scaler = mine.LossScaler() if is_scaled else None
     losses, vanished = list[float](), list[float]()
 
     def step() -> None:
         optimiser.zero_grad()
-        with in_precision(precision, on):
+        with in_precision(precision, CPU):
             made = model(rows)
         loss = (made.float() - target).square().mean()
         weighted = loss * WEIGHT

@@ -39,7 +39,7 @@ def shared(rank: int, world: int, path: Path) -> tuple[int, float, float, float]
     """Bytes held, seconds of all rows here and of rows shared out, and milliseconds that gathering should take."""
     mine, model, rows = load_answer(path), make_model(LAYERS, WIDTH), make_rows(ROWS, WIDTH)
     mine.same_start(model)
-    link = fitted_link(world)
+    link = fitted_link(rank, world)
     with torch.no_grad():
         alone = quickest_s(lambda: model(rows)) if rank == 0 else 0.0  # by itself, while nobody else computes
         dist.barrier()

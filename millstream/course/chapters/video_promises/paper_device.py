@@ -25,7 +25,7 @@ class Watched:
 
 
 @dataclass(slots=True)
-class Viewer:
+class PaperViewer:
     played_s: float = 0.0
     stalled_s: float = 0.0
     dry_at: float | None = None
@@ -85,9 +85,9 @@ class EngineRule:
         self._scheduler.finished(name, now, frames=each.frames, seconds=each.chunk_s)
 
 
-def played(rule: Rule, sessions: dict[str, Watched], until: float) -> dict[str, Viewer]:
+def played(rule: Rule, sessions: dict[str, Watched], until: float) -> dict[str, PaperViewer]:
     """What every viewer saw."""
-    viewers, now = {name: Viewer() for name in sessions}, 0.0
+    viewers, now = {name: PaperViewer() for name in sessions}, 0.0
     while now < until:
         found = rule.next(now)
         if not isinstance(found, str):
