@@ -11,7 +11,7 @@ from millstream.course.page import differences, outputs_of
 from millstream.course.reader import Reader
 from millstream.course.running import run_script
 
-SAMPLED = {"hello_distributed", "three_cures", "ring_all_reduce", "links"}
+SAMPLED = {"hello_distributed", "three_cures", "ring_all_reduce", "links", "fragmentation", "how_many_fit"}
 CASES = [
     pytest.param(chapter, script, id=f"{chapter.key}-{script}", marks=[] if script in SAMPLED else [pytest.mark.course])
     for chapter in CHAPTERS
@@ -33,5 +33,5 @@ def test_a_script_holds_what_it_claims_and_says_what_its_page_says(chapter: Chap
 @pytest.mark.course
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
 def test_the_solution_passes_every_test_and_the_skeleton_none(chapter: Chapter) -> None:
-    assert not any(verdict.problem for verdict in judge(chapter, solution_of(chapter)))
+    assert [verdict for verdict in judge(chapter, solution_of(chapter)) if verdict.problem] == []
     assert all(verdict.problem for verdict in judge(chapter, skeleton_of(chapter)))

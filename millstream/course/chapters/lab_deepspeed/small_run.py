@@ -23,7 +23,7 @@ from millstream.planner.training import TrainingState
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
 MODEL = DiTConfig(layers=2, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32)
-CHUNKS, FRAMES, SIZE, BATCH, STEPS = 2, 2, (4, 4), 4, 3
+CHUNKS, FRAMES, SIZE, BATCH, STEPS = 2, 2, (4, 4), 4, 2
 PARAMETERS = dit_parameters(MODEL)
 
 

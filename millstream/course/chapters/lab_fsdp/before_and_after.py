@@ -17,7 +17,7 @@ from millstream.course.ranks import on_ranks
 from millstream.course.reader import Reader
 from millstream.planner.training import TrainingState, learner_state
 
-LAYERS, WIDTH, ROWS, WORLD = 6, 64, 32, 4
+LAYERS, WIDTH, ROWS, WORLD = 4, 64, 32, 4
 WAYS = {
     "one unit": dict(shards=4, by_block=False, reshards=True),
     "a unit for each block": dict(shards=4, by_block=True, reshards=True),
@@ -81,5 +81,5 @@ def _stepped(model: nn.Sequential, rows: torch.Tensor, *, is_sharded: bool) -> S
             by_hand(model, rows)
         optimiser.step()
 
-    seconds = quickest_s(step, tries=3)
+    seconds = quickest_s(step, tries=2)
     return ShardedStep(held_state(model.parameters(), optimiser), max(seen), seconds)

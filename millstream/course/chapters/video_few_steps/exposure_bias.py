@@ -25,7 +25,7 @@ class Streams(NamedTuple):
     off_TB: Tensor
 
 
-def run(reader: Reader, learn: int = 200, unroll: int = 24, length: int = 200) -> None:
+def run(reader: Reader, learn: int = 200, unroll: int = 16, length: int = 200) -> None:
     """`learn` steps of learning, on `unroll` frames each; then streams of `length` frames."""
     if min(learn, unroll, length) < 10:
         raise CourseError(f"--learn, --unroll and --length must be 10 or more, got {learn}, {unroll} and {length}")

@@ -16,7 +16,7 @@ def paths() -> str:
     picture.line([_at(level, x) for level, x in _path(1.2, 1)], colour=COLOURS[1])
     picture.text(20, 20, "noise")
     picture.text(560, 20, "pictures")
-    picture.text(470, 136, "one step: between", fill=COLOURS[1])
+    picture.text(470, 164, "one step: between", fill=COLOURS[1])
     return str(picture)
 
 

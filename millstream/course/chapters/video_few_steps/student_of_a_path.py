@@ -9,7 +9,7 @@ from millstream.core.errors import CourseError
 from millstream.course.chapters.video_few_steps.two_points import distance, ends, some_noise
 from millstream.course.reader import Reader
 
-TEACHER_STEPS = 64
+TEACHER_STEPS = 16
 
 
 def run(reader: Reader, steps: int = 300, rows: int = 256) -> None:
@@ -28,7 +28,10 @@ def run(reader: Reader, steps: int = 300, rows: int = 256) -> None:
     fresh = some_noise(1000)
     with torch.no_grad():
         found = student(fresh.flatten()[:, None])
-    errors = {"teacher, 64 steps": distance(ends(fresh, 64)), "teacher, 1 step": distance(ends(fresh, 1))}
+    errors = {
+        f"teacher, {TEACHER_STEPS} steps": distance(ends(fresh, TEACHER_STEPS)),
+        "teacher, 1 step": distance(ends(fresh, 1)),
+    }
     errors["student, 1 step"] = distance(found)
     for name, error in errors.items():
         reader.measured(f"{name:18} {error:.3f} from the nearest picture on average")

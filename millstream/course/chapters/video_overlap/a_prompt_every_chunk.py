@@ -10,7 +10,7 @@ from millstream.course.chapters.video_overlap.small_stream import BOAT, LEFT_OUT
 from millstream.course.reader import Reader
 
 
-def run(reader: Reader, chunks: int = 7) -> None:
+def run(reader: Reader, chunks: int = 6) -> None:
     with brook_on("front+1") as engine:
         _, calm = streamed(engine, chunks, None)
         session, prompts = session_on(engine), cycle((OTHER, BOAT))

@@ -8,7 +8,7 @@ from millstream.course.reader import Reader
 from millstream.engine.depths import ONE_AT_A_TIME
 
 
-def run(reader: Reader, chunks: int = 8) -> None:
+def run(reader: Reader, chunks: int = 7) -> None:
     if chunks <= LEFT_OUT:
         raise CourseError(f"--chunks must be more than {LEFT_OUT}, which only fill the window; got {chunks}")
     with brook_on("front+1") as engine:

@@ -33,7 +33,7 @@ def way() -> str:
         if place:
             picture.arrow(x - 14, 60, x - 1, 60)
     picture.text(10, 110, "front: session and decoder")
-    picture.text(330, 28, "mesh", middle=True)
+    picture.text(374, 28, "mesh", middle=True)
     return str(picture)
 
 
