@@ -71,6 +71,8 @@ def run(
             reader = Reader(predict or (), ask=_ask())
             try:
                 run_script(chapter, name, reader, context.args)
+            except NotImplementedError as error:
+                raise CourseError(f"{error} is not filled in yet") from None
             except AssertionError as error:
                 raise CourseError(f"{name} does not hold what it claims here: {error}") from error
             progress = load_progress(progress_file())

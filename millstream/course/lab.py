@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from millstream.commands.plan.collectives import fit_alpha_beta
+from millstream.core.errors import CourseError
 from millstream.course.chapters.physics.alpha_beta import quickest
 from millstream.course.reader import Reader
 from millstream.course.svg import COLOURS, Svg
@@ -26,7 +27,9 @@ SMALL, LARGE = 1 << 12, 1 << 22
 
 def answer_in(script: str, answer: str) -> Path:
     """The reader's own file, or the solution beside a script of a lab."""
-    return Path(answer) if answer else Path(script).parent / "solution.py"
+    if answer and not Path(answer).is_file():
+        raise CourseError(f"there is no {answer}; millstream course check hands out the file of a lab")
+    return Path(answer).absolute() if answer else Path(script).parent / "solution.py"
 
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:

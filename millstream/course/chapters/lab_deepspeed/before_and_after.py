@@ -20,7 +20,7 @@ def run(reader: Reader) -> None:
         f"{PARAMETERS} parameters in float32, Adam, ZeRO-3 over {WORLD} ranks. How many kB of state has a rank?"
     )
     runs: dict[str, SmallRun] = on_ranks(all_ways, WORLD, timeout_s=180.0)[0]
-    alone = trained(0, 1, ParallelPlan(), None, False)
+    alone = trained(0, 1, ParallelPlan())
     planned = learner_state(PARAMETERS, 0, data="zero3", ranks=WORLD)
     reader.reveal(
         guess, planned.total / 1e3, by="planner.training.learner_state: 16 bytes a parameter, half of them", tolerance=0.02
@@ -40,4 +40,4 @@ def run(reader: Reader) -> None:
 
 
 def all_ways(rank: int, world: int) -> dict[str, Any]:
-    return {data: trained(rank, world, ParallelPlan(dp=world, data=data), None, False) for data in WAYS}
+    return {data: trained(rank, world, ParallelPlan(dp=world, data=data)) for data in WAYS}

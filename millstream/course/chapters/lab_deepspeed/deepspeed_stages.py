@@ -30,7 +30,7 @@ def run(reader: Reader, answer: str = "") -> None:
             "DeepSpeed is not installed: pip install millstream[deepspeed]; everything else of this lab runs without"
         )
     runs: dict[str, SmallRun] = on_ranks(all_stages, WORLD, answer_in(__file__, answer), timeout_s=900.0)[0]
-    alone = trained(0, 1, ParallelPlan(), None, False)
+    alone = trained(0, 1, ParallelPlan())
     for name, found in runs.items():
         off = largest_difference(found.losses, alone.losses)
         assert off < 1e-3, f"{name} differs from one process by {off}"
@@ -50,5 +50,5 @@ def all_stages(rank: int, world: int, path: Path) -> dict[str, Any]:
     with contextlib.redirect_stdout(io.StringIO()):
         for name, (stage, offload) in WAYS.items():
             config = answer.deepspeed_config(stage, BATCH, world, 1, offload=offload, precision="fp32")
-            found[name] = trained(rank, world, ParallelPlan(dp=world), config, False)
+            found[name] = trained(rank, world, ParallelPlan(dp=world), config)
     return found

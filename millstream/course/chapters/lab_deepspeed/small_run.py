@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from millstream.core.config import DiTConfig
-from millstream.course.lab import held_bytes, held_state, quickest_s
+from millstream.course.lab import held_state, quickest_s
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.deepspeed import DeepSpeedLearner
 from millstream.parallel.training.groups import create_training_groups
 from millstream.parallel.training.learner import Learner, make_learner
-from millstream.parallel.training.optimisers.choice import OptimiserChoice
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.task import FlowRows, StepOptions, TrainingTask
 from millstream.planner.memory import dit_parameters
@@ -33,7 +32,7 @@ class SmallRun(NamedTuple):
     seconds: float
 
 
-def trained(rank: int, world: int, plan: ParallelPlan, deepspeed: Mapping[str, Any] | None, offload: bool) -> SmallRun:
+def trained(rank: int, world: int, plan: ParallelPlan, deepspeed: Mapping[str, Any] | None = None) -> SmallRun:
     """On one rank of a group, or alone. DeepSpeed's configuration has it do the same."""
     device = torch.device("cpu")
     torch.manual_seed(0)
@@ -45,7 +44,7 @@ def trained(rank: int, world: int, plan: ParallelPlan, deepspeed: Mapping[str, A
         loss=lambda flow, target: (flow - target).square().mean(),
         plan=plan,
         groups=create_training_groups(plan, device),
-        options=StepOptions(optimiser=OptimiserChoice(offload=offload)),
+        options=StepOptions(),
     )
     if deepspeed is not None:
         os.environ["LOCAL_RANK"] = str(rank)  # as torchrun does
@@ -73,10 +72,6 @@ def _held(learner: Learner, dit: CausalDiT) -> TrainingState:
 
 def largest_difference(found: Iterable[float], expected: Iterable[float]) -> float:
     return max(abs(one - other) / abs(other) for one, other in zip(found, expected, strict=True))
-
-
-def weights_bytes() -> int:
-    return held_bytes(CausalDiT(MODEL).parameters())
 
 
 def _batches() -> Iterator[FlowRows]:
