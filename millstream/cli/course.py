@@ -18,24 +18,26 @@ course = typer.Typer(
     rich_markup_mode="rich",
     help="Learn how models are spread over machines: chapters that run, predictions that are graded.",
 )
-ChapterNumber = Annotated[int, typer.Argument(metavar="N", help="The chapter's number.", show_default=False)]
+ChapterKey = Annotated[
+    str, typer.Argument(metavar="N", help="The chapter's number, or a name such as lab-02.", show_default=False)
+]
 
 
 @course.command("list")
 def list_chapters() -> None:
     """What there is to learn, and how far you are."""
-    from millstream.course.catalogue import CHAPTERS, PARTS
+    from millstream.course.catalogue import CHAPTERS, PARTS, heading
     from millstream.course.progress import load_progress, progress_file
 
     with plain_errors():
         done = load_progress(progress_file())
-        for part, title in PARTS.items():
-            typer.echo(f"Part {part}: {title}")
+        for part in PARTS:
+            typer.echo(heading(part))
             for chapter in (each for each in CHAPTERS if each.part == part):
-                ran = sum(f"{chapter.number}/{script}" in done.ran for script in chapter.scripts)
-                exercises = "exercises solved" if chapter.number in done.solved else "exercises open"
+                ran = sum(f"{chapter.key}/{script}" in done.ran for script in chapter.scripts)
+                exercises = "exercises solved" if chapter.key in done.solved else "exercises open"
                 how_far = f"{ran}/{len(chapter.scripts)} scripts, {exercises}"
-                typer.echo(f"  {chapter.number}  {chapter.title} ({chapter.minutes} min): {how_far}")
+                typer.echo(f"  {chapter.key}  {chapter.title} ({chapter.minutes} min): {how_far}")
                 typer.echo(f"     {', '.join(chapter.scripts)}")
         right, asked = sum(done.predicted.values()), len(done.predicted)
         typer.echo(f"predictions: {right} of {asked} right; quiz: {sum(done.quiz.values())} of {len(done.quiz)} right")
@@ -44,7 +46,7 @@ def list_chapters() -> None:
 @course.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run(
     context: typer.Context,
-    number: ChapterNumber,
+    key: ChapterKey,
     script: Annotated[str | None, typer.Argument(help="One of its scripts; all if not said.", show_default=False)] = None,
     predict: Annotated[
         list[float] | None,
@@ -61,25 +63,27 @@ def run(
         from millstream.course.reader import Reader
         from millstream.course.running import run_script
 
-        chapter = find_chapter(number)
+        chapter = find_chapter(key)
         if script is not None and script.startswith("-"):
             raise CourseError(f"name a script before its options, for example {chapter.scripts[0]} {script}")
         for name in chapter.scripts if script is None else (script,):
-            typer.echo(f"--- chapter {number}: {name}")
+            typer.echo(f"--- {chapter.key}: {name}")
             reader = Reader(predict or (), ask=_ask())
             try:
                 run_script(chapter, name, reader, context.args)
+            except NotImplementedError as error:
+                raise CourseError(f"{error} is not filled in yet") from None
             except AssertionError as error:
                 raise CourseError(f"{name} does not hold what it claims here: {error}") from error
             progress = load_progress(progress_file())
-            progress.note_run(f"{number}/{name}", reader.graded)
+            progress.note_run(f"{chapter.key}/{name}", reader.graded)
             save_progress(progress_file(), progress)
         typer.echo(f"read about it in {chapter.page}")
 
 
 @course.command()
 def check(
-    number: ChapterNumber,
+    key: ChapterKey,
     folder: Annotated[Path, typer.Option(help="Where your answers are.")] = Path("millstream-course"),
     solution: Annotated[bool, typer.Option("--solution", help="Check our solution instead, and say where it is.")] = False,
 ) -> None:
@@ -89,7 +93,7 @@ def check(
         from millstream.course.checking import hand_out, judge, solution_of
         from millstream.course.progress import load_progress, progress_file, save_progress
 
-        chapter = find_chapter(number)
+        chapter = find_chapter(key)
         path, is_new = (solution_of(chapter), False) if solution else hand_out(chapter, folder)
         typer.echo(f"{path} is yours to fill in; then run this again" if is_new else f"checking {path}")
         verdicts = judge(chapter, path)
@@ -97,11 +101,13 @@ def check(
             typer.echo(f"  {'not yet' if verdict.problem else 'passes '}  {verdict.claim}")
             if verdict.problem:
                 typer.echo(f"           {verdict.problem}")
+            if verdict.problem and verdict.hint:
+                typer.echo(f"           hint: {verdict.hint}")
         if any(verdict.problem for verdict in verdicts):
             raise typer.Exit(1)
         if not solution:
             progress = load_progress(progress_file())
-            progress.note_solved(number)
+            progress.note_solved(chapter.key)
             save_progress(progress_file(), progress)
 
 

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 from millstream.core.errors import CourseError
+from millstream.course.chapter import Chapter
+from millstream.course.tracks import BESIDE, TRACKS
 
-FOLDER = Path(__file__).parent / "chapters"
-PARTS = {1: "the language", 2: "parallelism", 3: "inference", 4: "learning from reward"}
+PARTS = {1: "the language", 2: "parallelism", 3: "inference", 4: "learning from reward", **TRACKS}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chapter:
-    number: int
-    part: int
-    name: str
-    """Of its folder."""
-    title: str
-    minutes: int
-    """That a reader takes: to read, run and predict, without the exercises."""
-    scripts: tuple[str, ...]
-    """In the order of the page."""
-
-    @property
-    def folder(self) -> Path:
-        return FOLDER / self.name
-
-    @property
-    def page(self) -> Path:
-        return self.folder / "page.md"
-
-    def module(self, name: str) -> str:
-        return f"millstream.course.chapters.{self.name}.{name}"
-
-    def check_script(self, script: str) -> None:
-        if script not in self.scripts:
-            raise CourseError(f"chapter {self.number} has no script {script!r}; it has {', '.join(self.scripts)}")
+def heading(part: int) -> str:
+    """Of a part, above what is in it."""
+    return PARTS[part] if part in TRACKS else f"Part {part}: {PARTS[part]}"
 
 
 CHAPTERS = (
@@ -160,11 +135,12 @@ CHAPTERS = (
         minutes=60,
         scripts=("memory_timeline", "placements", "two_ranks", "weight_update", "half_updated"),
     ),
+    *BESIDE,
 )
 
 
-def find_chapter(number: int) -> Chapter:
+def find_chapter(key: str | int) -> Chapter:
     for chapter in CHAPTERS:
-        if chapter.number == number:
+        if chapter.key.lower() == str(key).lower():
             return chapter
-    raise CourseError(f"there is no chapter {number}; there are {CHAPTERS[0].number} to {CHAPTERS[-1].number}")
+    raise CourseError(f"there is no chapter {key}; there are {', '.join(each.key for each in CHAPTERS)}")

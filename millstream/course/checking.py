@@ -1,29 +1,32 @@
 """Exercises: a skeleton that the reader fills in, tests that judge it, and a solution that passes them.
 
 Every chapter has `exercise.py` (the skeleton), `solution.py` and `judge.py`, whose functions named `judge_...` are given the
-reader's module. Some start ranks, in which the same file is loaded again.
+reader's module. Some start ranks, in which the same file is loaded again. The docstring of such a function is a hint.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 from millstream.core.errors import CourseError, MillstreamError
 from millstream.core.files import write_whole
-from millstream.course.catalogue import Chapter
+from millstream.course.chapter import Chapter
 
 
 class Verdict(NamedTuple):
     claim: str
     problem: str
     """Empty where the test passes."""
+    hint: str
+    """Empty where there is none."""
 
 
 def skeleton_of(chapter: Chapter) -> Path:
@@ -34,9 +37,14 @@ def solution_of(chapter: Chapter) -> Path:
     return chapter.folder / "solution.py"
 
 
+def answers_name(chapter: Chapter) -> str:
+    """Of a reader's own file."""
+    return f"chapter_{chapter.number:02}.py" if chapter.key.isdigit() else f"{chapter.key.lower().replace('-', '_')}.py"
+
+
 def hand_out(chapter: Chapter, folder: Path) -> tuple[Path, bool]:
     """The reader's own file, and whether it was made just now. One that is there is never touched."""
-    path = folder / f"chapter_{chapter.number:02}.py"
+    path = folder / answers_name(chapter)
     if path.exists():
         return path, False
     write_whole(path, skeleton_of(chapter).read_text())
@@ -60,12 +68,22 @@ def load_answer(path: Path) -> ModuleType:
 def judge(chapter: Chapter, path: Path) -> list[Verdict]:
     """What each test says of the file at `path`."""
     answer = load_answer(path)
-    tests = vars(importlib.import_module(chapter.module("judge")))
-    return [
-        Verdict(name.removeprefix("judge_").replace("_", " "), _problem(test, answer))
-        for name, test in tests.items()
-        if name.startswith("judge_")
-    ]
+    return [Verdict(claim, _problem(test, answer), _hint(test)) for claim, test in _tests(chapter)]
+
+
+def hints_of(chapter: Chapter) -> dict[str, str]:
+    """What helps with each test, by its claim: what the test says of itself. Empty where it says nothing."""
+    return {claim: _hint(test) for claim, test in _tests(chapter)}
+
+
+def _tests(chapter: Chapter) -> Iterator[tuple[str, Callable[[ModuleType], None]]]:
+    for name, test in list(vars(importlib.import_module(chapter.module("judge"))).items()):
+        if name.startswith("judge_"):
+            yield name.removeprefix("judge_").replace("_", " "), test
+
+
+def _hint(test: Callable[[ModuleType], None]) -> str:
+    return inspect.cleandoc(test.__doc__ or "").replace("\n", " ")
 
 
 def _problem(test: Callable[[ModuleType], None], answer: ModuleType) -> str:

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from millstream.core.errors import CourseError
-from millstream.course.catalogue import Chapter
+from millstream.course.chapter import FAILURES, LABS, Chapter
 from millstream.course.reader import Reader, SaidLine
 from millstream.course.running import run_script
 
@@ -33,11 +33,28 @@ SECTIONS = (
     "Takeaways",
     "Further reading",
 )
+LAB_SECTIONS = (
+    "Goal",
+    "Before you begin",
+    "The concept",
+    "In our code",
+    "Milestones",
+    "Before and after",
+    "On a GPU",
+    "Takeaways",
+    "Further reading",
+)
+FAILURE_SECTIONS = ("Objectives", "Before you begin", "The failures", "Exercises", "On a GPU", "Takeaways", "Further reading")
 SOURCE = re.compile(r"^```source\n(?P<references>.*?)\n```$", re.M | re.S)
 SLIDER = re.compile(r"^<!-- slider (?P<name>\w+) -->$", re.M)
 PICTURE = re.compile(r"!\[(?P<alt>[^\]]+)\]\(pictures/(?P<name>\w+)\.svg\)")
 _OUTPUT = re.compile(r"<!-- output (?P<name>\w+) begins -->\n(?P<body>.*?)<!-- output (?P=name) ends -->", re.S)
 _VARIES = re.compile(r"[ ]*-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|“[^”]*”")
+
+
+def sections_for(chapter: Chapter) -> tuple[str, ...]:
+    """Those that its page must have."""
+    return {LABS: LAB_SECTIONS, FAILURES: FAILURE_SECTIONS}.get(chapter.part, SECTIONS)
 
 
 def sections_of(text: str) -> list[str]:
@@ -93,7 +110,7 @@ def write_output(chapter: Chapter, script: str) -> None:
     hardware = describe("course", {}, {})["hardware"]
     busy = f", load {os.getloadavg()[0]:.0f} at its end" if hasattr(os, "getloadavg") else ""
     machine = f"{hardware['cpu'] or platform.machine()}, {hardware['cores']} cores{busy}"
-    caption = f"*Measured on {machine}, by `millstream course run {chapter.number} {script}`. Yours will differ.*"
+    caption = f"*Measured on {machine}, by `millstream course run {chapter.key} {script}`. Yours will differ.*"
     chapter.page.write_text(with_output(chapter.page.read_text(), script, reader.lines, caption))
 
 

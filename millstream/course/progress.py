@@ -22,8 +22,8 @@ class Progress:
     """Scripts, as `1/hello_distributed`."""
     predicted: dict[str, bool] = field(default_factory=dict)
     """The last prediction of each question, and whether it was right."""
-    solved: list[int] = field(default_factory=list)
-    """Chapters whose exercises pass."""
+    solved: list[str] = field(default_factory=list)
+    """Keys of chapters whose exercises pass."""
     quiz: dict[str, bool] = field(default_factory=dict)
 
     def note_run(self, script: str, graded: Iterable[Graded]) -> None:
@@ -31,7 +31,7 @@ class Progress:
             self.ran.append(script)
         self.predicted |= {f"{script}: {each.question}": each.is_right for each in graded}
 
-    def note_solved(self, chapter: int) -> None:
+    def note_solved(self, chapter: str) -> None:
         if chapter not in self.solved:
             self.solved.append(chapter)
 
@@ -46,7 +46,9 @@ def progress_file() -> Path:
 
 def load_progress(path: Path) -> Progress:
     try:
-        return Progress(**json.loads(path.read_text()))
+        found = Progress(**json.loads(path.read_text()))
+        found.solved = [str(each) for each in found.solved]  # numbers, before there were labs
+        return found
     except FileNotFoundError:
         return Progress()
     except (OSError, ValueError, TypeError) as error:

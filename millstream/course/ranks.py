@@ -106,11 +106,19 @@ def _run_all(function: Callable[..., Any], starts: Sequence[RankStart], args: Se
     finally:
         begun = [process for process in processes if process.pid is not None]
         for process in begun:  # all of them before any is waited for: a peer that is left would complain about the others
+            _kill_group(process.pid)
             process.kill()
         for process in begun:
             process.join()
         for ours, _ in pairs:
             ours.close()
+
+
+def _kill_group(leader: int) -> None:
+    """A rank and what it has started, such as a compiler. One that has only just begun has no group yet."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
 
 
 def _context() -> Any:
@@ -198,4 +206,6 @@ def _end_with(parent: Connection) -> None:
     """The other end closes when its process lets go, or is gone."""
     with suppress(EOFError, OSError):
         parent.recv_bytes()
+    if hasattr(os, "getpgid") and os.getpgid(0) == os.getpid():
+        _kill_group(os.getpid())
     os._exit(0)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from millstream.core.errors import CourseError
-from millstream.course.catalogue import Chapter
+from millstream.course.chapter import Chapter
 from millstream.course.reader import Reader
 
 

@@ -18,8 +18,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from millstream.core.errors import CourseError
-from millstream.course.catalogue import CHAPTERS, PARTS, Chapter
-from millstream.course.checking import skeleton_of, solution_of
+from millstream.course.catalogue import CHAPTERS, PARTS, heading
+from millstream.course.chapter import Chapter
+from millstream.course.checking import hints_of, skeleton_of, solution_of
 from millstream.course.formulas import as_html
 from millstream.course.page import SLIDER, SOURCE
 from millstream.course.questions import all_questions
@@ -57,9 +58,9 @@ def write_sources(folder: Path) -> None:
     (docs / "quiz.md").write_text(_quiz())
     reading = write_reading(docs / "reading")
     nav = [{"Begin": "index.md"}]
-    for part, title in PARTS.items():
-        pages = [{f"{each.number} {each.title}": f"{each.name}/page.md"} for each in CHAPTERS if each.part == part]
-        nav.append({f"Part {part}: {title}": pages})  # type: ignore[dict-item]
+    for part in PARTS:
+        pages = [{f"{each.key} {each.title}": f"{each.name}/page.md"} for each in CHAPTERS if each.part == part]
+        nav.append({heading(part): pages})  # type: ignore[dict-item]
     settings = {
         "site_name": "Millstream: the course",
         "docs_dir": "docs",
@@ -83,7 +84,8 @@ def filled(chapter: Chapter) -> str:
     """A chapter's page with everything in its place."""
     text = SOURCE.sub(lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), chapter.page.read_text())
     text = SLIDER.sub(lambda found: find_slider(found["name"]).html(), as_html(text))
-    exercises = [_folded("Exercise", skeleton_of(chapter)), _folded("Solution", solution_of(chapter))]
+    hints = [f'??? tip "Hint: {claim}"\n\n    {hint}\n' for claim, hint in hints_of(chapter).items() if hint]
+    exercises = [_folded("Exercise", skeleton_of(chapter)), *hints, _folded("Solution", solution_of(chapter))]
     return text.replace("\n## On a GPU", "\n" + "\n".join(exercises) + "\n## On a GPU")
 
 
@@ -101,10 +103,10 @@ def _index() -> str:
     ]
     lines[2] += " without a GPU, every number in these pages was printed by a script or computed by the planner."
     lines += ["```text", "pip install millstream", "millstream course list", "millstream course run 1", "```", ""]
-    for part, title in PARTS.items():
-        lines += [f"## Part {part}: {title}", ""]
+    for part in PARTS:
+        lines += [f"## {heading(part)}", ""]
         chapters = (each for each in CHAPTERS if each.part == part)
-        lines += [f"- [{each.number} {each.title}]({each.name}/page.md), {each.minutes} minutes" for each in chapters]
+        lines += [f"- [{each.key} {each.title}]({each.name}/page.md), {each.minutes} minutes" for each in chapters]
         lines.append("")
     return "\n".join([*lines, "[The reading map](reading/index.md) has a page for each paper that matters.", "", _ASKED, ""])
 

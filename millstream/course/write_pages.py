@@ -13,14 +13,14 @@ from millstream.course.catalogue import CHAPTERS, find_chapter
 from millstream.course.page import write_output, write_pictures
 
 
-def main(number: int | None = None, only: str | None = None) -> None:
-    for chapter in CHAPTERS if number is None else (find_chapter(number),):
+def main(key: str | None = None, only: str | None = None) -> None:
+    for chapter in CHAPTERS if key is None else (find_chapter(key),):
         write_pictures(chapter)
         for script in chapter.scripts if only is None else (only,):
-            print(f"--- {chapter.number} {script}")
+            print(f"--- {chapter.key} {script}")
             write_output(chapter, script)
 
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    main(int(words[0]) if words else None, words[1] if len(words) > 1 else None)
+    main(*words[:2])

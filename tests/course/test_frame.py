@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 from millstream.cli.main import app
 from millstream.core.errors import CourseError
 from millstream.course.catalogue import CHAPTERS, PARTS, find_chapter
-from millstream.course.checking import hand_out, judge, load_answer, skeleton_of, solution_of
+from millstream.course.checking import hand_out, hints_of, judge, load_answer, skeleton_of, solution_of
 from millstream.course.progress import Progress, load_progress, progress_file, save_progress
 from millstream.course.questions import all_questions
 from millstream.course.quiz import choose, play
 from millstream.course.reader import Graded, Reader
 from millstream.course.running import run_script
 from millstream.course.sliders import SLIDERS, find_slider
+from millstream.course.tracks import TRACKS
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +64,9 @@ def test_progress_is_kept_and_what_cannot_be_read_is_said(tmp_path: Path) -> Non
     progress = Progress()
     progress.note_run("1/hello", [Graded("how many?", 3, 3, True)])
     progress.note_run("1/hello", [Graded("how many?", 4, 3, False)])
-    progress.note_solved(1)
+    progress.note_solved("1")
     save_progress(path, progress)
-    assert load_progress(path) == Progress(ran=["1/hello"], predicted={"1/hello: how many?": False}, solved=[1])
+    assert load_progress(path) == Progress(ran=["1/hello"], predicted={"1/hello: how many?": False}, solved=["1"])
     assert [each.name for each in path.parent.iterdir()] == ["course.json"], "written whole, nothing beside it"
     path.write_text("{")
     with pytest.raises(CourseError, match="move it away to begin anew"):
@@ -88,7 +89,10 @@ def test_a_wrong_option_of_a_script_is_said_in_one_line(words: list[str], said: 
 
 
 def test_chapters_are_numbered_and_every_part_has_some() -> None:
-    assert [chapter.number for chapter in CHAPTERS] == list(range(1, len(CHAPTERS) + 1))
+    in_order = [[each.number for each in CHAPTERS if each.part == part] for part in TRACKS]
+    for numbers in (*in_order, [each.number for each in CHAPTERS if each.part not in TRACKS]):
+        assert numbers == list(range(1, len(numbers) + 1))
+    assert len({each.key for each in CHAPTERS}) == len({each.name for each in CHAPTERS}) == len(CHAPTERS)
     assert {chapter.part for chapter in CHAPTERS} == set(PARTS)
     with pytest.raises(CourseError, match="there is no chapter 99"):
         find_chapter(99)
@@ -98,10 +102,42 @@ def test_chapters_are_numbered_and_every_part_has_some() -> None:
 
 def test_a_skeleton_fails_every_test_and_the_solution_none() -> None:
     """Of chapters whose tests start no ranks; the others are the course's own."""
-    for number in (1, 4, *range(8, 15)):
+    for number in (1, 4, *range(8, 15), "lab-05", "V4"):
         chapter = find_chapter(number)
         assert all(verdict.problem for verdict in judge(chapter, skeleton_of(chapter)))
         assert not any(verdict.problem for verdict in judge(chapter, solution_of(chapter)))
+
+
+def test_labs_are_found_and_handed_out_by_their_names(tmp_path: Path) -> None:
+    assert find_chapter("LAB-02").name == "lab_ddp"
+    assert find_chapter("v3").key == "V3"
+    assert [hand_out(find_chapter(key), tmp_path)[0].name for key in ("3", "lab-02", "failures", "V1")] == [
+        "chapter_03.py",
+        "lab_02.py",
+        "failures.py",
+        "v1.py",
+    ]
+
+
+def test_every_test_of_a_lab_has_a_hint_and_a_test_that_fails_shows_it(tmp_path: Path) -> None:
+    for chapter in CHAPTERS:
+        if chapter.part in TRACKS:
+            assert all(hints_of(chapter).values()), chapter.key
+    done = CliRunner().invoke(app, ["course", "check", "lab-04", "--folder", str(tmp_path)])
+    assert done.exit_code == 1
+    assert done.output.count("hint: ") == 5
+    assert "hint: " not in CliRunner().invoke(app, ["course", "check", "lab-04", "--solution"]).output
+
+
+def test_a_lab_without_deepspeed_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CourseError, match=r"^DeepSpeed is not installed: pip install millstream\[deepspeed\]; .*$"):
+        run_script(find_chapter("lab-05"), "deepspeed_stages", silent())
+
+
+def test_progress_from_before_there_were_labs_is_read(tmp_path: Path) -> None:
+    (tmp_path / "course.json").write_text('{"solved": [1, 3]}')
+    assert load_progress(tmp_path / "course.json").solved == ["1", "3"]
 
 
 def test_what_a_reader_wrote_is_never_touched(tmp_path: Path) -> None:

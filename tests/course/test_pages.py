@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from millstream.core.errors import CourseError
-from millstream.course.catalogue import CHAPTERS, Chapter
+from millstream.course.catalogue import CHAPTERS
+from millstream.course.chapter import Chapter
 from millstream.course.formulas import as_html
 from millstream.course.page import (
     PICTURE,
-    SECTIONS,
     SLIDER,
     differences,
     drawn,
     outputs_of,
     references_of,
+    sections_for,
     sections_of,
     with_output,
 )
@@ -32,8 +33,8 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)]+)\)")
 @EVERY
 def test_a_page_has_the_fixed_sections_in_their_order_and_says_how_long_it_takes(chapter: Chapter) -> None:
     text = chapter.page.read_text()
-    assert sections_of(text) == list(SECTIONS)
-    assert text.startswith(f"# {chapter.number} {chapter.title}\n")
+    assert sections_of(text) == list(sections_for(chapter))
+    assert text.startswith(f"# {chapter.key} {chapter.title}\n")
     assert f"Time: {chapter.minutes} minutes" in text
 
 
@@ -43,8 +44,8 @@ def test_a_page_shows_what_every_script_says_and_names_the_command_of_what_was_m
     outputs = outputs_of(text)
     assert set(outputs) == set(chapter.scripts)
     assert all(outputs.values()), "python -m millstream.course.write_pages"
-    named = re.findall(r"^\*Measured on .+, by `millstream course run (\d+) (\w+)`\.", text, re.M)
-    assert {int(number) for number, _ in named} <= {chapter.number}
+    named = re.findall(r"^\*Measured on .+, by `millstream course run ([\w-]+) (\w+)`\.", text, re.M)
+    assert {key for key, _ in named} <= {chapter.key}
     assert {script for _, script in named} <= set(chapter.scripts)
 
 
@@ -60,7 +61,7 @@ def test_the_code_that_a_page_walks_through_is_there(chapter: Chapter) -> None:
 def test_pictures_are_what_their_code_draws_and_all_are_shown(chapter: Chapter) -> None:
     pictures = dict(drawn(chapter))
     for path, svg in pictures.items():
-        assert path.read_text() == svg, f"python -m millstream.course.write_pages {chapter.number}"
+        assert path.read_text() == svg, f"python -m millstream.course.write_pages {chapter.key}"
     shown = {found["name"] for found in PICTURE.finditer(chapter.page.read_text())}
     assert shown == {path.stem for path in pictures} == {path.stem for path in (chapter.folder / "pictures").iterdir()}
 

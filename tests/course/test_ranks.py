@@ -43,6 +43,24 @@ def test_ranks_that_wait_for_ever_are_stopped_and_their_line_is_named() -> None:
     assert "in one_never_comes" in raised.value.waiting[0]
 
 
+def starts_a_program(rank: int, world: int) -> int:
+    return subprocess.Popen(["sleep", "60"]).pid
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+def test_what_a_rank_has_started_ends_with_it() -> None:
+    started = on_ranks(starts_a_program, 2)
+    _until(lambda: not any(map(_runs, started)), 10)
+
+
+def _runs(pid: int) -> bool:
+    """Not one that has ended and whose parent is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text() != ""
+    except OSError:
+        return False
+
+
 def test_too_many_ranks_are_refused() -> None:
     with pytest.raises(CourseError, match="must be 1 to 16 ranks"):
         on_ranks(fails_on_one, 99)

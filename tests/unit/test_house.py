@@ -44,7 +44,8 @@ ARROWS = {
         "parallel", "wire", "models", "ops", "core",
     },
     "course": {
-        "commands", "serving", "engine", "session", "mesh", "trainer", "planner", "parallel", "models", "ops", "core",
+        "commands", "serving", "engine", "session", "mesh", "trainer", "planner", "profiler", "parallel", "models", "ops",
+        "core",
     },
     "cli": {"course", "commands", "server", "load", "trainer", "planner", "models", "core"},
     "__main__": {"cli"},

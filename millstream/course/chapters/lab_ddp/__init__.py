@@ -1,0 +1,1 @@
+"""Lab 02: data parallel written by the reader, held against torch's."""

@@ -1,0 +1,34 @@
+"""Lab 04, its picture: ranges of number formats as torch says them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from millstream.course.svg import COLOURS, Svg
+
+LOW, HIGH = -46.0, 40.0
+"""Powers of ten at the edges."""
+
+
+def ranges() -> str:
+    picture = Svg(640, 210, "Which sizes of numbers float16, bfloat16 and float32 can hold")
+    for row, dtype in enumerate((torch.float16, torch.bfloat16, torch.float32)):
+        limits, y = torch.finfo(dtype), 20 + 42 * row
+        begin, end = _x(limits.smallest_normal * limits.eps), _x(limits.max)
+        picture.text(10, y + 20, str(dtype).removeprefix("torch."))
+        picture.box(begin, y, end - begin, 30, fill=COLOURS[row])
+    for power in (-40, -20, -9, 0, 20):
+        x = _x(10.0**power)
+        picture.line([(x, 14), (x, 152)], colour=COLOURS[5])
+        picture.text(x, 172, f"1e{power}", middle=True)
+    picture.text(350, 200, "a gradient of 1e-9 is nothing in float16", middle=True)
+    return str(picture)
+
+
+def _x(value: float) -> float:
+    return round(100 + 530 * (math.log10(value) - LOW) / (HIGH - LOW), 1)
+
+
+PICTURES = {"ranges": ranges}
