@@ -179,8 +179,8 @@ def test_the_engines_core_imports_with_torch_safetensors_msgspec_and_numpy_alone
 
 @pytest.mark.slow
 def test_a_model_is_read_without_the_compiler_which_takes_as_long_to_import_as_torch() -> None:
-    code = "from millstream import Engine\nEngine('brook', weights='bundled', device='cpu')\nEngine('wan-tiny', weights='random', device='cpu')"
-    loaded = loaded_by(code)
+    models = "Engine('brook', weights='bundled', device='cpu'), Engine('wan-tiny', weights='random', device='cpu')"
+    loaded = loaded_by(f"from millstream import Engine\n{models}")
     assert "torch" in loaded
     assert not loaded & {"torch._dynamo", "transformers"}
 
