@@ -22,7 +22,7 @@ from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.planner.drawing import curves
 from millstream.planner.memory import dit_parameters
 from millstream.planner.page import Row, page, table

@@ -25,7 +25,7 @@ from millstream.commands.plan.collectives import fit_link
 from millstream.commands.plan.fit import fit_software
 from millstream.core.config import GIB
 from millstream.core.files import Staging
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.models.kv import KEY_MULTIPLE
 from millstream.ops.attention import attend
 from millstream.ops.fp8 import quantise
