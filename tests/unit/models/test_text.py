@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
-from transformers.models.umt5.modeling_umt5 import UMT5Attention
 
 from millstream.core.config import TextConfig
 from millstream.core.controls import WeightedPrompt
@@ -20,6 +19,9 @@ from millstream.models.wan.text import ByteTokenizer, UMT5Embedder, UMT5Tokenize
 from millstream.models.wan.umt5 import UMT5Encoder, position_buckets
 from tests.unit.checkpoints import original_folder
 from tests.unit.models_for_tests import relative_error, shaken
+
+if TYPE_CHECKING:
+    from transformers import UMT5EncoderModel
 
 CONFIG = TextConfig(width=32, layers=3, heads=2, head_width=16, ffn=48, vocabulary=384)
 LENGTH = 160
@@ -34,6 +36,8 @@ def encoder(capacity: int = 4, tokens: int = 24) -> PromptEncoder:
 
 def reference(ours: UMT5Encoder, attention: str = "sdpa") -> UMT5EncoderModel:
     """Of transformers, with the same weights."""
+    from transformers import UMT5Config, UMT5EncoderModel  # seconds, and who collects tests would pay them too
+
     config = UMT5Config(
         vocab_size=CONFIG.vocabulary,
         d_model=CONFIG.width,
@@ -59,6 +63,7 @@ def padded_reference(model: UMT5EncoderModel, text: str, tokens: int) -> Tensor:
     return model(input_ids=padded, attention_mask=mask).last_hidden_state * mask[..., None]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_embeddings_equal_the_padded_and_masked_reference(attention: str) -> None:
@@ -68,6 +73,7 @@ def test_embeddings_equal_the_padded_and_masked_reference(attention: str) -> Non
         assert relative_error(encode((WeightedPrompt(text),)), padded_reference(model, text, LENGTH)) <= 2e-6
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_text_without_padding_has_the_bits_of_the_reference(dtype: torch.dtype) -> None:
@@ -76,15 +82,21 @@ def test_a_text_without_padding_has_the_bits_of_the_reference(dtype: torch.dtype
     assert torch.equal(ours(ids), reference(ours)(input_ids=ids).last_hidden_state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_buckets", [8, 32, 64])
 def test_positions_fall_into_the_buckets_of_the_reference(num_buckets: int) -> None:
+    from transformers.models.umt5.modeling_umt5 import UMT5Attention, UMT5Config
+
     attention = UMT5Attention(UMT5Config(relative_attention_num_buckets=num_buckets, d_model=8, d_kv=4, num_heads=2))
     places = torch.arange(512)
     expected = attention._relative_position_bucket(places[None, :] - places[:, None])
     assert torch.equal(position_buckets(512, num_buckets, torch.device("cpu")), expected)
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_the_reference(tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
     folder = original_folder(tmp_path) / "google/umt5-xxl"
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     ours = UMT5Tokenizer(folder)
