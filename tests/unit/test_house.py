@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,12 @@ def room(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(parsed(PACKAGE)[module_name(path)]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -274,6 +280,7 @@ SURFACE = {
 }  # fmt: skip
 
 
+@cache
 def commands(group: Any = None, prefix: str = "") -> dict[str, Any]:
     """Every command by the words that call it; those of a group, such as `train data`, have two."""
     found: dict[str, Any] = {}
