@@ -120,12 +120,12 @@ class Checkout:
         if not (folder / "millstream").is_dir():
             raise SystemExit(f"error: {folder} is no checkout; --against takes a folder with millstream/ in it")
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *options],
+            [sys.executable, "-c", PROGRAM.read_text(), *options],  # as a file, its folder's names would hide packages
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(folder)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))},
         )
 
     def chunks(self, count: int) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def workload_of(said: Mapping[str, Any]) -> Workload:
 
 
 def software_of(said: Mapping[str, Any]) -> Software:
-    software = replace(SOFTWARE[said["software"]], one_device=False)
+    software = SOFTWARE[said["software"]]
     if "attention" in said:
         software = replace(software, attention_kernel=said["attention"])
     if said["vae"] == "published":

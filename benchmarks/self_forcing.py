@@ -2,6 +2,7 @@
 
     python -m benchmarks.self_forcing                           # the 1.3B at 480x832 on a GPU, from its recipe
     python -m benchmarks.self_forcing --model wan-tiny --device cpu --frames 6 --size 32x32
+    python -m benchmarks.self_forcing --page                    # writes the last result into docs/training.md
 
 Weights and clips are random: what is measured is time and memory. A step is the student's turn and the critic's; the first one
 is left out.
@@ -10,6 +11,7 @@ is left out.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,8 @@ from typing import Any
 import msgspec
 import torch
 
-from benchmarks.report import write_report
+from benchmarks.pages import write_between
+from benchmarks.report import RESULTS, write_report
 from millstream.commands.train.role_memory import role_memory
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.presets import find_model
@@ -105,6 +108,27 @@ def measure(
     }
 
 
+def table(report: dict[str, Any]) -> list[str]:
+    found, asked = report["measured"], report["configuration"]
+    phases = [f"| {name} | {seconds:.2f} s |" for name, seconds in found["phases_s"].items()]
+    states = ", ".join(f"{role} {gib:.1f}" for role, gib in found["state_gib_planned"].items())
+    return [
+        "| phase | time |",
+        "| --- | --- |",
+        *phases,
+        f"| **one update** | **{found['update_s']:.1f} s** |",
+        "",
+        f"{asked['model']}, {asked['size']}, {asked['frames']} latent frames, recompute {asked['recompute']}; peak "
+        f"{found['peak_gib']:.1f} GiB, of which roles hold as planned (GiB): {states}.",
+        f"{report['hardware']['gpu']}, torch {report['versions']['torch']}, commit `{report['commit']}`.",
+    ]
+
+
+def write_page() -> None:
+    report = json.loads((RESULTS / "self_forcing.json").read_text())
+    write_between(RESULTS.parents[1] / "docs" / "training.md", "benchmarks.self_forcing", table(report))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="wan2.1-t2v-1.3b")
@@ -113,7 +137,12 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=21)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--recompute", default="full")
+    parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and measure nothing")
     asked = parser.parse_args()
+    if asked.page:
+        write_page()
+        return
+    del asked.page
     spec, (height, width) = find_model(asked.model), map(int, asked.size.split("x"))
     precision = "bf16" if asked.device == "cuda" else "fp32"
     begins = {"student_every": 1, "critic_first": 0, "begun": 1.0, "longest": 99}  # every rollout the same work

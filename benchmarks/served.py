@@ -25,10 +25,10 @@ from benchmarks.report import write_report
 from benchmarks.saturate import MAX_CHUNK_FRAMES, find_rate
 from benchmarks.server_words import add_server_options, asked, server_words
 from millstream.core.config import MAX_FPS
-from millstream.core.messages import MAX_LEAD_S
+from millstream.core.messages import MAX_LEAD_S, ChunkHeader
 from millstream.load.host import serve
 from millstream.load.playout import WatchedPlayout
-from millstream.load.visitor import Visitor
+from millstream.load.visitor import Visitor, VisitRefused
 
 FORMATS = ("raw", "jpeg", "mp4")
 CROWDS = (1, 2, 4, 8)
@@ -36,6 +36,8 @@ WARM_UP = 4
 """Chunks of a stream that do not count: its window fills."""
 GENEROUS = 1.5
 """Times what `bench stream` makes: more than any number of streams is expected to get together."""
+SLOWER = 0.95
+"""Of a rate that is not let in any more."""
 
 
 def bench_stream(words: list[str], chunks: int) -> dict[str, Any]:
@@ -60,18 +62,21 @@ async def unpaced(url: str, *, fps: float, format: str, chunks: int) -> dict[str
     counted = arrived[WARM_UP:]
     passed_s = counted[-1][1] - arrived[WARM_UP - 1][1]
     made_s = statistics.median(header.total_ms / 1000 for header, _ in counted)
-    return {"fps": sum(header.frames for header, _ in counted) / passed_s, "first_chunk_s": first_s, "chunk_s": made_s}
+    return {"fps": sum(pictures(header) for header, _ in counted) / passed_s, "first_chunk_s": first_s, "chunk_s": made_s}
 
 
-async def watch(visitor: Visitor, until: float) -> tuple[int, float, WatchedPlayout]:
-    """Frames that came after the first chunk, in how many seconds, and what a viewer saw of them."""
-    seen, frames, begun = WatchedPlayout(), 0, 0.0
+def pictures(header: ChunkHeader) -> int:
+    """Those that came with it: a server that does not keep up leaves some out."""
+    return header.frames if header.sizes else 0
+
+
+async def watch(visitor: Visitor, until: float) -> WatchedPlayout:
+    """What a viewer saw."""
+    seen = WatchedPlayout()
     while time.monotonic() < until:
         header = await visitor.next_chunk()
-        now = time.monotonic()
-        seen.arrive(now, header.frames, header.fps)
-        frames, begun = (frames + header.frames, begun) if begun else (0, now)
-    return frames, time.monotonic() - begun, seen
+        seen.arrive(time.monotonic(), header.frames, header.fps, pictures=bool(header.sizes))
+    return seen
 
 
 async def all_unpaced(url: str, *, people: int, device_fps: float, format: str, learn_s: float, seconds: float) -> float:
@@ -84,14 +89,14 @@ async def all_unpaced(url: str, *, people: int, device_fps: float, format: str, 
         while (now := time.monotonic()) < begin + seconds or len(times) < 2:
             header = await visitor.next_chunk()
             if now > begin:
-                frames += header.frames if times else 0
+                frames += pictures(header) if times else 0
                 times.append(time.monotonic())
         return frames / (times[-1] - times[0])
 
     async with AsyncExitStack() as visitors:
         inside = [await visitors.enter_async_context(Visitor(url, format=format)) for _ in range(people)]
         for visitor in inside:
-            await visitor.ask(fps=fps, lead_s=MAX_LEAD_S)
+            await ask(visitor, fps, MAX_LEAD_S)
         begin = time.monotonic() + learn_s
         return sum(await asyncio.gather(*(rate(visitor, begin) for visitor in inside)))
 
@@ -101,17 +106,26 @@ async def crowd(url: str, *, people: int, at_most: float, format: str, seconds: 
     fps = await find_rate(url, sessions=people, at_most=at_most)
     async with AsyncExitStack() as visitors:
         inside = [await visitors.enter_async_context(Visitor(url, format=format)) for _ in range(people)]
-        for visitor in inside:
-            await visitor.ask(fps=fps)
+        promised_fps = sum([await ask(visitor, fps) for visitor in inside])
         until = time.monotonic() + seconds
         found = await asyncio.gather(*(watch(visitor, until) for visitor in inside))
-    continuity = [playout.continuity(until) or 0.0 for _, _, playout in found]
-    return {"people": people, "promised_fps": people * fps, "continuity": min(continuity)}
+    continuity = [playout.continuity(until) or 0.0 for playout in found]
+    return {"people": people, "promised_fps": promised_fps, "continuity": min(continuity)}
+
+
+async def ask(visitor: Visitor, fps: float, lead_s: float | None = None) -> float:
+    """For a rate that was let in a moment ago, or one that still is: chunks do not take the same from second to second."""
+    while True:
+        try:
+            await visitor.ask(fps=fps, lead_s=lead_s)
+            return fps
+        except VisitRefused:
+            fps *= SLOWER
 
 
 async def through_server(words: list[str], options: argparse.Namespace, bench_fps: float) -> dict[str, Any]:
     streams, crowds = dict[str, dict[str, float]](), list[dict[str, float]]()
-    async with serve(words) as host:
+    async with serve([*words, "--batch", str(options.batch)]) as host:
         slow = min(bench_fps / 4, MAX_FPS)  # any rate that is let in: it is not waited for
         for format in options.formats:
             streams[format] = await unpaced(host.url, fps=slow, format=format, chunks=options.chunks)
@@ -140,6 +154,7 @@ def main() -> None:
     parser.add_argument("--learn", type=float, default=5.0, help="seconds that several streams run before they are counted")
     parser.add_argument("--people", type=int, nargs="*", default=CROWDS)
     parser.add_argument("--formats", nargs="*", default=FORMATS)
+    parser.add_argument("--batch", type=int, default=1, help="sessions that may share their model calls, as serve has it")
     parser.add_argument("--report", default="served")
     options = parser.parse_args()
     words = server_words(options)
@@ -152,7 +167,8 @@ def main() -> None:
         "promised": {each["people"]: each["promised_fps"] / bench["fps"] for each in served["crowds"]},
     }
     bench_figures = {"fps": bench["fps"], "first_frame_s": bench["first_frame_s"]["warm"]}
-    write_report(options.report, asked(options), {"bench_stream": bench_figures, **served, "share_of_bench_stream": shares})
+    configuration = {**asked(options), "batch": options.batch}
+    write_report(options.report, configuration, {"bench_stream": bench_figures, **served, "share_of_bench_stream": shares})
 
 
 if __name__ == "__main__":

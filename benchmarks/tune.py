@@ -1,26 +1,29 @@
 """Is Brook better for having been tuned by reward? Four ways at equal time, judged by a judge that none of them has seen.
 
     millstream train judge --out out/tune/judge
-    python -m benchmarks.tune --judge out/tune/judge/judge.safetensors --minutes 5 --seeds 3
+    python -m benchmarks.tune --judge out/tune/judge/judge.safetensors --minutes 0.5 --slice 9
 
-In pieces, since one machine may not be had for all of it at once; what is done is kept in `--out` and not done again
-(`--slice 8` stops tuning after eight minutes of a call, and the next call goes on):
+Goes on where it was: what is done is kept in `--out`, and the result is written after every piece. `--slice 9` ends a call
+after nine minutes, within a run of tuning if it must; the next call goes on from there. `--set lr=1e-4` changes the recipe
+(give another `--out` then), `--only` does some pieces of these alone, in this order:
 
-    python -m benchmarks.tune --judge J --minutes 5 --only fork-grpo/0        # one way, one seed: tunes, then judges
-    python -m benchmarks.tune --judge J --only before                         # the model as it was
-    python -m benchmarks.tune --judge J --only forks                          # what a fork saves
-    python -m benchmarks.tune --judge J --table                               # what there is, as a table and a result
+    before            the model as it was
+    forks             sixteen futures of one past against sixteen streams with a past each
+    fork-grpo/0       one way with one seed: tunes, then judges at 2 s; all ways, then the next seed
+    late/before       the same streams until 120 s: drift is the most that any attribute has lost since 2 s
+    late/fork-grpo/0  ... with all seeds, then kl-0/0
 
-Every way has the same minutes of rolling out, rewarding and learning (evaluations come on top), the same reward, the same
-number of streams a step, and is exported by what its last step left. `best-of-n` learns to repeat the best of each group.
-`kl-0` is fork-grpo with nothing that holds it to the model it was: the example of what a reward is then worth.
-Adherence is relative to renders of the same scenes, at 2 s; fewer prompts are streamed on to 120 s, where drift is the most
-that any attribute has lost since. `forks` times sixteen futures of one past against sixteen streams with a past each.
+Every way has the same minutes of trying, rolling out, rewarding and learning, the same reward, the same number of streams a
+step, and is exported by what its last step left: nothing was chosen by the judge. `best-of-n` learns to repeat the best of each
+group. `kl-0` is fork-grpo with nothing that holds it to the model it was, with one seed: what a reward is then worth.
+Adherence is relative to renders of the same scenes, over prompts that training saw and held-out ones together.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import statistics
 import time
@@ -29,10 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from benchmarks.report import write_report
-from millstream.core.errors import ConfigError
 from millstream.core.files import write_whole
 from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
@@ -46,6 +47,7 @@ from millstream.trainer.policy.rollouts import RolloutEngine, RolloutPlan
 from millstream.trainer.policy.run import PolicyReport, PolicyRun
 from millstream.trainer.tuning.export import export
 
+BEGUN = time.perf_counter()
 WAYS: dict[str, dict[str, Any]] = {
     "fork-grpo": {"algorithm": "grpo"},
     "grpo": {"algorithm": "grpo", "fork": (0, 0)},
@@ -53,66 +55,86 @@ WAYS: dict[str, dict[str, Any]] = {
     "best-of-n": {"algorithm": "best-of-n"},
     "kl-0": {"algorithm": "grpo", "kl_coefficient": 0.0, "kl_target": 0.0},
 }
-BEFORE, FORKS, SPENT = "before", "forks", "spent.json"
+COMPARED = ("fork-grpo", "grpo", "ppo", "best-of-n")
+BEFORE, FORKS, LATE, SPENT = "before", "forks", "late", "spent.json"
 SOON = 2.0
 """Seconds."""
 WEAKEST = ("thing", "motion")
+PHASES = ("sync_s", "try_s", "rollout_s", "reward_s", "learn_s")
 
 
 def tuned(way: str, seed: int, asked: argparse.Namespace, folder: Path) -> Path | None:
     """The file that so many minutes of one way leave; None where `--slice` ended first and there is more to do."""
     recipe = _recipe(way, seed, asked)
-    spec, device, kept, begun = find_model(recipe.model), choose_device(asked.device), folder / SPENT, time.perf_counter()
+    spec, device, kept = find_model(recipe.model), choose_device(asked.device), folder / SPENT
     folder.mkdir(parents=True, exist_ok=True)
     run = PolicyRun(recipe, spec, folder, Path.cwd(), device)
     spent = json.loads(kept.read_text()) if kept.exists() else {"seconds": 0.0, "steps": 0, "streams": 0}
 
     def report(said: PolicyReport) -> None:
-        spent["seconds"] += sum(said.numbers[name] for name in ("sync_s", "rollout_s", "reward_s", "learn_s"))
+        numbers = said.numbers
+        spent["seconds"] += sum(numbers.get(name, 0.0) for name in PHASES)
         spent["steps"] += 1
         spent["streams"] += recipe.batch
+        if said.step < 3 or spent["steps"] % 10 == 0:
+            where = ", ".join(f"{name} {numbers[name]:.2f}" for name in PHASES if name in numbers)
+            kl = f", kl {numbers['kl']:.2f} x {numbers['kl_coefficient']:.3g}" if "kl" in numbers else ""
+            print(f"  step {said.step + 1}: reward {numbers['reward']:.4f}{kl}; {where}", flush=True)
 
     def is_enough() -> bool:
-        return spent["seconds"] >= 60 * asked.minutes or time.perf_counter() - begun >= 60 * asked.slice
+        return spent["seconds"] >= 60 * asked.minutes or is_over(asked)
 
     run.train(report, is_enough)
     write_whole(kept, json.dumps(spent))
     return export(recipe, spec, folder, run.learnt()) if spent["seconds"] >= 60 * asked.minutes else None
 
 
+def is_over(asked: argparse.Namespace) -> bool:
+    """Whether this call has had its time."""
+    return time.perf_counter() - BEGUN >= 60 * asked.slice
+
+
 def _recipe(way: str, seed: int, asked: argparse.Namespace) -> PolicyRecipe:
     """The one that ships, changed in what the ways differ in."""
-    changes = {"seed": seed, "steps": 1_000_000, "judge": "", "evaluate_every": 1_000_000, "checkpoint_every": 1_000_000}
-    small = {"height": 64, "width": 64, "prompts_per_step": 1, "group": 2, "fork": (1, 1), "evaluate_prompts": 2}
+    never = 1_000_000
+    changes = {
+        "seed": seed,
+        "steps": never,
+        "judge": "",
+        "evaluate_every": never,
+        "evaluate_prompts": 1,
+        "checkpoint_every": never,
+    }
+    small = {"height": 64, "width": 64, "prompts_per_step": 1, "group": 2, "fork": (1, 1)}
     recipe = read_policy_recipe(asked.recipe or RECIPES / "reward-brook.toml")
-    return msgspec.structs.replace(recipe, **((small if asked.miniature else {}) | changes | WAYS[way]))
+    wanted = msgspec.toml.decode("\n".join(asked.set).encode())
+    changed = msgspec.to_builtins(recipe) | (small if asked.miniature else {}) | wanted | changes | WAYS[way]
+    return msgspec.convert(changed, PolicyRecipe)
 
 
-def judged(weights: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """By the held-back judge, of prompts that training saw and of held-out ones: soon, and late."""
+def judged(weights: str, asked: argparse.Namespace, count: int, seconds: tuple[float, ...]) -> list[dict[str, Any]]:
+    """By the held-back judge at the last of `seconds`: of prompts that training saw, and of held-out ones."""
     device, spec = choose_device(asked.device), find_model("brook")
     model = load_model(spec, [weights], device=device, dtype=working_dtype(device))
     judge, config = load_classifier(asked.judge, device), _recipe("grpo", 0, asked).stream(spec)
-    found: dict[str, Any] = {"soon": [], "late": []}
-    for held_out in (False, True):
-        for name, count, seconds in (("soon", asked.count, (SOON,)), ("late", asked.late_count, (SOON, asked.late))):
-            moments = judge_prompts(model, judge, config=config, held_out=held_out, count=count, seconds=seconds).moments
-            found[name].append(asdict(moments[-1]))
-    return found
+    both = (
+        judge_prompts(model, judge, config=config, held_out=held_out, count=count, seconds=seconds)
+        for held_out in (False, True)
+    )
+    return [asdict(each.moments[-1]) for each in both]
 
 
 def forks(asked: argparse.Namespace) -> dict[str, float]:
-    """Seconds of sixteen futures, with one past and with one each."""
+    """Seconds of groups of sixteen futures, each group with one past and each stream with its own."""
     recipe, spec, device = _recipe("fork-grpo", 0, asked), find_model("brook"), choose_device(asked.device)
-    model = load_model(spec, recipe.weights, device=device, dtype=torch.float32)
-    engine = RolloutEngine(model.dit, model, recipe.stream(spec), recipe.noise(spec), torch.float32)
-    count, past = (2, 2) if asked.miniature else (16, 8)
-    prompt = spec.default_prompt
+    engine = PolicyRun(recipe, spec, asked.out / FORKS, Path.cwd(), device).engine
+    groups, count, past = (1, 2, 2) if asked.miniature else (8, 16, 8)
+    prompts, chunks = (spec.default_prompt,) * groups, recipe.chunks
     plans = {
-        "one_past_s": RolloutPlan(prompts=(prompt,), group=count, chunks=recipe.chunks, fork_at=past, seed=0),
-        "own_pasts_s": RolloutPlan(prompts=(prompt,) * count, group=1, chunks=recipe.chunks, fork_at=past, seed=0),
+        "one_past_s": RolloutPlan(prompts=prompts, group=count, chunks=chunks, fork_at=past, seed=0),
+        "own_pasts_s": RolloutPlan(prompts=prompts * count, group=1, chunks=chunks, fork_at=past, seed=0),
     }
-    found: dict[str, float] = {"futures": count, "chunks_of_past": past, "chunks_of_future": recipe.chunks}
+    found: dict[str, float] = {"groups": groups, "futures": count, "chunks_of_past": past, "chunks_of_future": chunks}
     for name, plan in plans.items():
         times = [_seconds(engine, plan) for _ in range(1 if asked.miniature else 4)]
         found[name] = statistics.median(times[-3:])  # the first warms up
@@ -126,81 +148,96 @@ def _seconds(engine: RolloutEngine, plan: RolloutPlan) -> float:
 
 
 def piece(name: str, asked: argparse.Namespace) -> None:
-    """One way with one seed, or the model as it was; written down when it is judged."""
-    done = asked.out / f"{name.replace('/', '-')}.json"
-    if done.exists():
-        print(f"{name}: is there already ({done})")
-        return
-    begun = time.perf_counter()
+    """One piece, written down when it is done; nothing where `--slice` ended within it."""
+    begun, done = time.perf_counter(), _kept(name, asked)
+    of, late = name.removeprefix(f"{LATE}/"), name.startswith(f"{LATE}/")
+    folder = asked.out / of.replace("/", "-")
+    weights = "bundled" if of == BEFORE else str(folder / "brook.safetensors")
     found: dict[str, Any]
     if name == FORKS:
         found = dict(forks(asked))
-    elif name == BEFORE:
-        found = {"judged": judged("bundled", asked)}
+    elif late:
+        if of != BEFORE and not Path(weights).exists():
+            raise SystemExit(f"{name} needs {of} first")
+        found = {"judged": judged(weights, asked, asked.late_count, (SOON, asked.late))}
     else:
         way, _, seed = name.partition("/")
-        folder = asked.out / name.replace("/", "-")
-        path = folder / "brook.safetensors"
-        if not path.exists() and tuned(way, int(seed), asked, folder) is None:
+        if name != BEFORE and not Path(weights).exists() and tuned(way, int(seed), asked, folder) is None:
             print(f"{name}: {time.perf_counter() - begun:.0f} s, and there is more to do: call it again")
             return
-        found = {"spent": json.loads((folder / SPENT).read_text()), "judged": judged(str(path), asked)}
+        found = {"judged": judged(weights, asked, asked.count, (SOON,))}
+        if name != BEFORE:
+            found["spent"] = json.loads((folder / SPENT).read_text())
+    found["wall_s"] = time.perf_counter() - begun
     write_whole(done, json.dumps(found, indent=2) + "\n")
-    print(f"{name}: {time.perf_counter() - begun:.0f} s")
+    print(f"{name}: {found['wall_s']:.0f} s; {_line(name, found, asked)}", flush=True)
+
+
+def _kept(name: str, asked: argparse.Namespace) -> Path:
+    path: Path = asked.out / f"{name.replace('/', '-')}.json"
+    return path
+
+
+def _read(name: str, asked: argparse.Namespace) -> dict[str, Any] | None:
+    path = _kept(name, asked)
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _line(name: str, found: dict[str, Any], asked: argparse.Namespace) -> str:
+    """What there is to say of a piece: shares, and in points how far they are from the model as it was."""
+    if "judged" not in found:
+        return ", ".join(f"{key} {value:.3g}" for key, value in found.items())
+    figures = _figures(found["judged"])
+    before = _read(f"{LATE}/{BEFORE}" if name.startswith(LATE) else BEFORE, asked)
+    was = _figures(before["judged"]) if before else figures
+    return ", ".join(f"{key} {value:.3f} ({100 * (value - was[key]):+.1f})" for key, value in figures.items())
 
 
 def table(asked: argparse.Namespace) -> dict[str, Any]:
     """Means over seeds, and how far each is from the model as it was, in points."""
-    before = json.loads((asked.out / f"{BEFORE}.json").read_text())["judged"]
-    found: dict[str, Any] = {BEFORE: _figures(before)}
-    if (asked.out / f"{FORKS}.json").exists():
-        found[FORKS] = json.loads((asked.out / f"{FORKS}.json").read_text())
+    found: dict[str, Any] = {}
+    if forked := _read(FORKS, asked):
+        found[FORKS] = forked
+    moments = {"": "soon", f"{LATE}/": LATE}
+    was = {name: _figures(read["judged"]) for prefix, name in moments.items() if (read := _read(prefix + BEFORE, asked))}
+    found[BEFORE] = was
     for way in WAYS:
-        runs = [json.loads(path.read_text()) for path in sorted(asked.out.glob(f"{way}-[0-9]*.json"))]
-        if not runs:
-            continue
-        figures = [_figures(run["judged"]) for run in runs]
-        mean = {name: statistics.mean(each[name] for each in figures) for name in figures[0]}
-        found[way] = {
-            "seeds": len(runs),
-            "steps": statistics.mean(run["spent"]["steps"] for run in runs),
-            "gpu_seconds": statistics.mean(run["spent"]["seconds"] for run in runs),
-            "mean": mean,
-            "points_better": {name: 100 * (mean[name] - found[BEFORE][name]) for name in mean if "adherence" in name},
-            "by_seed": figures,
-        }
+        for prefix, name in moments.items():
+            runs = [read for seed in range(asked.seeds) if (read := _read(f"{prefix}{way}/{seed}", asked))]
+            if not runs or name not in was:
+                continue
+            figures = [_figures(run["judged"]) for run in runs]
+            mean = {key: statistics.mean(each[key] for each in figures) for key in figures[0]}
+            found.setdefault(way, {})[name] = {
+                "seeds": len(runs),
+                "mean": mean,
+                "points_better": {key: 100 * (mean[key] - was[name][key]) for key in mean},
+                "by_seed": figures,
+            }
+            if name == "soon":
+                found[way] |= {key: statistics.mean(run["spent"][key] for run in runs) for key in runs[0]["spent"]}
     return found
 
 
-def _figures(found: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
+def _figures(found: list[dict[str, Any]]) -> dict[str, float]:
     """Of seen and held-out prompts together."""
-
-    def both(moments: list[dict[str, Any]], name: str) -> float:
-        return statistics.mean(moment[name] for moment in moments)
-
-    soon, late = found["soon"], found["late"]
-    by_name = {f"{name} adherence": both([moment["adherence"] for moment in soon], name) for name in soon[0]["adherence"]}
-    return by_name | {
-        "weakest adherence": statistics.mean(by_name[f"{name} adherence"] for name in WEAKEST),
-        "mean adherence": both(soon, "mean"),
-        "late adherence": both(late, "mean"),
-        "flicker": both(soon, "flicker"),
-        "late flicker": both(late, "flicker"),
-        "drift": both(late, "lost"),
-    }
+    of = {name: statistics.mean(moment["adherence"][name] for moment in found) for name in found[0]["adherence"]}
+    figures = {name: statistics.mean(moment[name] for moment in found) for name in ("mean", "flicker", "lost")}
+    return of | {"weakest": statistics.mean(of[name] for name in WEAKEST)} | figures
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--judge", type=Path, help="from millstream train judge")
     parser.add_argument("--recipe", type=Path, help="another than reward-brook.toml")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of each way and seed")
-    parser.add_argument("--slice", type=float, default=1e9, help="minutes of tuning in one call; the next one goes on")
+    parser.add_argument("--minutes", type=float, default=0.5, help="of each way and seed")
+    parser.add_argument("--slice", type=float, default=1e9, help="minutes of this call; the next one goes on")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--count", type=int, default=256, help="prompts of each kind that are judged")
     parser.add_argument("--late", type=float, default=120.0, help="second until which some go on")
     parser.add_argument("--late-count", type=int, default=48, help="prompts of each kind that do")
-    parser.add_argument("--only", default="", help=f"{BEFORE}, {FORKS}, or one of {', '.join(WAYS)} with /SEED")
+    parser.add_argument("--only", default="", help="pieces, with commas between")
+    parser.add_argument("--set", action="append", default=[], help="a line of the recipe: lr=1e-4")
     parser.add_argument("--table", action="store_true", help="only write down what there is")
     parser.add_argument("--miniature", action="store_true", help="tiny rollouts, to see that it works")
     parser.add_argument("--device", default="auto")
@@ -208,18 +245,34 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def all_pieces(seeds: int) -> list[str]:
+    ways = [f"{way}/{seed}" for seed in range(seeds) for way in COMPARED]
+    late = [BEFORE, *(f"{COMPARED[0]}/{seed}" for seed in range(seeds))]
+    return [BEFORE, FORKS, *ways, *(f"{LATE}/{each}" for each in late), "kl-0/0"]
+
+
 def main() -> None:
     asked = parse()
-    pieces = [asked.only] if asked.only else [BEFORE, FORKS, *(f"{way}/{seed}" for seed in range(asked.seeds) for way in WAYS)]
-    if not asked.table:
-        if asked.judge is None or not asked.judge.is_file():
-            raise SystemExit("give --judge: millstream train judge makes one")
-        for name in pieces:
-            if name not in (BEFORE, FORKS) and (name.partition("/")[0] not in WAYS or not name.partition("/")[2].isdecimal()):
-                raise SystemExit(str(ConfigError(f"--only {name}: {BEFORE}, or one of {', '.join(WAYS)} with /SEED")))
+    pieces = asked.only.split(",") if asked.only else all_pieces(asked.seeds)
+    if unknown := set(pieces) - set(all_pieces(asked.seeds)):
+        raise SystemExit(f"--only {', '.join(sorted(unknown))}: choose of {', '.join(all_pieces(asked.seeds))}")
+    if not asked.table and (asked.judge is None or not asked.judge.is_file()):
+        raise SystemExit("give --judge: millstream train judge makes one")
+    for name in pieces:
+        if asked.table or is_over(asked):
+            break
+        if not _kept(name, asked).exists():
             piece(name, asked)
-    if not asked.only:
-        configuration = {"minutes": asked.minutes, "count": asked.count, "late": asked.late, "ways": WAYS}
+            report(asked)
+    if asked.table:
+        report(asked)
+
+
+def report(asked: argparse.Namespace) -> None:
+    recipe = msgspec.to_builtins(_recipe(COMPARED[0], 0, asked))
+    counts = {"count": asked.count, "late": asked.late, "late_count": asked.late_count}
+    configuration = {"minutes": asked.minutes, **counts, "ways": WAYS, "recipe": recipe}
+    with contextlib.redirect_stdout(io.StringIO()):  # lines of pieces are what is read meanwhile
         write_report("tune-miniature" if asked.miniature else "tune", configuration, table(asked))
 
 

@@ -243,6 +243,24 @@ def train(
 
 
 @plan.command()
+def tune(
+    path: Annotated[Path, typer.Argument(metavar="RECIPE", help="Of millstream tune.")],
+    gpus: Gpus = "1xH200",
+    as_json: Json = False,
+) -> None:
+    """Where the rollouts and the learning of a tuning by reward go on these GPUs: together, in turns or apart.
+
+    Exit code 1 means that no placement fits.
+    """
+    from millstream.commands.plan.tune import run_plan_tune
+
+    with plain_errors():
+        fits = run_plan_tune(path, gpus, as_json=as_json)
+    if not fits:
+        raise typer.Exit(1)
+
+
+@plan.command()
 @grouped
 def explain(
     *,

@@ -17,7 +17,7 @@ from millstream.core.presets import find_model
 from millstream.core.speed import dtype_of, parse_speed
 from millstream.core.topology import FRONT
 from millstream.engine.device_choice import choose_device, choose_dtype, choose_vae_devices
-from millstream.engine.engine import Engine, refuse_fast_blocks
+from millstream.engine.engine import Engine
 from millstream.engine.speed_choice import automatic_speed
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.launch import joiner, launcher, placement
@@ -52,8 +52,6 @@ def check_or_join(config: EngineConfig) -> None:
     topology, place, spec = config.topology, placement(), find_model(config.model)
     topology.check(spec.dit, head_groups=config.head_groups)
     check_backend(config.compile_backend, config.speed)
-    if not topology.is_local:
-        refuse_fast_blocks(config.speed)
     if place is not None and not (topology.is_local and place.world_size == 1):
         place.check(topology)
     if place is not None and place.rank != FRONT:

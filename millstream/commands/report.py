@@ -24,7 +24,7 @@ def describe(name: str, configuration: dict[str, Any], measured: dict[str, Any])
     return {
         "benchmark": name,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": current_commit(),
         "hardware": _hardware(),
         "versions": {"millstream": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
         "configuration": configuration,
@@ -49,7 +49,7 @@ def tell(report: dict[str, Any], *, as_json: bool, out: Path | None, show: Calla
         write_whole(out, said + "\n")
 
 
-def _commit() -> str:
+def current_commit() -> str:
     """With a plus sign where the tree has changes that are not in it; unknown where this is not our own repository."""
     if not (ROOT / ".git").exists():
         return "unknown"

@@ -1,4 +1,6 @@
-"""`millstream tune RECIPE`: a model that exists learns from rewards, on one device.
+"""`millstream tune RECIPE`: a model that exists learns from rewards, on one device, or with its rollouts on another:
+
+    torchrun --nproc-per-node 2 -m millstream tune RECIPE
 
 A run's folder can be read years later: the recipe, what it ran on, curves of reward and judge, clips, and what was learnt.
 """
@@ -9,29 +11,34 @@ import json
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
+import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from millstream.commands.plan.tune import choose_placement
 from millstream.commands.report import describe
+from millstream.commands.train.tune import process_group
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
-from millstream.engine.device_choice import choose_device
+from millstream.parallel.training.groups import create_world
 from millstream.planner.drawing import curves
 from millstream.planner.memory import dit_parameters
 from millstream.planner.page import Row, page, table
 from millstream.planner.training import lora_parameters
 from millstream.trainer.interrupt import Interrupt
+from millstream.trainer.policy.apart import MAKER, obey
 from millstream.trainer.policy.control import Evaluated, best_by_judge
 from millstream.trainer.policy.evaluation import Evaluation
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
-from millstream.trainer.policy.run import PolicyReport, PolicyRun
+from millstream.trainer.policy.run import PolicyReport, PolicyRun, make_actor, make_batches
 from millstream.trainer.tuning.export import check_export, export
 from millstream.video.writer import VideoWriter
 
@@ -55,20 +62,32 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
     kept = folder / RECIPE
     if kept.exists() and kept.read_bytes() != path.read_bytes():
         raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
-    with Interrupt() as interrupt:
-        run = PolicyRun(recipe, spec, folder, path.parent, choose_device(device))
-        record = describe("tune", msgspec.to_builtins(recipe), {"rewards": [term.name for term in run.rewards.terms]})
-        with Staging(folder) as staging:
-            shutil.copyfile(path, staging.path(RECIPE))
-            staging.path(RUN).write_text(json.dumps(record, indent=2))
-        with ShownTuning(run) as shown:
-            finished = run.train(shown.add, lambda: interrupt.asked, shown.add_evaluation)
+    with process_group(device) as here, Interrupt() as interrupt:
+        world = create_world() if dist.is_initialized() else None
+        placement, line = choose_placement(recipe, spec, here, 1 if world is None else world.size)
+        recipe = msgspec.structs.replace(recipe, placement=placement)
+        if world is not None and world.rank == MAKER:
+            actor = make_actor(recipe, spec, here)
+            obey(make_batches(recipe, spec, actor, path.parent, here, threaded=False), world)
+            return None
+        Console(stderr=True).print(line, soft_wrap=True, highlight=False)
+        with closing(PolicyRun(recipe, spec, folder, path.parent, here, world)) as run:
+            _keep_record(path, folder, recipe)
+            with ShownTuning(run) as shown:
+                finished = run.train(shown.add, lambda: interrupt.asked, shown.add_evaluation)
         if not finished:
             Console(stderr=True).print(f"stopped and saved in {folder}; the same command goes on", soft_wrap=True)
             return None
         if run.has_parted:
             Console(stderr=True).print(_parted(run))
     return export(recipe, spec, folder, run.learnt())
+
+
+def _keep_record(path: Path, folder: Path, recipe: PolicyRecipe) -> None:
+    record = describe("tune", msgspec.to_builtins(recipe), {"rewards": [reward.kind for reward in recipe.rewards]})
+    with Staging(folder) as staging:
+        shutil.copyfile(path, staging.path(RECIPE))
+        staging.path(RUN).write_text(json.dumps(record, indent=2))
 
 
 def _parted(run: PolicyRun) -> str:
@@ -100,9 +119,8 @@ class ShownTuning:
         for line in report.said:
             self._progress.console.print(f"step {report.step + 1}: {line}")
         numbers = report.numbers
-        seconds = numbers["rollout_s"] + numbers["reward_s"] + numbers["learn_s"]
         said = "  ".join(f"{name} {numbers[name]:.4g}" for name in SHOWN if name in numbers)
-        self._progress.update(self._task, completed=report.step + 1, said=f"{said}  {seconds:.3g} s a step")
+        self._progress.update(self._task, completed=report.step + 1, said=f"{said}  {numbers['step_s']:.3g} s a step")
 
     def add_evaluation(self, step: int, found: Evaluation, so_far: list[Evaluated]) -> None:
         judged = f", judge {found.judge:.4f}" if found.attributes else ""

@@ -266,6 +266,8 @@ class ErrorMessage(ServerMessage, frozen=True, kw_only=True, tag="error"):
 class EndedMessage(ServerMessage, frozen=True, kw_only=True, tag="ended"):
     cause: str
     reason: str
+    kept: bool = False
+    """Whether the next server brings it back: `attach` to it then."""
 
 
 class OpeningHeader(ServerMessage, frozen=True, kw_only=True, tag="init"):

@@ -77,9 +77,22 @@ class Speed:
         return ",".join([*named, *([f"fp8 ({' '.join(self.fp8)})"] if self.fp8 else [])]) or "off"
 
 
+PLAIN = Speed()
 ALL = Speed(blocks=True, round_keys=True, even_waves=True, decoder=True, own_convolution=True, graphs=True)
 """Everything but fp8, int8, low_attention and thin_decoder, which cost quality, and what does not always pay: these are asked
 for by name."""
+
+
+OF_GENERATOR = ("blocks", "fp8", "round_keys", "even_waves", "low_attention", "paired_commits", "graphs")
+"""Those that a rank of a mesh has a part in; the others are of whoever makes the pictures."""
+
+
+def of_generator(speed: Speed) -> Speed:
+    return Speed(**{name: getattr(speed, name) for name in OF_GENERATOR})
+
+
+def of_pictures(speed: Speed) -> Speed:
+    return replace(speed, **{name: getattr(PLAIN, name) for name in OF_GENERATOR})
 
 
 def dtype_of(precision: str) -> str:

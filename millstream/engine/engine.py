@@ -24,7 +24,7 @@ from millstream.core.engine_config import EngineConfig
 from millstream.core.envelope import Action
 from millstream.core.errors import ConfigError, MeshError
 from millstream.core.presets import apply_schedule, find_model
-from millstream.core.speed import Speed
+from millstream.core.speed import Speed, of_pictures
 from millstream.core.undo import undone_by
 from millstream.engine.depths import ONE_AT_A_TIME, Depths, depths_for
 from millstream.engine.device_choice import choose_device, choose_dtype, choose_vae_devices
@@ -39,7 +39,7 @@ from millstream.mesh.first_split import pictures_s
 from millstream.mesh.launch import Launch, launcher
 from millstream.mesh.recovery import MeshTransport
 from millstream.models.brook.files import find_beside
-from millstream.models.fast.apply import accelerate
+from millstream.models.fast.apply import accelerate, refuse_impossible
 from millstream.models.fast.recorded import RecordedStack, chunks_before
 from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.registry import LoadedModel, load_model
@@ -83,7 +83,8 @@ class Engine:
         place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
         preview = config.preview_decoder
         self.preview = load_tiny_decoder(Path(preview), self.spec, **place) if preview else None
-        self.model = accelerate(self._loaded(), self.speed, beside)
+        refuse_impossible(self.speed, self.device, self.dtype, self.spec.dit.head_width)
+        self.model = accelerate(self._loaded(), self.speed if self.topology.is_local else of_pictures(self.speed), beside)
         stopwatch = Stopwatch(self.device)
         self._generator = self._generator_here(stopwatch) if self.topology.is_local else None
         self.mesh = None if self.topology.is_local else self._launched(launch, limits)
@@ -312,7 +313,6 @@ class Engine:
 
     def _launched(self, launch: Launch, limits: MeshLimits | None) -> MeshTransport:
         """To a mesh that is started for it."""
-        refuse_fast_blocks(self.speed)
         config = replace(self.config, speed=self.speed)
         mesh = MeshConfig.of(config, self.device, self.dtype, limits=limits, front_s=self._front_s())
         return MeshTransport(launch(mesh, self.device))
@@ -359,11 +359,6 @@ def _config_of(model: str, *, weights: str | Sequence[str], **fields: Any) -> En
     """Lists are as good as tuples, and one name as one of them."""
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     return EngineConfig(model=model, weights=(weights,) if isinstance(weights, str) else tuple(weights), **fields)
-
-
-def refuse_fast_blocks(speed: Speed) -> None:
-    if speed.blocks:
-        raise ConfigError("fast blocks, and fp8 in them, run on one device; leave them off with a --topology of several ranks")
 
 
 def stream_config(base: StreamConfig, schedule: str | None = None, **changes: Any) -> StreamConfig:

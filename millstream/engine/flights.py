@@ -102,6 +102,10 @@ class Landing:
     """How long it kept the next one from leaving, its commit included; None while it still does."""
     device_s: float = 0.0
     """All its phases, where one device goes through them one after the other."""
+    host_s: float = 0.0
+    """Of its turn, on such a device, all but waiting for the device."""
+    thread_s: float = 0.0
+    """The same by the clock of the thread, which stands while others run in its place."""
     teaches: bool = True
     """Whether how long it took says anything of the next one; the driver's to say."""
     decode_begun_s: float = 0.0
@@ -116,14 +120,15 @@ class Landing:
     def chunk_s(self) -> float:
         """What one more such chunk takes of a server that does nothing else, which is what promises are made of.
 
-        On a device that has its next chunk queued that is its phases: what the host does beside takes no time of the device.
+        On a device that has its next chunk queued that is its phases: what the host does beside takes no time of the device,
+        unless it takes longer than they do.
         Over a mesh, generator and pictures of two chunks run at the same time, and what counts is the longer of the two; time
         between sessions' turns, when neither works, is nobody's.
         """
         assert self.turn_s is not None, f"the turn of {self.session.id} is not over"
         assert self.together >= 1, f"a chunk of {self.session.id} ran in a batch of {self.together}"
         if self.shares_device and self.together == 1:
-            return self.device_s
+            return max(self.device_s, self.host_s)
         return max(self.turn_s / self.together, self.front_s)
 
 

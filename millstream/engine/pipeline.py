@@ -28,6 +28,7 @@ from torch import Tensor
 from millstream.core.errors import MeshGivenUp
 from millstream.engine.depths import Depths
 from millstream.engine.flights import Failure, Flight, Landing, Planned, Sent, Streaming
+from millstream.engine.host_clock import HostClock
 from millstream.generation.stopwatch import Stopwatch
 from millstream.session.chunk import Chunk
 from millstream.wire.parcel import Delivery, Parcel, Posted
@@ -56,6 +57,7 @@ class ChunkPipeline:
         self._unshown: list[Landing] = []
         self._failures: list[Failure] = []
         """Of pictures that were made while others' chunks were in flight: a session is not let go of then."""
+        self._clock = HostClock()
 
     @property
     def num_sent(self) -> int:
@@ -99,7 +101,8 @@ class ChunkPipeline:
             assert self._flush is not None, f"{len(self._sent)} chunks are under way and none was sent"
             self._flights.append(Flight((), self._flush(), at_once=True))
         chunks, posted, at_once = self._flights[0]
-        deliveries, refusal = _wait(posted)
+        with self._clock.stopped():
+            deliveries, refusal = _wait(posted)
         self._flights.popleft()
         self._report()
         if refusal is not None:
@@ -125,10 +128,14 @@ class ChunkPipeline:
     def turn(self, planned: Sequence[Planned]) -> None:
         """Send chunks, make the pictures of those before meanwhile, and wait. Nothing is with the generator afterwards, so
         nobody ever meets a session that has a chunk there; `show` is all it takes to leave nothing under way."""
+        begun = self._clock.now()
         self.send(planned)
         self._bring_home()
         if any(landing.at_once for landing in self._unshown):
             self.show()
+        took = self._clock.now().since(begun)
+        for landing in self._unshown:
+            landing.host_s, landing.thread_s = (seconds / len(self._unshown) for seconds in took)
 
     def _bring_home(self) -> None:
         """All that are in flight; meanwhile the pictures of those before."""
@@ -204,6 +211,9 @@ class ChunkPipeline:
         chunk, landing.decode_begun_s = None, time.monotonic()
         if landing.arrived is not None:
             try:
+                if landing.shares_device:  # they are queued there; elsewhere they are made now
+                    with self._clock.stopped():
+                        landing.arrived.planned.wait()
                 chunk = landing.session.finish(landing.arrived, shared_ms=landing.phases_ms, before_s=landing.settled.seconds)
             except Exception as error:
                 self._failures.append(Failure(landing.session, error, landing.arrived.envelope.chunk_index))

@@ -9,10 +9,7 @@ import torch
 
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
-from millstream.core.speed import Speed
-
-OF_GENERATOR = ("blocks", "fp8", "round_keys", "even_waves", "low_attention", "paired_commits", "graphs")
-"""The speed-ups that a rank of a mesh has a part in."""
+from millstream.core.speed import of_generator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +63,7 @@ class MeshConfig(EngineConfig):
         own = dict(
             device=device.type,
             dtype=str(dtype).removeprefix("torch."),
-            speed=Speed(**{name: getattr(engine.speed, name) for name in OF_GENERATOR}),
+            speed=of_generator(engine.speed),
             threads=max(1, torch.get_num_threads() // engine.topology.mesh_size),
             limits=limits or MeshLimits(),
             front_s=front_s,

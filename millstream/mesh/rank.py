@@ -161,7 +161,7 @@ def _assembled(
     compare_with_all(rendezvous, rank, config, facts, "weights")
     groups = join_groups(rendezvous, topology, rank, config.limits, backend=backend)
     groups, record = compared(groups, rendezvous, config.limits.window_s)
-    share = connect(dit, topology, groups, bounds=bounds, head_groups=config.head_groups)
+    share = connect(dit, topology, groups, bounds=bounds, head_groups=config.head_groups, speed=config.speed)
     if config.compile_backend:
         compile_blocks(share, backend=config.compile_backend)
     return share, groups, record

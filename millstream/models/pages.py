@@ -55,7 +55,7 @@ class PagePool:
     def promise(self, num_bytes: int, device: torch.device) -> None:
         """Keep room; raises if there is none. Less than 0 bytes gives room back."""
         wanted = self.promised_bytes + num_bytes
-        limit = self._limit(device) if num_bytes > 0 else None
+        limit = self._limit(device, wanted) if num_bytes > 0 else None
         if limit is not None and wanted > limit:
             raise PoolFull(
                 f"a branch may come to need {num_bytes / GIB:.2f} GiB of keys and values and "
@@ -85,11 +85,13 @@ class PagePool:
             self.bytes_in_use -= page.stored.nbytes
             page.stored = None
 
-    def _limit(self, device: torch.device) -> int | None:
+    def _limit(self, device: torch.device, wanted: int) -> int | None:
         if self.capacity_bytes is not None or device.type != "cuda":
             return self.capacity_bytes
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached + self.bytes_in_use
+        free = torch.cuda.mem_get_info(device)[0] + self.bytes_in_use
+        if wanted <= free:  # what torch holds and does not use is slow to ask for, and sessions keep a state every few chunks
+            return free
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 class Window:

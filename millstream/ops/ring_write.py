@@ -1,12 +1,14 @@
 """From one product's q, k and v to rotated queries and a filled ring: norms, rotary phases and the write in one pass.
 
 Triton on a GPU, plain torch elsewhere. Queries leave in their dtype, or packed for attention in 8 bits. Knows slots as a list
-of places; which frames they are is the ring's business.
+of places; which frames they are is the ring's business. Where somebody else has the other heads, the sums of squares that a
+norm is made of come from outside.
 Shapes: L chunk tokens, D width, N heads, H head width, W places in the ring.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from millstream.ops.backend import runs_kernels
@@ -26,19 +28,53 @@ def write_ring(
     *,
     eps: float,
     packs: bool = False,
+    means_2L: Tensor | None = None,
 ) -> Tensor | PackedQueries:
     """Rotated queries [L, N, H], packed if so asked; keys (normed, rotated) and values go to `index` of the ring. `qkv` is
-    [L, 3D]."""
+    [L, 3D]. `means` are the mean squares of q and of k over all heads, if these are not all."""
     if runs_kernels(qkv_LX):
         from millstream.ops.kernels.ring_write import launch_write_ring
 
-        return launch_write_ring(qkv_LX, weight_q_D, weight_k_D, phases, index_L, k_WNH, v_WNH, eps=eps, packs=packs)
+        return launch_write_ring(
+            qkv_LX, weight_q_D, weight_k_D, phases, index_L, k_WNH, v_WNH, eps=eps, packs=packs, means_2L=means_2L
+        )
     q_LD, k_LD, v_LD = qkv_LX.chunk(3, dim=-1)
-    heads = k_WNH.shape[-2]
+    heads, (means_q, means_k) = k_WNH.shape[-2], (None, None) if means_2L is None else means_2L
     q, k = (
-        rotate(rms_norm(x.float(), weight.float(), eps).unflatten(-1, (heads, -1)), phases)
-        for x, weight in ((q_LD, weight_q_D), (k_LD, weight_k_D))
+        rotate(_normed(x.float(), weight.float(), eps, means).unflatten(-1, (heads, -1)), phases)
+        for x, weight, means in ((q_LD, weight_q_D, means_q), (k_LD, weight_k_D, means_k))
     )
     k_WNH.index_copy_(0, index_L, k.to(k_WNH.dtype))
     v_WNH.index_copy_(0, index_L, v_LD.unflatten(-1, (heads, -1)))
     return PackedQueries.of(q) if packs else q.to(qkv_LX.dtype)
+
+
+def turn_heads(qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: Phases, parts: int, *, eps: float) -> Tensor:
+    """q and k as they would go into a ring, and v, of each of so many parts of the heads: [parts, 3, L, N / parts, H]."""
+    if runs_kernels(qkv_LX):
+        from millstream.ops.kernels.ring_write import launch_turn_heads
+
+        return launch_turn_heads(qkv_LX, weight_q_D, weight_k_D, phases, parts, eps=eps)
+    q_LD, k_LD, v_LD = qkv_LX.chunk(3, dim=-1)
+    head = 2 * phases.cos.shape[-1]
+    q, k = (
+        rotate(rms_norm(x.float(), weight.float(), eps).unflatten(-1, (-1, head)), phases).to(qkv_LX.dtype)
+        for x, weight in ((q_LD, weight_q_D), (k_LD, weight_k_D))
+    )
+    heads_3LNH = torch.stack((q, k, v_LD.unflatten(-1, (-1, head))))
+    return heads_3LNH.unflatten(2, (parts, -1)).movedim(2, 0).contiguous()
+
+
+def mean_squares(qkv_LX: Tensor, width: int) -> Tensor:
+    """What these heads add to the mean squares of q and of k over all heads of `width`, [2, L] in float32."""
+    if runs_kernels(qkv_LX):
+        from millstream.ops.kernels.ring_write import launch_mean_squares
+
+        return launch_mean_squares(qkv_LX, width)
+    return torch.stack([x.float().square().sum(-1) / width for x in qkv_LX.chunk(3, dim=-1)[:2]])
+
+
+def _normed(x_LD: Tensor, weight_D: Tensor, eps: float, means_L: Tensor | None) -> Tensor:
+    if means_L is None:
+        return rms_norm(x_LD, weight_D, eps)
+    return x_LD * (means_L[:, None] + eps).rsqrt() * weight_D

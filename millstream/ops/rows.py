@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from millstream.ops.attention import AttentionShare
 from millstream.ops.backend import runs_kernels
 from millstream.ops.fp8 import Rows8, quantise
+from millstream.ops.frame_rows import RowsOfFrames
 from millstream.ops.norms import rms_norm
 
 
@@ -29,6 +30,7 @@ def add_norm(
     eps: float,
     fp8: bool,
     later_D: Tensor | None = None,
+    rows: RowsOfFrames | None = None,
 ) -> Tensor | Rows8:
     """Add `y * gate` to `x` in place, then its layer norm: modulated by frame, or affine if `scale` is one vector [D].
 
@@ -38,33 +40,39 @@ def add_norm(
     if runs_kernels(x_LD):
         from millstream.ops.kernels.rows import launch_add_norm
 
-        return launch_add_norm(x_LD, y_LD, gate_FD, scale, shift, later_D, eps=eps, fp8=fp8)
-    seen = x_LD.float() if y_LD is None else _with_gated(x_LD, y_LD, gate_FD)
+        return launch_add_norm(x_LD, y_LD, gate_FD, scale, shift, later_D, eps=eps, fp8=fp8, rows=rows)
+    seen = x_LD.float() if y_LD is None else _with_gated(x_LD, y_LD, gate_FD, rows)
     normed = F.layer_norm(seen.to(x_LD.dtype).float(), x_LD.shape[-1:], eps=eps)
     x_LD.copy_(seen if later_D is None else seen + later_D.float())
     if scale.dim() == 2:
-        frames = len(scale)
-        normed = (normed.unflatten(0, (frames, -1)) * (1 + scale.float()[:, None]) + shift.float()[:, None]).flatten(0, 1)
+        normed = normed * (1 + _of_rows(scale, len(x_LD), rows)) + _of_rows(shift, len(x_LD), rows)
     else:
         normed = normed * scale.float() + shift.float()
     return quantise(normed) if fp8 else normed.to(x_LD.dtype)
 
 
-def add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None) -> None:
+def add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None, rows: RowsOfFrames | None = None) -> None:
     """`x += y * gate`, rounded once. `gate` is [F, D] with any stride between frames."""
     if runs_kernels(x_LD):
         from millstream.ops.kernels.rows import launch_add_gated
 
-        return launch_add_gated(x_LD, y_LD, gate_FD)
-    x_LD.copy_(_with_gated(x_LD, y_LD, gate_FD))
+        return launch_add_gated(x_LD, y_LD, gate_FD, rows)
+    x_LD.copy_(_with_gated(x_LD, y_LD, gate_FD, rows))
     return None
 
 
-def _with_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None) -> Tensor:
+def _with_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None, rows: RowsOfFrames | None) -> Tensor:
     update = y_LD.float()
-    if gate_FD is not None:
-        update = (update.unflatten(0, (len(gate_FD), -1)) * gate_FD.float()[:, None]).flatten(0, 1)
-    return x_LD.float() + update
+    return x_LD.float() + (update if gate_FD is None else update * _of_rows(gate_FD, len(x_LD), rows))
+
+
+def _of_rows(of_frames_FD: Tensor, count: int, rows: RowsOfFrames | None) -> Tensor:
+    """What is said of each frame, for each of so many rows, in float32."""
+    frames = len(of_frames_FD)
+    if rows is None:
+        assert count % frames == 0, f"{count} rows are no {frames} frames"
+        rows = RowsOfFrames(count // frames, 0)
+    return of_frames_FD.float()[rows.frames(count, frames).to(of_frames_FD.device)]
 
 
 def norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:

@@ -29,12 +29,12 @@ Purpose = Literal["start-up", "mesh", "training"]
 
 ALLOWED: dict[Purpose, frozenset[Kind]] = {
     "start-up": frozenset({"gather"}),
-    "mesh": frozenset({"sum", "exchange", "collect", "broadcast", "gather", "send", "receive"}),
+    "mesh": frozenset({"sum", "scatter", "exchange", "collect", "broadcast", "gather", "send", "receive"}),
     "training": frozenset({"sum", "scatter", "exchange", "collect", "broadcast", "gather"}),
 }
 """What a group is for. The world is for checks at the start."""
 
-INSIDE: frozenset[Kind] = frozenset({"sum", "exchange", "collect"})
+INSIDE: frozenset[Kind] = frozenset({"sum", "scatter", "exchange", "collect"})
 """What a block may do; everything else belongs between model calls."""
 
 KEPT = 64
@@ -177,6 +177,29 @@ class RankGroup:
         onto = None if wire is x_N else x_N.new_empty(part.shape)
         return PendingCollective(part, work, called, sent=wire, onto=onto)
 
+    def sum_rows(self, x_LD: Tensor, what: str) -> Tensor:
+        """The sum over the group, of which each place gets its own rows, in order."""
+        self._refuse("scatter", what)
+        if self.size == 1:
+            return x_LD
+        assert len(x_LD) % self.size == 0, f"{len(x_LD)} rows do not divide over {self.size} ranks"
+        wire = self._on_wire(x_LD.contiguous())
+        part = wire.new_empty(len(wire) // self.size, *wire.shape[1:])
+        with self._called("scatter", what, x_LD):
+            _reduce_scatter(part, wire, group=self._backend)
+        return part.to(x_LD.device)
+
+    def collect_rows(self, x_SD: Tensor, what: str) -> Tensor:
+        """Everybody's rows, one place's after the other's."""
+        self._refuse("collect", what)
+        if self.size == 1:
+            return x_SD
+        wire = self._on_wire(x_SD.contiguous())
+        whole = wire.new_empty(self.size * len(wire), *wire.shape[1:])
+        with self._called("collect", what, x_SD):
+            _all_gather(_plain_bytes(whole), _plain_bytes(wire), group=self._backend)
+        return whole.to(x_SD.device)
+
     def collect_into(self, whole_N: Tensor, part: Tensor, what: str) -> None:
         """Everybody's part, end to end in the order of places."""
         self._refuse("collect", what)
@@ -290,6 +313,11 @@ class RankGroup:
         called = self._begin(kind, what, x)
         yield
         called.done = True
+
+
+def _plain_bytes(x: Tensor) -> Tensor:
+    """As a backend takes it that has not heard of e4m3."""
+    return x.view(torch.uint8) if x.dtype.itemsize == 1 else x
 
 
 def _other(x: Tensor, wire: Tensor) -> Tensor | None:

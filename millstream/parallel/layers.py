@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from millstream.models.dit import BlockStack, CausalDiT, CrossKV, Embedded
+from millstream.models.fast.recorded import RecordedStack
+from millstream.models.fast.stack import FastStack
 from millstream.models.kv import Memory
 from millstream.models.sampler import Call
 from millstream.parallel.balance import Bounds
@@ -38,8 +40,8 @@ class StagedDiT(MeshDiT):
         assert len(dit.blocks) == layers, f"{len(dit.blocks)} blocks on stage {self.lane.place} of {bounds}"
         self.busy = BusyTime(dit.patch_in.weight.device)
         """With its blocks, whatever it waited for."""
-        self.may_move = True
-        """Whether blocks may change stages."""
+        self.may_move = not isinstance(dit.blocks, FastStack)
+        """Whether blocks may change stages: plain ones, which hold all that is theirs."""
         self._sent: deque[PendingCollective] = deque()
 
     @property
@@ -66,6 +68,8 @@ class StagedDiT(MeshDiT):
             return self._end(call, embedded, x_BFTD)
         with self.stage.inside_blocks(), self.busy.measured():
             x_BFTD = self.dit.blocks(x_BFTD, embedded.levels_BF6D, call.memory, call.cross)
+        if isinstance(self.dit.blocks, RecordedStack):
+            x_BFTD = x_BFTD.clone()  # where it lies, the next call writes, before this may have left
         self._send(self.lane, x_BFTD, self.lane.place + 1, "activations")
         if not call.predicts:
             return None

@@ -92,7 +92,7 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     fp8 = work.precision == "fp8"
     packed_value = weight_bytes(work.weights, value)  # files pack all of a model, fp8 is of the products in every call
     fixed = {"DiT weights": products + rest * value if fp8 else int((products + rest) * packed_value)}
-    if work.software.one_device:
+    if work.software.fast_blocks:
         peak = fast_dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, fp8=fp8)
     else:
         peak = dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, tp=layout.tp, sp=layout.sp)

@@ -66,8 +66,8 @@ class Plan:
 
     @property
     def work(self) -> Workload:
-        """What was asked, as it runs on this layout."""
-        return self.ask.work.on(self.layout)
+        """What was asked."""
+        return self.ask.work
 
     @property
     def holds(self) -> bool:
@@ -124,7 +124,7 @@ class Plan:
 
 
 def judge(ask: PlanAsk, layout: Topology) -> Plan:
-    work = ask.work.on(layout)
+    work = ask.work
     time = chunk_time(work, ask.fleet, layout)
     needs = device_needs(work, ask.fleet.device, layout)
     room = int(MEMORY_SHARE * ask.fleet.device.memory_bytes)

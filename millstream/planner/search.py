@@ -61,11 +61,8 @@ def search(ask: PlanAsk, *, only: Topology | None = None) -> PlanAnswer:
         only.check(ask.work.spec.dit)
         if only.num_devices > ask.fleet.count:
             raise ConfigError(f"{only} takes {only.num_devices} devices and --gpus names {ask.fleet.count}")
-        if not ask.work.runs_on(only):
-            raise ConfigError(f"fp8 is of fast blocks, which run on one device; leave --precision out for {only}")
     every = [only] if only is not None else topologies(ask.work.spec.dit, _most_devices(ask))
-    candidates = (layout for layout in every if ask.work.runs_on(layout))
-    return PlanAnswer(plans=tuple(sorted((judge(ask, layout) for layout in candidates), key=_rank)))
+    return PlanAnswer(plans=tuple(sorted((judge(ask, layout) for layout in every), key=_rank)))
 
 
 def _most_devices(ask: PlanAsk) -> int:

@@ -46,8 +46,8 @@ class Software:
     """That its text encoder reads: a prompt of some forty words, or all that it is filled up to."""
     band: float = 0.0
     """How far a time may be off because of the program, each way: others' are known from a point or two."""
-    one_device: bool = False
-    """Its blocks do not run on a mesh."""
+    fast_blocks: bool = False
+    """Its blocks are the fast path's, with a working set of their own."""
     canvases: bool = False
     """Its decoder keeps the inputs of its convolutions between chunks."""
     packs_window: bool = False
@@ -79,7 +79,7 @@ _FAST = Software(
     vae_passes=7,
     launches=25,
     host_ms=0.5,
-    one_device=True,
+    fast_blocks=True,
     canvases=True,
     graphs=True,
     source="this engine, fast, 1.3B 480x832 window 9 in bf16: DiT 225 ms, decode 68 ms",
@@ -104,7 +104,7 @@ def software_of(speed: Speed) -> Software:
         vae_passes=vae.vae_passes,
         launches=0 if speed.graphs else blocks.launches,
         host_ms=blocks.host_ms,
-        one_device=speed.blocks,
+        fast_blocks=speed.blocks,
         canvases=speed.decoder,
         packs_window=speed.low_attention,
         graphs=speed.graphs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
@@ -53,16 +53,6 @@ class Workload:
             raise ConfigError(f"--weights {self.weights} are unpacked for products in bf16; leave --precision fp8 out")
         if not 1 <= self.batch <= 256:
             raise ConfigError(f"batch must be 1 to 256 sessions, got {self.batch}")
-
-    def on(self, layout: Topology) -> Workload:
-        """As it runs there: where fast blocks cannot, the plain path serves."""
-        if layout.is_local or not self.software.one_device:
-            return self
-        return replace(self, software=SOFTWARE["eager"])
-
-    def runs_on(self, layout: Topology) -> bool:
-        """Whether anything of it is left there: fp8 is of fast blocks."""
-        return layout.is_local or self.precision != "fp8" or not self.software.one_device
 
     @property
     def chunk_tokens(self) -> int:

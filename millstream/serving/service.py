@@ -39,6 +39,7 @@ from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer
 from millstream.serving.batching import BatchPolicy
+from millstream.serving.hand_over import HandOver
 from millstream.serving.look_ahead import LookAhead, LookAheadMetrics
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
 from millstream.serving.scheduler import Scheduler
@@ -222,6 +223,11 @@ class Service:
             entry = self.table.entries.get(session_id)
             if entry is not None and entry.session is not None and self.table.has_input(entry):
                 self._lift(entry, "starved")
+
+    def hand_over_takes(self, hand_over: HandOver) -> None:
+        """What passing a chunk on was measured to take; admission counts it from the next chunk on."""
+        with self._changed:
+            self.table.hand_over = hand_over
 
     def end(self, session_id: str, reason: str = "closed by its owner") -> None:
         """End a session once its turn is over. Of one that has ended: nothing."""

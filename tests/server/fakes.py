@@ -16,6 +16,7 @@ from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
 from millstream.server.sessions.hub import HubLimits, ModelCard, SessionHub
 from millstream.serving.admission_types import AdmissionMetrics
+from millstream.serving.hand_over import HandOver
 from millstream.serving.notices import Applied, Ended, Live, Notice, Pictured
 from millstream.serving.service import ServiceMetrics
 from millstream.serving.session_entry import OpenRequest
@@ -48,6 +49,7 @@ class FakeService:
         self.places = places
         self.sessions: dict[str, FakeSession] = {}
         self.closed = False
+        self.hand_over = HandOver()
 
     def open(self, request: OpenRequest, tell: Callable[[Notice], None]) -> None:
         assert request.terms is not None
@@ -82,6 +84,9 @@ class FakeService:
 
     def is_paused(self, session_id: str) -> bool:
         return False
+
+    def hand_over_takes(self, hand_over: HandOver) -> None:
+        self.hand_over = hand_over
 
     def fed(self, session_id: str) -> None:
         return

@@ -8,6 +8,7 @@ import json
 import random
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.messages import choose_format, decode
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import Outbox
+from millstream.serving.notices import SHUTTING_DOWN, Ended
 from tests.server.fakes import FakeService, fake_hub, until
 
 START = {"type": "start", "version": 1, "prompt": "sea"}
@@ -89,6 +91,24 @@ def test_a_conversation_from_hello_to_the_end() -> None:
         assert await client.heard() == [queued | {"state": "applied"}]
         assert await client.say({"type": "ping", "t": 1.5}) == [{"type": "pong", "t": 1.5}]
         assert types(await client.say({"type": "stop"})) == ["ended"]
+
+    with_hub(play)
+
+
+def test_only_an_owner_is_told_that_a_server_which_stops_has_kept_the_session() -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        owner, viewer = Client(hub), Client(hub)
+        live = (await owner.say(START))[-1]
+        await viewer.say({"type": "view", "version": 1, "view": live["view"]})
+
+        def told(client: Client, notice: Ended) -> bool:
+            return bool(json.loads(client.conversation.say(notice))["kept"])
+
+        assert not told(owner, SHUTTING_DOWN)
+        hub.limits = replace(hub.limits, keep_chunks=2)
+        assert told(owner, SHUTTING_DOWN)
+        assert not told(viewer, SHUTTING_DOWN), "who only watches cannot bring it back"
+        assert not told(owner, Ended(cause="stopped", reason="stopped by its owner"))
 
     with_hub(play)
 

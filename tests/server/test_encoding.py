@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 
 import av
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from millstream.core.messages import FORMATS
-from millstream.video.encoding import Film, encoder_for, still
+from millstream.video.encoding import STILL_OPTIONS, Film, encoder_for
 
 
 def frames(count: int, height: int = 64, width: int = 96, shift: int = 0) -> np.ndarray:
@@ -27,13 +28,45 @@ def decoded(data: bytes) -> list[av.VideoFrame]:
 @pytest.mark.parametrize("format", ["jpeg", "webp"])
 def test_a_still_looks_like_its_frame(format: str) -> None:
     smooth = np.broadcast_to(np.linspace(0, 255, 96, dtype=np.uint8)[None, :, None], (64, 96, 3)).copy()
-    seen = np.asarray(Image.open(io.BytesIO(still(smooth, format))).convert("RGB")).astype(int)
+    (data,) = encoder_for(format).encode(smooth[None], fps=16.0)
+    seen = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
     assert np.abs(seen - smooth).mean() < 4
+
+
+@pytest.mark.parametrize("format", ["jpeg", "webp"])
+@pytest.mark.parametrize("size", [(64, 96), (1, 1), (5, 3)])
+def test_stills_have_the_bytes_that_pillow_gives_each_frame_alone(format: str, size: tuple[int, int]) -> None:
+    pictures = frames(3, *size)
+
+    def alone(frame: np.ndarray) -> bytes:
+        file = io.BytesIO()
+        Image.fromarray(frame).save(file, format, **STILL_OPTIONS[format])
+        return file.getvalue()
+
+    assert encoder_for(format).encode(pictures, fps=16.0) == tuple(map(alone, pictures))
+    assert encoder_for(format).encode(pictures[:, :, ::-1], fps=16.0) == tuple(map(alone, pictures[:, :, ::-1]))
+
+
+def test_other_threads_run_while_a_still_is_compressed() -> None:
+    """Through Pillow's other way, which holds Python's lock, another thread has about ten turns, all before it."""
+    pictures = frames(1, 1024, 1536)
+
+    def turns_meanwhile() -> int:
+        turns, over = 0, threading.Event()
+        thread = threading.Thread(target=lambda: (encoder_for("jpeg").encode(pictures, fps=16.0), over.set()))
+        thread.start()
+        while not over.wait(1e-4):
+            turns += 1
+        thread.join()
+        return turns
+
+    assert any(turns_meanwhile() > 20 for _ in range(10))
 
 
 def test_raw_is_the_bytes_themselves() -> None:
     picture = frames(1)[0]
-    assert np.array_equal(np.frombuffer(still(picture, "raw"), np.uint8).reshape(picture.shape), picture)
+    (data,) = encoder_for("raw").encode(picture[None], fps=16.0)
+    assert np.array_equal(np.frombuffer(data, np.uint8).reshape(picture.shape), picture)
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -199,8 +199,8 @@ def test_watching_is_counted_and_leaving_twice_is_leaving_once() -> None:
 def test_how_a_session_does_is_told_every_tick_and_only_the_newest_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "TICK_S", 0.01)
     ticks: list[None] = []
-    report = SessionHub._report
-    monkeypatch.setattr(SessionHub, "_report", lambda hub: (ticks.append(None), report(hub))[1])
+    report = hubs.report
+    monkeypatch.setattr(hubs, "report", lambda *all: (ticks.append(None), report(*all))[1])
 
     async def play(hub: SessionHub, service: FakeService) -> None:
         outbox = Outbox()

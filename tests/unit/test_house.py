@@ -235,6 +235,7 @@ SURFACE = {
         "--batch", "--critic", "--ema", "--frames", "--gpus", "--hybrid", "--json", "--lora", "--no-ema", "--offload",
         "--recompute", "--size", "--student", "--teacher", "--zero",
     },
+    "plan tune": {"--gpus", "--json"},
     "profile run": {
         "--chunks", "--clip", "--device", "--dtype", "--fast", "--model", "--offload-text", "--out", "--precision", "--ranks",
         "--schedule", "--size", "--spans", "--steps", "--threads", "--topology", "--weights", "--window",

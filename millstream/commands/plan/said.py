@@ -26,7 +26,7 @@ def heading(ask: PlanAsk) -> tuple[str, str]:
     device, work = ask.fleet.device, ask.work
     return (
         f"{_asked(ask)} on {ask.fleet.name}",
-        f"{work.software.name} kernels{' (eager on a mesh)' if work.software.one_device else ''}, {work.precision} precision"
+        f"{work.software.name} kernels, {work.precision} precision"
         f"{_besides(work)}, {rates_said(device)}, ${device.dollars_per_hour:g} a device-hour",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -71,6 +72,11 @@ def show(ask: TrainAsk, found: tuple[RolePlacement, ...], console: Console) -> N
         f"{ask.frames} frames at {ask.stream.height}x{ask.stream.width}, ZeRO-{ask.sharding.zero}, {ask.recompute} recompute",
         highlight=False,
     )
+    placements_table(found, console)
+
+
+def placements_table(found: Sequence[RolePlacement], console: Console) -> None:
+    """Best first, and what the best holds."""
     table = Table("placement", "step s", "sync ms", "devices", "GiB a device", "host GiB", "what does not fit", box=None)
     for placement in found:
         for index, group in enumerate(placement.groups):

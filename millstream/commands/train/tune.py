@@ -64,7 +64,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     kept = folder / RECIPE
     if kept.exists() and kept.read_bytes() != path.read_bytes():
         raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
-    with _process_group(device) as here, Interrupt() as interrupt:
+    with process_group(device) as here, Interrupt() as interrupt:
         run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
             _keep_record(path, folder, run, clips)
@@ -82,7 +82,7 @@ def _nothing(*_: object) -> None:
 
 
 @contextmanager
-def _process_group(device: str) -> Iterator[torch.device]:
+def process_group(device: str) -> Iterator[torch.device]:
     """Where this rank works. Under torchrun all of them meet as it has told them; a process by itself needs nobody."""
     local_rank = os.environ.get("LOCAL_RANK")
     chosen = choose_device(device)

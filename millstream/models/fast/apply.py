@@ -17,6 +17,7 @@ from millstream.models.brook.thin import load_thin_decoder
 from millstream.models.dit import CausalDiT
 from millstream.models.fast.head import FastHead
 from millstream.models.fast.recorded import GraphRecorder, RecordedStack
+from millstream.models.fast.spread import ALONE, Spread
 from millstream.models.fast.stack import FastStack
 from millstream.models.registry import LoadedModel
 from millstream.models.wan.fast_vae import FastVAE
@@ -32,10 +33,7 @@ _FP8_CAPABILITY = (9, 0)
 def accelerate(model: LoadedModel, speed: Speed, beside: Beside = NOTHING) -> LoadedModel:
     """The same model, its weights taken over; the one that was given cannot be used any more. What Brook needs
     for int8 and its thin decoder is `beside` its weights."""
-    if speed.fp8:
-        _refuse_without_fp8(model.device, model.dtype)
-    if speed.low_attention:
-        _refuse_without_low_attention(model.device, model.dtype, model.dit.config.head_width)
+    refuse_impossible(speed, model.device, model.dtype, model.spec.dit.head_width)
     dit, vae = model.dit, model.vae
     if speed.blocks:
         dit = quicken(dit, speed)
@@ -51,14 +49,23 @@ def accelerate(model: LoadedModel, speed: Speed, beside: Beside = NOTHING) -> Lo
     return replace(model, dit=dit, vae=vae)
 
 
-def quicken(dit: CausalDiT, speed: Speed) -> CausalDiT:
+def quicken(dit: CausalDiT, speed: Speed, spread: Spread = ALONE) -> CausalDiT:
     """The same model with its blocks and its head on the fast path."""
     dit.set_submodule("head", FastHead(dit.head))
     if speed.graphs and dit.patch_in.weight.is_cuda:
-        dit.set_submodule("blocks", RecordedStack(dit.blocks, speed, GraphRecorder(dit.patch_in.weight.device)))
+        recorder = GraphRecorder(dit.patch_in.weight.device)
+        dit.set_submodule("blocks", RecordedStack(dit.blocks, speed, recorder, spread))
     else:
-        dit.set_submodule("blocks", FastStack(dit.blocks, speed))
+        dit.set_submodule("blocks", FastStack(dit.blocks, speed, spread))
     return dit
+
+
+def refuse_impossible(speed: Speed, device: torch.device, dtype: torch.dtype, head_width: int) -> None:
+    """What was asked for by name and this device cannot do."""
+    if speed.fp8:
+        _refuse_without_fp8(device, dtype)
+    if speed.low_attention:
+        _refuse_without_low_attention(device, dtype, head_width)
 
 
 def _refuse_without_fp8(device: torch.device, dtype: torch.dtype) -> None:

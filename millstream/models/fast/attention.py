@@ -8,7 +8,7 @@ Shapes: L tokens of all rows, D width, N heads, H head width, S text tokens, B r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -48,10 +48,20 @@ class Ring(Protocol):
     def written_in_place(self, layer: int) -> None: ...
 
 
+class Projected(NamedTuple):
+    """Of one ring's rows."""
+
+    qkv_BLX: Tensor
+    means_2BL: Tensor | None
+    """Mean squares of q and k over all heads, where others have some of these."""
+
+
 class FastSelfAttention(nn.Module):
     def __init__(self, plain: SelfAttention, speed: Speed) -> None:
         super().__init__()
-        self.heads, self.eps = plain.heads, plain.norm_q.eps
+        self.width = plain.q.in_features
+        """Of all heads."""
+        self.heads, self.eps = plain.q.out_features * plain.heads // self.width, plain.norm_q.eps
         self.round_keys, self.even_waves, self.low_attention = speed.round_keys, speed.even_waves, speed.low_attention
         self.qkv = Dense([plain.q, plain.k, plain.v], fp8="qkv" in speed.fp8)
         self.out = Dense([plain.o], fp8="out" in speed.fp8)
@@ -63,49 +73,66 @@ class FastSelfAttention(nn.Module):
         return self.qkv.is_fp8
 
     def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> Tensor:
-        parts = zip(
-            rings, self._rows(x, layer, rings), strict=True
-        )  # one after the other: two may be the same ring at two times
-        return self.out(_joined([self._attend(self._write(qkv_BLX, layer, ring), layer, ring) for ring, qkv_BLX in parts]))
+        parts = zip(rings, self._rows(x, layer, rings), strict=True)
+        # one after the other: two may be the same ring at two times
+        return self.out(joined([self._answer(rows, layer, ring) for ring, rows in parts]))
+
+    def _answer(self, rows: Projected, layer: int, ring: Ring) -> Tensor | Rows8:
+        """Of one ring, whose rows are written."""
+        return self._attend(self._write(rows, layer, ring), layer, ring, fp8=self.out.is_fp8)
 
     def remember(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> None:
         """Only leave keys and values."""
-        for ring, qkv_BLX in zip(rings, self._rows(x, layer, rings), strict=True):
-            self._write(qkv_BLX, layer, ring)
+        for ring, rows in zip(rings, self._rows(x, layer, rings), strict=True):
+            self._write(rows, layer, ring)
 
-    def _rows(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> tuple[Tensor, ...]:
+    def _rows(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> list[Projected]:
         """q, k and v of each ring's rows."""
         batches = [len(ring.span(layer, rounded=False).k_BWNH) for ring in rings]
-        return self.qkv(x).unflatten(0, (sum(batches), -1)).split(batches)
+        qkv_LX = self.qkv(x)
+        parts = qkv_LX.unflatten(0, (sum(batches), -1)).split(batches)
+        means_2L = self._means(qkv_LX)
+        means = [None] * len(rings) if means_2L is None else means_2L.unflatten(1, (sum(batches), -1)).split(batches, dim=1)
+        return [Projected(*each) for each in zip(parts, means, strict=True)]
 
-    def _write(self, qkv_BLX: Tensor, layer: int, ring: Ring) -> Tensor | PackedQueries:
+    def _means(self, qkv_LX: Tensor) -> Tensor | None:
+        """Mean squares of q and k over all heads, [2, L], where others have some of these."""
+        return None
+
+    def _write(self, rows: Projected, layer: int, ring: Ring) -> Tensor | PackedQueries:
         """Keys and values into the ring; the answer is the queries [B, L, N, H]."""
         k_BWNH, v_BWNH, _ = ring.span(layer, rounded=False)
         packs = self.low_attention and ring.bias is None
+        means = [None] * len(k_BWNH) if rows.means_2BL is None else [each.contiguous() for each in rows.means_2BL.unbind(1)]
         queries = [
-            write_ring(qkv, self.norm_q, self.norm_k, ring.phases, ring.index, k, v, eps=self.eps, packs=packs)
-            for qkv, k, v in zip(qkv_BLX, k_BWNH, v_BWNH, strict=True)
+            write_ring(qkv, self.norm_q, self.norm_k, ring.phases, ring.index, k, v, eps=self.eps, packs=packs, means_2L=mean)
+            for qkv, k, v, mean in zip(rows.qkv_BLX, k_BWNH, v_BWNH, means, strict=True)
         ]
+        self._follow(layer, ring)
+        return _stacked(queries)
+
+    def _follow(self, layer: int, ring: Ring) -> None:
+        """What goes with keys and values that are in their slots now."""
+        k_BWNH, v_BWNH, _ = ring.span(layer, rounded=False)
         ring.written_in_place(layer)
         if self.low_attention:  # with a bias too: who comes next may have none
             assert ring.packed is not None, "a ring is packed before blocks walk over it"
             ring.packed.follow(layer, k_BWNH, v_BWNH, ring.index)
-        return _stacked(queries)
 
-    def _attend(self, q_BLNH: Tensor | PackedQueries, layer: int, ring: Ring) -> Tensor | Rows8:
+    def _attend(self, q_BLNH: Tensor | PackedQueries, layer: int, ring: Ring, *, fp8: bool) -> Tensor | Rows8:
         if isinstance(q_BLNH, PackedQueries):
-            return self._attend_packed(q_BLNH, layer, ring)
+            return self._attend_packed(q_BLNH, layer, ring, fp8=fp8)
         k, v, num_zeros = ring.span(layer, rounded=self.round_keys and ring.bias is None)
         waves = waves_of(q_BLNH, k) if self.even_waves and ring.bias is None else None
         if waves is None and not num_zeros:
-            return _finished(attend(q_BLNH, k, v, ring.bias), fp8=self.out.is_fp8)
-        return finish_attention(attend_in_shares(q_BLNH, k, v, waves), num_zeros, fp8=self.out.is_fp8)
+            return finished(attend(q_BLNH, k, v, ring.bias), fp8=fp8)
+        return finish_attention(attend_in_shares(q_BLNH, k, v, waves), num_zeros, fp8=fp8)
 
-    def _attend_packed(self, q_BLNH: PackedQueries, layer: int, ring: Ring) -> Tensor | Rows8:
+    def _attend_packed(self, q_BLNH: PackedQueries, layer: int, ring: Ring, *, fp8: bool) -> Tensor | Rows8:
         k_BWNH = ring.span(layer, rounded=False).k_BWNH
         assert ring.packed is not None, "queries are packed where keys are"
         out = attend_packed(q_BLNH, ring.packed.layer(layer), k_BWNH.shape[1], dtype=k_BWNH.dtype)
-        return _finished(out, fp8=self.out.is_fp8)
+        return finished(out, fp8=fp8)
 
 
 class FastCrossAttention(nn.Module):
@@ -139,10 +166,10 @@ class FastCrossAttention(nn.Module):
     def _attended(self, x: Tensor | Rows8, k_BSNH: Tensor, v_BSNH: Tensor) -> Tensor | Rows8:
         q_LD = norm_query(self.q(x), self.norm_q, eps=self.eps)
         out = attend(q_LD.view(len(k_BSNH), -1, self.heads, k_BSNH.shape[-1]), k_BSNH, v_BSNH)
-        return _finished(out, fp8=self.out.is_fp8)
+        return finished(out, fp8=self.out.is_fp8)
 
 
-def _finished(out_BLNH: Tensor, *, fp8: bool) -> Tensor | Rows8:
+def finished(out_BLNH: Tensor, *, fp8: bool) -> Tensor | Rows8:
     """What needs no putting together."""
     return finish_attention([AttentionShare(out_BLNH.flatten(2).flatten(0, 1)[None], None)], 0, fp8=fp8)
 
@@ -159,7 +186,7 @@ def _batch(rows: list[Tensor]) -> Tensor:
     return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
 
-def _joined(parts: Sequence[Tensor | Rows8]) -> Tensor | Rows8:
+def joined(parts: Sequence[Tensor | Rows8]) -> Tensor | Rows8:
     """Rows of several sessions as one."""
     if len(parts) == 1:
         return parts[0]

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from millstream.core.speed import Speed
 from millstream.models.dit import Block
-from millstream.models.fast.attention import FastCrossAttention, FastSelfAttention, Ring
+from millstream.models.fast.attention import FastCrossAttention, Ring
 from millstream.models.fast.linear import Dense
+from millstream.models.fast.spread import ALONE, Spread
 from millstream.ops.fp8 import Rows8
 from millstream.ops.rows import add_norm, gelu_rows
 
@@ -27,14 +28,15 @@ class PendingResidual(NamedTuple):
 
 
 class FastBlock(nn.Module):
-    def __init__(self, plain: Block, speed: Speed) -> None:
+    def __init__(self, plain: Block, speed: Speed, spread: Spread = ALONE) -> None:
         super().__init__()
+        self._spread = spread
         self.eps = plain.eps
-        self.self_attn = FastSelfAttention(plain.self_attn, speed)
+        self.self_attn = spread.attention(plain.self_attn, speed)
         self.cross_norm = plain.cross_norm
         self.cross_attn = FastCrossAttention(plain.cross_attn, speed)
-        self.up = Dense([plain.ffn.up], fp8="mlp" in speed.fp8)
-        self.down = Dense([plain.ffn.down], fp8="mlp" in speed.fp8)
+        self.up = spread.up(Dense([plain.ffn.up], fp8="mlp" in speed.fp8))
+        self.down = spread.down(Dense([plain.ffn.down], fp8="mlp" in speed.fp8))
 
     def forward(
         self,
@@ -50,7 +52,7 @@ class FastBlock(nn.Module):
         _, _, gate1, shift2, scale2, gate2 = levels_F6D.unbind(1)
         attended = self.self_attn(self._entered(x_LD, pending, levels_F6D), layer, rings)
         told = self._told(x_LD, PendingResidual(attended, gate1), k_BSNH, v_BSNH)
-        thought = add_norm(x_LD, *told, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8)
+        thought = add_norm(x_LD, *told, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8, rows=self._spread.rows)
         return PendingResidual(self.down(self._activated(thought)), gate2)
 
     def remember(self, x_LD: Tensor, pending: PendingResidual, levels_F6D: Tensor, layer: int, rings: Sequence[Ring]) -> None:
@@ -59,13 +61,14 @@ class FastBlock(nn.Module):
 
     def _entered(self, x_LD: Tensor, pending: PendingResidual, levels_F6D: Tensor) -> Tensor | Rows8:
         shift, scale, *_ = levels_F6D.unbind(1)
-        return add_norm(x_LD, *pending, scale, shift, eps=self.eps, fp8=self.self_attn.is_fp8)
+        return add_norm(x_LD, *pending, scale, shift, eps=self.eps, fp8=self.self_attn.is_fp8, rows=self._spread.rows)
 
     def _told(self, x_LD: Tensor, pending: PendingResidual, k_BSNH: Tensor, v_BSNH: Tensor) -> PendingResidual:
         """What the prompt has to say to the residual with what is pending. Nothing where its product adds it there itself."""
         cross, norm = self.cross_attn, self.cross_norm
         later = None if cross.is_fp8 else cross.out.bias
-        x = add_norm(x_LD, *pending, norm.weight, norm.bias, eps=norm.eps, fp8=cross.is_fp8, later_D=later)
+        affine, rows = (norm.weight, norm.bias), self._spread.rows
+        x = add_norm(x_LD, *pending, *affine, eps=norm.eps, fp8=cross.is_fp8, later_D=later, rows=rows)
         if isinstance(x, Rows8):
             return PendingResidual(cross(x, k_BSNH, v_BSNH))
         cross.add_to(x_LD, x, k_BSNH, v_BSNH)

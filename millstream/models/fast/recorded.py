@@ -20,6 +20,7 @@ from torch import Tensor
 from millstream.core.speed import Speed
 from millstream.models.dit import BlockStack, CrossKV
 from millstream.models.fast.graph_memsets import MemsetReplacer
+from millstream.models.fast.spread import ALONE, Spread
 from millstream.models.fast.stack import FastStack
 from millstream.models.kv import KVRing, Memory, PaddedSpan
 from millstream.models.packed import PackedWindow
@@ -109,8 +110,8 @@ class GraphRecorder:
 
 
 class RecordedStack(FastStack):
-    def __init__(self, plain: BlockStack, speed: Speed, record: Record) -> None:
-        super().__init__(plain, speed)
+    def __init__(self, plain: BlockStack, speed: Speed, record: Record, spread: Spread = ALONE) -> None:
+        super().__init__(plain, speed, spread)
         self.one_offs = 0
         """Calls that were recorded, or ran as they are because they are to be seen again before that."""
         self._record = record

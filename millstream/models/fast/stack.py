@@ -1,6 +1,6 @@
 """A DiT's blocks on the fast path, in the place of the plain ones and called as they are.
 
-One device. Embeddings and the prompt's keys and values stay plain: they are small, or seldom.
+One device, or a rank's share. Embeddings and the prompt's keys and values stay plain: they are small, or seldom.
 Shapes: B rows (sessions), F frames, T tokens a frame, L = B*F*T tokens, D width.
 """
 
@@ -15,6 +15,7 @@ from millstream.core.speed import Speed
 from millstream.models.dit import BlockStack, CrossKV
 from millstream.models.fast.attention import Ring
 from millstream.models.fast.block import FastBlock, PendingResidual
+from millstream.models.fast.spread import ALONE, Spread
 from millstream.models.joint import JointMemory
 from millstream.models.kv import KVRing, Memory
 from millstream.models.paired import PairedMemory
@@ -25,13 +26,14 @@ from millstream.ops.rows import add_gated
 class FastStack(TypedModuleList[FastBlock]):
     """Blocks one after the other. Weights are taken over block by block, so a model is never in memory twice."""
 
-    def __init__(self, plain: BlockStack, speed: Speed) -> None:
+    def __init__(self, plain: BlockStack, speed: Speed, spread: Spread = ALONE) -> None:
         super().__init__()
+        self._spread = spread
         self._low_attention = speed.low_attention
         assert len(plain), "a model has blocks"
         modulations = torch.stack([block.modulation.detach()[0] for block in plain])
         for layer, block in enumerate(plain):
-            self.append(FastBlock(block, speed))
+            self.append(FastBlock(block, speed, spread))
             plain[layer] = nn.Identity()
         self.modulations_N16D = nn.Parameter(modulations[:, None], requires_grad=False)
 
@@ -46,15 +48,16 @@ class FastStack(TypedModuleList[FastBlock]):
 
     def walk(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
         """All blocks, on `x` in place."""
-        x_LD, levels, pending = x_BFTD.flatten(0, 2), self._levels(levels_BF6D), PendingResidual()
+        x_LD, levels, pending = self._spread.enter(x_BFTD), self._levels(levels_BF6D), PendingResidual()
         for layer, block in enumerate(self):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
         assert pending.y_LD is not None
-        add_gated(x_LD, pending.y_LD, pending.gate_FD)
+        add_gated(x_LD, pending.y_LD, pending.gate_FD, self._spread.rows)
+        self._spread.leave(x_BFTD, x_LD)
 
     def walk_to_keys(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
         """All blocks as far as the last one's keys and values; what is in `x` then means nothing."""
-        x_LD, levels, pending = x_BFTD.flatten(0, 2), self._levels(levels_BF6D), PendingResidual()
+        x_LD, levels, pending = self._spread.enter(x_BFTD), self._levels(levels_BF6D), PendingResidual()
         *body, last = self
         for layer, block in enumerate(body):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])

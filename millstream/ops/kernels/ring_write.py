@@ -32,9 +32,58 @@ def _store_packed(values, out, scales, row, column, inside, WIDTH: tl.constexpr,
 
 
 @triton.jit
+def _turned(normed, weight_q, weight_k, cos, sin, row, which, column, inside, HEAD: tl.constexpr, BLOCK: tl.constexpr):
+    """A query (0) or a key (1) with its weights and at its place."""
+    if which == 0:
+        weight = tl.load(weight_q + column, mask=inside, other=0.0).to(tl.float32)
+    else:
+        weight = tl.load(weight_k + column, mask=inside, other=0.0).to(tl.float32)
+    even, odd = tl.split(tl.reshape(normed * weight, [BLOCK // 2, 2]))
+    pair = tl.arange(0, BLOCK // 2) % (HEAD // 2)
+    c = tl.load(cos + row * (HEAD // 2) + pair)
+    s = tl.load(sin + row * (HEAD // 2) + pair)
+    return tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), [BLOCK])
+
+
+@triton.jit
+def _turn_heads(
+    qkv, weight_q, weight_k, cos, sin, out, tokens, eps,
+    WIDTH: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    which = tl.program_id(1)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    x = tl.load(qkv + row * 3 * WIDTH + which * WIDTH + column, mask=inside, other=0.0)
+    there = out + ((column // PART) * 3 + which) * tokens * PART + row * PART + column % PART
+    if which == 2:
+        tl.store(there, x, mask=inside)
+    else:
+        value = x.to(tl.float32)
+        normed = value * tl.rsqrt(tl.sum(value * value) / WIDTH + eps)
+        turned = _turned(normed, weight_q, weight_k, cos, sin, row, which, column, inside, HEAD, BLOCK)
+        tl.store(there, turned.to(out.dtype.element_ty), mask=inside)
+
+
+def launch_turn_heads(
+    qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: Phases, parts: int, *, eps: float
+) -> Tensor:
+    tokens, width, head = qkv_LX.shape[0], qkv_LX.shape[1] // 3, 2 * phases.cos.shape[-1]
+    assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
+    assert phases.cos.is_contiguous(), "phases are read as rows"
+    assert len(phases.cos) == tokens, f"phases {tuple(phases.cos.shape)} of {tokens} tokens"
+    out = torch.empty(parts, 3, tokens, width // parts // head, head, dtype=qkv_LX.dtype, device=qkv_LX.device)
+    _turn_heads[(tokens, 3)](
+        qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, out, tokens, eps,
+        WIDTH=width, PART=width // parts, HEAD=head, BLOCK=triton.next_power_of_2(width), num_warps=warps_for(width),
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
 def _write_ring(
-    qkv, weight_q, weight_k, cos, sin, index, q_out, q_scales, k_ring, v_ring, eps,
-    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PACKS: tl.constexpr,
+    qkv, weight_q, weight_k, cos, sin, index, q_out, q_scales, k_ring, v_ring, means, tokens, eps,
+    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PACKS: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     which = tl.program_id(1)
@@ -46,16 +95,8 @@ def _write_ring(
         tl.store(v_ring + place * WIDTH + column, x, mask=inside)
     else:
         value = x.to(tl.float32)
-        inverse = tl.rsqrt(tl.sum(value * value) / WIDTH + eps)
-        if which == 0:
-            weight = tl.load(weight_q + column, mask=inside, other=0.0).to(tl.float32)
-        else:
-            weight = tl.load(weight_k + column, mask=inside, other=0.0).to(tl.float32)
-        even, odd = tl.split(tl.reshape(value * inverse * weight, [BLOCK // 2, 2]))
-        pair = tl.arange(0, BLOCK // 2) % (HEAD // 2)
-        c = tl.load(cos + row * (HEAD // 2) + pair)
-        s = tl.load(sin + row * (HEAD // 2) + pair)
-        turned = tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), [BLOCK])
+        mean = tl.load(means + which * tokens + row) if GIVEN else tl.sum(value * value) / WIDTH
+        turned = _turned(value * tl.rsqrt(mean + eps), weight_q, weight_k, cos, sin, row, which, column, inside, HEAD, BLOCK)
         if which == 0:
             if PACKS:
                 _store_packed(turned, q_out, q_scales, row, column, inside, WIDTH, HEAD, BLOCK)
@@ -63,6 +104,25 @@ def _write_ring(
                 tl.store(q_out + row * WIDTH + column, turned.to(q_out.dtype.element_ty), mask=inside)
         else:
             tl.store(k_ring + place * WIDTH + column, turned.to(k_ring.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _mean_squares(qkv, means, tokens, whole, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    which = tl.program_id(1)
+    column = tl.arange(0, BLOCK)
+    value = tl.load(qkv + row * 3 * WIDTH + which * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    tl.store(means + which * tokens + row, tl.sum(value * value) / whole)
+
+
+def launch_mean_squares(qkv_LX: Tensor, whole: int) -> Tensor:
+    tokens, width = qkv_LX.shape[0], qkv_LX.shape[1] // 3
+    assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
+    means_2L = torch.empty(2, tokens, dtype=torch.float32, device=qkv_LX.device)
+    _mean_squares[(tokens, 2)](
+        qkv_LX, means_2L, tokens, float(whole), WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=warps_for(width)
+    )
+    return means_2L
 
 
 def launch_write_ring(
@@ -76,6 +136,7 @@ def launch_write_ring(
     *,
     eps: float,
     packs: bool = False,
+    means_2L: Tensor | None = None,
 ) -> Tensor | PackedQueries:
     (tokens, width), (heads, head) = (qkv_LX.shape[0], qkv_LX.shape[1] // 3), k_WNH.shape[-2:]
     assert heads * head == width, f"{heads} heads of {head} are not the width {width}"
@@ -87,10 +148,13 @@ def launch_write_ring(
         f"phases {tuple(phases.cos.shape)} of {tokens} tokens"
     )
     assert not packs or head == triton.next_power_of_2(head), f"heads of {head} cannot be packed"
+    assert means_2L is None or (means_2L.shape == (2, tokens) and means_2L.is_contiguous()), "means are read as two rows"
     q_LNH = torch.empty(tokens, heads, head, dtype=torch.int8 if packs else qkv_LX.dtype, device=qkv_LX.device)
     scales_LN = torch.empty(tokens, heads, dtype=torch.float32, device=qkv_LX.device) if packs else q_LNH
     _write_ring[(tokens, 3)](
-        qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, index_L, q_LNH, scales_LN, k_WNH, v_WNH, eps,
-        WIDTH=width, HEAD=head, BLOCK=triton.next_power_of_2(width), PACKS=packs, num_warps=warps_for(width),
+        qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, index_L, q_LNH, scales_LN, k_WNH, v_WNH,
+        qkv_LX if means_2L is None else means_2L, tokens, eps,
+        WIDTH=width, HEAD=head, BLOCK=triton.next_power_of_2(width), PACKS=packs, GIVEN=means_2L is not None,
+        num_warps=warps_for(width),
     )  # fmt: skip
     return PackedQueries(q_LNH, scales_LN) if packs else q_LNH

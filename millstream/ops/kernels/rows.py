@@ -14,6 +14,7 @@ from torch import Tensor
 
 from millstream.ops.attention import AttentionShare
 from millstream.ops.fp8 import E4M3, LARGEST, LEAST_SCALE, Rows8
+from millstream.ops.frame_rows import RowsOfFrames
 
 _LARGEST = tl.constexpr(LARGEST)
 _LEAST_SCALE = tl.constexpr(LEAST_SCALE)
@@ -41,22 +42,23 @@ def _with_gated(x, y, gate, row, frame, column, inside, WIDTH: tl.constexpr, GAT
 
 
 @triton.jit
-def _add_gated(x, y, gate, tokens, frame_stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr):
+def _add_gated(x, y, gate, tokens, first, last, frame_stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
-    value = _with_gated(x, y, gate, row, (row // tokens) * frame_stride, column, inside, WIDTH, GATED)
+    frame = tl.minimum((row + first) // tokens, last) * frame_stride
+    value = _with_gated(x, y, gate, row, frame, column, inside, WIDTH, GATED)
     tl.store(x + row * WIDTH + column, value.to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _add_norm(
-    x, y, gate, scale, shift, later, out, scales, tokens, frame_stride, eps,
+    x, y, gate, scale, shift, later, out, scales, tokens, first, last, frame_stride, eps,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADDS: tl.constexpr, GATED: tl.constexpr, MODULATED: tl.constexpr,
     LATER: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    frame = (row // tokens) * frame_stride
+    frame = tl.minimum((row + first) // tokens, last) * frame_stride
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     if ADDS:
@@ -150,14 +152,20 @@ def _room(like: Tensor, tokens: int, width: int, *, fp8: bool) -> tuple[Tensor, 
     return out, scales
 
 
-def launch_add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None) -> None:
+def _frames(tokens: int, frames: int, rows: RowsOfFrames | None) -> tuple[int, int, int]:
+    """Tokens of a frame, the row of the chunk that the first of these is, and the last frame."""
+    assert rows is not None or tokens % frames == 0, f"{tokens} rows are no {frames} frames"
+    return (tokens // frames, 0, frames - 1) if rows is None else (rows.tokens, rows.first, frames - 1)
+
+
+def launch_add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None, rows: RowsOfFrames | None = None) -> None:
     tokens, width = x_LD.shape
     assert x_LD.is_contiguous(), "the residual is walked by rows"
     assert y_LD.is_contiguous(), "what is added is walked by rows"
     assert gate_FD is None or gate_FD.stride(-1) == 1, "rows must be contiguous"
     frames, stride = (1, 0) if gate_FD is None else (len(gate_FD), gate_FD.stride(0))
     _add_gated[(tokens,)](
-        x_LD, y_LD, x_LD if gate_FD is None else gate_FD, tokens // frames, stride,
+        x_LD, y_LD, x_LD if gate_FD is None else gate_FD, *_frames(tokens, frames, rows), stride,
         WIDTH=width, BLOCK=triton.next_power_of_2(width), GATED=gate_FD is not None, num_warps=warps_for(width),
     )  # fmt: skip
 
@@ -172,6 +180,7 @@ def launch_add_norm(
     *,
     eps: float,
     fp8: bool,
+    rows: RowsOfFrames | None = None,
 ) -> Tensor | Rows8:
     tokens, width = x_LD.shape
     modulated = scale.dim() == 2
@@ -186,7 +195,7 @@ def launch_add_norm(
     out, scales = _room(x_LD, tokens, width, fp8=fp8)
     _add_norm[(tokens,)](
         x_LD, x_LD if y_LD is None else y_LD, x_LD if gate_FD is None else gate_FD, scale, shift,
-        x_LD if later_D is None else later_D, out, scales, tokens // frames.pop(), strides.pop(), eps,
+        x_LD if later_D is None else later_D, out, scales, *_frames(tokens, frames.pop(), rows), strides.pop(), eps,
         WIDTH=width, BLOCK=triton.next_power_of_2(width), ADDS=y_LD is not None, GATED=gate_FD is not None,
         MODULATED=modulated, LATER=later_D is not None, FP8=fp8, num_warps=warps_for(width),
     )  # fmt: skip

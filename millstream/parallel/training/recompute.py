@@ -56,7 +56,8 @@ def prepare_blocks(dit: CausalDiT, how: Recompute, *, backend: str = "") -> None
 def _forward(block: Block, run: Callable[..., Tensor], *, is_compiled: bool) -> Callable[..., Tensor]:
     def forward(x_BFTD: Tensor, levels_BF6D: Tensor, layer: int, memory: Memory, cross: CrossKV) -> Tensor:
         if not is_compiled:
-            return run(block, x_BFTD, levels_BF6D, layer, memory, cross)
+            taken = run if torch.is_grad_enabled() else _block  # nothing to make again; forward-mode derivatives want it plain
+            return taken(block, x_BFTD, levels_BF6D, layer, memory, cross)
         if not isinstance(memory, WholeSequence):
             return _block(block, x_BFTD, levels_BF6D, layer, memory, cross)
         own = CrossKV((cross.k[layer],), (cross.v[layer],))  # a graph must not know which layer it is

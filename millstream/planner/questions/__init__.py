@@ -1,1 +1,2 @@
-"""Questions that take more than one search: which of several cards, and what would make a promise hold."""
+"""Questions that take more than one search: which of several cards, what would make a promise hold, and which
+role of a tuning goes where."""

@@ -58,7 +58,7 @@ from millstream.server.sessions import branches
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession, OpeningBytes, TapeLost, Viewer
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
-from millstream.serving.notices import Applied, Ended, Live, Noted, Rated, Waiting
+from millstream.serving.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Rated, Waiting
 
 State = Literal["new", "owner", "viewer"]
 
@@ -143,7 +143,8 @@ class Conversation:
             case TapeLost(name=name):
                 return [encode(_recording(False, name))] if self.state == "owner" else []
             case Ended(cause=cause, reason=reason):
-                return encode(EndedMessage(cause=cause, reason=reason))
+                kept = self.state == "owner" and item == SHUTTING_DOWN and self._hub.limits.keep_chunks is not None
+                return encode(EndedMessage(cause=cause, reason=reason, kept=kept))
             case _:
                 assert isinstance(item, ServerMessage), f"an outbox held {item!r}"
                 return encode(item)

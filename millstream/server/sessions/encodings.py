@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ class ChunkEncodings:
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
         self._of: dict[Format, _Encoding] = {}
+        self._seconds = 0.0
+
+    async def encode_all(self, formats: Collection[Format], fresh: FreshChunk) -> list[EncodedChunk]:
+        """In each of them, beside each other; in a single one without a task of its own."""
+        if len(formats) == 1:
+            return [await self.encode(format, fresh) for format in formats]
+        return list(await asyncio.gather(*(self.encode(format, fresh) for format in formats)))
 
     async def encode(self, format: Format, fresh: FreshChunk) -> EncodedChunk:
         """Without pictures where the frames were let go. The last one again is not encoded again."""
@@ -39,10 +47,16 @@ class ChunkEncodings:
             return EncodedChunk(info=fresh.info, format=format, parts=())
         encoding = self._of.setdefault(format, _Encoding(encoder_for(format)))
         if encoding.last is None or encoding.last.info.index != fresh.info.index:
-            encode = partial(encoding.encoder.encode, fresh.frames, fps=fresh.info.fps)
-            parts = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
+            encode = partial(_timed, encoding.encoder, fresh.frames, fresh.info.fps)
+            parts, seconds = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
+            self._seconds += seconds
             encoding.last = EncodedChunk(info=fresh.info, format=format, parts=parts)
         return encoding.last
+
+    def take_seconds(self) -> float:
+        """How long threads were at work since it was last asked."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
     def opening(self, format: Format) -> bytes | None:
         """What a decoder of such pictures needs first."""
@@ -53,3 +67,9 @@ class ChunkEncodings:
         """No others are watched any more."""
         for unused in self._of.keys() - set(formats):
             del self._of[unused]
+
+
+def _timed(encoder: Encoder, frames_THW3: Frames, fps: float) -> tuple[tuple[bytes, ...], float]:
+    """On a thread of the pool."""
+    begun = time.monotonic()
+    return encoder.encode(frames_THW3, fps=fps), time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""All sessions on the event loop's side: opens them, finds them, tells viewers once a second how they do, ends abandoned ones.
+"""All sessions on the event loop's side: opens them, finds them, looks after them once a second, ends abandoned ones.
 
 A session has two names, both unguessable: its `session_id` steers it, its `view_id` only shows it. Everything that touches the
 model is the service's business, on a thread of its own; everything here runs on the event loop and never waits for a chunk.
@@ -13,26 +13,26 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
 from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
-from millstream.core.messages import Stats
 from millstream.engine import snapshot
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.access.shares import Quota
 from millstream.server.sessions.archive import Archive, SavedSession, SessionJournal
 from millstream.server.sessions.file_store import FileStore, Kept
+from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
 from millstream.server.sessions.live_session import LiveSession, LiveSessionParts
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.quotas import within_quota
 from millstream.server.sessions.recordings import Recordings
-from millstream.server.sessions.threads import start_threads
-from millstream.serving.notices import Waiting
+from millstream.server.sessions.threads import num_encoders, start_threads
+from millstream.server.sessions.upkeep import abandoned, report
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.feed import LiveFeed
@@ -41,11 +41,11 @@ from millstream.session.session import Session
 
 T = TypeVar("T")
 
+TICK_S = 1.0
 ID_BYTES = 16
 """Of the random numbers that name sessions and views."""
 MAX_ENDED = 64
 """Sessions that are still described after their end."""
-TICK_S = 1.0
 STOP_S = 30.0
 SETTLE_S = 5.0
 """For a session to end whose connection has closed."""
@@ -61,7 +61,7 @@ class HubLimits:
     """A session that nobody watches for so long, and whose recording takes nothing, is ended."""
     leave_line_s: float = 10.0
     """One that waits in line and has nobody at it loses its place after so long."""
-    threads: int = 2
+    threads: int = field(default_factory=num_encoders)
     """That encode pictures."""
     idle_s: float = 60.0
     """A session that stands still for so long is moved to host memory."""
@@ -115,7 +115,10 @@ class SessionHub:
         self._ended: OrderedDict[str, LiveSession] = OrderedDict()
         """The last few, for those who ask what became of theirs."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._parts = LiveSessionParts(service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics)
+        self._meter = HostMeter(self.limits.threads)
+        self._parts = LiveSessionParts(
+            service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics, meter=self._meter
+        )
         self._archive = archive
         self._stores = stores or {}
         self._keeper = self._made_keeper()
@@ -361,7 +364,9 @@ class SessionHub:
         finally:
             del self.live_sessions[live_session.session_id], self._views[live_session.view_id]
             self.leaving.pop(live_session.session_id, None)
-            self._remember(live_session)
+            self._ended[live_session.session_id] = live_session
+            if len(self._ended) > MAX_ENDED:
+                self._ended.popitem(last=False)
             if self._keeper is not None:
                 self._keeper.ended(live_session)
             await self.recordings.stop(live_session)
@@ -370,48 +375,20 @@ class SessionHub:
                 await self.archive_of(live_session.key).keep_journal(journal, owner=live_session.client)
             live_session.let_go()
 
-    def _remember(self, live_session: LiveSession) -> None:
-        self._ended[live_session.session_id] = live_session
-        if len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._report()
+            report(self.live_sessions, self.service.metrics().scheduler)
             self._end_abandoned(time.monotonic())
-
-    def _report(self) -> None:
-        """How each session does, to those who watch it."""
-        metrics = self.service.metrics().scheduler
-        for each in metrics.sessions:
-            live_session = self.live_sessions.get(each.session_id)
-            if live_session is None:
-                continue
-            stats = Stats(
-                continuity=each.continuity,
-                ahead_s=each.ahead_s,
-                stalled_s=each.stalled_s,
-                misses=each.misses,
-                viewers=len(live_session.viewers),
-                utilisation=metrics.utilisation,
-            )
-            for viewer in live_session.viewers:
-                viewer.outbox.put_newest(stats)
+            self.service.hand_over_takes(self._meter.read(time.thread_time()))
 
     def _end_abandoned(self, now: float) -> None:
-        for live_session in list(self.live_sessions.values()):
-            never_began = isinstance(live_session.state, Waiting) and live_session.last_info is None
-            patience = self.limits.leave_line_s if never_began else self.limits.abandon_s
-            of_use_at = (
-                live_session.left_at
-                if live_session.tape is None
-                else max(live_session.left_at, live_session.tape.recording.fed_at)
-            )
-            if not live_session.viewers and not live_session.held and now - of_use_at > patience:
-                if never_began:
-                    self._let_be(live_session)
-                self.service.end(live_session.session_id, f"nobody watched it for {patience:g} s")
+        limits = self.limits
+        gone = abandoned(self.live_sessions, now, abandon_s=limits.abandon_s, leave_line_s=limits.leave_line_s)
+        for live_session, patience_s in gone:
+            if live_session.never_began:
+                self._let_be(live_session)
+            self.service.end(live_session.session_id, f"nobody watched it for {patience_s:g} s")
 
 
 def _found(live_session: LiveSession | None) -> LiveSession:

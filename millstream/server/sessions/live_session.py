@@ -21,6 +21,7 @@ from millstream.core.errors import Overloaded, UnknownSession
 from millstream.core.messages import Format
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.sessions.encodings import ChunkEncodings, FreshChunk
+from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk, Outbox
 from millstream.serving.notices import Applied, Ended, Live, Noted, Notice, Pictured, Rated, Waiting
@@ -95,6 +96,7 @@ class LiveSessionParts:
     pool: Executor
     unknown_words: Callable[[str], list[str]]
     metrics: Metrics
+    meter: HostMeter
     clock: Callable[[], float] = field(default=time.monotonic)
 
 
@@ -151,6 +153,11 @@ class LiveSession:
     @property
     def ended(self) -> bool:
         return isinstance(self.state, Ended)
+
+    @property
+    def never_began(self) -> bool:
+        """Whether it has stood in line ever since it was opened."""
+        return isinstance(self.state, Waiting) and self.last_info is None
 
     @property
     def fps(self) -> float:
@@ -321,7 +328,8 @@ class LiveSession:
         words = f"chunk in {fresh.info.total_ms:.0f} ms" + (f", {late_s:.2f} s late" if late_s > 0 else "")
         self._log(words, logging.INFO if late_s > 0 else logging.DEBUG, chunk=fresh.info.index)
         formats = {viewer.format for viewer in self.viewers}
-        pictures = await asyncio.gather(*(self._encodings.encode(format, fresh) for format in formats))
+        pictures = await self._encodings.encode_all(formats, fresh)
+        self._parts.meter.passed_on(self._encodings.take_seconds())
         for picture in pictures:
             for viewer in [each for each in self.viewers if each.format == picture.format]:
                 self._give(viewer, picture)

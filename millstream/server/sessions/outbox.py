@@ -108,8 +108,9 @@ class Outbox:
         """Hand everything to `send`, in order, until it is finished. Raises `ClientGone`."""
         while (item := await self.take()) is not None:
             try:
-                await asyncio.wait_for(send(item), self.limits.patience_s)
-            except asyncio.TimeoutError:
+                async with asyncio.timeout(self.limits.patience_s):
+                    await send(item)
+            except TimeoutError:
                 raise ClientGone from None
 
     async def take(self) -> Any:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+
+FEWEST, MOST = 2, 16
+
+
+def num_encoders() -> int:
+    """Threads that encode pictures: half of the cores that this process may use, as the engine and the sending need some."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or FEWEST
+    return min(max(FEWEST, cores // 2), MOST)
 
 
 def start_threads(pool: ThreadPoolExecutor, count: int) -> None:

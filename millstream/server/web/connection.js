@@ -3,7 +3,8 @@
  *
  * Events: every message of the server under its type (`hello`, `live`, `receipt`, …), with the message as `detail`;
  * `packet` with {header, payload}; `line` with {state: "connecting" | "lost", retry_s}; `denied` with the
- * error that made the opening fail. After `ended`, `denied` or `close()` nothing is tried again.
+ * error that made the opening fail. After `ended`, `denied` or `close()` nothing is tried again. A session that a server has
+ * kept when it stopped has not ended: the line is lost until there is a server again.
  */
 
 import { readPacket } from "./packet.js";
@@ -82,6 +83,10 @@ export class Connection extends EventTarget {
       return;
     }
     const message = JSON.parse(data);
+    if (message.type === "ended" && message.kept) {
+      this.#lose();
+      return;
+    }
     this.#follow(message);
     this.#tell(message.type, message);
   }

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 SMALL = 1e-6
-"""Groups whose rewards differ by less have nothing to say."""
+"""Rewards that differ by less have nothing to say."""
 
 
 def group_relative(reward_B: Tensor, known_B: Tensor, group: int) -> Tensor:
-    """Distance from the group's mean, in its standard deviations."""
+    """Distance from the group's mean, in the standard deviations of all groups together: one whose streams are worth the same
+    but for a thousandth has a thousandth to say."""
     reward, known = reward_B.view(-1, group), known_B.view(-1, group).to(reward_B)
     count = known.sum(dim=1, keepdim=True).clamp_min(1)
     off = (reward - (reward * known).sum(dim=1, keepdim=True) / count) * known
-    std = (off.square().sum(dim=1, keepdim=True) / count).sqrt()
+    std = (off.square().sum() / known.sum().clamp_min(1)).sqrt()
     return torch.where(std > SMALL, off / (std + SMALL), 0.0).flatten()
 
 

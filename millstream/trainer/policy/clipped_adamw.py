@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,23 +12,32 @@ from torch import nn
 class ClippedAdamW:
     def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float, weight_decay: float, most_norm: float) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self._optimiser = torch.optim.AdamW(self._parameters, lr=lr, betas=(0.9, 0.99), weight_decay=weight_decay)
+        self.inner = torch.optim.AdamW(self._parameters, lr=lr, betas=(0.9, 0.99), weight_decay=weight_decay)
         self._most_norm = most_norm
 
     def set_rate(self, lr: float) -> None:
-        for group in self._optimiser.param_groups:
+        for group in self.inner.param_groups:
             group["lr"] = lr
 
     def step(self) -> float:
         """Follow the gradients and drop them. Their norm before clipping: where it is no number, nothing was followed."""
         norm = nn.utils.clip_grad_norm_(self._parameters, self._most_norm)
         if norm.isfinite():
-            self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
+            self.inner.step()
+        self.inner.zero_grad(set_to_none=True)
         return float(norm)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._optimiser.state_dict()
+        return self.inner.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._optimiser.load_state_dict(state)
+        self.inner.load_state_dict(state)
+
+
+def move_learning(modules: Sequence[nn.Module], optimisers: Sequence[torch.optim.Optimizer], device: torch.device) -> None:
+    """Weights and what optimisers keep of them; parameters stay the objects that they are."""
+    for module in modules:
+        module.to(device)
+    for optimiser in optimisers:
+        for kept in optimiser.state.values():
+            kept |= {name: value.to(device) for name, value in kept.items() if name != "step"}  # which lives on the host

@@ -20,10 +20,10 @@ from millstream.models import sampler
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.precision import Precision, in_precision
 from millstream.trainer.policy.advantages import best_of_group, generalised, group_relative, standardised
-from millstream.trainer.policy.clipped_adamw import ClippedAdamW
+from millstream.trainer.policy.clipped_adamw import ClippedAdamW, move_learning
 from millstream.trainer.policy.control import DivergenceControl
 from millstream.trainer.policy.critic import StreamCritic
-from millstream.trainer.policy.objective import clipped_policy
+from millstream.trainer.policy.objective import clipped_policy, importance
 from millstream.trainer.policy.rollouts import Trajectories
 from millstream.trainer.policy.steps import GaussianStep, StepNoise, divergence, log_density
 from millstream.trainer.policy.whole_streams import StreamSequences
@@ -57,6 +57,10 @@ class LearnerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of matching: the teacher's."""
     precision: Precision = "fp32"
     """Of learning; rollouts are in float32 too, or in bfloat16."""
+    asynchronous: bool = False
+    """Rollouts are made while the step before is learnt from, so by weights that are one version older."""
+    correction: float = 2.0
+    """Of asynchronous rollouts: the most that a step counts for being likelier now than it was then; 0 corrects nothing."""
 
 
 class PolicyLearner:
@@ -81,6 +85,7 @@ class PolicyLearner:
                 channels=actor.config.channels, frames_per_chunk=config.frames_per_chunk, text_width=actor.config.text_width
             ).to(device)
             self._critic_optimiser = torch.optim.AdamW(self.critic.parameters(), lr=options.critic_lr, weight_decay=0.0)
+        self._optimisers = [self._optimiser.inner, *([] if self.critic is None else [self._critic_optimiser])]
         self._sequences = StreamSequences(actor, config, device)
         self.version = 0
         """Times that the actor has changed."""
@@ -90,7 +95,8 @@ class PolicyLearner:
 
     def learn(self, made: Trajectories, reward_B: Tensor, known_B: Tensor, group: int) -> dict[str, float]:
         """One step from one batch of rollouts. Rows whose reward is not known are left out."""
-        assert made.version == self.version, f"rollouts of version {made.version} for a policy of version {self.version}"
+        behind, most = self.version - made.version, 1 if self._options.asynchronous else 0
+        assert 0 <= behind <= most, f"rollouts of version {made.version} for a policy of version {self.version}"
         if not known_B.any():
             return {}
         old_BLK, references, kl_B = self._before(made)
@@ -98,8 +104,12 @@ class PolicyLearner:
             "kl": float(kl_B[known_B].mean()),
             "agreement": float((old_BLK - made.log_density_BLK).abs().max()),
             "kl_coefficient": self.control.coefficient,
+            "behind": behind,
         }
         advantage_BLK, said = self._advantages(made, reward_B, known_B, group)
+        if behind and self._options.correction:
+            counts_BLK = importance(old_BLK, made.log_density_BLK, self._options.correction)
+            advantage_BLK, found["counts"] = counts_BLK * advantage_BLK, float(counts_BLK[known_B].mean())
         if self.control.is_beyond(found["kl"]):
             advantage_BLK = torch.zeros_like(advantage_BLK)
         found |= said | self._update(made, references, old_BLK, advantage_BLK, known_B)
@@ -124,6 +134,10 @@ class PolicyLearner:
         """[B, L, K]"""
         frames, ends = self._config.frames_per_chunk, [end[rows] for end in made.ends]
         return torch.stack([log_density(end, step, frames=frames) for end, step in zip(ends, steps, strict=True)], dim=1)
+
+    def move(self, device: torch.device) -> None:
+        """To host memory while others need the device, or back."""
+        move_learning([self.actor, self.reference, *([] if self.critic is None else [self.critic])], self._optimisers, device)
 
     def state(self) -> dict[str, Any]:
         """All that a run goes on from."""

@@ -21,7 +21,7 @@ from millstream.trainer.loop import keyed_generator
 from millstream.trainer.methods.matching import MARGIN, pulled
 from millstream.trainer.noising import Noised, clean_estimate, noised
 from millstream.trainer.policy.advantages import group_relative
-from millstream.trainer.policy.clipped_adamw import ClippedAdamW
+from millstream.trainer.policy.clipped_adamw import ClippedAdamW, move_learning
 from millstream.trainer.policy.learner import LearnerOptions
 from millstream.trainer.policy.rollouts import Trajectories
 from millstream.trainer.policy.steps import StepNoise
@@ -84,6 +84,11 @@ class MatchingLearner:
             "critic_norm": critic_norm,
             "most_weight": float(weight_B.max()),
         }
+
+    def move(self, device: torch.device) -> None:
+        """To host memory while others need the device, or back."""
+        optimisers = [self._optimiser.inner, self._critic_optimiser.inner]
+        move_learning([self.actor, self._teacher, self._critic], optimisers, device)
 
     def state(self) -> dict[str, Any]:
         """All that a run goes on from."""

@@ -25,3 +25,9 @@ def clipped_policy(
     plain, bounded = ratio * advantage_BT, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage_BT
     loss = -(torch.minimum(plain, bounded) * weight_BT).sum()
     return ClippedPolicy(loss, ((bounded < plain) * weight_BT).sum().detach())
+
+
+def importance(log_now_BT: Tensor, log_then_BT: Tensor, most: float) -> Tensor:
+    """How much a step counts that older weights have sampled: how much likelier it is now, and no more than `most`. In the mean
+    over what was sampled then, what is counted so is worth what it would be if it were sampled now, but for what is cut off."""
+    return (log_now_BT - log_then_BT).exp().clamp_max(most)

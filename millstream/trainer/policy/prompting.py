@@ -16,6 +16,7 @@ EVALUATED = 515151
 
 
 def step_plan(recipe: PolicyRecipe, step: int) -> RolloutPlan:
+    """With `tried` times as many prompts as are learnt from."""
     generator = keyed_generator(HOST, "tune", recipe.seed, step)
     place, switch = torch.rand(2, generator=generator).tolist()
     least, most = recipe.fork
@@ -41,7 +42,7 @@ def evaluated_prompts(recipe: PolicyRecipe) -> tuple[str, ...]:
 
 
 def _prompts(recipe: PolicyRecipe, generator: torch.Generator) -> tuple[str, ...]:
-    count = recipe.prompts_per_step
+    count = recipe.prompts_per_step * recipe.tried
     if recipe.prompts:
         chosen = torch.randint(len(recipe.prompts), (count,), generator=generator)
         return tuple(recipe.prompts[i] for i in chosen.tolist())

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import torch
 
 from millstream.core.config import BrookVAEConfig, ModelSpec, StreamConfig, pixel_frames
 from millstream.core.errors import ConfigError
 from millstream.core.files import file_digest
 from millstream.models.weights.parts import Layout
+from millstream.parallel.training.precision import IN_BFLOAT16
 from millstream.trainer.evaluate.classifier import FRAMES, JUDGE
 from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.control import DivergenceControl
@@ -20,6 +22,8 @@ from millstream.trainer.policy.steps import StepNoise
 from millstream.trainer.reward.outside import find_function
 from millstream.trainer.reward.rewards import BUNDLED, RewardPlan
 from millstream.trainer.tuning.recipe import LoRAPlan
+
+Placement = Literal["auto", "together", "hybrid", "apart"]
 
 
 class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,10 +41,12 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     prompts_per_step: int = 4
     group: int = 8
     """Streams of each prompt that are compared."""
+    tried: int = 1
+    """Prompts that are streamed once, for each that is learnt from: those whose stream is worth least are."""
     chunks: int = 3
     """Of each stream, that are learnt from."""
     fork: tuple[int, int] = (0, 0)
-    """Streams of a group share a past of so many chunks, at least and at most; 0 and 0: they begin apart."""
+    """Streams of a group share a past of so many chunks, at least and at most; with 0 they begin apart."""
     shared_start: bool = True
     """Whether the streams of a group start each chunk from the same noise: what then differs is what they learn from."""
     switched: float = 0.0
@@ -75,8 +81,15 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     part_patience: int = 3
     """The run ends when, for so many evaluations, the reward is above and the judge so far below what they were at its best."""
     checkpoint_every: int = 10
+    placement: Placement = "auto"
+    """Where rollouts and learning are: `together` on one device, `hybrid` on it in turns with what learns in host memory
+    meanwhile, `apart` on a rank each; `auto` takes the quickest of those that fit."""
     lora: LoRAPlan | None = None
     export: Layout = "millstream"
+
+    @property
+    def rolls_in(self) -> torch.dtype:
+        return torch.bfloat16 if self.precision in IN_BFLOAT16 else torch.float32
 
     @property
     def batch(self) -> int:
@@ -107,7 +120,7 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
 
     def _check_numbers(self) -> None:
         positive = (
-            "steps", "prompts_per_step", "chunks", "epochs", "minibatches", "rows_at_once", "lr", "clip", "most_norm",
+            "steps", "prompts_per_step", "tried", "chunks", "epochs", "minibatches", "rows_at_once", "lr", "clip", "most_norm",
             "critic_lr", "critic_epochs", "temperature", "evaluate_every", "evaluate_prompts", "checkpoint_every",
             "reward_patience", "part_patience",
         )  # fmt: skip
@@ -120,9 +133,15 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(
                 'algorithm = "matching" needs a teacher, and no other does: teacher = ["teacher/brook.safetensors"]'
             )
+        if self.algorithm == "matching" and (self.asynchronous or self.placement == "apart"):
+            raise ConfigError(
+                "matching learns from rollouts of its own weights, on its own device: leave asynchronous and apart out"
+            )
+        if self.asynchronous and self.placement == "hybrid":
+            raise ConfigError("hybrid takes turns on one device, and asynchronous rollouts do not: choose one of the two")
         least, most = self.fork
-        if not 0 <= least <= most or (most and not least):
-            raise ConfigError(f"fork is [at least, at most] chunks, both 1 or more or both 0, got {list(self.fork)}")
+        if not 0 <= least <= most:
+            raise ConfigError(f"fork is [at least, at most] chunks, 0 or more, got {list(self.fork)}")
         if not 0 <= self.switched <= 1 or (self.switched and not most):
             raise ConfigError(f"switched is a share of the steps and needs fork = [1, 4] or the like, got {self.switched:g}")
         if min(self.kl_coefficient, self.kl_target, self.kl_bound) < 0 or self.kl_bound < self.kl_target:
@@ -139,7 +158,7 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     def _check_rewards(self, spec: ModelSpec, folder: Path) -> None:
         if not self.rewards:
             raise ConfigError('give a reward: [[rewards]] with kind = "attributes", or another that docs/tuning.md lists')
-        frames = pixel_frames(3 if self.fork[1] else 0, self.chunks * self.stream(spec).frames_per_chunk)
+        frames = pixel_frames(3 if self.fork[0] else 0, self.chunks * self.stream(spec).frames_per_chunk)
         judge = self.judge_path(folder)
         looks = judge is not None or any(reward.kind == "attributes" for reward in self.rewards)
         if looks and frames < FRAMES:

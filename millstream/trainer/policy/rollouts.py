@@ -9,9 +9,9 @@ E text width, L learnt steps of a chunk.
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -40,6 +40,8 @@ from millstream.trainer.policy.steps import SampledChunk, StepNoise, sample_chun
 from millstream.trainer.rollout import recommit
 
 VERSION = "version"
+BEING_WRITTEN = -1
+"""A version that no rollout begins or ends with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,35 +112,39 @@ class RolloutEngine:
         self.dit = quicken(dit, FAST) if is_fast else dit
         self._weights = plain_weights(self.dit)
         self.model, self.config, self.noise, self.dtype = model, config, noise, dtype
-        self.version, self.sync_s = 0, 0.0
+        self.version = 0
 
-    @torch.no_grad()
     def follow(self, actor: CausalDiT, version: int) -> None:
         """Take the actor's weights over, in place."""
-        begun = time.perf_counter()
-        theirs = dict(actor.named_parameters())
-        torch._foreach_copy_(list(self._weights.values()), [theirs[name] for name in self._weights])
-        self.version, self.sync_s = version, time.perf_counter() - begun
+        self.follow_by(partial(_copy_over, dict(actor.named_parameters()), version))
 
-    @torch.no_grad()
     def follow_file(self, path: Path) -> None:
-        """The same from a file that `write_version` left, by another process."""
-        begun, mine = time.perf_counter(), self._weights
+        """The same from a file that `write_version` left, in another process perhaps. It is read whole before anything changes,
+        and not at all if it holds the version that is there."""
         try:
             with safe_open(path, framework="pt") as file:
-                version, theirs = int((file.metadata() or {})[VERSION]), set(file.keys())
-                if theirs != set(mine):
+                version = int((file.metadata() or {})[VERSION])
+                if version == self.version:
+                    return
+                if set(file.keys()) != set(self._weights):
                     raise WeightsError(f"{path} holds another model's weights; write it from the model that is tuned")
-                for name, weight in mine.items():
-                    weight.copy_(file.get_tensor(name))
+                theirs = {name: file.get_tensor(name) for name in self._weights}
         except (OSError, SafetensorError, KeyError) as error:
             raise WeightsError(f"{path} holds no weights to roll out with ({type(error).__name__})") from None
-        self.version, self.sync_s = version, time.perf_counter() - begun
+        self.follow_by(partial(_copy_over, theirs, version))
+
+    @torch.no_grad()
+    def follow_by(self, write: Callable[[Mapping[str, Tensor]], int]) -> None:
+        """The same by `write`, which writes over the weights that it is given and returns their version. If it fails half-way,
+        nothing is rolled out until another has not."""
+        self.version = BEING_WRITTEN
+        self.version = write(self._weights)
 
     @torch.no_grad()
     def roll(self, plan: RolloutPlan) -> Trajectories:
         """Stream and record. Weights must not change meanwhile."""
         version, frames = self.version, self.config.frames_per_chunk
+        assert version != BEING_WRITTEN, "a rollout while weights are being written"
         text_PSE, seeds_P, seeds_B = self.read(plan.prompts), *self._seeds(plan)
         ring, past, state = self._past(plan, text_PSE, seeds_P)
         ring, text, first = (
@@ -234,6 +240,11 @@ def fork_stream(ring: KVRing, count: int) -> KVRing:
     state = {name: tensor.repeat_interleave(count, dim=1) for name, tensor in ring.state().items()}
     forked.resume(state, ring.frames, ring.written)
     return forked
+
+
+def _copy_over(theirs: Mapping[str, Tensor], version: int, mine: Mapping[str, Tensor]) -> int:
+    torch._foreach_copy_(list(mine.values()), [theirs[name] for name in mine])
+    return version
 
 
 def write_version(path: Path, actor: CausalDiT, version: int) -> None:

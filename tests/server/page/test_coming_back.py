@@ -51,6 +51,17 @@ def test_a_stream_that_a_new_server_has_kept_is_shown_from_where_it_was_kept(pag
     assert chunks == list(range(len(chunks))), "what comes again is shown again, once, after what came before it"
 
 
+def test_a_stream_that_a_stopping_server_keeps_has_not_ended_and_goes_on_with_the_next(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    server.stop_and_keep()
+    expect(screen.phase(page)).to_have_text("reconnecting")
+    expect(screen.phase(page)).to_have_text("live")
+    screen.wait_until_moving(page)
+    assert len(server.sessions) == 1
+    assert any(isinstance(asked, Attach) for asked in server.heard)
+
+
 def test_a_reload_comes_back_to_the_same_session(page: Page, server: FakeStream) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)

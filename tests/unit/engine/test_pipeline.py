@@ -10,11 +10,11 @@ import pytest
 
 from millstream.commands.bench.sessions import Rounds
 from millstream.core.controls import Cut, SetPrompt
-from millstream.engine import stream
+from millstream.engine import host_clock, stream
 from millstream.engine.depths import QUEUED
 from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing, Planned, Settled, Streaming
-from millstream.engine.pipeline import ChunkPipeline
+from millstream.engine.pipeline import ChunkPipeline, raise_failure
 from millstream.serving import turn_taker
 from millstream.serving.notices import Ended, Pictured
 from millstream.session.chunk import Chunk
@@ -71,6 +71,10 @@ def test_on_a_device_that_works_ahead_a_chunk_takes_what_its_phases_take() -> No
     assert landed(turn_s=0.8, front_s=0.3, together=4, shares_device=True).chunk_s == 0.3, "phases are told of the first alone"
 
 
+def test_a_host_that_is_slower_than_its_device_counts() -> None:
+    assert landed(turn_s=0.8, device_s=0.3, host_s=0.5, shares_device=True).chunk_s == 0.5
+
+
 @pytest.fixture
 def queued(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, list[str]]:
     """An engine that is treated as a GPU is: its chunks are queued ahead. And what happens in which order."""
@@ -95,6 +99,43 @@ def test_a_server_queues_the_next_chunk_before_it_waits_for_the_last_ones_pictur
         made.open(request(engine, "a", unattended="run", max_chunks=4, lead_s=60.0, **SMALL), owner)
         owner.wait_for(Ended)
     assert events == ["send a0", "send a1", "show a0", "send a2", "show a1", "send a3", "show a2", "show a3"]
+
+
+def test_waiting_for_the_device_is_not_the_hosts_time(
+    queued: tuple[Engine, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = queued
+    clock, post, shown = FakeClock(), engine.transport.post, list[Landing]()
+    monkeypatch.setattr(host_clock, "time", clock)
+
+    def posted(parcels: Sequence[Parcel]) -> Posted:
+        clock.now += 0.25  # until all is queued
+        made = post(parcels)
+        result = made.result
+        monkeypatch.setattr(type(made), "result", lambda made: (clock.pass_by(8.0), result())[1])
+        return made
+
+    with engine.session("sea", **SMALL) as session:
+        keep = lambda landing, chunk: shown.append(landing)  # noqa: E731
+        pipeline = ChunkPipeline(posted, QUEUED, engine.parts.stopwatch, shown=keep, failed=raise_failure)
+        decision = session.decide()
+        assert decision is not None
+        pipeline.turn([Planned(session, decision)])
+        pipeline.show()
+    (landing,) = shown
+    assert (landing.host_s, landing.thread_s) == (0.25, 0.25)
+
+
+class FakeClock:
+    now = 0.0
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+    thread_time = monotonic
 
 
 class Told(Owner):

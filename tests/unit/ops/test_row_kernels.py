@@ -14,7 +14,8 @@ pytest.importorskip("triton", reason="needs Triton, which interprets kernels on 
 
 from millstream.ops.attention import AttentionShare
 from millstream.ops.fp8 import Rows8
-from millstream.ops.kernels.ring_write import launch_write_ring
+from millstream.ops.frame_rows import RowsOfFrames
+from millstream.ops.kernels.ring_write import launch_mean_squares, launch_turn_heads, launch_write_ring
 from millstream.ops.kernels.rows import (
     launch_add_gated,
     launch_add_norm,
@@ -22,7 +23,7 @@ from millstream.ops.kernels.rows import (
     launch_gelu_rows,
     launch_norm_query,
 )
-from millstream.ops.ring_write import write_ring
+from millstream.ops.ring_write import mean_squares, turn_heads, write_ring
 from millstream.ops.rope import frame_phases
 from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, norm_query
 from tests.unit.models_for_tests import relative_error
@@ -123,3 +124,52 @@ def test_write_ring_equals_its_twin(heads: int, head: int) -> None:
     assert relative_error(rings[0], rings[2]) <= 1e-6
     assert torch.equal(rings[1], rings[3])
     assert (rings[0][[4, 5, 6, 7, 10, 11]] == 7.0).all(), "places that were not named stay as they are"
+
+
+def test_norms_over_heads_that_others_have() -> None:
+    """Half of the heads here, with mean squares that both halves have added to."""
+    width, heads, head = 48, 2, 24
+    qkv, weights = torch.randn(2, 6, 3, 2 * width), torch.randn(2, 2 * width)
+    halves = [each.flatten(1).contiguous() for each in qkv[0].chunk(2, dim=-1)]
+    added = [launch_mean_squares(half, 2 * width) for half in halves]
+    for found, half in zip(added, halves, strict=True):
+        assert relative_error(found, mean_squares(half, 2 * width)) <= 1e-6
+    means, phases = sum(added), frame_phases(torch.tensor([4, 5, 9]), (1, 2), head)
+    whole = [torch.empty(6, 2 * heads, head) for _ in range(2)]
+    expected = write_ring(qkv[0].flatten(1), *weights, phases, torch.arange(6), *whole, eps=1e-6)
+    for write in (launch_write_ring, write_ring):
+        for place, half in enumerate(halves):
+            mine, own = slice(place * heads, (place + 1) * heads), [torch.empty(6, heads, head) for _ in range(2)]
+            of_these = weights.unflatten(1, (2, width))[:, place].contiguous()
+            found = write(half, *of_these, phases, torch.arange(6), *own, eps=1e-6, means_2L=means)
+            assert relative_error(found, expected[:, mine]) <= 1e-6
+            assert all(relative_error(one, other[:, mine]) <= 1e-6 for one, other in zip(own, whole, strict=True))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_heads_that_are_to_travel_lie_together(parts: int) -> None:
+    heads, head = 4, 24
+    qkv, weights = torch.randn(6, 3 * heads * head), torch.randn(2, heads * head).unbind()
+    phases = frame_phases(torch.tensor([4, 5, 9]), (1, 2), head)
+    ring = [torch.empty(6, heads, head) for _ in range(2)]
+    queries = write_ring(qkv, *weights, phases, torch.arange(6), *ring, eps=1e-6)
+    expected = torch.stack((queries, *ring)).unflatten(2, (parts, -1)).movedim(2, 0)
+    for turn in (launch_turn_heads, turn_heads):
+        assert relative_error(turn(qkv, *weights, phases, parts, eps=1e-6), expected) <= 1e-6
+
+
+@pytest.mark.parametrize("first", [0, 2, 5])
+def test_rows_that_begin_within_a_frame_are_modulated_as_their_frames_are(first: int) -> None:
+    """Four rows of a chunk of six, or of what it is filled up to: what is beyond its end is of the last frame."""
+    x, y = torch.randn(2, 10, 48).unbind()
+    gate, scale, shift = torch.randn(3, FRAMES, 48).unbind()
+    frames = torch.tensor([0, 0, 1, 1, 2, 2, 2, 2, 2, 2])[first : first + 4]
+    for norm, gated in ((launch_add_norm, launch_add_gated), (add_norm, add_gated)):
+        mine, other, rows = x[:4].clone(), x[:4].clone(), RowsOfFrames(TOKENS, first)
+        found = norm(mine, y[:4].clone(), gate, scale, shift, eps=1e-6, fp8=False, rows=rows)
+        wanted = x[:4] + y[:4] * gate[frames]
+        expected = torch.nn.functional.layer_norm(wanted, (48,), eps=1e-6) * (1 + scale[frames]) + shift[frames]
+        gated(other, y[:4].clone(), gate, rows)
+        assert relative_error(found, expected) <= 1e-5
+        assert relative_error(mine, wanted) <= 1e-6
+        assert relative_error(other, wanted) <= 1e-6

@@ -51,7 +51,9 @@ def test_one_stream_stalls_where_twice_the_devices_gain_little_and_it_is_said_wh
 
 
 def test_a_slow_decoder_is_named_where_it_is_what_a_stream_waits_for() -> None:
-    end = stall(scaling(PlanRequest(model="wan2.1-t2v-1.3b", gpus="RTX4090", changes=dict(window=9)).ask()))
+    end = stall(
+        scaling(PlanRequest(model="wan2.1-t2v-1.3b", gpus="RTX4090", text_place="visiting", changes=dict(window=9)).ask())
+    )
     assert end is not None
     assert "the VAE on its own device" in end.why
 

@@ -184,7 +184,7 @@ def test_every_path_of_the_engine_has_a_name_and_says_where_its_numbers_come_fro
     software = software_of(parse_speed(said))
     assert software.name == name
     assert "this engine" in software.source
-    assert software.one_device == ("blocks" in parse_speed(said).names)
+    assert software.fast_blocks == ("blocks" in parse_speed(said).names)
 
 
 def test_what_is_faster_is_predicted_faster_one_after_the_other() -> None:
@@ -198,14 +198,15 @@ def test_what_is_faster_is_predicted_faster_one_after_the_other() -> None:
     assert len(set(periods)) == len(paths)
 
 
-def test_on_a_mesh_the_plain_path_is_planned_and_no_fp8() -> None:
-    fast = work("14b", 320, 576, 6, software=SOFTWARE["fast"], precision="fp8")
-    mesh = Topology.parse("front+tp2")
-    assert fast.on(LOCAL) is fast
-    assert fast.on(mesh).software is SOFTWARE["eager"]
-    assert fast.runs_on(LOCAL)
-    assert not fast.runs_on(mesh)
-    assert replace(fast, software=SOFTWARE["compiled"]).runs_on(mesh)
+def test_on_a_mesh_fast_blocks_and_fp8_are_planned_as_on_one_device() -> None:
+    plain = work("14b", 320, 576, 6)
+    fast = replace(plain, software=SOFTWARE["fast"])
+    times = [
+        chunk_time(each, parse_fleet("2xH200"), Topology.parse("tp2")) for each in (plain, fast, replace(fast, precision="fp8"))
+    ]
+    periods = [each.period_ms for each in times]
+    assert periods == sorted(periods, reverse=True)
+    assert len({each.call.communication for each in times}) == 1, "sums are of the same activations"
 
 
 def test_apart_the_period_is_the_slower_side_and_together_it_is_their_sum() -> None:

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from millstream.core.config import Recompute
 from millstream.models.prompted import PromptedDiT
 from millstream.ops import forward_mode
 from millstream.parallel.training.predictor import Predictor
+from millstream.parallel.training.recompute import prepare_blocks
 from millstream.trainer.sequence import ChunkedSequence, teacher_forced
 from tests.unit.models_for_tests import DIT, dit, relative_error
 
@@ -31,10 +33,13 @@ def test_attention_changes_as_its_scores_written_out_do(monkeypatch: pytest.Monk
     torch.testing.assert_close(forward_mode.attention_change(of, given), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_flow_changes_as_small_steps_say() -> None:
+@pytest.mark.parametrize("recompute", ["none", "full", "selective"])
+def test_a_flow_changes_as_small_steps_say(recompute: Recompute) -> None:
     generator = torch.Generator().manual_seed(1)
     sequence = ChunkedSequence(teacher_forced(range(2), 1, 2), DIT, (4, 4), torch.device("cpu"))
-    predictor = Predictor(PromptedDiT(dit(), sequence), "fp32", parts=2)
+    model = dit()
+    prepare_blocks(model, recompute)
+    predictor = Predictor(PromptedDiT(model, sequence), "fp32", parts=2)
     latents, moves = torch.randn(2, 2, 3, DIT.channels, 4, 4, generator=generator).unbind(0)
     level = torch.tensor([[0.0, 400.0, 700.0]]).repeat(2, 1)
     levels_move = torch.tensor([[0.0, 1000.0, 1000.0]]).repeat(2, 1)

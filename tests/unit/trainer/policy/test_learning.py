@@ -8,7 +8,7 @@ from torch import Tensor
 
 from millstream.trainer.policy.advantages import best_of_group, generalised, group_relative, standardised
 from millstream.trainer.policy.control import DivergenceControl, Evaluated, best_by_judge, have_parted
-from millstream.trainer.policy.objective import clipped_policy
+from millstream.trainer.policy.objective import clipped_policy, importance
 from millstream.trainer.policy.rollouts import RolloutPlan, Trajectories
 from millstream.trainer.policy.steps import StepNoise
 from tests.unit.trainer.policy.small_policy import LEVELS, PLAN, policy
@@ -16,9 +16,14 @@ from tests.unit.trainer.policy.small_policy import LEVELS, PLAN, policy
 KNOWN = torch.ones(4, dtype=torch.bool)
 
 
-def test_an_advantage_is_a_distance_from_the_groups_mean_in_its_standard_deviations() -> None:
-    found = group_relative(torch.tensor([1.0, 3.0, 10.0, 10.0]), KNOWN, 2)
-    assert found.tolist() == pytest.approx([-1, 1, 0, 0], abs=1e-4)
+def test_an_advantage_is_a_distance_from_the_groups_mean_in_standard_deviations() -> None:
+    assert group_relative(torch.tensor([1.0, 3.0]), KNOWN[:2], 2).tolist() == pytest.approx([-1, 1], abs=1e-4)
+
+
+def test_a_group_whose_streams_are_worth_nearly_the_same_says_nearly_nothing() -> None:
+    """A reward that is reached is not squeezed for its last thousandths."""
+    found = group_relative(torch.tensor([0.0, 1.0, 0.999, 1.0]), KNOWN, 2)
+    assert found.tolist() == pytest.approx([-(2**0.5), 2**0.5, -0.0014, 0.0014], abs=1e-3)
 
 
 def test_a_row_without_a_reward_changes_nobodys_advantage() -> None:
@@ -54,6 +59,19 @@ def test_nothing_is_gained_beyond_the_clip(ratio: float, advantage: float, loss:
     assert float(found.loss.detach()) == pytest.approx(loss)
     assert bool(new.grad) is follows
     assert bool(found.clipped) is not follows
+
+
+def test_what_older_weights_sampled_counts_as_if_it_were_sampled_now() -> None:
+    """Of two normals: the mean of the newer, out of samples of the older; cut off, it falls a little short."""
+    then, now = torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(0.5, 1.0)
+    torch.manual_seed(0)
+    sampled = then.sample((200_000,))
+    means = {
+        most: float((importance(now.log_prob(sampled), then.log_prob(sampled), most) * sampled).mean()) for most in (50, 2)
+    }
+    assert float(sampled.mean()) == pytest.approx(0.0, abs=0.01)
+    assert means[50] == pytest.approx(0.5, abs=0.01)
+    assert 0.3 < means[2] < means[50]
 
 
 def test_the_coefficient_follows_the_divergence_and_beyond_the_bound_rewards_count_for_nothing() -> None:

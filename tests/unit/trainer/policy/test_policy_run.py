@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.evaluation import Evaluation
 from millstream.trainer.policy.prompting import evaluated_prompts, step_plan
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
-from millstream.trainer.policy.run import PolicyReport, PolicyRun
+from millstream.trainer.policy.run import PolicyReport, PolicyRun, make_actor, make_batches
 from millstream.trainer.reward.rewards import RewardPlan
 from tests.unit.trainer.policy.small_policy import CPU
 
@@ -77,7 +78,7 @@ def test_a_run_ends_where_reward_and_judge_part_and_keeps_the_weights_the_judge_
         reward, judge = next(found)
         return Evaluation(reward=reward, terms={}, judge=judge, attributes={}, flicker=0.0, pixels_BTCYX=torch.zeros(0))
 
-    monkeypatch.setattr("millstream.trainer.policy.run.evaluate", judged)
+    monkeypatch.setattr("millstream.trainer.policy.batches.evaluate", judged)
     ended = run(tmp_path, recipe(steps=9, evaluate_every=1, part_patience=1, chunks=3, group=2, judge="bundled"))
     seen = list[dict[str, torch.Tensor]]()
     assert ended.train(nothing, lambda: False, lambda step, found, so_far: seen.append(ended._learnt_now()))
@@ -86,6 +87,45 @@ def test_a_run_ends_where_reward_and_judge_part_and_keeps_the_weights_the_judge_
     best = ended.learnt()
     assert all(torch.equal(best[name], weight) for name, weight in seen[1].items())
     assert not torch.equal(best["head.proj.weight"], seen[2]["head.proj.weight"])
+
+
+def test_of_the_prompts_that_are_tried_those_worth_least_are_learnt_from(tmp_path: Path) -> None:
+    asked = recipe(tried=3, prompts_per_step=1)
+    found = make_batches(asked, SPEC, make_actor(asked, SPEC, CPU), tmp_path, CPU, threaded=False)
+    plan = replace(step_plan(asked, 0), prompts=("sea", "hills", "city"))
+    trial = replace(plan, group=1)
+    worth = found.score(trial, found.engine.roll(trial)).total_B
+    assert found.least_worth(plan) == replace(plan, prompts=(plan.prompts[int(worth.argmin())],))
+    assert len(step_plan(asked, 0).prompts) == 3
+
+
+def test_where_a_run_keeps_what_learns_changes_nothing(tmp_path: Path) -> None:
+    """On a CPU, where host and device are one; on a GPU it does not either (tests/gpu)."""
+    learnt = []
+    for placement in ("together", "hybrid"):
+        found = run(tmp_path / placement, recipe(steps=2, evaluate_every=9, evaluate_prompts=1, placement=placement))
+        found.train(nothing, lambda: False)
+        learnt.append(found.learnt()["head.proj.weight"])
+    assert torch.equal(*learnt)
+
+
+def test_an_asynchronous_run_is_one_version_behind_but_after_what_it_goes_on_from(tmp_path: Path) -> None:
+    asked = recipe(steps=5, asynchronous=True, checkpoint_every=3, evaluate_every=9, evaluate_prompts=1)
+    said, again = list[PolicyReport](), list[PolicyReport]()
+    whole, first, second = (run(tmp_path / name, asked) for name in ("whole", "parts", "parts"))
+    whole.train(said.append, lambda: False)
+    assert [report.numbers["behind"] for report in said] == [0, 1, 1, 0, 1], "nothing is made ahead across a checkpoint"
+    first.train(again.append, lambda: len(again) == 3)
+    second.train(again.append, lambda: False)
+    assert torch.equal(whole.learnt()["head.proj.weight"], second.learnt()["head.proj.weight"])
+
+
+def test_no_weights_are_taken_over_while_a_batch_is_under_way(tmp_path: Path) -> None:
+    found = run(tmp_path, recipe(asynchronous=True))
+    found.batches.begin(0)
+    with pytest.raises(AssertionError, match="under way"):
+        found.batches.follow(found.actor, 1)
+    assert found.batches.take().made.version == 0
 
 
 WRONG = [
@@ -132,5 +172,5 @@ def test_what_a_step_learns_from_depends_on_the_seed_and_the_step_alone() -> Non
     asked = read_policy_recipe(RECIPES / "reward-brook.toml")
     assert step_plan(asked, 3) == step_plan(asked, 3)
     assert len({step_plan(asked, step).prompts for step in range(4)}) == 4
-    assert {step_plan(asked, step).fork_at for step in range(40)} == {1, 2, 3, 4}
+    assert {step_plan(asked, step).fork_at for step in range(40)} == {0, 1, 2, 3}
     assert not set(evaluated_prompts(asked)) & {prompt for step in range(20) for prompt in step_plan(asked, step).prompts}

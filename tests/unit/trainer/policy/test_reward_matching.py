@@ -35,7 +35,9 @@ def test_rows_count_by_their_reward_within_their_group() -> None:
     known = torch.tensor([True, True, True, True, True, False])
     found = reward_weights(torch.tensor([0.0, 1.0, 2.0, 5.0, 5.0, 9.0]), known, 3, 1.0)
     assert float(found[:3].sum()) == pytest.approx(3)
-    assert float(found[2] / found[0]) == pytest.approx(float(torch.tensor(6**0.5).exp()), rel=1e-3)
+    assert float(found[2] / found[0]) == pytest.approx(
+        float(torch.tensor(10**0.5).exp()), rel=1e-3
+    )  # 2 over a std of sqrt(2 / 5)
     assert found[3:].tolist() == pytest.approx([1, 1, 0])
     assert not reward_weights(torch.zeros(2), torch.zeros(2, dtype=torch.bool), 2, 1.0).any()
 

@@ -116,6 +116,20 @@ def test_weights_change_within_no_rollout(monkeypatch: pytest.MonkeyPatch) -> No
         engine.roll(PLAN)
 
 
+def test_nothing_is_rolled_out_of_weights_that_are_half_written() -> None:
+    engine, learner = policy()
+
+    def fail(weights: object) -> int:
+        raise OSError("the other rank is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        engine.follow_by(fail)
+    with pytest.raises(AssertionError, match="being written"):
+        engine.roll(PLAN)
+    engine.follow(learner.actor, 1)
+    assert engine.roll(PLAN).version == 1
+
+
 def test_weights_travel_by_file_with_their_version(tmp_path: Path) -> None:
     engine, learner = policy()
     with torch.no_grad():

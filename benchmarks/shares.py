@@ -1,0 +1,342 @@
+"""What one rank of a mesh takes for a chunk's model calls, alone on one GPU, beside the whole model on the same one.
+
+    python -m benchmarks.shares                                   # the 1.3B and the 14B, bf16 and fp8, every split
+    python -m benchmarks.shares --only 14b-fp8 --splits tp2 tp4   # the others stay as they were, each with its commit
+    python -m benchmarks.shares --page                            # writes the last result into docs/distributed.md
+
+Its collectives are copies of the bytes that it would send: what they take between cards is not in these times. The page adds
+it from the planner's links, and says which column was measured and which assumed. The whole model and a share take turns, and
+the median of the turns' ratios counts. Weights are random; blocks are fast, calls recorded, the window is full.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.pages import row, write_between
+from benchmarks.report import RESULTS, write_report
+from millstream.commands.report import current_commit
+from millstream.core.config import ModelSpec, StreamConfig, parse_size
+from millstream.core.presets import find_model
+from millstream.core.speed import ALL, FP8_GROUPS, of_generator
+from millstream.core.topology import LEADER, Topology
+from millstream.models.dit import CausalDiT
+from millstream.models.empty import empty_modules
+from millstream.models.fast.recorded import chunks_before
+from millstream.models.kv import KVRing
+from millstream.models.ring_shape import RingShape
+from millstream.models.weights.fill import frozen, put
+from millstream.parallel.apply import connect, even_bounds
+from millstream.parallel.collectives import CollectiveRecord, Kind, PendingCollective, RankGroup
+from millstream.parallel.groups import Groups
+from millstream.parallel.layers import stage_blocks
+from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.shares import share_of
+from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
+from millstream.planner.hardware import PCIE5, Device, Fleet, Link, find_device
+from millstream.planner.software import software_of
+from millstream.planner.time import chunk_time
+from millstream.planner.workload import Workload
+
+GPU, DTYPE = torch.device("cuda"), torch.bfloat16
+TURNS, TURN = 5, 2
+"""So many turns of so many chunks each."""
+SPLITS = ("tp2", "tp4", "tp8", "sp2", "sp4", "pp2", "pp4")
+CARDS = ("H100", "H200", "B200")
+RESULT = RESULTS / "shares.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    model: str
+    size: str
+    window: int
+    fp8: bool
+
+    @property
+    def spec(self) -> ModelSpec:
+        return find_model(self.model)
+
+    @property
+    def stream(self) -> StreamConfig:
+        height, width = parse_size(self.size)
+        return replace(self.spec.stream, height=height, width=width, window=self.window)
+
+
+CASES = {
+    f"{name}-{precision}": Case(model, size, window, fp8=precision == "fp8")
+    for name, model, size, window in (("1.3b", "wan2.1-t2v-1.3b", "480x832", 9), ("14b", "wan2.1-t2v-14b", "320x576", 9))
+    for precision in ("bf16", "fp8")
+}
+
+
+@dataclass(slots=True, eq=False)
+class AbsentPeers(RankGroup):
+    """A group of which one rank is here: a collective copies what it would send, and is counted."""
+
+    sent: Counter[tuple[Kind, int]] = field(default_factory=Counter)
+    """How often, by kind and bytes."""
+
+    def sum(self, x: Tensor, what: str) -> Tensor:
+        return self._copied("sum", x)
+
+    def start_exchange(self, parts: Tensor, what: str) -> PendingCollective:
+        return PendingCollective(self._copied("exchange", parts))
+
+    def collect(self, x: Tensor, what: str) -> Tensor:
+        return self._copied("collect", x).expand(self.size, *x.shape).contiguous()
+
+    def sum_rows(self, x_LD: Tensor, what: str) -> Tensor:
+        return self._copied("scatter", x_LD)[: len(x_LD) // self.size]
+
+    def collect_rows(self, x_SD: Tensor, what: str) -> Tensor:
+        self.sent["collect", x_SD.nbytes] += 1
+        return x_SD.expand(self.size, *x_SD.shape).flatten(0, 1)
+
+    def _copied(self, kind: Kind, x: Tensor) -> Tensor:
+        if self.size > 1:
+            self.sent[kind, x.nbytes] += 1
+        return x.clone(memory_format=torch.contiguous_format)
+
+
+def groups_of(topology: Topology) -> Groups:
+    """As the leader would have them."""
+    record = CollectiveRecord()
+
+    def group(name: str, size: int) -> AbsentPeers:
+        ranks = tuple(range(LEADER, LEADER + size))
+        return AbsentPeers(name=name, purpose="mesh", ranks=ranks, rank=LEADER, handle=None, record=record)
+
+    stage = group("stage", topology.tp * topology.sp)
+    lane = group("lane", topology.pp)
+    mesh = group("mesh", topology.mesh_size)
+    return Groups(world=mesh, mesh=mesh, stages=(stage,), lanes=(lane,), backs=(lane,), record=record)
+
+
+class Chunks:
+    """A chunk's model calls over a full window, again and again."""
+
+    def __init__(self, case: Case, topology: Topology) -> None:
+        spec, self.stream = case.spec, case.stream
+        self.groups, self.steps = groups_of(topology), len(self.stream.steps)
+        self.dit = self._made(spec, topology, case)
+        config = self.dit.config
+        grid = RingShape.of(config, self.stream).grid
+        shape = RingShape(
+            layers=self.dit.cached_layers,
+            heads=self.dit.cached_heads,
+            head_width=config.head_width,
+            grid=grid,
+            window=self.stream.window,
+            sink=self.stream.sink,
+        )
+        self.ring = KVRing(shape, device=GPU, dtype=DTYPE)
+        frames, (rows, columns) = self.stream.frames_per_chunk, self.stream.latent_size
+        self.latents = torch.randn(1, frames, config.channels, rows, columns, device=GPU, dtype=DTYPE)
+        self.level = torch.full((1, frames), 500.0, device=GPU)
+        text = torch.randn(1, config.text_tokens, config.text_width, device=GPU, dtype=DTYPE)
+        self.cross, self._next = self.dit.read_prompt(text), 0
+
+    def run(self, chunks: int) -> None:
+        frames = self.stream.frames_per_chunk
+        for _ in range(chunks):
+            self.ring.place(list(range(self._next, self._next + frames)))
+            self._next += frames
+            for _ in range(self.steps):
+                self.dit(self.latents, self.level, self.ring, self.cross)
+            self.dit.commit(self.latents, self.level, self.ring, self.cross)
+
+    def warm_up(self) -> Counter[tuple[Kind, int]]:
+        """Until everything is recorded. What one chunk sends, which a recorded one no longer counts."""
+        stage = self.groups.stage
+        assert isinstance(stage, AbsentPeers)
+        self.run(1)
+        stage.sent.clear()
+        self.run(1)
+        sent = Counter(stage.sent)
+        self.run(self.stream.chunks_to_fill + chunks_before(self.steps))
+        torch.cuda.synchronize()
+        return sent
+
+    def timed_ms(self) -> float:
+        """Of a chunk."""
+        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begun.record()
+        self.run(TURN)
+        ended.record()
+        ended.synchronize()
+        return begun.elapsed_time(ended) / TURN
+
+    def _made(self, spec: ModelSpec, topology: Topology, case: Case) -> CausalDiT | MeshDiT:
+        bounds = even_bounds(spec.dit.layers, topology.pp)
+        share = share_of(topology, LEADER, bounds)
+        with empty_modules():
+            dit = CausalDiT(spec.dit)
+        for name, parameter in list(dit.named_parameters()):
+            kept = share(name, torch.empty(parameter.shape, device=GPU, dtype=DTYPE).normal_(std=0.02))
+            if kept is not None:
+                put(dit, name, frozen(kept.clone()))
+        speed = of_generator(replace(ALL, fp8=FP8_GROUPS if case.fp8 else ()))
+        if topology.pp == 1:
+            return connect(dit, topology, self.groups, bounds=bounds, speed=speed)
+        # A stage's own part of a call, without its neighbours: embedding, its blocks, and the head, which one of them has.
+        dit.blocks = stage_blocks(dit.blocks, bounds, 0)
+        return connect(dit, Topology.parse("front+1"), self.groups, bounds=(0, len(dit.blocks)), speed=speed)
+
+
+@torch.inference_mode()
+def measure(case: Case, splits: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    whole = Chunks(case, Topology.parse("front+1"))
+    whole.warm_up()
+    for name in splits:
+        topology = Topology.parse(f"front+{name}")
+        if case.spec.dit.heads % (topology.tp * topology.sp):
+            continue
+        share = Chunks(case, topology)
+        sent = share.warm_up()
+        turns = [(share.timed_ms(), whole.timed_ms()) for _ in range(TURNS)]
+        yield (
+            name,
+            {
+                "share_ms": statistics.median(ours for ours, _ in turns),
+                "whole_ms": statistics.median(all_ for _, all_ in turns),
+                "of_whole": statistics.median(ours / all_ for ours, all_ in turns),
+                "sent": [{"kind": kind, "bytes": size, "times": times} for (kind, size), times in sorted(sent.items())],
+            },
+        )
+        del share
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def sent_ms(sent: Sequence[dict[str, Any]], ranks: int, link: Link) -> float:
+    """What a chunk's collectives take between cards, none of it hidden."""
+    of_kind: dict[str, Callable[[float, int, Link], float]] = {
+        "sum": all_reduce,
+        "scatter": all_gather,
+        "exchange": all_to_all,
+        "collect": lambda size, ranks, link: all_gather(ranks * size, ranks, link),
+    }
+    return sum(each["times"] * of_kind[each["kind"]](each["bytes"], ranks, link) for each in sent)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    card: str
+    link: str
+    split: str
+    calls_ms: float
+    sent_ms: float
+    pictures_ms: float
+    fps: float
+
+
+def predict(case: Case, split: str, found: dict[str, Any], device: Device, link: Link) -> Prediction:
+    """One session's frames a second, the front's pictures on the first rank's card, after the calls of a chunk. A card that is
+    not the measured one is as quick as the planner says, relative to that one."""
+    work = Workload(spec=case.spec, stream=case.stream, precision="fp8" if case.fp8 else "native", software=software_of(ALL))
+    local = Topology.parse("local")
+    there, here = (chunk_time(work, Fleet(device=card, count=1), local) for card in (device, find_device("H200")))
+    quicker = (there.call.total * there.calls) / (here.call.total * here.calls)
+    topology = Topology.parse(f"front+{split}")
+    calls, pictures = found["share_ms"] * quicker, there.front_ms
+    if topology.pp > 1:  # a chunk passes all stages, one after the other
+        hop = point_to_point(_activation_bytes(case), link) * (topology.pp - 1) * (len(case.stream.steps) + 1)
+        calls, between = calls * topology.pp, hop
+    else:
+        between = sent_ms(found["sent"], topology.mesh_size, link)
+    fps = 1e3 * 4 * case.stream.frames_per_chunk / (calls + between + pictures)
+    return Prediction(
+        card=device.name, link=link.name, split=split, calls_ms=calls, sent_ms=between, pictures_ms=pictures, fps=fps
+    )
+
+
+def _activation_bytes(case: Case) -> float:
+    rows, columns = case.stream.latent_size
+    return 2 * case.stream.frames_per_chunk * (rows // 2) * (columns // 2) * case.spec.dit.width
+
+
+def tables(report: dict[str, Any]) -> list[str]:
+    lines = []
+    for name, found in report["measured"].items():
+        case = CASES[name]
+        lines += [f"**{case.model}, {case.size}, window {case.window}, {'fp8' if case.fp8 else 'bf16'}**", ""]
+        lines += [row(("split", "a rank's calls of a chunk", "of the whole model's", "sums and exchanges", "MB of them"))]
+        lines += [row(["---"] * 5)]
+        for split, each in found.items():
+            times, size = sum(one["times"] for one in each["sent"]), sum(one["times"] * one["bytes"] for one in each["sent"])
+            measured = (f"{each['share_ms']:.1f} ms", f"**{each['of_whole']:.3f}**", str(times), f"{size / 1e6:.0f}")
+            lines.append(row((split, *measured)))
+        lines += ["", *predicted(case, found), ""]
+    commits = sorted({each["commit"] for found in report["measured"].values() for each in found.values()})
+    of = ", ".join(f"`{commit}`" for commit in commits)
+    return [*lines, f"Measured on one {report['hardware']['gpu']}, torch {report['versions']['torch']}, commit {of}."]
+
+
+def predicted(case: Case, found: dict[str, Any]) -> list[str]:
+    whole_ms = statistics.median(each["whole_ms"] for each in found.values())
+    alone = {"share_ms": whole_ms, "sent": []}
+    kinds = ("tp", "sp")
+    lines = [row(("cards", "link", "1", "2", "4", "8", "twice as many stop paying")), row(["---"] * 7)]
+    for card in CARDS:
+        device = find_device(card)
+        for link in (device.link, PCIE5):
+            best = {1: predict(case, "1", alone, device, link)}
+            for split, each in found.items():
+                count = Topology.parse(f"front+{split}").mesh_size
+                if not split.startswith(kinds):
+                    continue
+                made = predict(case, split, each, device, link)
+                if count not in best or made.fps > best[count].fps:
+                    best[count] = made
+            cells = [f"{best[count].fps:.0f} ({best[count].split})" if count in best else "" for count in (1, 2, 4, 8)]
+            lines.append(row((card, link.name, *cells, _crossover(best))))
+    return lines
+
+
+def _crossover(best: dict[int, Prediction]) -> str:
+    """From how many cards on twice as many bring less than a tenth."""
+    counts = sorted(best)
+    for few, many in itertools.pairwise(counts):
+        if best[many].fps < 1.1 * best[few].fps:
+            return f"at {few}"
+    return f"not by {counts[-1]}"
+
+
+def write_page() -> None:
+    report = json.loads(RESULT.read_text())
+    write_between(RESULTS.parents[1] / "docs" / "distributed.md", "benchmarks.shares", tables(report))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
+    parser.add_argument("--splits", nargs="*", choices=SPLITS, default=list(SPLITS))
+    parser.add_argument("--page", action="store_true", help="write the last result into docs/distributed.md, measure nothing")
+    options = parser.parse_args()
+    if options.page:
+        write_page()
+        return
+    before = json.loads(RESULT.read_text())["measured"] if RESULT.exists() else {}
+    measured: dict[str, Any] = {name: before[name] for name in CASES if name in before and name not in options.only}
+    for name in options.only:
+        measured[name] = {}
+        for split, found in measure(CASES[name], options.splits):
+            measured[name][split] = found | {"commit": current_commit()}
+            print(f"{name} {split}: {found['share_ms']:.1f} of {found['whole_ms']:.1f} ms, {found['of_whole']:.3f}", flush=True)
+            write_report("shares", {"turns": TURNS, "chunks_of_a_turn": TURN}, measured)
+
+
+if __name__ == "__main__":
+    main()

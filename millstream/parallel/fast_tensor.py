@@ -1,0 +1,103 @@
+"""Tensor parallel on the fast path: fused blocks of some heads and some hidden units, and between products some of the tokens.
+
+Each pair of products ends in a sum over ranks of which a rank gets its own rows (a reduce-scatter), and the next begins by
+collecting everybody's: as many bytes as one sum of everything, fewer where what is collected is in e4m3. In between a rank
+norms its rows and asks the prompt for them, instead of all ranks for all. A call of several sessions, whose rows have several
+prompts, sums everything everywhere.
+
+Products and kernels are the fast path's own, of fewer rows or columns. The norms of q and k take their mean squares from all
+ranks, one small sum for both. The bias of a product that is summed comes from the first rank alone.
+Shapes: L tokens of a call, D width, X = q, k and v of this rank's heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from millstream.core.speed import Speed
+from millstream.models.dit import SelfAttention
+from millstream.models.fast.attention import FastSelfAttention, Ring
+from millstream.models.fast.linear import Dense
+from millstream.ops.fp8 import Rows8
+from millstream.ops.ring_write import mean_squares
+from millstream.parallel.row_spread import RowSpread
+
+
+class TensorSpread(RowSpread):
+    def attention(self, plain: SelfAttention, speed: Speed) -> FastSelfAttention:
+        return TensorFastAttention(plain, speed, self)
+
+    def up(self, own: Dense) -> Dense:
+        return CollectingDense(own, self)
+
+    def down(self, own: Dense) -> Dense:
+        return SummedDense(own, self, "mlp")
+
+    def whole(self, x: Tensor | Rows8, what: str) -> Tensor | Rows8:
+        """Everybody's rows of what a product takes."""
+        if not self.share:
+            return x
+        if isinstance(x, Rows8):
+            return Rows8(self.collected(x.values_LI, what), self.collected(x.scales_L1, "scales"))
+        return self.collected(x, what)
+
+    def summed(self, part_LD: Tensor, what: str) -> Tensor:
+        """This rank's rows of what all ranks' parts come to."""
+        if not self.share:
+            return self.group.sum(part_LD, what)
+        return self.group.sum_rows(self.filled(part_LD), what)
+
+
+class CollectingDense(Dense):
+    """A product that takes everybody's rows."""
+
+    def __init__(self, share: Dense, spread: TensorSpread) -> None:
+        """Takes its weights over."""
+        nn.Module.__init__(self)
+        self.weight, self.bias, self.scales = share.weight, share.bias, share.scales
+        self._spread = spread
+
+    def forward(self, x: Tensor | Rows8) -> Tensor:
+        return super().forward(self._spread.whole(x, "mlp"))
+
+    def with_gelu(self, x_LI: Tensor) -> Tensor:
+        whole = self._spread.whole(x_LI, "mlp")
+        assert isinstance(whole, Tensor), "rows stay what they are"
+        return super().with_gelu(whole)
+
+
+class SummedDense(Dense):
+    """A product of some of the inputs, put together from all ranks'."""
+
+    def __init__(self, share: Dense, spread: TensorSpread, what: str) -> None:
+        """Takes its weights over."""
+        nn.Module.__init__(self)
+        self.weight, self.bias, self.scales = share.weight, share.bias, share.scales
+        self._spread, self._what = spread, what
+        if spread.group.place > 0:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor | Rows8) -> Tensor:
+        return self._spread.summed(super().forward(x), self._what)
+
+
+class TensorFastAttention(FastSelfAttention):
+    """Some of the heads."""
+
+    def __init__(self, share: SelfAttention, speed: Speed, spread: TensorSpread) -> None:
+        super().__init__(share, speed)
+        held = share.q.out_features * spread.group.size
+        assert held == self.width, f"a share of {held} of {self.width} heads' outputs over {spread.group.size} ranks"
+        self._spread = spread
+        self.out = SummedDense(self.out, spread, "attention")
+
+    def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> Tensor:
+        return super().forward(self._spread.whole(x, "attention"), layer, rings)
+
+    def remember(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> None:
+        super().remember(self._spread.whole(x, "attention"), layer, rings)
+
+    def _means(self, qkv_LX: Tensor) -> Tensor:
+        return self._spread.group.sum(mean_squares(qkv_LX, self.width), "norms")

@@ -1,0 +1,151 @@
+"""What a step learns from: streams that were rolled out and rewarded, by weights of one version.
+
+The side of a run that streams: it holds the serving engine, the rewards and the judge, and knows nothing of learning. Made when
+they are asked for, or, `asynchronous`, in a thread while the step before is learnt from.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import torch
+
+from millstream.models.dit import CausalDiT
+from millstream.trainer.evaluate.classifier import AttributeNet
+from millstream.trainer.policy.evaluation import Evaluation, evaluate
+from millstream.trainer.policy.prompting import evaluated_prompts, step_plan
+from millstream.trainer.policy.recipe import PolicyRecipe
+from millstream.trainer.policy.rollouts import RolloutEngine, RolloutPlan, Trajectories
+from millstream.trainer.reward.clips import RewardClips
+from millstream.trainer.reward.rewards import RewardSet, Scored
+
+
+class Phase(NamedTuple):
+    """Something that took a while, in seconds of `time.time`, which processes of one machine share."""
+
+    name: str
+    begun: float
+    ended: float
+
+
+@contextmanager
+def timed(name: str, phases: list[Phase], device: torch.device) -> Iterator[None]:
+    begun = time.time()
+    yield
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    phases.append(Phase(name, begun, time.time()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardedBatch:
+    made: Trajectories
+    scored: Scored
+    group: int
+    fork_at: int
+    costs: dict[str, float]
+    """Of each reward, in seconds a clip."""
+    phases: list[Phase]
+
+
+class Batches(Protocol):
+    """Whoever makes them: here, or on a rank of its own."""
+
+    def follow(self, actor: CausalDiT, version: int) -> Phase:
+        """Take the actor's weights over. Nothing may be under way."""
+
+    def begin(self, step: int) -> None:
+        """Make a step's batch with the weights that are there, or have it made."""
+
+    def take(self) -> RewardedBatch:
+        """The one that was begun, when it is done."""
+
+    def evaluate(self) -> Evaluation: ...
+
+    def close(self) -> None: ...
+
+
+class BatchMaker:
+    """Here, on the device that learns too."""
+
+    def __init__(
+        self, recipe: PolicyRecipe, engine: RolloutEngine, rewards: RewardSet, judge: AttributeNet | None, *, threaded: bool
+    ) -> None:
+        self.recipe, self.engine, self.rewards, self.judge = recipe, engine, rewards, judge
+        self._device = engine.model.device
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if threaded else None
+        is_apart = threaded and self._device.type == "cuda"
+        self._stream = torch.cuda.Stream(self._device) if is_apart else None
+        self._begun: int | Future[RewardedBatch] | None = None
+
+    def follow(self, actor: CausalDiT, version: int) -> Phase:
+        assert self._begun is None, f"weights of version {version} for a rollout of version {self.engine.version} under way"
+        phases = list[Phase]()
+        with timed("sync", phases, self._device):
+            self.engine.follow(actor, version)
+        return phases[0]
+
+    def begin(self, step: int) -> None:
+        assert self._begun is None, "one batch at a time"
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._begun = step if self._thread is None else self._thread.submit(self._make_beside, step)
+
+    def take(self) -> RewardedBatch:
+        begun, self._begun = self._begun, None
+        assert begun is not None, "no batch was begun"
+        return self.make(begun) if isinstance(begun, int) else begun.result()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def make(self, step: int) -> RewardedBatch:
+        plan, phases = step_plan(self.recipe, step), list[Phase]()
+        if self.recipe.tried > 1:
+            with timed("try", phases, self._device):
+                plan = self.least_worth(plan)
+        with timed("rollout", phases, self._device):
+            made = self.engine.roll(plan)
+        with timed("reward", phases, self._device):
+            scored = self.score(plan, made)
+        costs = {term.name: term.cost_s for term in self.rewards.terms}
+        return RewardedBatch(made=made, scored=scored, group=plan.group, fork_at=plan.fork_at, costs=costs, phases=phases)
+
+    def score(self, plan: RolloutPlan, made: Trajectories) -> Scored:
+        pixels, fps = self.engine.show(made), self.engine.config.fps
+        clips = RewardClips(pixels_BTCYX=pixels, prompts=plan.row_prompts, fps=fps, is_switched=bool(plan.before))
+        return self.rewards.score(clips)
+
+    def least_worth(self, plan: RolloutPlan) -> RolloutPlan:
+        """The plan with those of its prompts whose stream is worth least: of the others there is little to learn."""
+        trial = replace(plan, group=1, fork_at=0, before=())
+        scored = self.score(trial, self.engine.roll(trial))
+        worth_P = scored.total_B.masked_fill(~scored.known_B, math.inf)
+        kept = worth_P.argsort(stable=True)[: self.recipe.prompts_per_step].tolist()
+        before = tuple(plan.before[place] for place in kept) if plan.before else ()
+        return replace(plan, prompts=tuple(plan.prompts[place] for place in kept), before=before)
+
+    def evaluate(self) -> Evaluation:
+        assert self._begun is None, "an evaluation while a batch is under way"
+        found = evaluate(
+            self.engine.model,
+            self.engine.dit,
+            evaluated_prompts(self.recipe),
+            config=self.engine.config,
+            chunks=self.recipe.chunks,
+            rewards=self.rewards,
+            judge=self.judge,
+        )
+        return replace(found, pixels_BTCYX=found.pixels_BTCYX[: self.recipe.samples])
+
+    def _make_beside(self, step: int) -> RewardedBatch:
+        """In the thread: on a stream of its own, so that it need not wait for what is learnt meanwhile."""
+        with torch.cuda.stream(self._stream):  # of None it is nothing
+            return self.make(step)
