@@ -36,7 +36,8 @@ from msgspec.structs import replace
 
 from benchmarks.report import write_report
 from millstream.core.schedule import even_steps
-from millstream.engine.engine import Engine, choose_device
+from millstream.engine.device_choice import choose_device
+from millstream.engine.engine import Engine
 from millstream.trainer.brook import BrookRun
 from millstream.trainer.evaluate.adherence import Adherence, judge_prompts
 from millstream.trainer.evaluate.classifier import load_classifier

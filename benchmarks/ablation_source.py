@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.models.brook.bundle import load_bundle
 from millstream.models.brook.files import FINGERPRINT, PATH
 from millstream.trainer.brook import BrookRun

@@ -29,7 +29,8 @@ from millstream.core.config import StreamConfig, parse_size
 from millstream.core.engine_config import EngineConfig
 from millstream.core.presets import find_model
 from millstream.core.speed import parse_speed
-from millstream.engine.engine import choose_device, stream_config
+from millstream.engine.device_choice import choose_device
+from millstream.engine.engine import stream_config
 
 OURS = {"plain": ("off", "bf16"), "bf16": ("on", "bf16"), "fp8": ("on", "fp8")}
 """`--fast` and `--precision` of each."""

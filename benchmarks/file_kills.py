@@ -184,7 +184,7 @@ def find_after(url: str, data: Path, people: Sequence[Person]) -> Found:
 
 
 FORKS = multiprocessing.get_context("forkserver")
-IMPORTED = ["millstream.commands.serve", "tests.server.test_serve", "transformers.models.umt5.modeling_umt5"]
+IMPORTED = ["millstream.commands.serve", "tests.server.test_serve"]
 
 
 @contextmanager

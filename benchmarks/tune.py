@@ -36,7 +36,7 @@ import msgspec
 from benchmarks.report import write_report
 from millstream.core.files import write_whole
 from millstream.core.presets import find_model
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.models.registry import load_model
 from millstream.ops.precision import working_dtype
 from millstream.trainer.evaluate.adherence import judge_prompts

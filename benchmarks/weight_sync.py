@@ -24,7 +24,7 @@ import torch
 from benchmarks.report import write_report
 from millstream.core.presets import find_model
 from millstream.course.ranks import on_ranks
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.models.registry import load_model
 from millstream.ops.precision import working_dtype
 from millstream.parallel.training.groups import create_world

@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread, no network, a fixed seed."""
+"""Shared by all tests: one thread, no network, a fixed seed, no deadlines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import signal
 
 import pytest
 import torch
+from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: kernels run in its interpreter
 
+
+settings.register_profile("untimed", deadline=None)  # a machine may be busy
+settings.load_profile("untimed")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """A shell that starts tests in the background has Ctrl-C ignored, and so would every process that they start."""

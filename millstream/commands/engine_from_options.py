@@ -16,7 +16,8 @@ from millstream.core.engine_config import EngineConfig, EngineOptions
 from millstream.core.presets import find_model
 from millstream.core.speed import dtype_of, parse_speed
 from millstream.core.topology import FRONT
-from millstream.engine.engine import Engine, choose_device, choose_dtype, choose_vae_devices
+from millstream.engine.device_choice import choose_device, choose_dtype, choose_vae_devices
+from millstream.engine.engine import Engine
 from millstream.engine.speed_choice import automatic_speed
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.launch import joiner, launcher, placement

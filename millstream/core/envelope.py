@@ -163,6 +163,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
+def rebuilding(envelope: Envelope, context_indices: tuple[int, ...]) -> Envelope:
+    """The same for a generator that holds nothing of the session: prompt and window come along."""
+    return msgspec.structs.replace(
+        envelope,
+        init_cache=True,
+        reset_kv=True,
+        reset_cross=True,
+        recompute=bool(context_indices),
+        context_indices=context_indices,
+        expected_calls=recompute_calls(len(context_indices), envelope.frames) + len(envelope.steps) + envelope.commit,
+    )
+
+
 def recompute_calls(num_context_frames: int, frames_per_chunk: int) -> int:
     """The window is rebuilt chunk by chunk, oldest first."""
     assert frames_per_chunk > 0, f"a chunk has 1 frame or more, got {frames_per_chunk}"

@@ -18,18 +18,19 @@ from typing import Any
 import torch
 
 from millstream import __version__
-from millstream.core.config import ModelSpec, StreamConfig
+from millstream.core.config import StreamConfig
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.engine_config import EngineConfig
 from millstream.core.envelope import Action
-from millstream.core.errors import ConfigError, DeviceError, MeshError
+from millstream.core.errors import ConfigError, MeshError
 from millstream.core.presets import apply_schedule, find_model
 from millstream.core.speed import Speed, of_pictures
 from millstream.core.undo import undone_by
 from millstream.engine.depths import ONE_AT_A_TIME, Depths, depths_for
+from millstream.engine.device_choice import choose_device, choose_dtype, choose_vae_devices
 from millstream.engine.speed_choice import fitting_speed
 from millstream.engine.stream import Stream
-from millstream.engine.vae_place import place_vae, refuse_strips
+from millstream.engine.vae_place import place_vae
 from millstream.generation.brake import Brake
 from millstream.generation.generator import Generator
 from millstream.generation.stopwatch import Stopwatch
@@ -45,7 +46,6 @@ from millstream.models.registry import LoadedModel, load_model
 from millstream.models.ring_shape import RingShape
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
 from millstream.models.weights.fingerprint import fingerprint_of
-from millstream.ops.precision import DTYPES, working_dtype
 from millstream.parallel.compiled import check_backend, compile_blocks, let_compile
 from millstream.parallel.spatial import check_rows
 from millstream.session.feed import FrameFeed, Frames, LiveFeed
@@ -368,35 +368,3 @@ def stream_config(base: StreamConfig, schedule: str | None = None, **changes: An
     except TypeError:
         unknown = sorted(set(changes) - set(StreamConfig.__dataclass_fields__))
         raise ConfigError(f"a stream has no setting {', '.join(unknown)}") from None
-
-
-def choose_device(name: str, option: str = "--device") -> torch.device:
-    """`auto` is the first GPU where there is one. `option` is where a person can name another."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise DeviceError(f"device {name!r} is not known; use auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise DeviceError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DeviceError(f"device {name!r} is not here: {torch.cuda.device_count()} GPUs found; use {option} cpu")
-    return device
-
-
-def choose_vae_devices(names: Sequence[str], spec: ModelSpec, speed: Speed | None = None) -> tuple[torch.device, ...]:
-    """Those that are named, if this VAE can use them."""
-    devices = tuple(choose_device(name, "--vae-devices") for name in names)
-    if len(devices) > 1:
-        refuse_strips(spec, speed or Speed())
-    return devices
-
-
-def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is what the device multiplies in hardware."""
-    if name == "auto":
-        return working_dtype(device)
-    if name not in DTYPES:
-        raise ConfigError(f"dtype must be auto, {' or '.join(DTYPES)}, got {name!r}")
-    return DTYPES[name]

@@ -325,3 +325,9 @@ def _joined(caches: Sequence[SessionCache]) -> tuple[Memory, CrossKV]:
 def chunk_noise(envelope: Envelope, shape: torch.Size, step: int, device: torch.device) -> Tensor:
     """The noise of one step of one chunk, the same wherever it is computed."""
     return gaussian(shape, seed=envelope.seed, epoch=envelope.cache_epoch, chunk=envelope.chunk_index, step=step, device=device)
+
+
+def starting_latents(envelope: Envelope, shape: torch.Size, given_BFCYX: Tensor | None, device: torch.device) -> Tensor:
+    """What a chunk's first step is given: noise, or the input's latents with noise mixed in."""
+    noise = chunk_noise(envelope, shape, 0, device)
+    return noise if given_BFCYX is None else sampler.mix(given_BFCYX, noise, envelope.steps[0])

@@ -23,7 +23,8 @@ from millstream.models.dit import CausalDiT
 from millstream.models.empty import empty_modules
 from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.prompts import Embedder, PromptEncoder
-from millstream.models.wan.text import ByteTokenizer, Tokenizer, UMT5Embedder, UMT5Tokenizer, build_umt5
+from millstream.models.wan.text import ByteTokenizer, Tokenizer, UMT5Embedder, UMT5Tokenizer
+from millstream.models.wan.umt5 import UMT5Encoder
 from millstream.models.wan.vae import WanVAE
 from millstream.models.weights.fill import Keep, everything, fill, fill_random
 from millstream.models.weights.fingerprint import fingerprint_of, records
@@ -144,7 +145,7 @@ def _load_umt5(
 ) -> UMT5Embedder:
     assert isinstance(spec.text, TextConfig)
     with empty_modules():
-        text = build_umt5(spec.text.untrained if has_small_text(weights) else spec.text)
+        text = UMT5Encoder(spec.text.untrained if has_small_text(weights) else spec.text)
     tokenizer: Tokenizer = ByteTokenizer()
     if files is None:
         fill_random(text, seed=_random_seed(weights) or 0, device=device, dtype=dtype)

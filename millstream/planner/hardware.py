@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 
 from millstream.core.config import GIB
 from millstream.core.errors import DeviceError
@@ -102,17 +103,7 @@ class Device:
         """What was measured; else the datasheet, cut to what its architecture reaches."""
         if self.measured is not None:
             return self.measured
-        known = self.kind
-        return Rates(
-            matmul_tflops=known.products * self.bf16_tflops,
-            fp8_tflops=None if self.fp8_tflops is None else known.fp8 * self.fp8_tflops,
-            attention_tflops=known.attention * self.bf16_tflops,
-            flash2_tflops=known.flash2 * self.bf16_tflops,
-            sage2_tflops=None if known.sage2 is None else known.sage2 * self.bf16_tflops,
-            conv_tflops=tuple((width, share * self.bf16_tflops) for width, share in known.convolutions),
-            bandwidth_tb_s=known.bandwidth * self.bandwidth_tb_s,
-            launch_us=known.launch_us,
-        )
+        return _reached(self.architecture, self.bf16_tflops, self.fp8_tflops, self.bandwidth_tb_s)
 
     @property
     def kind(self) -> Architecture:
@@ -131,6 +122,22 @@ class Device:
     @property
     def is_measured(self) -> bool:
         return self.measured is not None
+
+
+@cache
+def _reached(architecture: str, bf16_tflops: float, fp8_tflops: float | None, bandwidth_tb_s: float) -> Rates:
+    """Asked for by every term of every plan."""
+    known = find_architecture(architecture)
+    return Rates(
+        matmul_tflops=known.products * bf16_tflops,
+        fp8_tflops=None if fp8_tflops is None else known.fp8 * fp8_tflops,
+        attention_tflops=known.attention * bf16_tflops,
+        flash2_tflops=known.flash2 * bf16_tflops,
+        sage2_tflops=None if known.sage2 is None else known.sage2 * bf16_tflops,
+        conv_tflops=tuple((width, share * bf16_tflops) for width, share in known.convolutions),
+        bandwidth_tb_s=known.bandwidth * bandwidth_tb_s,
+        launch_us=known.launch_us,
+    )
 
 
 _MEASURED_BAND = 0.05

@@ -7,6 +7,7 @@ for saying no before anything is loaded.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from millstream.core.config import (
@@ -65,6 +66,7 @@ def packed_bytes(dit: DiTConfig, stream: StreamConfig) -> int:
     return dit.layers * (2 * tiles * TILE * dit.width + 8 * (tiles * dit.heads + dit.width))
 
 
+@cache
 def dit_parameters(c: DiTConfig) -> int:
     attention = 4 * _linear(c.width, c.width) + 2 * c.width
     block = 6 * c.width + 2 * attention + 2 * c.width + _linear(c.width, c.ffn) + _linear(c.ffn, c.width)
@@ -74,10 +76,12 @@ def dit_parameters(c: DiTConfig) -> int:
     return embeddings + c.layers * block + 2 * c.width + _linear(c.width, cells)
 
 
+@cache
 def text_parameters(c: TextConfig | BrookTextConfig) -> int:
     return _brook_text(c) if isinstance(c, BrookTextConfig) else _umt5(c)
 
 
+@cache
 def vae_parameters(c: VAEConfig | BrookVAEConfig) -> int:
     return _brook_vae(c) if isinstance(c, BrookVAEConfig) else _wan_vae(c)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from millstream.core.config import SPATIAL_STRIDE, TEMPORAL_STRIDE, BrookVAEConfig, DiTConfig, StreamConfig, VAEConfig
 from millstream.core.errors import ConfigError
@@ -34,6 +35,7 @@ def _rotary_peak(dit: DiTConfig, tokens: int, value_bytes: int, tp: int) -> int:
     return tokens * dit.width * (2 * value_bytes + (3 * value_bytes + 3 * _FLOAT) // tp)
 
 
+@cache
 def decode_peak(
     vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, turned: bool = False
 ) -> int:
@@ -58,6 +60,7 @@ def tiled_decode_peak(
     return decode_peak(vae, piece, frames=frames, value_bytes=value_bytes) + pictures
 
 
+@cache
 def encode_peak(
     vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, turned: bool = False
 ) -> int:
@@ -69,6 +72,7 @@ def encode_peak(
     return _wan_peak(convs, value_bytes, turned)
 
 
+@cache
 def vae_state_bytes(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, value_bytes: int, encodes: bool = False) -> int:
     """The tails one session keeps between chunks: the decoder's, and the encoder's for video to video."""
     convs = decoder_convs(vae, 1, stream.height, stream.width)

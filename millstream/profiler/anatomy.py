@@ -198,7 +198,8 @@ class Anatomy:
         """For each gap the call that ends it."""
         events, gaps = self.trace.events, self.idle
         if not self.has_device:
-            return _EndingCalls(gaps.end.copy(), gaps.end.copy(), gaps.end - gaps.begin, np.zeros(len(gaps), bool))
+            never = np.full(len(gaps), np.inf)  # nothing is launched: what is between operators is the host's
+            return _EndingCalls(gaps.end.copy(), gaps.end.copy(), never, np.zeros(len(gaps), bool))
         on_device = events.of(*DEVICE_KINDS)
         on_device = on_device[np.argsort(events.begin[on_device], kind="stable")]
         calls = events.of(Kind.LAUNCH, Kind.GRAPH, Kind.SYNC)  # copies that block are launches too

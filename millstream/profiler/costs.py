@@ -47,7 +47,7 @@ def op_cost(name: str, args: Mapping[str, Any]) -> tuple[float, float]:
     if not inputs:
         return 0.0, 0.0
     dims, size = args["Input Dims"], inputs[0][1]
-    read = input_bytes(args)
+    read = _bytes_of(inputs)
     if name in _PRODUCTS:
         return _product(dims, _PRODUCTS[name], read, size)
     if "attention" in name and len(inputs) >= 3:
@@ -60,7 +60,11 @@ def op_cost(name: str, args: Mapping[str, Any]) -> tuple[float, float]:
 
 def input_bytes(args: Mapping[str, Any]) -> float:
     """Of all tensors that went in; zero where the trace has no shapes."""
-    return float(sum(math.prod(shape) * size for shape, size in _inputs(args)))
+    return _bytes_of(_inputs(args))
+
+
+def _bytes_of(inputs: Sequence[tuple[list[int], int]]) -> float:
+    return float(sum(math.prod(shape) * size for shape, size in inputs))
 
 
 def _inputs(args: Mapping[str, Any]) -> list[tuple[list[int], int]]:

@@ -13,6 +13,8 @@ from millstream.profiler.ranks import TracedGroup, quickest_exchanges, transfer_
 SHORT_US = 10.0
 """A kernel that ends before the host can launch the next."""
 RECORD_HOST = "record the host as well: without its launch calls nobody knows why the device idles"
+BETWEEN_OPERATORS = "compile, larger batches, less Python between operators"
+"""Where the host is all there is."""
 Ranks = Sequence[Anatomy]
 
 
@@ -31,7 +33,12 @@ def _host(group: TracedGroup, explained: float) -> list[Finding]:
     host = max(0.0, share["host"] + share["compile"] - explained)
     feed = share["data"] + share["encode"]
     return [
-        Finding(name="CPU-bound", gain=host, evidence=_host_evidence(ranks, host, share["compile"])),
+        Finding(
+            name="CPU-bound",
+            gain=host,
+            evidence=_host_evidence(ranks, host, share["compile"]),
+            remedy="" if _has_device(ranks) else BETWEEN_OPERATORS,
+        ),
         Finding(name="launch-bound", gain=share["launch"], evidence=_launch_evidence(ranks, share["launch"])),
         Finding(name="warm-up", gain=share["warm-up"], evidence=_warm_up_evidence(share["warm-up"])),
         Finding(name="queue-bound", gain=share["queue"], evidence=_queue_evidence(share["queue"])),
@@ -110,10 +117,13 @@ def _sync_gain(ranks: Ranks, share: dict[str, float]) -> float:
 
 
 def _host_evidence(ranks: Ranks, share: float, compiling: float) -> tuple[str, ...]:
-    said = [f"{_percent(share)} of the wall the device idles until the next launch call begins"]
+    has_device = _has_device(ranks)
+    idles = "the device idles until the next launch call begins" if has_device else "no operator runs"
+    said = [f"{_percent(share)} of the wall {idles}"]
     if compiling >= 0.01:
         said.append(f"{_percent(compiling)} of it goes into compiling: warm up first, and see the recompilations")
-    return (*said, f"launch calls come {_mean(ranks, _calls_per_ms):.1f} to the millisecond")
+    calls = "launch calls" if has_device else "operators"
+    return (*said, f"{calls} come {_mean(ranks, _calls_per_ms):.1f} to the millisecond")
 
 
 def _launch_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
@@ -195,6 +205,10 @@ def _allocator_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
         if isinstance(retries, int) and retries:
             said.append(f"rank {rank.rank}: {retries} allocations had to be tried again")
     return tuple(said)
+
+
+def _has_device(ranks: Ranks) -> bool:
+    return any(rank.has_device for rank in ranks)
 
 
 def _calls_per_ms(rank: Anatomy) -> float:

@@ -15,6 +15,8 @@ from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from millstream.core.errors import TraceError
 
 BLOCK = 1 << 20
@@ -70,10 +72,10 @@ class TraceFile:
             if not char and may_stop:
                 self.unclosed = True
                 return
-            event = text.value()
-            if not isinstance(event, dict):
-                raise TraceError(f"{self.path} is not a trace: its list holds {type(event).__name__}, not events")
-            yield event
+            for event in text.values():
+                if not isinstance(event, dict):
+                    raise TraceError(f"{self.path} is not a trace: its list holds {type(event).__name__}, not events")
+                yield event
         text.skip("]")
 
 
@@ -83,6 +85,8 @@ class _Window:
     def __init__(self, file: IO[str], path: Path, block: int) -> None:
         self._file, self._path, self._block = file, path, block
         self._text, self._at, self._ended, self._read = "", 0, False, 0
+        self._one_by_one = False
+        """What is left of this text was tried at once, and is no plain JSON."""
 
     def peek(self) -> str:
         """The next character that is no space and no comma; empty at the end."""
@@ -102,6 +106,20 @@ class _Window:
         if found != char:
             raise TraceError(f"{self._path} is not a trace: {found!r} where {char!r} belongs; take it again")
         self._at += 1
+
+    def values(self) -> list[Any]:
+        """The next one, and where more of them are here, written alike, those at once, which is quicker by half."""
+        first, text, end = self.value(), self._text, self._at
+        if self._one_by_one or self.peek() != "{" or self._text is not text:
+            return [first]
+        last = text.rfind("}" + text[end : self._at + 1], self._at)  # as the first one ends and the second begins
+        try:
+            more = msgspec.json.decode(f"[{text[self._at : last + 1]}]") if last >= 0 else []
+        except (msgspec.DecodeError, RecursionError):
+            self._one_by_one = True  # a name with what JSON does not allow, or an end that was none
+            return [first]
+        self._at = max(self._at, last + 1)
+        return [first, *more]
 
     def value(self) -> Any:
         """One JSON value, whole."""
@@ -143,7 +161,7 @@ class _Window:
         self._read += len(block)
         if self._read > MAX_TEXT:
             raise TraceError(f"{self._path} is larger than {MAX_TEXT >> 30} GiB unpacked; capture fewer chunks")
-        self._text, self._at = self._text[self._at :] + block, 0
+        self._text, self._at, self._one_by_one = self._text[self._at :] + block, 0, False
         return bool(block)
 
     def _cut_off(self) -> TraceError:

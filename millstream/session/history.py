@@ -12,6 +12,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from millstream.core.envelope import Envelope
+from millstream.models.carry import VAE
+
 
 class History:
     def __init__(self) -> None:
@@ -66,9 +69,24 @@ class History:
         rest = held[sink:]
         return tuple(held[:sink] + rest[max(0, len(rest) - newest) :])
 
+    def context_after(self, envelope: Envelope) -> tuple[int, ...]:
+        """Those that the next chunk of such a window sees."""
+        return self.context_indices(window=envelope.window, sink=envelope.sink, frames_per_chunk=envelope.frames)
+
     def context(self, indices: tuple[int, ...]) -> Tensor:
         """[B, context, C, Y, X]"""
         return torch.stack([self._latents[index] for index in indices], dim=1)
+
+    def anchored(self, indices: tuple[int, ...], vae: VAE) -> Tensor:
+        """The same, its first frame encoded afresh from its last picture."""
+        context = self.context(indices)
+        anchor, _ = vae.encode(self._pixels[indices[0]][:, None])
+        return torch.cat([anchor.to(context.dtype), context[:, 1:]], dim=1)
+
+    def anchor_frames(self, envelope: Envelope) -> int:
+        """How many of a chunk's latent frames must be decoded before the next chunk's anchor is there."""
+        first, *_ = self.context_after(envelope)
+        return max(0, first - envelope.start_frame + 1) if has_anchor(first) else 0
 
     def newest_run(self) -> Tensor:
         """[B, frames, C, Y, X] of the newest frames without a gap."""
@@ -77,5 +95,7 @@ class History:
         first = next((at for at in range(len(held) - 1, 0, -1) if held[at] != held[at - 1] + 1), 0)
         return self.context(tuple(held[first:]))
 
-    def pixels(self, frame: int) -> Tensor:
-        return self._pixels[frame]
+
+def has_anchor(first_frame: int) -> bool:
+    """Frame 0 of an epoch was a single picture to begin with, so it is its own anchor."""
+    return first_frame > 0

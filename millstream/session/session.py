@@ -24,25 +24,23 @@ from torch import Tensor
 
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt, fill_empty
-from millstream.core.envelope import Envelope, recompute_calls
+from millstream.core.envelope import Envelope, rebuilding
 from millstream.core.errors import EnvelopeRefused
 from millstream.core.rewind import NO_REWIND, RewindConfig
 from millstream.core.trace import ChunkTiming
-from millstream.generation.generator import chunk_noise
+from millstream.generation.generator import starting_latents
 from millstream.generation.stopwatch import Stopwatch
-from millstream.models.carry import VAE, VAEState
-from millstream.models.sampler import mix
-from millstream.ops.pixels import from_bytes
+from millstream.models.carry import VAE
 from millstream.session.chunk import Chunk, ChunkPlan, PendingChunk, ReceivedChunk
 from millstream.session.decoding import StreamDecoder
 from millstream.session.forks import begin_at, restart_at
-from millstream.session.history import History
+from millstream.session.history import History, has_anchor
 from millstream.session.journal import ChunkLine, InputLatents
-from millstream.session.motion import MotionNoise
 from millstream.session.ports import ChunkLog, Feed, Transport
 from millstream.session.state import SessionState
 from millstream.session.timeline import Timeline
 from millstream.session.trail import Restart, Trail
+from millstream.session.video_input import VideoInput
 from millstream.wire.parcel import Delivery, Parcel
 
 
@@ -84,14 +82,11 @@ class Session:
         self.config = config
         self.timeline = Timeline(session_id, config, fill_empty(prompts, parts.default_prompt), has_input=feed is not None)
         self._parts = parts
-        self._feed = feed
+        self._input = VideoInput(feed, config.motion_gain)
         self._journal = journal
         self._history = History()
-        self._motion = MotionNoise(config.motion_gain)
         self._decoder = StreamDecoder(parts.vae, parts.stopwatch, keeps_anchors=config.anchor == "decoded")
-        self._encoder: VAEState = ()
         self._outstanding: deque[PendingChunk] = deque()
-        self._exhausted = False
         self.again: deque[ChunkLine] = deque()
         """Chunks that were made before and lead to where its timeline is."""
         self.num_lines = 0
@@ -111,7 +106,7 @@ class Session:
     @property
     def ended(self) -> bool:
         """Stopped, or out of input: no further chunk will come."""
-        return self.timeline.stopped or self._exhausted
+        return self.timeline.stopped or self._input.over
 
     @property
     def num_under_way(self) -> int:
@@ -120,7 +115,7 @@ class Session:
 
     @property
     def has_input(self) -> bool:
-        return self._feed is not None
+        return self._input.feed is not None
 
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         """Ask for a change at the next unplanned chunk, or at a later one."""
@@ -135,17 +130,17 @@ class Session:
     def decide(self) -> ChunkPlan | None:
         """Apply the controls that are due and plan the next chunk. Quick: no model is asked."""
         begun = time.perf_counter()
-        if self.again and not self._exhausted:
+        if self.again and not self._input.over:
             return self.recall(self.again.popleft())
         self.trail.planned(self.timeline)
-        if self._exhausted or not self.timeline.absorb():
+        if self._input.over or not self.timeline.absorb():
             return None
         timeline, frames = self.timeline, self.config.frames_per_chunk
         video, real = self._enter(timeline.start_frame)
-        if self._exhausted:
+        if self._input.over:
             return None
         context = self._history.context_indices(window=timeline.window, sink=timeline.sink, frames_per_chunk=frames)
-        scale = None if video is None else self._motion.scale(video, timeline.noise_scale)
+        scale = None if video is None else self._input.motion.scale(video, timeline.noise_scale)
         envelope = timeline.plan(call_id=self._parts.next_call_id(), context_indices=context, noise_scale=scale)
         self._outstanding.append(PendingChunk(envelope, timeline.take_receipts(), real, begun))
         return ChunkPlan(envelope=envelope, video=video)
@@ -161,7 +156,9 @@ class Session:
                     conditioning = parts.read_prompts(envelope.prompts)
             if envelope.recompute:
                 context = self._context(envelope.context_indices)
-            latents = self._start(envelope, self._encoded(decision))
+            given = self._encoded(decision)
+            with parts.stopwatch.span("noise"):
+                latents = starting_latents(envelope, self._shape(envelope), given, parts.device).to(parts.dtype)
         return Parcel(envelope=envelope, latents_in=latents, conditioning=conditioning, context_frames=context)
 
     def recall(self, line: ChunkLine) -> ChunkPlan:
@@ -169,7 +166,7 @@ class Session:
         begun = time.perf_counter()
         envelope = msgspec.structs.replace(line.envelope, session_id=self.id, call_id=self._parts.next_call_id())
         video, real = self._enter(envelope.start_frame)
-        if self._exhausted:
+        if self._input.over:
             raise EnvelopeRefused(f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from")
         given = None
         if line.input is not None:
@@ -180,16 +177,8 @@ class Session:
     def mend(self, parcel: Parcel) -> Parcel:
         """A planned chunk for a generator that has lost all it knew of the session: prompt and window come along."""
         envelope = parcel.envelope
-        context = envelope.context_indices or (self._context_after(envelope) if envelope.start_frame > 0 else ())
-        whole = msgspec.structs.replace(
-            envelope,
-            init_cache=True,
-            reset_kv=True,
-            reset_cross=True,
-            recompute=bool(context),
-            context_indices=context,
-            expected_calls=recompute_calls(len(context), envelope.frames) + len(envelope.steps) + envelope.commit,
-        )
+        context = envelope.context_indices or (self._history.context_after(envelope) if envelope.start_frame > 0 else ())
+        whole = rebuilding(envelope, context)
         for planned in self._outstanding:
             if planned.envelope.call_id == envelope.call_id:
                 planned.envelope = whole
@@ -224,7 +213,8 @@ class Session:
 
     def decode_anchor(self, arrived: ReceivedChunk) -> None:
         """Only the pictures that the next chunk is built on: none, unless its window begins in this one."""
-        self._decode(arrived.planned, arrived.latents_BFCYX, self._anchor_frames(arrived.envelope))
+        if self.config.anchor == "decoded":
+            self._decode(arrived.planned, arrived.latents_BFCYX, self._history.anchor_frames(arrived.envelope))
 
     def decode_all(self, arrived: ReceivedChunk) -> None:
         """Have all its pictures made. A GPU is not waited for: `finish` does that."""
@@ -256,18 +246,18 @@ class Session:
         """Hold what it needs between chunks elsewhere."""
         self._history.move(device)
         self._decoder.state = tuple(tensor.to(device) for tensor in self._decoder.state)
-        self._encoder = tuple(tensor.to(device) for tensor in self._encoder)
+        self._input.move(device)
         self.trail.move(device)
 
     def state(self) -> SessionState:
         """What it is between chunks; the tensors are its own and change with the next one."""
         assert not self._outstanding, f"{len(self._outstanding)} chunks of {self.id} are under way"
-        last, motion = self._motion.state()
+        last, motion = self._input.motion.state()
         return SessionState(
             timeline=self.timeline.state(),
             history=self._history.state(),
             decoder=self._decoder.state,
-            encoder=self._encoder,
+            encoder=self._input.encoder,
             last_input=last,
             motion=motion,
         )
@@ -276,8 +266,8 @@ class Session:
         """Go on where another session was, once the chunks that lead there are made again."""
         self.timeline = Timeline.from_state(self.id, self.config, state.timeline)
         self._history = History.from_state(state.history)
-        self._decoder.state, self._encoder = state.decoder, state.encoder
-        self._motion.resume(state.last_input, state.motion)
+        self._decoder.state, self._input.encoder = state.decoder, state.encoder
+        self._input.motion.resume(state.last_input, state.motion)
         self.again = deque(again)
         self.trail.begin(self.timeline.chunk_index - len(again), state.history, state.decoder)
 
@@ -346,7 +336,7 @@ class Session:
         self.trail.close()
         self._forget()
         self._outstanding.clear()
-        self._exhausted = True
+        self._input.over = True
 
     def _decode(self, planned: PendingChunk, latents_BFCYX: Tensor, until: int) -> None:
         self._parts.stopwatch.attend_to(planned.envelope)
@@ -366,21 +356,14 @@ class Session:
     def _forget(self) -> None:
         """A new epoch starts from nothing."""
         self._history.clear()
-        self._motion.reset()
-        self._decoder.state = self._encoder = ()
+        self._input.forget()
+        self._decoder.state = ()
 
     def _enter(self, start_frame: int) -> tuple[NDArray[np.uint8] | None, int]:
         """Begin a chunk: from nothing where an epoch starts, with its share of the input and how much of that is real."""
         if start_frame == 0:
             self._forget()
-        count = pixel_frames(start_frame, self.config.frames_per_chunk)
-        if self._feed is None:
-            return None, count
-        taken = self._feed.take(count)
-        if taken is None:
-            self._exhausted = True
-            return None, 0
-        return taken
+        return self._input.take(pixel_frames(start_frame, self.config.frames_per_chunk))
 
     def _encoded(self, decision: ChunkPlan) -> Tensor | None:
         """Latents of its share of the input, if it has one. The journal gets them, once they are there."""
@@ -390,51 +373,27 @@ class Session:
         if video is None:
             return None
         with parts.stopwatch.span("encode"):
-            pixels = from_bytes(torch.from_numpy(video).to(parts.device).permute(0, 3, 1, 2), parts.dtype)
-            latents, self._encoder = parts.vae.encode(pixels[None], self._encoder)
+            latents = self._input.encode(video, parts.vae, parts.device, parts.dtype)
         if self._journal is not None:
             planned = self._outstanding[-1]
             assert planned.envelope is decision.envelope, f"chunk {decision.envelope.chunk_index} was not planned last"
             planned.given_BFCYX = latents
         return latents
 
-    def _start(self, envelope: Envelope, given_BFCYX: Tensor | None) -> Tensor:
-        """Noise, or the input's latents with noise mixed in, at the level of the first step."""
-        parts, (rows, columns) = self._parts, self.config.latent_size
-        shape = torch.Size((1, envelope.frames, parts.latent_channels, rows, columns))
-        with parts.stopwatch.span("noise"):
-            noise = chunk_noise(envelope, shape, 0, parts.device)
-        if given_BFCYX is None:
-            return noise.to(parts.dtype)
-        return mix(given_BFCYX, noise, envelope.steps[0]).to(parts.dtype)
+    def _shape(self, envelope: Envelope) -> torch.Size:
+        """Of a chunk's latents."""
+        return torch.Size((1, envelope.frames, self._parts.latent_channels, *self.config.latent_size))
 
     def _context(self, indices: tuple[int, ...]) -> Tensor:
-        """Clean latents of the window; with decoded anchors its first frame is encoded afresh from its last picture.
-
-        Frame 0 of an epoch was a single picture to begin with, so it is its own anchor.
-        """
-        context = self._history.context(indices)
-        if self.config.anchor != "decoded" or indices[0] == 0:
-            return context
+        """Clean latents of the window, with its anchor."""
+        if self.config.anchor != "decoded" or not has_anchor(indices[0]):
+            return self._history.context(indices)
         with self._parts.stopwatch.span("anchor"):
-            anchor, _ = self._parts.vae.encode(self._history.pixels(indices[0])[:, None])
-        return torch.cat([anchor.to(context.dtype), context[:, 1:]], dim=1)
+            return self._history.anchored(indices, self._parts.vae)
 
     def _checked(self, latents: Tensor | None, envelope: Envelope) -> Tensor:
-        rows, columns = self.config.latent_size
-        expected = (1, envelope.frames, self._parts.latent_channels, rows, columns)
-        if latents is None or tuple(latents.shape) != expected:
+        expected = self._shape(envelope)
+        if latents is None or latents.shape != expected:
             found = "nothing" if latents is None else tuple(latents.shape)
-            raise EnvelopeRefused(f"chunk {envelope.chunk_index} should bring latents {expected}, brought {found}")
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} should bring latents {tuple(expected)}, brought {found}")
         return latents
-
-    def _context_after(self, envelope: Envelope) -> tuple[int, ...]:
-        """Of the frames that are held, those that the next chunk of such a window sees."""
-        return self._history.context_indices(window=envelope.window, sink=envelope.sink, frames_per_chunk=envelope.frames)
-
-    def _anchor_frames(self, envelope: Envelope) -> int:
-        """How many of a chunk's latent frames must be decoded before the next chunk's anchor is there."""
-        if self.config.anchor != "decoded":
-            return 0
-        first, *_ = self._context_after(envelope)
-        return max(0, first - envelope.start_frame + 1) if first > 0 else 0

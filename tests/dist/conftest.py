@@ -14,7 +14,6 @@ SLOW = [
     "pytest",
     "hypothesis",
     "tests.unit.models_for_tests",
-    "transformers.models.umt5.modeling_umt5",
     "benchmarks.train_equality",
     "fsspec.implementations.local",
 ]

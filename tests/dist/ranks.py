@@ -27,7 +27,6 @@ _CONTEXT.set_forkserver_preload(
         "pytest",
         "hypothesis",
         "tests.unit.models_for_tests",
-        "transformers.models.umt5.modeling_umt5",
         "millstream.parallel.training.checkpoint",
     ]
 )

@@ -304,7 +304,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
 @given(JSON | st.binary(max_size=60).map(lambda data: data.decode("latin-1")))
 def test_decoding_never_fails_but_in_one_way(value: Any) -> None:
     for text in (json.dumps(value), json.dumps({"type": "start", "version": 1, "prompt": value}), str(value)):

@@ -344,7 +344,7 @@ def test_health_readiness_metrics(server: Serving, http: httpx2.Client) -> None:
     assert samples["process_resident_memory_bytes"] > 0
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(FUZZED), JSON, st.text(alphabet=st.characters(codec="utf-8", exclude_characters="/?#"), max_size=20))
 def test_no_body_and_no_path_makes_the_server_fail(http: httpx2.Client, endpoint: Any, body: Any, word: str) -> None:
     path = re.sub(r"{\w+}", lambda _: word or "x", endpoint.path)

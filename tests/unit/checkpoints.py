@@ -11,13 +11,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
 
 from millstream.core.config import ModelSpec
 from millstream.core.presets import MODELS
 from millstream.models.dit import CausalDiT
 from millstream.models.wan.layouts import Layout, Part, translation
-from millstream.models.wan.text import build_umt5
+from millstream.models.wan.umt5 import UMT5Encoder
 from millstream.models.wan.vae import WanVAE
 from millstream.models.weights.fill import fill, fill_random
 from millstream.models.weights.lora import merging
@@ -30,7 +29,7 @@ Weights = dict[str, Tensor]
 def meta_module(part: Part, spec: ModelSpec = TINY) -> nn.Module:
     with torch.device("meta"):
         if part == "text":
-            return build_umt5(spec.text)
+            return UMT5Encoder(spec.text)
         return CausalDiT(spec.dit) if part == "dit" else WanVAE(spec.vae)
 
 
@@ -41,8 +40,7 @@ def random_module(part: Part, seed: int = 0, dtype: torch.dtype = torch.float32)
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """A state dict without the name that is tied to another."""
-    return {name: tensor for name, tensor in module.state_dict().items() if name != "encoder.embed_tokens.weight"}
+    return dict(module.state_dict())
 
 
 def in_layout(weights: Weights, part: Part, layout: Layout) -> Weights:
@@ -103,13 +101,13 @@ def diffusers_folder(folder: Path) -> Path:
 
 
 def _tokenizer(folder: Path) -> None:
-    """One that splits at spaces and knows a few words, in the files transformers reads."""
+    """One that splits at spaces and knows a few words, in the file that Wan's is in."""
     words = ["<pad>", "</s>", "<unk>", "a", "boat", "on", "the", "sea", "storm"]
     model = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     model.pre_tokenizer = WhitespaceSplit()
     model.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
-    tokenizer.save_pretrained(folder)
+    folder.mkdir(parents=True)
+    model.save(str(folder / "tokenizer.json"))
 
 
 def assert_same(found: Weights, expected: Weights) -> None:

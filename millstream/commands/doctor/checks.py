@@ -16,7 +16,7 @@ from millstream.commands.doctor.findings import DoctorFinding
 from millstream.commands.doctor.machine import examine_machine
 
 OLDEST_PYTHON = (3, 10)
-NEEDED = ("torch", "numpy", "safetensors", "msgspec", "transformers", "tokenizers", "av")
+NEEDED = ("torch", "numpy", "safetensors", "msgspec", "tokenizers", "av")
 SERVING = ("starlette", "uvicorn", "websockets", "aiortc", "pillow", "prometheus-client")
 """What `serve` needs beside them."""
 LOOKS = {"torch": "millstream.commands.doctor.pytorch", "av": "millstream.commands.doctor.video"}

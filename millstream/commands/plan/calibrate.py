@@ -25,7 +25,7 @@ from millstream.commands.plan.collectives import fit_link
 from millstream.commands.plan.fit import fit_software
 from millstream.core.config import GIB
 from millstream.core.files import Staging
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.models.kv import KEY_MULTIPLE
 from millstream.ops.attention import attend
 from millstream.ops.fp8 import quantise
@@ -37,6 +37,8 @@ from millstream.planner.time import head_share
 
 THIN = (8, 16, 32, 64)
 """Channels of deep convolutions that a processor is measured at."""
+_SIDE = 2048
+"""Rows of their pictures, times channels."""
 _RUNS = 7
 _SECONDS = 0.5
 """Each measurement goes on at least this long: what else runs here comes in bursts."""
@@ -145,7 +147,7 @@ def _convolution(timer: Timer, dtype: torch.dtype, width: int, *, deep: bool) ->
     if deep and timer.on.type == "cuda":
         size, order = (1, width, 12, 480 * 96 // width, 832 * 96 // width), torch.channels_last_3d
     elif deep:
-        size, order = (1, width, 12, 2048 // width, 2048 // width), torch.contiguous_format
+        size, order = (1, width, 12, _SIDE // width, _SIDE // width), torch.contiguous_format
     else:
         size, order = (12, width, 4096 // width, 4096 // width), torch.channels_last
     x = torch.randn(size, device=timer.on, dtype=dtype).contiguous(memory_format=order)

@@ -12,7 +12,7 @@ from rich.table import Table
 from millstream.commands.train.gallery import Gallery
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters
 from millstream.trainer.brook import BrookRun
 from millstream.trainer.evaluate.classifier import ClipClassifier

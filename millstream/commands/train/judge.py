@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from millstream.commands.progress import counting_bar
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.trainer.evaluate.held_back import JudgeTraining, train_judge
 from millstream.trainer.loop import LOG_EVERY, StepReport
 

@@ -28,7 +28,7 @@ from millstream.core.config import TEMPORAL_STRIDE, pixel_frames
 from millstream.core.errors import ConfigError, VideoError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.models.carry import VAEState
 from millstream.models.registry import LoadedModel, load_model
 from millstream.models.weights.fingerprint import fingerprint_of

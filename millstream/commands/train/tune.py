@@ -32,7 +32,7 @@ from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError, MeshLost
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
-from millstream.engine.engine import choose_device
+from millstream.engine.device_choice import choose_device
 from millstream.parallel.collectives import GLOO, NCCL
 from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters

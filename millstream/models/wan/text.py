@@ -1,4 +1,4 @@
-"""The UMT5 encoder and its tokenizer, through transformers.
+"""From a prompt to what the DiT reads: tokenizers, and the UMT5 encoder behind them.
 
 A prompt's real tokens are encoded; the rest of the fixed length is zeros, as Wan was trained.
 Shapes: B batch, S text tokens, E text width.
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from millstream.core.config import TextConfig
 from millstream.core.errors import WeightsError
+from millstream.models.wan.umt5 import UMT5Encoder
 
 
 class Tokenizer(Protocol):
@@ -31,31 +31,36 @@ class ByteTokenizer:
 
 
 class UMT5Tokenizer:
-    """A tokenizer folder as published with the weights."""
+    """A tokenizer folder as published with the weights; of its files, `tokenizer.json` says everything."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
+        from tokenizers import Tokenizer as Tokens  # the engine's core does without
 
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise WeightsError(f"no tokenizer can be read from {folder}: it has no tokenizer.json, which Wan publishes there")
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except (OSError, ValueError) as error:
-            raise WeightsError(f"no tokenizer can be read from {folder}: {_first_line(error)}") from None
+            self._tokenizer = Tokens.from_file(str(path))
+        except Exception as error:  # the library has no class of its own for a broken file
+            raise WeightsError(f"no tokenizer can be read from {path}: {_first_line(error)}") from None
+        self._tokenizer.no_padding()
 
     def ids(self, text: str, limit: int) -> list[int]:
-        return list(self._tokenizer(" ".join(text.split()), truncation=True, max_length=limit)["input_ids"])
+        self._tokenizer.enable_truncation(limit)
+        return list(self._tokenizer.encode(" ".join(text.split())).ids)
 
 
 class UMT5Embedder:
     """One text to its embedding [1, S, E]."""
 
-    def __init__(self, model: nn.Module, tokenizer: Tokenizer, *, tokens: int) -> None:
+    def __init__(self, model: UMT5Encoder, tokenizer: Tokenizer, *, tokens: int) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.tokens = tokens
 
     def __call__(self, text: str) -> Tensor:
         ids = torch.tensor([self.tokenizer.ids(text, self.tokens)], device=next(self.model.parameters()).device)
-        real_BSE = self.model(input_ids=ids).last_hidden_state
+        real_BSE = self.model(ids)
         padded_BSE = real_BSE.new_zeros(1, self.tokens, real_BSE.shape[-1])
         padded_BSE[:, : real_BSE.shape[1]] = real_BSE
         return padded_BSE
@@ -63,25 +68,6 @@ class UMT5Embedder:
     def unknown(self, text: str) -> list[str]:
         """UMT5 knows every language in some measure; nothing is left out."""
         return []
-
-
-def build_umt5(config: TextConfig) -> nn.Module:
-    """The encoder on the device in force (meta, before it is filled)."""
-    from transformers import UMT5Config, UMT5EncoderModel
-
-    return UMT5EncoderModel(
-        UMT5Config(
-            vocab_size=config.vocabulary,
-            d_model=config.width,
-            d_kv=config.head_width,
-            d_ff=config.ffn,
-            num_layers=config.layers,
-            num_heads=config.heads,
-            relative_attention_num_buckets=config.position_buckets,
-            feed_forward_proj="gated-gelu",
-            dropout_rate=0.0,
-        )
-    )
 
 
 def _first_line(error: Exception) -> str:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.files import Shape, open_shard
-from millstream.models.weights.parts import ALIASES
 from millstream.models.weights.survey import TensorPlace, refuse_misfit, survey
 
 Device = torch.device | str
@@ -30,18 +29,12 @@ def everything(name: str, whole: Tensor) -> Tensor:
 
 
 class Filling:
-    """A module whose parameters come one after the other, each whole, frozen, in one dtype; what was tied stays tied."""
+    """A module whose parameters come one after the other, each whole, frozen, in one dtype."""
 
     def __init__(self, module: nn.Module, *, device: Device, dtype: torch.dtype, keep: Keep = everything) -> None:
-        self.shapes: dict[str, Shape] = {}
+        self.shapes: dict[str, Shape] = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
         """Of the parameters that are to come."""
         self._module, self._device, self._dtype, self._keep = module, device, dtype, keep
-        self._tied: dict[str, list[str]] = {}
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            if name in ALIASES:
-                self._tied.setdefault(ALIASES[name], []).append(name)
-            else:
-                self.shapes[name] = tuple(parameter.shape)
 
     def give(self, name: str, values: Tensor) -> None:
         """Never leans on `values`: they may be a view of a file."""
@@ -50,9 +43,7 @@ class Filling:
         kept = self._keep(name, whole)
         if kept is None:
             return
-        parameter = frozen(kept if kept is whole else kept.clone(memory_format=torch.contiguous_format))
-        for each in (name, *self._tied.get(name, ())):
-            put(self._module, each, parameter)
+        put(self._module, name, frozen(kept if kept is whole else kept.clone(memory_format=torch.contiguous_format)))
 
     def done(self) -> None:
         assert not any(tensor.is_meta for tensor in self._module.buffers()), "checkpoints fill parameters, not buffers"

@@ -17,13 +17,11 @@ from millstream.models.dit import CausalDiT
 from millstream.models.empty import empty_modules
 from millstream.models.wan import layouts
 from millstream.models.wan.layouts import Part
+from millstream.models.wan.umt5 import UMT5Encoder
 from millstream.models.wan.vae import WanVAE
 from millstream.models.weights.files import Shape
 
 Layout = layouts.Layout | Literal["millstream"]
-
-ALIASES = {"encoder.embed_tokens.weight": "shared.weight"}
-"""Names that some files and modules have beside the tensor they are tied to."""
 
 _MARKS: dict[tuple[Part, Layout], re.Pattern[str]] = {
     ("dit", "millstream"): re.compile(r"blocks\.\d+\.(cross_norm|ffn\.up|ffn\.down)\.|patch_in\."),
@@ -107,28 +105,6 @@ def expected_shapes(part: Part, spec: ModelSpec) -> dict[str, Shape]:
     """Every tensor of a part under our names."""
     if not (isinstance(spec.vae, VAEConfig) and isinstance(spec.text, TextConfig)):
         raise WeightsError(f"{spec.name} comes as one file and has no other layout; use it as it is")
-    if part == "text":
-        return _umt5_shapes(spec.text)
     with empty_modules():
-        module = CausalDiT(spec.dit) if part == "dit" else WanVAE(spec.vae)
+        module = CausalDiT(spec.dit) if part == "dit" else WanVAE(spec.vae) if part == "vae" else UMT5Encoder(spec.text)
     return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-
-
-def _umt5_shapes(text: TextConfig) -> dict[str, Shape]:
-    """As transformers names them, without building (or importing) its model."""
-    inner = text.heads * text.head_width
-    attention, mlp = "layer.0.SelfAttention", "layer.1.DenseReluDense"
-    block: dict[str, Shape] = {
-        f"{attention}.q.weight": (inner, text.width),
-        f"{attention}.k.weight": (inner, text.width),
-        f"{attention}.v.weight": (inner, text.width),
-        f"{attention}.o.weight": (text.width, inner),
-        f"{attention}.relative_attention_bias.weight": (text.position_buckets, text.heads),
-        "layer.0.layer_norm.weight": (text.width,),
-        f"{mlp}.wi_0.weight": (text.ffn, text.width),
-        f"{mlp}.wi_1.weight": (text.ffn, text.width),
-        f"{mlp}.wo.weight": (text.width, text.ffn),
-        "layer.1.layer_norm.weight": (text.width,),
-    }
-    blocks = {f"encoder.block.{i}.{name}": shape for i in range(text.layers) for name, shape in block.items()}
-    return {"shared.weight": (text.vocabulary, text.width), **blocks, "encoder.final_layer_norm.weight": (text.width,)}

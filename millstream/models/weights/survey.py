@@ -9,9 +9,11 @@ from pathlib import Path
 from millstream.core.errors import WeightsError
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.files import Shape, TensorInfo, find_shards, open_shard
-from millstream.models.weights.parts import ALIASES, Layout, canonical, identify, infer_dit, match_preset
+from millstream.models.weights.parts import Layout, canonical, identify, infer_dit, match_preset
 
 _SHOWN = 3
+TIED, TIED_TO = "encoder.embed_tokens.weight", "shared.weight"
+"""A second name that some files have for a text encoder's embedding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,10 @@ def survey(part: Part, wanted: Mapping[str, Shape], sources: Sequence[Path], *, 
     held, layout = identify(found, where=_listed(sources))
     if held != part:
         raise WeightsError(f"{_listed(sources)} holds a {held}, not a {part}; give each part its own file")
-    theirs = canonical(part, layout, [name for name in wanted if name not in ALIASES])
+    theirs = canonical(part, layout, wanted)
     ours = {name: mine for mine, name in theirs.items()}
-    for alias, name in ALIASES.items():
-        if alias in found:
-            place = found.pop(alias)
-            found.setdefault(name, place)
+    if TIED in found:
+        found.setdefault(TIED_TO, found.pop(TIED))
     return Survey(
         layout=layout,
         places={ours[name]: place for name, place in found.items() if name in ours},

@@ -40,9 +40,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plan_calibrate, "_SECONDS", 0.02)
             patch.setattr(plan_calibrate, "_RUNS", 1)
+            patch.setattr(plan_calibrate, "_SIDE", 512)
             patch.setattr(plan_fit, "CHUNKS", 1)
-            patch.setattr(plan_fit, "LARGER", {"height": 128, "width": 128})
-            patch.setattr(plan_fit, "SMALLER", {"height": 64, "width": 64})
+            patch.setattr(plan_fit, "DEEP_MODEL", "wan-tiny")
+            patch.setattr(plan_fit, "LARGER", {"height": 128, "width": 128, "window": 3})
+            patch.setattr(plan_fit, "SMALLER", {"height": 64, "width": 64, "window": 3})
             patch.setattr(plan_fit, "SHORTER", {"height": 64, "width": 64, "window": 3, "steps": (1000,)})
             return calibrate(device_name="cpu", out=path), path
     finally:

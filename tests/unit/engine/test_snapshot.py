@@ -276,7 +276,7 @@ def test_a_timeline_that_cannot_be_is_refused(engine: Engine, fingerprint: str, 
             snapshot.read(forged(file, tmp_path, {"timeline": timeline | change}), engine, fingerprint)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(place=st.integers(0, 2000), value=st.integers(0, 255), length=st.none() | st.integers(0, 3000))
 def test_a_damaged_file_is_refused_or_harmless(
     engine: Engine, fingerprint: str, file: Path, place: int, value: int, length: int | None

@@ -68,6 +68,9 @@ def test_words_are_tokens_and_spaces_do_not_matter(tmp_path: Path) -> None:
     assert len(tokenizer.ids("sea " * 100, 8)) == 8
 
 
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="tokenizer"):
+@pytest.mark.parametrize(("text", "said"), [(None, "has no tokenizer.json"), ("{", "tokenizer.json: EOF while parsing")])
+def test_a_folder_without_a_whole_tokenizer_is_refused(text: str | None, said: str, tmp_path: Path) -> None:
+    if text:
+        (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(WeightsError, match=said):
         UMT5Tokenizer(tmp_path)

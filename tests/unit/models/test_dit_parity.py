@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
-from diffusers import WanTransformer3DModel
 from torch import Tensor
 
 from millstream.core.config import DiTConfig
@@ -12,10 +13,15 @@ from millstream.models.dit import CausalDiT
 from millstream.models.wan.layouts import translation
 from tests.unit.models_for_tests import DIT, dit, relative_error, ring
 
+if TYPE_CHECKING:
+    from diffusers import WanTransformer3DModel
+
 TOLERANCE = 1e-4
 
 
 def reference_of(model: CausalDiT) -> WanTransformer3DModel:
+    from diffusers import WanTransformer3DModel  # seconds, and who collects tests would pay them too
+
     c = model.config
     reference = WanTransformer3DModel(
         num_attention_heads=c.heads,
@@ -74,6 +80,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("size", [(3, 8, 12), (1, 4, 4), (4, 10, 6)])
 def test_one_call_equals_the_reference(name: str, size: tuple[int, int, int]) -> None:
@@ -88,6 +95,7 @@ def test_one_call_equals_the_reference(name: str, size: tuple[int, int, int]) ->
     assert relative_error(found, expected) <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_each_frame_has_its_own_noise_level() -> None:
     model = dit()
     latents, text, levels = torch.randn(1, 3, 4, 8, 12), torch.randn(1, 7, 24), torch.tensor([[0.0, 300.0, 1000.0]])
@@ -98,6 +106,7 @@ def test_each_frame_has_its_own_noise_level() -> None:
     assert relative_error(found, masked_forward(reference_of(model), latents, levels, text, everything, 24)) <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chunk", "window", "sink"), [(3, 12, 0), (3, 6, 0), (3, 9, 3), (1, 4, 2), (2, 7, 1), (3, 8, 1), (2, 5, 3)]
 )

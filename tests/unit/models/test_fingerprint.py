@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_any_flipped_bit_or_swap_changes_the_fingerprint(data: st.DataObject, dtype: torch.dtype) -> None:
     module = random_module("dit", dtype=dtype)

@@ -51,7 +51,7 @@ def write_chunk(ring: KVRing, frames: list[int]) -> list[torch.Tensor]:
 shapes = st.tuples(st.integers(1, 4), st.integers(0, 4), st.integers(0, 7), st.integers(1, 12))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(shapes)
 def test_a_chunk_attends_to_the_sink_and_the_newest_frames_and_nothing_else(shape: tuple[int, int, int, int]) -> None:
     chunk, sink, extra, chunks = shape
@@ -68,7 +68,7 @@ def test_a_chunk_attends_to_the_sink_and_the_newest_frames_and_nothing_else(shap
             assert rows == {tuple(row.flatten().tolist()) for frame in held for row in frame[0]}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shapes)
 def test_every_key_carries_the_phase_of_its_frame(shape: tuple[int, int, int, int]) -> None:
     chunk, sink, extra, chunks = shape

@@ -188,7 +188,7 @@ actions = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7), st.int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(1, 4), actions)
 @example(
     1, [("again", 0, 1), ("chunk", 1, 2), ("commit", 0, 1)]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
-from diffusers import AutoencoderKLWan
 
 from millstream.core.config import VAEConfig, pixel_frames
 from millstream.core.presets import WAN_VAE
 from millstream.models.wan.layouts import translation
 from millstream.models.wan.vae import WanVAE
 from tests.unit.models_for_tests import VAE, relative_error, vae
+
+if TYPE_CHECKING:
+    from diffusers import AutoencoderKLWan
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +25,8 @@ CONFIGS = {"small": VAE, "wider": VAEConfig(width=8, res_blocks=1, channels=16)}
 
 
 def reference_of(model: WanVAE) -> AutoencoderKLWan:
+    from diffusers import AutoencoderKLWan  # seconds, and who collects tests would pay them too
+
     c = model.config
     reference = AutoencoderKLWan(
         base_dim=c.width,
@@ -41,33 +48,46 @@ def scaled(latents: torch.Tensor, config: VAEConfig) -> tuple[torch.Tensor, torc
     return mean, std
 
 
+@cache
+def as_the_reference_decodes(name: str, num_latents: int) -> tuple[WanVAE, torch.Tensor, torch.Tensor]:
+    """A model, latents, and their frames."""
+    model = vae(CONFIGS[name])
+    latents = torch.randn(1, num_latents, model.config.channels, 4, 6)
+    mean, std = scaled(latents, model.config)
+    return model, latents, reference_of(model).decode((latents * std + mean).transpose(1, 2)).sample.transpose(1, 2)
+
+
+@cache
+def as_the_reference_encodes(name: str, num_latents: int) -> tuple[WanVAE, torch.Tensor, torch.Tensor]:
+    """A model, frames, and their latents."""
+    model = vae(CONFIGS[name])
+    pixels = torch.rand(1, pixel_frames(0, num_latents), 3, 32, 48) * 2 - 1
+    moments = reference_of(model).encode(pixels.transpose(1, 2)).latent_dist.mean.transpose(1, 2)
+    mean, std = scaled(moments, model.config)
+    return model, pixels, (moments - mean) / std
+
+
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_any_split_decodes_to_the_reference_frames(name: str, split: tuple[int, ...]) -> None:
-    model = vae(CONFIGS[name])
-    latents = torch.randn(1, sum(split), model.config.channels, 4, 6)
+    model, latents, expected = as_the_reference_decodes(name, sum(split))
     state, parts = (), []
     for part in latents.split(split, dim=1):
         frames, state = model.decode(part, state)
         parts.append(frames)
-    mean, std = scaled(latents, model.config)
-    expected = reference_of(model).decode((latents * std + mean).transpose(1, 2)).sample.transpose(1, 2)
     assert relative_error(torch.cat(parts, dim=1), expected) <= TOLERANCE
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_any_split_encodes_to_the_reference_latents(name: str, split: tuple[int, ...]) -> None:
-    model = vae(CONFIGS[name])
-    pixels = torch.rand(1, pixel_frames(0, sum(split)), 3, 32, 48) * 2 - 1
+    model, pixels, expected = as_the_reference_encodes(name, sum(split))
     sizes = [pixel_frames(0 if i == 0 else 1, count) for i, count in enumerate(split)]
     state, parts = (), []
     for part in pixels.split(sizes, dim=1):
         latents, state = model.encode(part, state)
         parts.append(latents)
-    mean, std = scaled(latents, model.config)
-    moments = reference_of(model).encode(pixels.transpose(1, 2)).latent_dist.mean.transpose(1, 2)
-    assert relative_error(torch.cat(parts, dim=1), (moments - mean) / std) <= TOLERANCE
+    assert relative_error(torch.cat(parts, dim=1), expected) <= TOLERANCE
 
 
 def test_the_first_chunk_gives_9_frames_and_later_ones_12() -> None:
@@ -101,6 +121,8 @@ def test_the_future_changes_no_earlier_frame() -> None:
 
 
 def test_latent_statistics_are_those_of_the_reference() -> None:
+    from diffusers import AutoencoderKLWan
+
     defaults = AutoencoderKLWan(base_dim=4).config
     assert tuple(defaults.latents_mean) == WAN_VAE.mean
     assert tuple(defaults.latents_std) == WAN_VAE.std

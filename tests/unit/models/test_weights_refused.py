@@ -73,7 +73,7 @@ def test_a_truncated_file_is_refused(suffix: str, kept: float, tmp_path: Path) -
     assert f"{path} is damaged" in refused("dit", path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(content=st.binary(max_size=300), suffix=st.sampled_from([".safetensors", ".pt", ".bin"]))
 def test_garbage_of_any_kind_is_refused_in_one_line(
     content: bytes, suffix: str, tmp_path_factory: pytest.TempPathFactory

@@ -17,6 +17,7 @@ from tests.unit.checkpoints import TINY, in_layout, random_module, weights_of
 CONFIGURED = {"num_layers": TINY.dit.layers, "num_attention_heads": TINY.dit.heads, "ffn_dim": TINY.dit.ffn}
 
 
+@pytest.mark.slow
 def test_diffusers_loads_it_strictly(tmp_path: Path) -> None:
     diffusers = pytest.importorskip("diffusers", reason="diffusers is what it is written for")
     weights = weights_of(random_module("dit"))

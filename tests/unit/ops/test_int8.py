@@ -34,7 +34,7 @@ def restored(weight: Tensor) -> Tensor:
     return values.float() * scales[:, None]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(BOUNDS, BOUNDS, st.lists(st.floats(-2e4, 2e4, allow_nan=False, width=32), min_size=1, max_size=20))
 def test_a_byte_is_within_half_a_step_of_what_it_stands_for(low: float, high: float, values: list[float]) -> None:
     over = Range(min(low, high), max(low, high))

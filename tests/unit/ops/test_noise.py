@@ -41,7 +41,7 @@ def test_noise_is_standard_normal() -> None:
 identity = st.tuples(st.integers(0, 2**63 - 1), st.integers(-1, 2**31), st.integers(0, 2**31), st.integers(0, 0xFFFF))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(identity, identity, st.integers(1, 40))
 def test_equal_names_give_equal_noise_and_others_do_not(first: tuple, second: tuple, count: int) -> None:
     def noise(name: tuple) -> torch.Tensor:

@@ -17,7 +17,7 @@ def test_wan_splits_a_head_of_128_into_22_21_and_21_pairs() -> None:
     assert axis_pairs(128) == (22, 21, 21)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000_000), st.integers(0, 40))
 def test_attention_scores_depend_on_the_distance_in_frames_only(start: int, distance: int) -> None:
     generator = torch.Generator().manual_seed(start % 1000)
@@ -49,7 +49,7 @@ def test_shifting_a_key_equals_writing_it_elsewhere() -> None:
     assert torch.allclose(moved, there, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.sampled_from([12, 16, 24, 32, 64, 96, 128]),
     st.integers(1, 5),

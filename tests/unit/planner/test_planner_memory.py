@@ -12,7 +12,7 @@ from millstream.core.presets import MODELS
 from millstream.models.brook.text import BrookText
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
-from millstream.models.wan.text import build_umt5
+from millstream.models.wan.umt5 import UMT5Encoder
 from millstream.models.wan.vae import WanVAE
 from millstream.planner.memory import dit_parameters, memory_need, text_parameters, vae_parameters, window_bytes
 from tests.unit.models_for_tests import ring
@@ -31,7 +31,7 @@ def test_parameters_are_those_of_the_model(name: str) -> None:
         if name == "brook":
             vae, text = BrookVAE(spec.vae), BrookText(spec.text)
         else:
-            vae, text = WanVAE(spec.vae), build_umt5(spec.text)
+            vae, text = WanVAE(spec.vae), UMT5Encoder(spec.text)
         assert dit_parameters(spec.dit) == count(CausalDiT(spec.dit))
         assert vae_parameters(spec.vae) == count(vae)
         assert text_parameters(spec.text) == count(text)

@@ -16,6 +16,7 @@ from benchmarks.simulated_traces import COMPUTE, TALK, SimulatedRank, collective
 from benchmarks.workloads import WORKLOADS, Workload, block
 from millstream.planner.hardware import DEVICES
 from millstream.profiler.findings import ADVICE, UNTRUSTED, Finding
+from millstream.profiler.overheads import BETWEEN_OPERATORS
 from millstream.profiler.ranks import gather
 from millstream.profiler.reading import Reading, read
 from millstream.profiler.trace import read_trace
@@ -44,12 +45,27 @@ def test_the_bottleneck_that_was_put_there_is_named(tmp_path: Path, workload: Wo
     assert not [v for v in verdicts if v.name != workload.expected and v.confidence == "high"], "confidently wrong"
 
 
+@pytest.mark.parametrize("gap_us", [3.0, 300.0])
+def test_a_trace_of_a_processor_is_told_nothing_of_graphs_and_launches(tmp_path: Path, gap_us: float) -> None:
+    """Short operators, and Python between them, for however long."""
+    step = 20.0 + gap_us
+    ops = [dict(ph="X", cat="cpu_op", name="aten::add", pid=1, tid=1, ts=step * i, dur=20.0) for i in range(500)]
+    path = tmp_path / "cpu.json"
+    path.write_text(json.dumps({"traceEvents": ops}))
+    found = read([path])
+    said = [finding for finding in (found.diagnosis.verdict, *found.diagnosis.others) if finding.name == "CPU-bound"]
+    assert [finding.advice for finding in said] == [BETWEEN_OPERATORS]
+    assert said[0].gain == pytest.approx(gap_us / step, abs=0.01)
+    assert "no operator runs" in said[0].evidence[0]
+    assert found.group.ranks[0].shares["launch"] == 0.0
+
+
 def test_every_row_of_the_table_has_a_workload() -> None:
     assert {workload.expected for workload in WORKLOADS} == set(ADVICE) - {"unexplained"}
     assert len(WORKLOADS) >= 12
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(workload=st.sampled_from(WORKLOADS), seed=st.integers(3000, 9999))
 def test_shares_add_up_to_the_wall_and_no_gain_is_more_than_all(
     tmp_path_factory: pytest.TempPathFactory, workload: Workload, seed: int

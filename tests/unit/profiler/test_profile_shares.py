@@ -49,7 +49,7 @@ def by_moments(spans: list[tuple[str, int, int, int]]) -> dict[str, float]:
     return {name: count / (last - first) for name, count in counted.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(spans=st.lists(SPAN, min_size=1, max_size=25))
 def test_busy_communication_and_copies_are_within_a_point_of_counting_moments(
     tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[str, int, int, int]]

@@ -297,7 +297,7 @@ def serve_admitted(asked: list[tuple[float, int, float]], speed: float, seed: in
 
 
 @given(st.lists(kinds, min_size=1, max_size=10), st.floats(0.3, 2.0), st.integers(0, 1000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_an_admitted_session_never_misses_while_chunks_take_what_was_measured(
     asked: list[tuple[float, int, float]], speed: float, seed: int
 ) -> None:
@@ -306,7 +306,7 @@ def test_an_admitted_session_never_misses_while_chunks_take_what_was_measured(
 
 
 @given(st.lists(kinds, min_size=1, max_size=10), st.floats(0.3, 2.0), st.integers(0, 1000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_resume_costs_one_miss_at_most(asked: list[tuple[float, int, float]], speed: float, seed: int) -> None:
     """Whoever resumes with the next chunk half overdue has less time than was promised, once."""
     simulated = serve_admitted(asked, speed, seed, pauses=True)
@@ -315,7 +315,7 @@ def test_a_resume_costs_one_miss_at_most(asked: list[tuple[float, int, float]], 
 
 
 @given(st.lists(st.tuples(kinds, st.booleans(), st.sampled_from([0.5, 1.0, 2.0])), max_size=40), st.integers(0, 1000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_admission_never_exceeds_the_promise_the_memory_or_the_line_and_keeps_its_order(
     asked: list[tuple[tuple[float, int, float], bool, float]], seed: int
 ) -> None:

@@ -25,6 +25,8 @@ from millstream.serving.turns import Run
 from millstream.session.chunk import Chunk
 from millstream.wire.parcel import Parcel
 
+pytestmark = pytest.mark.slow  # a second each: real chunks of several sessions
+
 BYTES = 1000
 STORM = SetPrompt(prompt="storm")
 PLACES = 20

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.config import MIN_FPS
@@ -35,7 +35,6 @@ bids = st.builds(
 
 
 @given(st.lists(bids, min_size=1, max_size=6))
-@settings(deadline=None)
 def test_rates_are_kept_where_they_can_be_and_never_above_what_was_asked(wanted: list[Bid]) -> None:
     rates = kept_rates(wanted, promises)
     for each, fps in zip(wanted, rates, strict=True):

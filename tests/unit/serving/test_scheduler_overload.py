@@ -97,7 +97,7 @@ def simulate(
 
 
 @given(loads, st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_work_is_conserved_order_is_kept_and_no_lead_is_exceeded(sessions: list[tuple[Pace, float, float]], seed: int) -> None:
     simulated = simulate(sessions, seed)  # asserts in every turn: no sleep while one may run, no halted session runs
     for shadow in simulated.shadows.values():
@@ -108,7 +108,7 @@ def test_work_is_conserved_order_is_kept_and_no_lead_is_exceeded(sessions: list[
 
 
 @given(loads, st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_metrics_agree_with_what_every_viewer_saw(sessions: list[tuple[Pace, float, float]], seed: int) -> None:
     simulated = simulate(sessions, seed)
     for name, session in metrics(simulated).items():
@@ -119,7 +119,7 @@ def test_metrics_agree_with_what_every_viewer_saw(sessions: list[tuple[Pace, flo
 
 
 @given(st.lists(st.tuples(st.sampled_from([8.0, 16.0, 24.0]), st.floats(1.0, 4.0)), min_size=2, max_size=6), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_nobody_starves_at_three_times_what_the_device_can_do(sessions: list[tuple[float, float]], seed: int) -> None:
     each = 3.0 / len(sessions)
     asked = [(Pace(fps=fps, chunk_frames=12), each, weight) for fps, weight in sessions]

@@ -43,4 +43,4 @@ def test_one_in_line_who_turns_out_never_to_fit_is_told_so_and_harms_nobody() ->
 
 
 def test_whatever_people_and_the_device_do_states_hold() -> None:
-    run_state_machine_as_test(SessionStates, settings=settings(max_examples=60, stateful_step_count=50, deadline=None))
+    run_state_machine_as_test(SessionStates, settings=settings(max_examples=60, stateful_step_count=50))

@@ -115,7 +115,7 @@ def test_a_replay_gives_the_same_bits_under_every_kind_of_control(tmp_path: Path
     assert all(chunk.identical for chunk in replayed)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(control_lists, st.sampled_from(["off", "latent", "decoded"]), st.sampled_from(["absolute", "windowed"]))
 def test_whatever_was_asked_replays_to_the_same_bits(asked: list, anchor: str, positions: str) -> None:
     engine = tiny_engine()

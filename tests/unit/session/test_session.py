@@ -141,7 +141,7 @@ def test_a_decoded_anchor_acts_once_the_first_frame_has_left_the_window() -> Non
 def test_the_anchor_is_the_last_pixel_frame_of_the_first_latent_in_the_window() -> None:
     session = tiny_engine().session("sea", window=6, anchor="decoded", **SMALL)
     chunks = run(session, 2)
-    pixels = session._history.pixels(3)[0].permute(1, 2, 0)
+    pixels = session._history._pixels[3][0].permute(1, 2, 0)
     shown = ((pixels + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
     assert np.array_equal(shown, chunks[1].frames[3])
     assert np.array_equal(shown, chunks[1].frames[-(1 + 4 * (3 - 1))])

@@ -274,7 +274,7 @@ control_lists = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(control_lists, st.sampled_from(["off", "latent", "decoded"]))
 def test_whatever_is_asked_every_envelope_is_valid_and_every_control_is_answered_once(
     asked: list[tuple[int, object]], anchor: str

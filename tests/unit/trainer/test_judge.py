@@ -75,7 +75,7 @@ def test_the_judge_learns_what_it_is_shown() -> None:
     (turn,) = ClassifyMethod(judge, pool(4), batch=4).turns
     optimiser = torch.optim.Adam(judge.parameters(), lr=3e-3)
     history, lots = [], generator()
-    for _ in range(25):
+    for _ in range(12):
         loss = sum(turn.losses(lots).values())
         optimiser.zero_grad()
         loss.backward()

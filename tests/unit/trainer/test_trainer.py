@@ -95,7 +95,7 @@ def test_a_run_that_is_interrupted_loses_no_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["teacher forcing", "diffusion forcing", "ode"])
 def test_losses_fall(name: str, tmp_path: Path) -> None:
-    reports = run(methods()[name], tmp_path, stage(120, schedule="constant"))
+    reports = run(methods()[name], tmp_path, stage(60, schedule="constant"))
     first, last = (sum(value for key, value in r.losses.items() if "norm" not in key) for r in (reports[0], reports[-1]))
     assert last < 0.9 * first
 
