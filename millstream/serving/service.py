@@ -18,6 +18,7 @@ Knows no sockets. What a session's owner hears is in `serving/notices.py`.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
@@ -41,6 +42,7 @@ from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics
 from millstream.serving.batching import BatchPolicy
 from millstream.serving.look_ahead import LookAhead, LookAheadMetrics
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
+from millstream.serving.previews import Previewed, PreviewMaker
 from millstream.serving.scheduler import Scheduler
 from millstream.serving.session_entry import OpenRequest, PendingDraft, SessionEntry
 from millstream.serving.session_table import SessionTable
@@ -107,6 +109,8 @@ class Service:
         self._over = self._ended = False
         self.ahead = LookAhead(engine, self.table, is_on=look_ahead and batch == 1)
         """What idle time goes into."""
+        self.previews = PreviewMaker(engine, self.table, self.ahead)
+        """And this, before it: somebody waits for them."""
         self._turns = TurnTaker(engine, self.table, self.ahead, self._changed, is_over=lambda: self._over)
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
@@ -189,6 +193,14 @@ class Service:
             until = time.monotonic() + DRAFT_S
             self.table.find(session_id).draft = None if control is None else PendingDraft(control, until)
             self._changed.notify_all()
+
+    def preview(self, session_id: str, controls: Sequence[SetPrompt]) -> Future[Previewed]:
+        """Small pictures of what these would make of it, as far as the device has time. Changes nothing of the session."""
+        with self._changed:
+            self._refuse_when_over()
+            future = self.previews.ask(self.table.find(session_id), controls, time.monotonic())
+            self._changed.notify_all()
+            return future
 
     def watch(self, session_id: str) -> None:
         """One more viewer; the first sets an unattended session going."""
@@ -302,6 +314,7 @@ class Service:
                 self._over = True
                 self.table.close_all(last_word(self.failure))
                 self.ahead.close()
+                self.previews.close()
                 self.engine.brake.release()
                 self._ended = True
                 while self._jobs:
@@ -314,15 +327,18 @@ class Service:
         with self._changed:
             while not self._over:
                 self.ahead.prune()
+                self.previews.prune(time.monotonic())
                 if self._jobs:
                     return self._jobs.popleft()
                 turn = self._turns.finish_closing() or self.table.scheduler.next(time.monotonic())
                 if not isinstance(turn, Sleep) or self._turns.any_unshown:
                     return turn
-                guess = self.ahead.next_guess(time.monotonic(), turn.until)
-                if guess is not None:
-                    return guess
-                self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))
+                now = time.monotonic()
+                work = self.previews.next(now, turn.until) or self.ahead.next_guess(now, turn.until)
+                if work is not None:
+                    return work
+                until = min(self.previews.until, math.inf if turn.until is None else turn.until)
+                self._changed.wait(None if until == math.inf else max(0.0, until - time.monotonic()))
             return None
 
     def _soon(self, job: Callable[[], None]) -> None:

@@ -107,6 +107,26 @@ def test_a_draft_is_made_ahead_and_taken_when_it_is_sent_and_the_journal_replays
         assert all(each.identical for each in replay(server.hub.service.engine, read_path(journal)))
 
 
+def test_futures_are_previewed_while_the_stream_goes_on_and_its_journal_replays(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, connect(server.url(), format="raw") as client:
+        session = client.start(Ask(prompt="a red kite at night", fps=12, **SMALL)).session
+        list(client.chunks(2))
+        made = client.preview("storm", "calm", mode="cut")
+        assert [future.prompt for future in made.futures] == ["storm", "calm"]
+        assert all(future.jpeg.startswith(b"\xff\xd8") for future in made.futures), made.note
+        status, suggested = post(server, f"/v1/sessions/{session}/previews", None)
+        assert (status, len(suggested["futures"]), suggested["note"]) == (200, 4, "")  # type: ignore[arg-type]
+        assert "a red kite at night" not in [each["prompt"] for each in suggested["futures"]]  # type: ignore[attr-defined]
+        with pytest.raises(ClientError, match="1 to 4 futures"):
+            client.preview(*"abcde")
+        list(client.chunks(2))
+        client.stop()
+        server.until_empty()
+        server.until(lambda: len(list((tmp_path / "journals").glob("*.jsonl"))) == 1, "the journal is whole")
+        (journal,) = (tmp_path / "journals").glob("*.jsonl")
+        assert all(each.identical for each in replay(server.hub.service.engine, read_path(journal)))
+
+
 def test_what_cannot_be_forked_or_rewound_is_refused_in_one_line() -> None:
     with serving(places=2, max_waiting=0, max_branches=3) as server, server.client() as first:
         session = first.start(**SMALL)["session"]

@@ -161,6 +161,11 @@ class LiveSession:
     def paused(self) -> bool:
         return self._parts.service.is_paused(self.session_id)
 
+    @property
+    def prompts(self) -> tuple[WeightedPrompt, ...]:
+        """Of the last chunk that came, or as it was opened with."""
+        return self.request.prompts if self.last_info is None else self.last_info.prompts
+
     def join(self, format: Format, outbox: Outbox, *, owner: bool = False) -> Viewer:
         """Watch: how things stand comes at once, then the last chunk, then all that follow. An owner is always let in."""
         self._refuse_when_ended()
