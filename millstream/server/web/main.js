@@ -70,7 +70,7 @@ const branches = new Branches(
 const futures = new Futures({ list: $("futures"), button: $("preview") }, stream, {
   onChoose: (prompt) => (futures.clear(), composer.choose(prompt)),
   onConsider: (prompt) => composer.consider(prompt),
-  onNote: (text) => text && composer.say(text, "queued"),
+  onNote: (text) => text && toast(text),
 });
 const source = new SourceChoice(
   { choice: $("sources"), file: $("file"), preview: $("source-preview") },
