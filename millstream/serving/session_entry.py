@@ -42,6 +42,8 @@ class OpenRequest:
     may_wait: bool = True
     max_life_s: float | None = None
     max_chunks: int | None = None
+    tree: str = ""
+    """Of a branch: the first session that it was forked from."""
     feed: LiveFeed | None = None
     journal: ChunkLog | None = None
     start: Callable[[], Callable[[Engine], Session]] | None = None

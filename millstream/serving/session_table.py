@@ -61,6 +61,7 @@ class SessionTable:
             weight=request.weight,
             max_life_s=request.max_life_s,
             may_wait=request.may_wait,
+            tree=request.tree,
         )
         now = time.monotonic()
         answer = self.admission.ask(asked, now)

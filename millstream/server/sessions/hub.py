@@ -210,6 +210,7 @@ class SessionHub:
             prompts=prompts,
             config=config,
             may_wait=False,
+            tree=parent.tree,
             journal=journal,
             start=lambda: lambda engine: make(session_id, journal),
         )
