@@ -219,6 +219,8 @@ class Stats(ServerMessage, frozen=True, kw_only=True, tag="stats"):
     misses: int
     viewers: int
     utilisation: float
+    shared: int = 0
+    """Chunks that it had from a session that began alike."""
 
 
 class RecordingMessage(ServerMessage, frozen=True, kw_only=True, tag="recording"):

@@ -28,7 +28,7 @@ import msgspec
 
 from millstream.core.config import ModelSpec
 from millstream.core.controls import AnyControl, SetPrompt, SetWindow
-from millstream.core.envelope import Envelope, recompute_calls
+from millstream.core.envelope import recompute_calls
 from millstream.core.errors import MeshGivenUp
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
@@ -132,7 +132,7 @@ class LookAhead:
         if held is None:
             return None
         with held.branch:
-            if _what_it_says(planned.decision.envelope) != _what_it_says(held.made.envelope):
+            if planned.decision.envelope.what_it_says != held.made.envelope.what_it_says:
                 return None
             received = session.take_over(held.branch, held.made)
         if received is None:
@@ -140,7 +140,7 @@ class LookAhead:
         cost, entry.one_offs = _sum(planned.settled, held.cost), held.one_offs
         chunk = session.finish(received, shared_ms=cost.phases_ms, before_s=cost.seconds)
         self.metrics.taken += 1
-        return self._landing(session, received, cost, begun), chunk
+        return landing_of(self._engine, session, received, cost, begun), chunk
 
     def _guess(self, entry: SessionEntry, now: float) -> Guess | None:
         session = entry.session
@@ -210,26 +210,6 @@ class LookAhead:
             memory_bytes=entry.asked.memory_bytes,
         )
 
-    def _landing(self, session: Session, received: ReceivedChunk, cost: Settled, begun: float) -> Landing:
-        """As if it had been made in this turn: it is paid for, and teaches what a chunk takes."""
-        now = time.monotonic()
-        return Landing(
-            session=session,
-            arrived=received,
-            result=received.result,
-            together=1,
-            sent_s=begun,
-            back_s=now,
-            front_s=0.0,
-            settled=cost,
-            phases_ms=Counter(cost.phases_ms),
-            at_once=True,
-            shares_device=self._engine.depths.shares_device,
-            turn_s=cost.seconds + now - begun,
-            device_s=sum(cost.phases_ms.values()) / 1e3,
-            shown_s=now,
-        )
-
     def _drop(self, session_id: str) -> None:
         held = self._held.pop(session_id, None)
         if held is not None:
@@ -259,9 +239,25 @@ def most_s(shape: Geometry, own: ChunkTimes, chunks: ChunkTimes) -> float:
     return math.inf if estimate is None else estimate.slowest_s
 
 
-def _what_it_says(envelope: Envelope) -> Envelope:
-    """All that its bits depend on."""
-    return msgspec.structs.replace(envelope, session_id="", call_id=0)
+def landing_of(engine: Engine, session: Session, received: ReceivedChunk, cost: Settled, begun: float) -> Landing:
+    """Of a chunk that was there: as if it had been made in this turn, at that cost."""
+    now = time.monotonic()
+    return Landing(
+        session=session,
+        arrived=received,
+        result=received.result,
+        together=1,
+        sent_s=begun,
+        back_s=now,
+        front_s=0.0,
+        settled=cost,
+        phases_ms=Counter(cost.phases_ms),
+        at_once=True,
+        shares_device=engine.depths.shares_device,
+        turn_s=cost.seconds + now - begun,
+        device_s=sum(cost.phases_ms.values()) / 1e3,
+        shown_s=now,
+    )
 
 
 def _sum(one: Settled, other: Settled) -> Settled:

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
@@ -39,6 +39,7 @@ from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer
+from millstream.serving.alike import Alike
 from millstream.serving.batching import BatchPolicy
 from millstream.serving.look_ahead import LookAhead, LookAheadMetrics
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
@@ -74,6 +75,8 @@ class ServiceMetrics:
     """All that is allocated there, weights among it; 0 on a CPU."""
     look_ahead: LookAheadMetrics = field(default_factory=LookAheadMetrics)
     """Since the start."""
+    shared: Mapping[str, int] = field(default_factory=dict)
+    """Chunks that each session had from one that began alike."""
 
 
 class Service:
@@ -111,7 +114,8 @@ class Service:
         """What idle time goes into."""
         self.previews = PreviewMaker(engine, self.table, self.ahead)
         """And this, before it: somebody waits for them."""
-        self._turns = TurnTaker(engine, self.table, self.ahead, self._changed, is_over=lambda: self._over)
+        alike = Alike(engine, self.table, is_on=batch == 1)
+        self._turns = TurnTaker(engine, self.table, self.ahead, alike, self._changed, is_over=lambda: self._over)
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
@@ -293,6 +297,7 @@ class Service:
                 session_bytes=self.engine.held_bytes(),
                 device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
                 look_ahead=copy(self.ahead.metrics),
+                shared={name: entry.shared for name, entry in self.table.entries.items()},
             )
 
     # Below: the engine's thread, or under the lock.

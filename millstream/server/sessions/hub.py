@@ -188,6 +188,7 @@ class SessionHub:
             may_wait=may_wait,
             unattended=unattended,
             weight=weight * key.weight,
+            owner=key.name,
             **self._bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
             journal=self._journal(session_id, config, key),
@@ -384,7 +385,8 @@ class SessionHub:
 
     def _report(self) -> None:
         """How each session does, to those who watch it."""
-        metrics = self.service.metrics().scheduler
+        found = self.service.metrics()
+        metrics = found.scheduler
         for each in metrics.sessions:
             live_session = self.live_sessions.get(each.session_id)
             if live_session is None:
@@ -396,7 +398,9 @@ class SessionHub:
                 misses=each.misses,
                 viewers=len(live_session.viewers),
                 utilisation=metrics.utilisation,
+                shared=found.shared.get(each.session_id, 0),
             )
+            live_session.shared = stats.shared
             for viewer in live_session.viewers:
                 viewer.outbox.put_newest(stats)
 

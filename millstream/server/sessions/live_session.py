@@ -115,6 +115,8 @@ class LiveSession:
         """Of a branch, the session that it was forked from."""
         self.forked_at: int | None = None
         """The first chunk in which it can differ from that."""
+        self.shared = 0
+        """Chunks that it had from a session that began alike, a second ago."""
         self.state: Waiting | Live | Ended | None = None
         self.begun = self.left_at = parts.clock()
         """`left_at`: since when nobody watches."""
