@@ -7,7 +7,9 @@ that cannot be believed ends the mesh: what follows it could not be believed eit
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 
 HOST = torch.device("cpu")
 NO_ROOM = "a rank of the mesh has no room for this branch: end a branch or choose a smaller window or size"
+DIGEST_BITS = 32
 HEARD: tuple[Action, ...] = ("CHECK",)
 """Instructions that the front waits to be done."""
 
@@ -137,12 +140,8 @@ class MeshRank:
             self.generator.fork(session_id, new_id)
         except (PoolFull, UnknownSession) as error:  # a branch of one that could not be made cannot be either
             why = str(error)
-        made = (
-            self.mesh.collect(torch.tensor([not why]), "whether there is room")
-            if self.mesh.size > 1
-            else torch.tensor([not why])
-        )
-        if made.all():
+        mine = torch.tensor([not why])
+        if (mine if self.mesh.size == 1 else self.mesh.collect(mine, "whether there is room")).all():
             self._without_room.pop(new_id, None)
         else:
             self.generator.release(new_id)
@@ -154,13 +153,16 @@ class MeshRank:
         if self.mesh.size == 1:
             return set()
         log.debug("call %s: first collective", parcels[0].envelope.call_id)
-        mine = torch.tensor([inputs_digest(parcels), *(bool(self.generator.refusal(parcel)) for parcel in parcels)])
-        digests, *refusals = self.mesh.collect(mine, "digests of inputs").view(-1, 1 + len(parcels)).unbind(1)
-        found = digests.tolist()
+        refusals = sum(bool(self.generator.refusal(parcel)) << number for number, parcel in enumerate(parcels))
+        assert len(parcels) < DIGEST_BITS, f"{len(parcels)} chunks in one call"
+        mine = torch.tensor([refusals << DIGEST_BITS | inputs_digest(parcels)])
+        heard = self.mesh.collect(mine, "digests of inputs").flatten().tolist()
+        found = [each % (1 << DIGEST_BITS) for each in heard]
         if len(set(found)) > 1:
             said = "; ".join(f"rank {rank} has {value:08x}" for rank, value in zip(self.mesh.ranks, found, strict=True))
             raise MeshError(f"inputs of call {parcels[0].envelope.call_id} differ: {said}")
-        return {parcel.envelope.session_id for parcel, flags in zip(parcels, refusals, strict=True) if flags.any()}
+        anybody = functools.reduce(operator.or_, (each >> DIGEST_BITS for each in heard))
+        return {parcel.envelope.session_id for number, parcel in enumerate(parcels) if anybody >> number & 1}
 
 
 class Leader:
