@@ -127,6 +127,25 @@ def test_futures_are_previewed_while_the_stream_goes_on_and_its_journal_replays(
         assert all(each.identical for each in replay(server.hub.service.engine, read_path(journal)))
 
 
+def test_sessions_that_begin_alike_say_what_they_share_and_their_journals_replay(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.client() as first, server.client() as second:
+        for client in (first, second):
+            session = client.start(fps=12.0, **SMALL)["session"]
+        first.hear("chunk", index=4)
+        server.until(lambda: server.hub.service.metrics().shared[session] > 0, "one has had a chunk of the other's")
+        second.say({"type": "control", "control": {"type": "prompt", "id": "p", "prompt": "storm"}})
+        second.hear("receipt", state="applied")
+        server.until(lambda: server.hub.live_sessions[session].shared > 0, "it is told")
+        assert json.loads(urlopen(server.url(f"/v1/sessions/{session}")).read())["shared"] > 0
+        for client in (first, second):
+            client.say({"type": "stop"})
+            client.hear("ended")
+        server.until_empty()
+        server.until(lambda: len(list((tmp_path / "journals").glob("*.jsonl"))) == 2, "both journals are whole")
+        for journal in (tmp_path / "journals").glob("*.jsonl"):
+            assert all(each.identical for each in replay(server.hub.service.engine, read_path(journal)))
+
+
 def test_what_cannot_be_forked_or_rewound_is_refused_in_one_line() -> None:
     with serving(places=2, max_waiting=0, max_branches=3) as server, server.client() as first:
         session = first.start(**SMALL)["session"]
