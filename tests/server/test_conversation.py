@@ -108,9 +108,9 @@ def test_futures_are_shown_to_their_owner_so_many_at_once_and_so_fast() -> None:
         assert await viewer.error({"type": "preview"}) == "read_only"
         assert await client.error({"type": "preview", "prompt": "a storm"}) == "bad_message"
         for _ in range(7):
-            await client.say({"type": "preview", "prompts": ["a storm"]})
-        await until(lambda: len(client.outbox) == 7)
-        await client.heard()
+            if not await client.say({"type": "preview", "prompts": ["a storm"]}):
+                await until(lambda: len(client.outbox) == 1)
+                await client.heard()
         assert await client.error({"type": "preview"}) == "too_fast"
 
     with_hub(play)
