@@ -92,7 +92,8 @@ class MeshRank:
             self.generator.release(name)
         sound = [parcel for parcel in parcels if parcel.envelope.session_id not in short]
         made = iter(self.generator.run_together(sound) if sound else ())
-        return [refused(parcel.envelope, NO_ROOM) if parcel not in sound else next(made) for parcel in parcels]
+        envelopes = [parcel.envelope for parcel in parcels]
+        return [refused(each, NO_ROOM) if each.session_id in short else next(made) for each in envelopes]
 
     def flush(self, session_id: str) -> list[Delivery]:
         """End what is under way of a session whose chunks are staggered."""
