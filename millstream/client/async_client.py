@@ -19,7 +19,7 @@ from millstream.client.chunk import ChunkBuffer, ClientChunk, StillFormat
 from millstream.client.connection import Connection
 from millstream.client.controls import SentControls
 from millstream.client.reading import Heard, Pictures
-from millstream.core.controls import AnyControl, Receipt, SetPrompt
+from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
 from millstream.core.errors import ClientError, MillstreamError
 from millstream.core.messages import (
     VERSION,
@@ -38,6 +38,8 @@ from millstream.core.messages import (
     LiveMessage,
     NoteMessage,
     Opening,
+    Preview,
+    Previews,
     RateMessage,
     ReceiptMessage,
     Record,
@@ -146,6 +148,11 @@ class AsyncClient:
             await self._connection.say(DraftPrompt(control=asked))
         except MillstreamError as error:
             raise ClientError(str(error)) from None
+
+    async def preview(self, *prompts: str, mode: Switch = "recompute") -> Previews:
+        """Small pictures (JPEG) of what the stream could become, of these prompts or of some that the server suggests. Changes
+        nothing; those that the server found no time for have no bytes, and a note says why."""
+        return await self._ask(Preview(prompts=prompts, mode=mode), Previews)
 
     async def applied(self, receipt: Receipt) -> Receipt:
         """Wait until that change is in force: the receipt says at which chunk."""

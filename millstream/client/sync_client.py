@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk, StillFormat
-from millstream.core.controls import AnyControl, Receipt, SetPrompt
+from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
 from millstream.core.messages import (
     Ask,
     BranchKept,
@@ -19,6 +19,7 @@ from millstream.core.messages import (
     Forked,
     Hello,
     LiveMessage,
+    Previews,
     RecordingMessage,
     Rewound,
     Saved,
@@ -96,6 +97,9 @@ class Client:
 
     def draft(self, control: str | SetPrompt | None) -> None:
         self._wait(self._client.draft(control))
+
+    def preview(self, *prompts: str, mode: Switch = "recompute") -> Previews:
+        return self._wait(self._client.preview(*prompts, mode=mode))
 
     def applied(self, receipt: Receipt) -> Receipt:
         return self._wait(self._client.applied(receipt))

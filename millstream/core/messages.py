@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import msgspec
 
-from millstream.core.controls import AnyControl, AskedPrompt, Receipt, SetPrompt, WeightedPrompt
+from millstream.core.controls import AnyControl, AskedPrompt, Receipt, SetPrompt, Switch, WeightedPrompt
 from millstream.core.errors import MillstreamError
 
 VERSION: Final = 1
@@ -128,6 +128,18 @@ class Keep(ClientMessage, frozen=True, kw_only=True, tag="keep"):
     """End all other branches that this one was forked with."""
 
 
+class PreviewAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Small pictures of what the stream could become next. Changes nothing."""
+
+    prompts: tuple[str, ...] = ()
+    """Without any, the server suggests some near the one in force."""
+    mode: Switch = "recompute"
+
+
+class Preview(PreviewAsk, frozen=True, kw_only=True, tag_field="type", tag="preview"):
+    pass
+
+
 class Ping(ClientMessage, frozen=True, kw_only=True, tag="ping"):
     t: float = 0.0
 
@@ -137,7 +149,9 @@ class End(ClientMessage, frozen=True, kw_only=True, tag="stop"):
 
 
 Opening = Start | Attach | View | Restore
-AnyClientMessage = Start | Attach | View | Restore | Steer | DraftPrompt | Record | Save | Fork | Rewind | Keep | Ping | End
+AnyClientMessage = (
+    Start | Attach | View | Restore | Steer | DraftPrompt | Preview | Record | Save | Fork | Rewind | Keep | Ping | End
+)
 
 
 class ServerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -205,6 +219,8 @@ class Stats(ServerMessage, frozen=True, kw_only=True, tag="stats"):
     misses: int
     viewers: int
     utilisation: float
+    shared: int = 0
+    """Chunks that it had from a session that began alike."""
 
 
 class RecordingMessage(ServerMessage, frozen=True, kw_only=True, tag="recording"):
@@ -243,6 +259,22 @@ class Rewound(ServerMessage, frozen=True, kw_only=True, tag="rewound"):
 class BranchKept(ServerMessage, frozen=True, kw_only=True, tag="kept"):
     ended: int
     """Other branches that end."""
+
+
+class FuturePicture(msgspec.Struct, frozen=True, kw_only=True):
+    prompt: str
+    jpeg: bytes
+    """In base64; empty where it was not made."""
+
+
+class FutureList(msgspec.Struct, frozen=True, kw_only=True):
+    futures: tuple[FuturePicture, ...]
+    note: str
+    """Why some were not made; empty where all were."""
+
+
+class Previews(FutureList, ServerMessage, frozen=True, kw_only=True, tag="previews"):
+    """What the stream could become; steer there to have it."""
 
 
 class NoteMessage(ServerMessage, frozen=True, kw_only=True, tag="note"):
@@ -307,6 +339,7 @@ Told = (
     | Forked
     | Rewound
     | BranchKept
+    | Previews
     | NoteMessage
     | Pong
     | ErrorMessage

@@ -116,9 +116,9 @@ class Generator:
         Between chunks, on every rank of the mesh at the same time.
         """
         dit = self.dit
-        if not isinstance(dit, StagedDiT) or self.num_staggered or self._branches_share():
+        if not isinstance(dit, StagedDiT) or self.num_staggered:
             return False
-        if (bounds := better_bounds(dit)) is None:
+        if (bounds := better_bounds(dit, may_move=self._may_part())) is None:
             return False
         for session_id, cache in self.caches.items():
             self.settle_commit(session_id)
@@ -185,8 +185,14 @@ class Generator:
         self.settle_commit(session_id)  # what is owed knows the window that it was placed in
         self.caches[session_id].ring.own_window()
 
-    def _branches_share(self) -> bool:
-        return len({id(cache.ring.window) for cache in self.caches.values()}) < len(self.caches)
+    def _may_part(self) -> bool:
+        """Whether all branches can have a window each, and another while blocks move. Those that share none have theirs."""
+        windows = [cache.ring.window for cache in self.caches.values()]
+        shared = {id(window): window.num_bytes for window in windows}
+        if len(shared) == len(windows):
+            return True
+        needed = 2 * sum(window.num_bytes for window in windows) - sum(shared.values())
+        return self.pages.has_room(needed, self.device)
 
     def _chunk(self, parcels: Sequence[Parcel], *, staggered: bool = False) -> Asking[list[CleanLatents]]:
         """One chunk, or several that share their calls."""

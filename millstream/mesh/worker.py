@@ -7,7 +7,9 @@ that cannot be believed ends the mesh: what follows it could not be believed eit
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.envelope import Action, Envelope, Result, instruction
-from millstream.core.errors import MeshError, WireError
+from millstream.core.errors import MeshError, PoolFull, UnknownSession, WireError
 from millstream.core.topology import FRONT, LEADER
 from millstream.generation.generator import Generator
 from millstream.generation.stream_batch import StreamBatch
@@ -33,6 +35,8 @@ from millstream.wire.process import Channel, Received, Wire
 log = logging.getLogger(__name__)
 
 HOST = torch.device("cpu")
+NO_ROOM = "a rank of the mesh has no room for this branch: end a branch or choose a smaller window or size"
+DIGEST_BITS = 32
 HEARD: tuple[Action, ...] = ("CHECK",)
 """Instructions that the front waits to be done."""
 
@@ -57,6 +61,8 @@ class MeshRank:
         self.mesh = groups.mesh
         self._watchdog, self._check = watchdog, check
         self._everybody = Wire(Broadcast(groups.mesh), LEADER)
+        self._without_room: dict[str, str] = {}
+        """Branches that could not be made, and why."""
         self._batches: dict[str, StreamBatch] = {}
         """Of sessions whose chunks are staggered and under way."""
 
@@ -75,10 +81,19 @@ class MeshRank:
 
     def run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
         """Chunks that every rank has been given; where they are staggered, those of their session that are done."""
-        self._compare(parcels)
+        short = self._compare(parcels)
         if parcels[0].envelope.under_way == 1:
-            return self.generator.run_together(parcels)
+            return self._run_together(parcels, short)
         return [delivery for parcel in parcels for delivery in self._batch(parcel.envelope).push(_kept(parcel))]
+
+    def _run_together(self, parcels: Sequence[Parcel], short: set[str]) -> list[Delivery]:
+        """Without those that a rank has no room for: they end on all of them."""
+        for name in short:
+            self.generator.release(name)
+        sound = [parcel for parcel in parcels if parcel.envelope.session_id not in short]
+        made = iter(self.generator.run_together(sound) if sound else ())
+        envelopes = [parcel.envelope for parcel in parcels]
+        return [refused(each, NO_ROOM) if each.session_id in short else next(made) for each in envelopes]
 
     def flush(self, session_id: str) -> list[Delivery]:
         """End what is under way of a session whose chunks are staggered."""
@@ -90,7 +105,8 @@ class MeshRank:
         envelope, batch = parcel.envelope, self._batches.get(parcel.envelope.session_id)
         if batch is not None and batch.depth != envelope.under_way:
             return f"chunk {envelope.chunk_index} is one of {envelope.under_way}, {batch.depth} of its session are under way"
-        return self.generator.refusal(parcel) or misfit(parcel, self.generator)
+        without = "" if envelope.init_cache else self._without_room.get(envelope.session_id, "")
+        return without or self.generator.refusal(parcel) or misfit(parcel, self.generator)
 
     def obey(self, envelope: Envelope) -> bool:
         """An instruction. Whether to go on."""
@@ -100,8 +116,9 @@ class MeshRank:
             case "RELEASE":
                 self.flush(envelope.session_id)  # in a pipeline, other stages have begun the same calls
                 self.generator.release(envelope.session_id)
+                self._without_room.pop(envelope.session_id, None)
             case "FORK":
-                self.generator.fork(envelope.session_id, envelope.fork_id)
+                self._fork(envelope.session_id, envelope.fork_id)
             case "OFFLOAD":
                 self.generator.move(envelope.session_id, HOST)
             case "RESTORE":
@@ -117,16 +134,36 @@ class MeshRank:
             self._batches[name] = StreamBatch(self.generator, depth=envelope.under_way)
         return self._batches[name]
 
-    def _compare(self, parcels: Sequence[Parcel]) -> None:
-        """Nobody computes on other inputs than the rest."""
+    def _fork(self, session_id: str, new_id: str) -> None:
+        """On all ranks or on none: where one has no room for the branch, its chunks are refused, and nobody else is harmed."""
+        why = ""
+        try:
+            self.generator.fork(session_id, new_id)
+        except (PoolFull, UnknownSession) as error:  # a branch of one that could not be made cannot be either
+            why = str(error)
+        mine = torch.tensor([not why])
+        if (mine if self.mesh.size == 1 else self.mesh.collect(mine, "whether there is room")).all():
+            self._without_room.pop(new_id, None)
+        else:
+            self.generator.release(new_id)
+            self._without_room[new_id] = why or NO_ROOM
+            log.warning("no branch of %s: %s", session_id[:8], self._without_room[new_id])
+
+    def _compare(self, parcels: Sequence[Parcel]) -> set[str]:
+        """Nobody computes on other inputs than the rest, or alone. Sessions that a rank has no room for."""
         if self.mesh.size == 1:
-            return
+            return set()
         log.debug("call %s: first collective", parcels[0].envelope.call_id)
-        mine = torch.tensor([inputs_digest(parcels)])
-        found = self.mesh.collect(mine, "digests of inputs").flatten().tolist()
+        refusals = sum(bool(self.generator.refusal(parcel)) << number for number, parcel in enumerate(parcels))
+        assert len(parcels) < DIGEST_BITS, f"{len(parcels)} chunks in one call"
+        mine = torch.tensor([refusals << DIGEST_BITS | inputs_digest(parcels)])
+        heard = self.mesh.collect(mine, "digests of inputs").flatten().tolist()
+        found = [each % (1 << DIGEST_BITS) for each in heard]
         if len(set(found)) > 1:
             said = "; ".join(f"rank {rank} has {value:08x}" for rank, value in zip(self.mesh.ranks, found, strict=True))
             raise MeshError(f"inputs of call {parcels[0].envelope.call_id} differ: {said}")
+        anybody = functools.reduce(operator.or_, (each >> DIGEST_BITS for each in heard))
+        return {parcel.envelope.session_id for number, parcel in enumerate(parcels) if anybody >> number & 1}
 
 
 class Leader:

@@ -52,6 +52,10 @@ class PagePool:
         self.copies = 0
         """Pages copied into the pool or out of it, ever."""
 
+    def has_room(self, num_bytes: int, device: torch.device) -> bool:
+        limit = self._limit(device)
+        return limit is None or self.promised_bytes + num_bytes <= limit
+
     def promise(self, num_bytes: int, device: torch.device) -> None:
         """Keep room; raises if there is none. Less than 0 bytes gives room back."""
         wanted = self.promised_bytes + num_bytes

@@ -29,15 +29,19 @@ class HeldCache(NamedTuple):
     cross: CrossKV | None
 
 
-def better_bounds(dit: StagedDiT, *, gain: float = GAIN) -> Bounds | None:
-    """The split that suits what was measured since the last time, the same on every rank; None if the present one does.
+def better_bounds(dit: StagedDiT, *, gain: float = GAIN, may_move: bool = True) -> Bounds | None:
+    """The split that suits what was measured since the last time, the same on every rank; None if the present one does, or if
+    `may_move` does not hold on all of them.
 
     A collective of the whole mesh, unless blocks must stay where they are.
     """
     if not dit.may_move:
         return None
-    mine = torch.tensor([dit.busy.lap()], dtype=torch.float64, device=dit.patch_in.weight.device)
-    seconds = dit.mesh.collect(mine, "busy times").view(dit.lane.size, dit.stage.size).amax(dim=1).tolist()
+    mine = torch.tensor([dit.busy.lap(), may_move], dtype=torch.float64, device=dit.patch_in.weight.device)
+    busy, may = dit.mesh.collect(mine, "busy times").view(-1, 2).unbind(1)
+    if not may.all():
+        return None
+    seconds = busy.view(dit.lane.size, dit.stage.size).amax(dim=1).tolist()
     counts = [stop - start for start, stop in zip(dit.bounds, dit.bounds[1:], strict=False)]
     assert min(seconds) >= 0, f"stages were busy for {seconds} s"
     assert min(counts) > 0, f"a stage of {dit.bounds} has no layer"

@@ -2,7 +2,8 @@
 
 A session is admitted when the device can keep everybody's least frame rate with it (`serving/promise.py`, at the conservative
 chunk times of `serving/chunk_times.py`) and its declared bytes fit the budget. A device without sessions refuses nobody for
-being slow, unless they are strict: it plays at what it can. One that never could run is refused, with what could. One that
+being slow, unless they are strict: it plays at what it can. Branches of one stream share what it was promised: a fork makes
+all of them slower, and nobody else. One that never could run is refused, with what could. One that
 cannot now waits in line: those coming back from host memory first, then by weight, then by arrival. Nobody overtakes: a small
 session does not slip past a large one that waits, or the large one might wait for ever.
 
@@ -14,6 +15,7 @@ Promises are only given here; `serving/scheduler.py` keeps them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -253,7 +255,7 @@ class Admission:
             rather = "" if request.rate == "auto" else f" instead of {request.pace.fps:g}"
             beside = " beside other sessions" if len(self._present) > 1 else ""
             return f"plays {fps:g} frames a second{rather}, which this device keeps{beside}: {took}"
-        share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish).at(fps).share
+        share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish()).at(fps).share
         made_for = f", the rate {request.geometry.model} was made for" if request.rate == "auto" else ""
         return f"plays {fps:g} frames a second{made_for}: takes {share:.2f} of the device, {took}"
 
@@ -271,19 +273,22 @@ class Admission:
             return False
         claims = [claim for each in (*others, request) if (claim := needs[each.session_id].least) is not None]
         known = len(claims) == len(others) + 1
-        if not others and not (known and request.wish.strict):
+        has_strangers = any(other.family != request.family for other in others)
+        if not has_strangers and not (known and request.wish().strict):
             return True
         return known and self._promises(claims)
 
     def _needs(self, requests: Iterable[Request]) -> dict[str, _Need]:
         """By session."""
-        return {request.session_id: self._need(request) for request in requests}
+        requests = tuple(requests)
+        branches = Counter(request.family for request in requests)
+        return {request.session_id: self._need(request, branches[request.family]) for request in requests}
 
-    def _need(self, request: Request) -> _Need:
+    def _need(self, request: Request, branches: int = 1) -> _Need:
         estimate = self.times.estimate(request.geometry)
         if estimate is None:
             return _Need(None, False)
-        bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish)
+        bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches))
         guess = 1 if estimate.scaled_from is None else GUESS
         return _Need(bid.at_least(), estimate.seconds > self.longest_chunk_s * guess)
 
@@ -304,7 +309,7 @@ class Admission:
                 f"needs {request.memory_bytes / GIB:.2f} GiB and {max(0, free) / GIB:.2f} of "
                 f"{self.config.memory_bytes / GIB:.2f} is free: choose a smaller window or size" + " or wait" * bool(others)
             )
-        estimate, bids = self.times.estimate(request.geometry), self._bids(others)
+        estimate, bids = self.times.estimate(request.geometry), self._bids([*others, request])
         if estimate is None or bids is None:
             return Obstacle("chunk times are still being measured: wait for the first chunks of the session that runs")
         if self._need(request).too_long:
@@ -312,8 +317,7 @@ class Admission:
                 f"a chunk of it would take {estimate.seconds:.0f} s, and {self.longest_chunk_s:.0f} s is the longest here: "
                 f"choose a smaller size or fewer steps{_basis(estimate)}"
             )
-        bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish)
-        obstacle = self._time_obstacle(bid, [each.at_least() for each in bids])
+        obstacle = self._time_obstacle(bids[-1], [each.at_least() for each in bids[:-1]])
         return Obstacle(obstacle.reason + _basis(estimate), obstacle.fps)
 
     def _time_obstacle(self, bid: Bid, claims: Sequence[Claim]) -> Obstacle:
@@ -343,12 +347,13 @@ class Admission:
 
     def _bids(self, requests: Iterable[Request]) -> list[Bid] | None:
         """None when one of them is not measured: it then counts as the whole device."""
-        bids = list[Bid]()
+        requests, bids = tuple(requests), list[Bid]()
+        branches = Counter(request.family for request in requests)
         for request in requests:
             estimate = self.times.estimate(request.geometry)
             if estimate is None:
                 return None
-            bids.append(Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish))
+            bids.append(Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches[request.family])))
         return bids
 
     def _note_stay(self, entry: _Entry, now: float) -> None:

@@ -44,10 +44,16 @@ class Request:
     weight: float = 1.0
     max_life_s: float | None = None
     may_wait: bool = True
+    tree: str = ""
+    """Of a branch and of what it was forked from: the name of the first. They share what one of them was promised."""
 
     @property
-    def wish(self) -> RateWish:
-        return RateWish.of(self.rate, self.pace.fps)
+    def family(self) -> str:
+        return self.tree or self.session_id
+
+    def wish(self, branches: int = 1) -> RateWish:
+        """As one of so many branches that have a place."""
+        return RateWish.of(self.rate, self.pace.fps, branches=branches)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

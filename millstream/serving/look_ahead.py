@@ -26,8 +26,9 @@ from functools import partial
 
 import msgspec
 
+from millstream.core.config import ModelSpec
 from millstream.core.controls import AnyControl, SetPrompt, SetWindow
-from millstream.core.envelope import Envelope, recompute_calls
+from millstream.core.envelope import recompute_calls
 from millstream.core.errors import MeshGivenUp
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
@@ -102,8 +103,8 @@ class LookAhead:
             guess = self._guess(entry, now)
             if guess is None or self._tried.get(entry.session_id) == guess:
                 continue
-            shape = self._shape(entry, guess)
-            if now + self._seconds(shape) <= until and self._has_memory(entry):
+            shape = shape_of(self._engine.spec, entry, guess)
+            if now + most_s(shape, self._times, self._table.admission.times) <= until and self._has_memory(entry):
                 self._drop(entry.session_id)
                 self._tried[entry.session_id] = guess
                 return partial(self._make, entry, guess, shape)
@@ -117,7 +118,7 @@ class LookAhead:
             entry = self._table.entries.get(name)
             if entry is None or not self._is_current(entry, held.guess):
                 self._drop(name)
-        while self._held and self._held_bytes > self._table.admission.free_bytes:
+        while self._held and self.held_bytes > self._table.admission.free_bytes:
             self._drop(next(iter(self._held)))
 
     def close(self) -> None:
@@ -131,7 +132,7 @@ class LookAhead:
         if held is None:
             return None
         with held.branch:
-            if _what_it_says(planned.decision.envelope) != _what_it_says(held.made.envelope):
+            if planned.decision.envelope.what_it_says != held.made.envelope.what_it_says:
                 return None
             received = session.take_over(held.branch, held.made)
         if received is None:
@@ -139,7 +140,7 @@ class LookAhead:
         cost, entry.one_offs = _sum(planned.settled, held.cost), held.one_offs
         chunk = session.finish(received, shared_ms=cost.phases_ms, before_s=cost.seconds)
         self.metrics.taken += 1
-        return self._landing(session, received, cost, begun), chunk
+        return landing_of(self._engine, session, received, cost, begun), chunk
 
     def _guess(self, entry: SessionEntry, now: float) -> Guess | None:
         session = entry.session
@@ -159,21 +160,6 @@ class LookAhead:
             and session.timeline.chunk_index == guess.chunk_index
             and self._table.scheduler.is_between_chunks(entry.session_id)
         )
-
-    def _shape(self, entry: SessionEntry, guess: Guess) -> Geometry:
-        """What it costs: as a chunk, and a commit more for each part of the window that is rebuilt."""
-        assert entry.session is not None, f"{entry.label} has no chunks"
-        spec, config = self._engine.spec, entry.request.config
-        shape = geometry(spec, config, entry.session.timeline)
-        rebuilt = recompute_calls(shape.window, config.frames_per_chunk) if guess.rebuilds else 0
-        commit_flops = sum(part.flops for part in chunk_parts(spec, config, value_bytes=4)["commit"])
-        return replace(shape, calls=shape.calls + rebuilt, flops=shape.flops + rebuilt * commit_flops)
-
-    def _seconds(self, shape: Geometry) -> float:
-        """The most that such a guess may take."""
-        times = self._times if self._times.age_s(shape) < FRESH_S else self._table.admission.times
-        estimate = times.estimate(shape)
-        return math.inf if estimate is None else estimate.slowest_s
 
     def _has_memory(self, entry: SessionEntry) -> bool:
         others = [held.memory_bytes for name, held in self._held.items() if name != entry.session_id]
@@ -224,39 +210,54 @@ class LookAhead:
             memory_bytes=entry.asked.memory_bytes,
         )
 
-    def _landing(self, session: Session, received: ReceivedChunk, cost: Settled, begun: float) -> Landing:
-        """As if it had been made in this turn: it is paid for, and teaches what a chunk takes."""
-        now = time.monotonic()
-        return Landing(
-            session=session,
-            arrived=received,
-            result=received.result,
-            together=1,
-            sent_s=begun,
-            back_s=now,
-            front_s=0.0,
-            settled=cost,
-            phases_ms=Counter(cost.phases_ms),
-            at_once=True,
-            shares_device=self._engine.depths.shares_device,
-            turn_s=cost.seconds + now - begun,
-            device_s=sum(cost.phases_ms.values()) / 1e3,
-            shown_s=now,
-        )
-
     def _drop(self, session_id: str) -> None:
         held = self._held.pop(session_id, None)
         if held is not None:
             held.branch.close()
 
     @property
-    def _held_bytes(self) -> int:
+    def held_bytes(self) -> int:
+        """What hidden branches may come to need."""
         return sum(held.memory_bytes for held in self._held.values())
 
 
-def _what_it_says(envelope: Envelope) -> Envelope:
-    """All that its bits depend on."""
-    return msgspec.structs.replace(envelope, session_id="", call_id=0)
+def shape_of(spec: ModelSpec, entry: SessionEntry, guess: Guess, *, steps: tuple[float, ...] | None = None) -> Geometry:
+    """What a guess costs: as a chunk, of other steps where so said, and a commit more for each part of the window that is
+    rebuilt."""
+    assert entry.session is not None, f"{entry.label} has no chunks"
+    timeline, config = entry.session.timeline, entry.request.config
+    config = replace(config, steps=steps or timeline.steps, window=timeline.window, sink=timeline.sink)
+    shape = geometry(spec, config)
+    rebuilt = recompute_calls(shape.window, config.frames_per_chunk) if guess.rebuilds else 0
+    commit_flops = sum(part.flops for part in chunk_parts(spec, config, value_bytes=4)["commit"])
+    return replace(shape, calls=shape.calls + rebuilt, flops=shape.flops + rebuilt * commit_flops)
+
+
+def most_s(shape: Geometry, own: ChunkTimes, chunks: ChunkTimes) -> float:
+    """The most that such a guess may take, by guesses like it, or by chunks where there were none lately."""
+    estimate = (own if own.age_s(shape) < FRESH_S else chunks).estimate(shape)
+    return math.inf if estimate is None else estimate.slowest_s
+
+
+def landing_of(engine: Engine, session: Session, received: ReceivedChunk, cost: Settled, begun: float) -> Landing:
+    """Of a chunk that was there: as if it had been made in this turn, at that cost."""
+    now = time.monotonic()
+    return Landing(
+        session=session,
+        arrived=received,
+        result=received.result,
+        together=1,
+        sent_s=begun,
+        back_s=now,
+        front_s=0.0,
+        settled=cost,
+        phases_ms=Counter(cost.phases_ms),
+        at_once=True,
+        shares_device=engine.depths.shares_device,
+        turn_s=cost.seconds + now - begun,
+        device_s=sum(cost.phases_ms.values()) / 1e3,
+        shown_s=now,
+    )
 
 
 def _sum(one: Settled, other: Settled) -> Settled:

@@ -37,9 +37,12 @@ class RateWish:
         assert 0 < self.least <= self.most, f"from {self.least} to {self.most} frames a second"
 
     @staticmethod
-    def of(kind: RateKind, fps: float) -> RateWish:
+    def of(kind: RateKind, fps: float, *, branches: int = 1) -> RateWish:
+        """One of several branches makes room for the others: all together have what one had."""
+        if kind == "strict":
+            return RateWish(most=fps, least=fps, strict=True)
         least = min(AUTO_LEAST_FPS, fps) if kind == "auto" else fps
-        return RateWish(most=fps, least=least, strict=kind == "strict")
+        return RateWish(most=fps, least=max(MIN_FPS, least / branches))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -210,8 +210,12 @@ class Scheduler:
 
     def is_between_chunks(self, session_id: str) -> bool:
         """Whether it runs, has no turn under way, and its state is on the device."""
+        return self._entries[session_id].runs and self.is_at_rest(session_id)
+
+    def is_at_rest(self, session_id: str) -> bool:
+        """The same, whether or not it runs."""
         entry = self._entries[session_id]
-        return entry.runs and not entry.ended and entry.resident and entry.turn is None and entry.coming is None
+        return not entry.ended and entry.resident and entry.turn is None and entry.coming is None
 
     def next(self, now: float) -> Turn:
         """What to do now. Whatever it says is taken as done or under way."""

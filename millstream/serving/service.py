@@ -18,11 +18,12 @@ Knows no sockets. What a session's owner hears is in `serving/notices.py`.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
@@ -38,10 +39,12 @@ from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer
+from millstream.serving.alike import Alike
 from millstream.serving.batching import BatchPolicy
 from millstream.serving.hand_over import HandOver
 from millstream.serving.look_ahead import LookAhead, LookAheadMetrics
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
+from millstream.serving.previews import Previewed, PreviewMaker
 from millstream.serving.scheduler import Scheduler
 from millstream.serving.session_entry import OpenRequest, PendingDraft, SessionEntry
 from millstream.serving.session_table import SessionTable
@@ -73,6 +76,8 @@ class ServiceMetrics:
     """All that is allocated there, weights among it; 0 on a CPU."""
     look_ahead: LookAheadMetrics = field(default_factory=LookAheadMetrics)
     """Since the start."""
+    shared: Mapping[str, int] = field(default_factory=dict)
+    """Chunks that each session had from one that began alike."""
 
 
 class Service:
@@ -108,7 +113,10 @@ class Service:
         self._over = self._ended = False
         self.ahead = LookAhead(engine, self.table, is_on=look_ahead and batch == 1)
         """What idle time goes into."""
-        self._turns = TurnTaker(engine, self.table, self.ahead, self._changed, is_over=lambda: self._over)
+        self.previews = PreviewMaker(engine, self.table, self.ahead)
+        """And this, before it: somebody waits for them."""
+        alike = Alike(engine, self.table, is_on=batch == 1)
+        self._turns = TurnTaker(engine, self.table, self.ahead, alike, self._changed, is_over=lambda: self._over)
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
@@ -190,6 +198,14 @@ class Service:
             until = time.monotonic() + DRAFT_S
             self.table.find(session_id).draft = None if control is None else PendingDraft(control, until)
             self._changed.notify_all()
+
+    def preview(self, session_id: str, controls: Sequence[SetPrompt]) -> Future[Previewed]:
+        """Small pictures of what these would make of it, as far as the device has time. Changes nothing of the session."""
+        with self._changed:
+            self._refuse_when_over()
+            future = self.previews.ask(self.table.find(session_id), controls, time.monotonic())
+            self._changed.notify_all()
+            return future
 
     def watch(self, session_id: str) -> None:
         """One more viewer; the first sets an unattended session going."""
@@ -287,6 +303,7 @@ class Service:
                 session_bytes=self.engine.held_bytes(),
                 device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
                 look_ahead=copy(self.ahead.metrics),
+                shared={name: entry.shared for name, entry in self.table.entries.items()},
             )
 
     # Below: the engine's thread, or under the lock.
@@ -308,6 +325,7 @@ class Service:
                 self._over = True
                 self.table.close_all(last_word(self.failure))
                 self.ahead.close()
+                self.previews.close()
                 self.engine.brake.release()
                 self._ended = True
                 while self._jobs:
@@ -320,15 +338,18 @@ class Service:
         with self._changed:
             while not self._over:
                 self.ahead.prune()
+                self.previews.prune(time.monotonic())
                 if self._jobs:
                     return self._jobs.popleft()
                 turn = self._turns.finish_closing() or self.table.scheduler.next(time.monotonic())
                 if not isinstance(turn, Sleep) or self._turns.any_unshown:
                     return turn
-                guess = self.ahead.next_guess(time.monotonic(), turn.until)
-                if guess is not None:
-                    return guess
-                self._changed.wait(None if turn.until is None else max(0.0, turn.until - time.monotonic()))
+                now = time.monotonic()
+                work = self.previews.next(now, turn.until) or self.ahead.next_guess(now, turn.until)
+                if work is not None:
+                    return work
+                until = min(self.previews.until, math.inf if turn.until is None else turn.until)
+                self._changed.wait(None if until == math.inf else max(0.0, until - time.monotonic()))
             return None
 
     def _soon(self, job: Callable[[], None]) -> None:

@@ -42,6 +42,10 @@ class OpenRequest:
     may_wait: bool = True
     max_life_s: float | None = None
     max_chunks: int | None = None
+    owner: str = ""
+    """Whose it is: it shares what it holds with nobody else's."""
+    tree: str = ""
+    """Of a branch: the first session that it was forked from."""
     feed: LiveFeed | None = None
     journal: ChunkLog | None = None
     start: Callable[[], Callable[[Engine], Session]] | None = None
@@ -107,6 +111,8 @@ class SessionEntry:
     """Of the engine, when its last turn began."""
     draft: PendingDraft | None = None
     """What its owner is about to ask for."""
+    shared: int = 0
+    """Chunks that it had from a session that began alike."""
     told_position: int = 0
     """In line; 0 when it is in none."""
 
@@ -143,7 +149,7 @@ def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:
     return config.latent_size, config.frames_per_chunk, timeline.steps, timeline.window, config.anchor
 
 
-def alike(planned: Sequence[Planned]) -> list[list[Planned]]:
+def of_one_kind(planned: Sequence[Planned]) -> list[list[Planned]]:
     """In groups whose chunks can share their model calls; the same sessions always in the same order, as calls are recorded."""
     groups: dict[Hashable, list[Planned]] = {}
     for chunk in planned:

@@ -72,6 +72,7 @@ class SessionTable:
             weight=request.weight,
             max_life_s=request.max_life_s,
             may_wait=request.may_wait,
+            tree=request.tree,
         )
         now = time.monotonic()
         self._learn()

@@ -18,9 +18,10 @@ from millstream.core.errors import ChunkCut, MillstreamError
 from millstream.engine.engine import Engine
 from millstream.engine.flights import NOTHING_SETTLED, Landing, Planned, Settled, Streaming
 from millstream.engine.pipeline import ChunkPipeline
+from millstream.serving.alike import Alike
 from millstream.serving.look_ahead import LookAhead
 from millstream.serving.notices import Ended
-from millstream.serving.session_entry import SessionEntry, alike
+from millstream.serving.session_entry import SessionEntry, of_one_kind
 from millstream.serving.session_table import SessionTable
 from millstream.serving.turns import EndTurn, Offload, RestoreTurn, Run, Sleep, Turn
 from millstream.session.chunk import Chunk
@@ -35,12 +36,14 @@ class TurnTaker:
         engine: Engine,
         table: SessionTable,
         ahead: LookAhead,
+        alike: Alike,
         lock: threading.Condition,
         *,
         is_over: Callable[[], bool],
     ) -> None:
         """`lock` is held where the table is touched, and never while the model works."""
-        self._engine, self._table, self._ahead, self._lock, self._is_over = engine, table, ahead, lock, is_over
+        self._engine, self._table, self._lock, self._is_over = engine, table, lock, is_over
+        self._ahead, self._alike = ahead, alike
         self._pipeline = ChunkPipeline(
             engine.transport.post,
             engine.depths,
@@ -97,19 +100,30 @@ class TurnTaker:
             self._pipeline.show()
             planned = self._plan(entries)
             assert planned is not None, "with everything shown, nothing waits for pictures"
-        for kin in alike([chunk for chunk in planned if not self._taken(chunk)]):
+        for kin in of_one_kind([chunk for chunk in planned if not self._taken(chunk)]):
             self._pipeline.turn(kin)
 
     def _taken(self, planned: Planned) -> bool:
-        """Whether it was made ahead and is handed out, or its session has ended over that."""
+        """Whether it was made, ahead or by another session, and is handed out, or its session has ended over that."""
         entry = self._table.entries[planned.session.id]
         with self.ending_alone(entry, chunk=planned.decision.envelope.chunk_index):
-            taken = self._ahead.take(planned, entry)
+            taken = self._ahead.take(planned, entry) or self._shared(planned, entry)
+            if not self._table.holds(entry):  # its last pictures could not be made
+                return True
             if taken is not None:
                 self._landed(taken[0])
                 self._shown(*taken)
             return taken is not None
         return True
+
+    def _shared(self, planned: Planned, entry: SessionEntry) -> tuple[Landing, Chunk] | None:
+        """What a session that began alike has made, once the pictures before it are."""
+        with self._lock:
+            made = self._alike.find(planned, entry)
+        if made is None:
+            return None
+        self._pipeline.show()
+        return self._alike.take(planned, entry, made) if self._table.holds(entry) else None
 
     def _plan(self, entries: Sequence[SessionEntry]) -> list[Planned] | None:
         """The next chunk of those that have one. None, and nothing has happened, if one must be shown its last chunk first."""

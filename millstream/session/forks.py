@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,14 +16,17 @@ import torch
 from torch import Tensor
 
 from millstream.core.config import StreamConfig
-from millstream.core.errors import ControlError
+from millstream.core.envelope import Envelope, Result
+from millstream.core.errors import ControlError, PoolFull
 from millstream.models.carry import VAE, VAEState
+from millstream.session.chunk import ReceivedChunk
 from millstream.session.history import History
 from millstream.session.journal import ChunkLine, ParentJournal
 from millstream.session.ports import Transport
 from millstream.session.state import SessionState
 from millstream.session.timeline import Timeline
-from millstream.session.trail import Restart, Trail
+from millstream.session.trail import MadeChunk, Restart, Trail
+from millstream.wire.parcel import Delivery
 
 
 class Forkable(Protocol):
@@ -43,6 +47,8 @@ class Forkable(Protocol):
 
     @property
     def has_input(self) -> bool: ...
+
+    def receive(self, delivery: Delivery) -> ReceivedChunk | None: ...
 
     def state(self) -> SessionState: ...
 
@@ -76,6 +82,26 @@ def begin_at(session: Forkable, restart: Restart, origin: Forkable, transport: T
     )
     session.resume(state, restart.again)
     return restart
+
+
+def take_made(session: Forkable, envelope: Envelope, made: MadeChunk, transport: Transport) -> ReceivedChunk | None:
+    """The chunk that a session has just planned, as another has made it after the same past. None, and nothing has happened,
+    where the generator has no room for it, or has lost it."""
+    session.trail.copy_cache(envelope.chunk_index)
+    with suppress(PoolFull, torch.OutOfMemoryError):
+        if transport.fork(made.cache_id, session.id):
+            result = Result(
+                call_id=envelope.call_id,
+                session_id=session.id,
+                chunk_index=envelope.chunk_index,
+                cache_epoch=envelope.cache_epoch,
+                ok=True,
+                end_frame=envelope.end_frame,
+                digest=made.digest,
+            )
+            latents = History.from_state(made.history).context(tuple(range(envelope.start_frame, envelope.end_frame)))
+            return session.receive(Delivery(result=result, latents_out=latents))
+    return None
 
 
 def _now(session: Forkable) -> Restart:

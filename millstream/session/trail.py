@@ -9,14 +9,17 @@ Shapes: see `session/history.py`.
 
 from __future__ import annotations
 
+import hashlib
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
+from millstream.core.envelope import Envelope
 from millstream.core.errors import ControlError, PoolFull
 from millstream.core.rewind import NO_REWIND, RewindConfig
 from millstream.models.carry import VAEState
@@ -24,6 +27,8 @@ from millstream.session.history import History
 from millstream.session.journal import ChunkLine
 from millstream.session.ports import Transport
 from millstream.session.timeline import Timeline, TimelineState
+
+BEGINNING = b"the beginning"
 
 
 @dataclass(slots=True)
@@ -37,6 +42,8 @@ class PastChunk:
     cache_id: str | None = None
     """The generator's copy, of a whole state; empty where the chunk needs none. None: this is no whole state."""
     line: ChunkLine | None = None
+    path: bytes = b""
+    """Stands for all that led here; empty where that is not known."""
 
     @property
     def is_whole(self) -> bool:
@@ -45,6 +52,17 @@ class PastChunk:
     @property
     def can_be_rebuilt(self) -> bool:
         return self.timeline is not None and self.history is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeChunk:
+    """A chunk that a session has made, for another to which the same has happened."""
+
+    history: Mapping[str, Tensor]
+    """After it: its latents are the newest."""
+    cache_id: str
+    """What the generator holds after it."""
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +93,8 @@ class Trail:
         """In the order of their chunks."""
         self._copies: set[str] = set()
         self.begin(0, {}, ())
+        if self.keeps:
+            self._at(0).path = BEGINNING
         self._release = weakref.finalize(self, _release, transport, self._copies)  # also when it is merely dropped
 
     def close(self) -> None:
@@ -142,7 +162,9 @@ class Trail:
 
     def made(self, line: ChunkLine) -> None:
         if self.keeps:
-            self._at(line.envelope.chunk_index).line = line
+            past = self._at(line.envelope.chunk_index)
+            past.line, after = line, self._at(line.envelope.chunk_index + 1)
+            after.path = _path(past.path, line.envelope)
         while len(self._past) > self._limits.latents + 1:
             self._drop_state(self._past.pop(next(iter(self._past))))
 
@@ -158,6 +180,22 @@ class Trail:
             decoder=None if asked.history else (),
             cache_id="",
         )
+
+    def path(self, chunk_index: int) -> bytes:
+        """What stands for all that led to before this chunk; empty where that is not known."""
+        past = self._past.get(chunk_index)
+        return b"" if past is None else past.path
+
+    def made_after(self, path: bytes, envelope: Envelope, *, standing_at: int | None) -> MadeChunk | None:
+        """A chunk that says the same, after the same, if the generator still holds what came of it: as a kept state, or because
+        the session stands there, if it stands."""
+        past, after = self._past.get(envelope.chunk_index), self._past.get(envelope.chunk_index + 1)
+        if past is None or after is None or past.path != path or past.line is None or after.history is None:
+            return None
+        cache_id = self._session_id if standing_at == envelope.chunk_index + 1 else after.cache_id
+        if not cache_id or past.line.envelope.what_it_says != envelope.what_it_says:
+            return None
+        return MadeChunk(history=after.history, cache_id=cache_id, digest=past.line.digest)
 
     def lose_states(self) -> None:
         """The generator has lost its copies; latents are left."""
@@ -228,6 +266,12 @@ class Trail:
             return "this session keeps no earlier chunks: serve --rewind 8, or RewindConfig in Python"
         chunks = self.chunks
         return f"kept are {chunks[0]} to {chunks[-1]}" if chunks else "nothing is kept before its first chunk is made"
+
+
+def _path(path: bytes, envelope: Envelope) -> bytes:
+    """With one more chunk; of what is not known nothing is."""
+    said = msgspec.msgpack.encode(envelope.what_it_says)
+    return hashlib.blake2b(path + said, digest_size=16).digest() if path else b""
 
 
 def _num_bytes(tensors: VAEState) -> int:

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from millstream.core.errors import ConfigError
+from millstream.trainer.choices import with_choices
 from millstream.trainer.options import OPTIONS, MethodOptions
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -82,7 +83,7 @@ def read_plan(path: Path) -> RunPlan:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"{path} is not a training run: {error}") from None
+        raise ConfigError(f"{path} is not a training run: {with_choices(error, RunPlan)}") from None
     names = [stage.name for stage in plan.stages]
     if len(set(names)) != len(names) or not names:
         raise ConfigError(f"{path} must name each of its stages once, has {', '.join(names) or 'none'}")

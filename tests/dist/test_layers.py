@@ -146,7 +146,7 @@ def stream_while_blocks_move(rank: int, name: str) -> tuple | None:
     sessions = [
         here.session(prompt, seed=seed, **SMALL, sink=1, positions="windowed") for seed, prompt in enumerate(PROMPTS[:2])
     ]
-    found, splits = [], []
+    found, splits, branches = [], [], []
     for slow in (None, 0, None, 1, 1, 0):
         if slow is not None:
             share.busy.lap = lambda slow=slow: share.cached_layers * (3.0 if stage == slow else 1.0)
@@ -154,7 +154,11 @@ def stream_while_blocks_move(rank: int, name: str) -> tuple | None:
         for session in sessions:
             next(session.stream(1))
             found.append(newest(session))
-    return torch.cat(found), splits
+        if not branches:  # they share a window when blocks move for the first time
+            branches = [sessions[0].fork(), sessions[0].fork()]
+            next(branches[0].stream(1))
+    next(branches[1].stream(1))
+    return torch.cat(found), splits, torch.stack([newest(branch) for branch in branches])
 
 
 def test_blocks_and_caches_change_stages_between_chunks_and_the_stream_does_not_notice() -> None:
@@ -165,8 +169,9 @@ def test_blocks_and_caches_change_stages_between_chunks_and_the_stream_does_not_
     ]
     expected = torch.cat([newest(session) for _ in range(6) for session in sessions if next(session.stream(1))])
     _, *ranks = run_ranks(stream_while_blocks_move, 5, "front+pp2xtp2")
-    for rank, (found, splits) in enumerate(ranks):
+    for rank, (found, splits, branches) in enumerate(ranks):
         assert relative_error(found, expected) < 1e-5
+        assert all(relative_error(branch, expected.view(12, *branch.shape)[2]) < 1e-5 for branch in branches)
         assert [bounds for _, bounds, _ in splits] == [(0, 1, 5), (0, 4, 5), (0, 4, 5), (0, 1, 5)]
         assert [moved for moved, *_ in splits] == [True, True, False, True]
         stage = rank // 2

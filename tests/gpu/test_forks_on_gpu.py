@@ -8,9 +8,11 @@ import msgspec
 import pytest
 import torch
 
+from millstream.core.controls import SetPrompt
 from millstream.core.errors import PoolFull
 from millstream.core.speed import ALL, Speed
 from millstream.engine.engine import Engine
+from millstream.engine.future_picture import future_picture
 from millstream.models.fast.recorded import RecordedStack
 from millstream.wire.parcel import Parcel, digest
 from tests.unit.one_chunk import accept, plan_chunk
@@ -60,6 +62,18 @@ def test_branches_in_turns_give_what_one_gives_alone(speed: str, stream: dict) -
         assert [run(engine, parcel, name) for name in names] == [wanted] * 3
     if isinstance(engine.generator.dit.blocks, RecordedStack):
         assert len(engine.generator.dit.blocks._recordings) <= 4, "one window beside the first session's"
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_previews_leave_a_stream_its_bits(speed: str) -> None:
+    engine = mini(SPEEDS[speed])
+    with engine.session("sea", seed=4) as alone:
+        expected = [chunk.digest for chunk in alone.stream(CHUNKS)]
+    with engine.session("sea", seed=4) as session:
+        for wanted in expected:
+            (chunk,) = session.stream(1)
+            assert chunk.digest == wanted
+            assert future_picture(engine, session, SetPrompt(prompt="storm")).any()
 
 
 def test_a_branch_in_host_memory_comes_back_to_the_same_bits() -> None:

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +35,7 @@ from millstream.core.messages import Format
 from millstream.server.headers import SafeHeaders
 from millstream.server.protocol import messages as words
 from millstream.server.transport.sockets import listen
-from millstream.video.encoding import encoder_for
+from millstream.video.encoding import encoder_for, still
 
 WEB = Path(millstream.__file__).parent / "server" / "web"
 FPS, FRAMES, SIZE = 16.0, 8, 64
@@ -217,6 +218,8 @@ class FakeStream:
                 await socket.send_text(words.encode(say.RecordingMessage(on=on, url="/recording.mp4")))
             case say.Save() if session is not None:
                 await socket.send_text(words.encode(say.Saved(snapshot=session.name, bytes=1_234_567)))
+            case say.Preview(prompts=prompts):
+                await socket.send_text(words.encode(previews(prompts or EXAMPLES)))
             case say.Ping(t=t):
                 await socket.send_text(words.encode(say.Pong(t=t)))
             case say.End():
@@ -241,6 +244,13 @@ def hello() -> say.Hello:
         size=f"{SIZE}x{SIZE}", fps=FPS, steps=(1000, 750, 500, 250), window=21, sink=3, lead_s=1.0, noise_scale=0.7, seed=0
     )
     return say.Hello(model="painted", defaults=defaults, limits={}, examples=EXAMPLES)
+
+
+def previews(prompts: tuple[str, ...]) -> say.Previews:
+    """All but the last of several."""
+    jpegs = [still(paint(prompt, 0)[0], "jpeg") for prompt in prompts[: max(1, len(prompts) - 1)]]
+    futures = [say.FuturePicture(prompt=prompt, jpeg=jpeg) for prompt, jpeg in zip_longest(prompts, jpegs, fillvalue=b"")]  # type: ignore[arg-type]
+    return say.Previews(futures=tuple(futures), note="" if len(prompts) == 1 else "1 of 3 pictures were not made: no time")
 
 
 def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:

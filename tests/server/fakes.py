@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,6 +18,7 @@ from millstream.server.sessions.hub import HubLimits, ModelCard, SessionHub
 from millstream.serving.admission_types import AdmissionMetrics
 from millstream.serving.hand_over import HandOver
 from millstream.serving.notices import Applied, Ended, Live, Notice, Pictured
+from millstream.serving.previews import Previewed
 from millstream.serving.service import ServiceMetrics
 from millstream.serving.session_entry import OpenRequest
 from millstream.serving.turns import SchedulerMetrics, SessionMetrics
@@ -73,6 +74,13 @@ class FakeService:
 
     def draft(self, session_id: str, control: SetPrompt | None) -> None:
         self._find(session_id).draft = control
+
+    def preview(self, session_id: str, controls: Sequence[SetPrompt]) -> Future[Previewed]:
+        self._find(session_id)
+        future: Future[Previewed] = Future()
+        pictures = tuple(np.full((4, 6, 3), number, np.uint8) for number in range(len(controls) - 1))
+        future.set_result(Previewed(pictures=(*pictures, None), note="1 was not made"))
+        return future
 
     def watch(self, session_id: str) -> None:
         self._find(session_id).viewers += 1

@@ -107,6 +107,45 @@ def test_a_draft_is_made_ahead_and_taken_when_it_is_sent_and_the_journal_replays
         assert all(each.identical for each in replay(server.hub.service.engine, read_path(journal)))
 
 
+def test_futures_are_previewed_while_the_stream_goes_on_and_its_journal_replays(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, connect(server.url(), format="raw") as client:
+        session = client.start(Ask(prompt="a red kite at night", fps=12, **SMALL)).session
+        list(client.chunks(2))
+        made = client.preview("storm", "calm", mode="cut")
+        assert [future.prompt for future in made.futures] == ["storm", "calm"]
+        assert all(future.jpeg.startswith(b"\xff\xd8") for future in made.futures), made.note
+        status, suggested = post(server, f"/v1/sessions/{session}/previews", None)
+        assert (status, len(suggested["futures"]), suggested["note"]) == (200, 4, "")  # type: ignore[arg-type]
+        assert "a red kite at night" not in [each["prompt"] for each in suggested["futures"]]  # type: ignore[attr-defined]
+        with pytest.raises(ClientError, match="1 to 4 futures"):
+            client.preview(*"abcde")
+        list(client.chunks(2))
+        client.stop()
+        server.until_empty()
+        server.until(lambda: len(list((tmp_path / "journals").glob("*.jsonl"))) == 1, "the journal is whole")
+        (journal,) = (tmp_path / "journals").glob("*.jsonl")
+        assert all(each.identical for each in replay(server.hub.service.engine, read_path(journal)))
+
+
+def test_sessions_that_begin_alike_say_what_they_share_and_their_journals_replay(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.client() as first, server.client() as second:
+        for client in (first, second):
+            session = client.start(fps=12.0, **SMALL)["session"]
+        first.hear("chunk", index=4)
+        server.until(lambda: server.hub.service.metrics().shared[session] > 0, "one has had a chunk of the other's")
+        second.say({"type": "control", "control": {"type": "prompt", "id": "p", "prompt": "storm"}})
+        second.hear("receipt", state="applied")
+        server.until(lambda: server.hub.live_sessions[session].shared > 0, "it is told")
+        assert json.loads(urlopen(server.url(f"/v1/sessions/{session}")).read())["shared"] > 0
+        for client in (first, second):
+            client.say({"type": "stop"})
+            client.hear("ended")
+        server.until_empty()
+        server.until(lambda: len(list((tmp_path / "journals").glob("*.jsonl"))) == 2, "both journals are whole")
+        for journal in (tmp_path / "journals").glob("*.jsonl"):
+            assert all(each.identical for each in replay(server.hub.service.engine, read_path(journal)))
+
+
 def test_what_cannot_be_forked_or_rewound_is_refused_in_one_line() -> None:
     with serving(places=2, max_waiting=0, max_branches=3) as server, server.client() as first:
         session = first.start(**SMALL)["session"]

@@ -113,6 +113,29 @@ def test_only_an_owner_is_told_that_a_server_which_stops_has_kept_the_session() 
     with_hub(play)
 
 
+def test_futures_are_shown_to_their_owner_so_many_at_once_and_so_fast() -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        client = Client(hub)
+        live = (await client.say(START | {"prompt": "a kite"}))[-1]
+        await client.say({"type": "preview"})
+        await until(lambda: len(client.outbox) == 1)
+        (previews,) = await client.heard()
+        assert [bool(future["jpeg"]) for future in previews["futures"]] == [True, True, True, False]
+        assert previews["futures"][0]["prompt"] == "a kite at dawn"
+        assert previews["note"] == "1 was not made"
+        viewer = Client(hub)
+        await viewer.say({"type": "view", "version": 1, "view": live["view"]})
+        assert await viewer.error({"type": "preview"}) == "read_only"
+        assert await client.error({"type": "preview", "prompt": "a storm"}) == "bad_message"
+        for _ in range(7):
+            if not await client.say({"type": "preview", "prompts": ["a storm"]}):
+                await until(lambda: len(client.outbox) == 1)
+                await client.heard()
+        assert await client.error({"type": "preview"}) == "too_fast"
+
+    with_hub(play)
+
+
 def test_an_owner_comes_back_and_a_viewer_may_only_watch() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
         owner = Client(hub)

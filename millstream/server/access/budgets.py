@@ -18,6 +18,8 @@ class ClientRates:
     requests: tuple[float, float] = (50.0, 200.0)
     saves: tuple[float, float] = (1.0, 10.0)
     """Each takes the engine's time between two chunks, and a file."""
+    previews: tuple[float, float] = (0.5, 8.0)
+    """Each takes time that nobody else has asked for, and power."""
     uploads: tuple[float, float] = (1.0, 10.0)
     offers: tuple[float, float] = (2.0, 16.0)
     """Of WebRTC: parsing one and gathering sockets for it takes the event loop's time."""
@@ -35,6 +37,7 @@ class ClientAccount:
         """What it brought with what it asks now."""
         self.requests = TokenBucket(*rates.requests)
         self.saves = TokenBucket(*rates.saves)
+        self.previews = TokenBucket(*rates.previews)
         self.uploads = TokenBucket(*rates.uploads)
         self.offers = TokenBucket(*rates.offers)
         self.wrong_keys = TokenBucket(*rates.wrong_keys)

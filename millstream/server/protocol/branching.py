@@ -1,4 +1,4 @@
-"""REST for branches: fork a session, rewind it, keep one branch, and see which there are."""
+"""REST for branches: fork a session, rewind it, keep one branch, see which there are, and which there could be."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from millstream.core.messages import MAX_CHUNK
+from millstream.core.messages import MAX_CHUNK, FutureList, PreviewAsk
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.rest import MEDIA_TYPES
-from millstream.server.sessions import branches
+from millstream.server.sessions import branches, futures
 from millstream.server.sessions.live_session import LiveSession
 from millstream.session.journal_path import as_lines
 
@@ -82,6 +82,12 @@ async def keep_branch(server: ServerState, words: Mapping[str, str], body: None)
     return KeepInfo(ended=branches.keep(server.hub, server.session(words)))
 
 
+async def preview_futures(server: ServerState, words: Mapping[str, str], body: PreviewAsk) -> FutureList:
+    live_session = server.session(words)
+    server.client.previews.spend("previews")
+    return await futures.preview(server.hub, live_session, body.prompts, body.mode)
+
+
 async def list_branches(server: ServerState, words: Mapping[str, str], body: None) -> BranchList:
     live_session = server.session(words)
     chunks, states = await branches.kept_chunks(server.hub, live_session)
@@ -109,6 +115,10 @@ BRANCHING = (
         says="Keep this branch: end all others that it was forked with.",
     ),
     Endpoint(
+        method="POST", path="/v1/sessions/{session}/previews", does=preview_futures, body=PreviewAsk, answer=FutureList,
+        says="Small pictures of what it could become, of given prompts or of suggested ones; made while the device is idle.",
+    ),
+    Endpoint(
         method="GET", path="/v1/sessions/{session}/branches", does=list_branches, answer=BranchList,
         says="All live branches that it was forked with, and the chunks of it that can be gone back to.",
     ),
@@ -121,12 +131,11 @@ BRANCHING = (
 
 def _info(branch: LiveSession) -> BranchInfo:
     last = branch.last_info
-    prompts = branch.request.prompts if last is None else last.prompts
     return BranchInfo(
         session=branch.session_id,
         view=branch.view_id,
         parent=branch.parent_id,
         chunk=branch.forked_at,
         chunk_index=None if last is None else last.index,
-        prompt=prompts[0].text,
+        prompt=branch.prompts[0].text,
     )

@@ -32,6 +32,8 @@ from millstream.core.messages import (
     OpeningHeader,
     Ping,
     Pong,
+    Preview,
+    Previews,
     ProtocolError,
     RateMessage,
     ReceiptMessage,
@@ -54,7 +56,7 @@ from millstream.server.protocol.camera import read_frame
 from millstream.server.protocol.messages import choose_format, code_of, decode, defaults_of, encode, picture_bytes, with_header
 from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
-from millstream.server.sessions import branches
+from millstream.server.sessions import branches, futures
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession, OpeningBytes, TapeLost, Viewer
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
@@ -174,6 +176,10 @@ class Conversation:
                 self._outbox.put(live_session.control(control, at_chunk=at_chunk))
             case DraftPrompt(control=draft):
                 self._own().draft(draft)
+            case Preview():
+                live_session = self._own()
+                self._client.previews.spend("previews")
+                self._hub.spawn(self._preview(live_session, message))  # whatever is said meanwhile does not wait for it
             case End():
                 self._hub.service.end(self._own().session_id)
             case Record(on=on):
@@ -207,6 +213,13 @@ class Conversation:
 
     async def _record(self, live_session: LiveSession, on: bool) -> None:
         self._outbox.put(_recording(on, await switch_recording(self._hub, live_session, on)))
+
+    async def _preview(self, live_session: LiveSession, ask: Preview) -> None:
+        try:
+            made = await futures.preview(self._hub, live_session, ask.prompts, ask.mode)
+            self._outbox.put(Previews(futures=made.futures, note=made.note))
+        except MillstreamError as error:
+            self._outbox.put(ErrorMessage(code=code_of(error, "bad_control"), message=str(error)))
 
     def _watch(self, live_session: LiveSession, format: Format, state: State) -> None:
         self._viewer = live_session.join(format, self._outbox, owner=state == "owner")

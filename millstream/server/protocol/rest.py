@@ -88,6 +88,8 @@ class SessionInfo(SessionSummary, frozen=True, kw_only=True):
     config: dict[str, Any]
     journal: str
     """The name of its journal once it has ended, at /v1/journals; empty where it has none."""
+    shared: int
+    """Chunks that it had from a session that began alike: same prompt, seed and settings. They share memory until they part."""
     notes: tuple[str, ...]
     """What its people were told besides, the newest last."""
     cause: str
@@ -283,9 +285,10 @@ def _info(live_session: LiveSession) -> SessionInfo:
         **_summary(live_session),
         session=live_session.session_id,
         view=live_session.view_id,
-        prompts=live_session.request.prompts if live_session.last_info is None else live_session.last_info.prompts,
+        prompts=live_session.prompts,
         config=asdict(live_session.request.config) | {"fps": live_session.fps, "rate": live_session.request.rate},
         journal=live_session.journal_name,
+        shared=live_session.shared,
         notes=tuple(note.words for note in live_session.notes),
         cause=live_session.state.cause if isinstance(live_session.state, Ended) else "",
         reason=live_session.state.reason if isinstance(live_session.state, Ended) else "",

@@ -191,6 +191,7 @@ class SessionHub:
             may_wait=may_wait,
             unattended=unattended,
             weight=weight * key.weight,
+            owner=key.name,
             **self._bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
             journal=self._journal(session_id, config, key),
@@ -213,6 +214,7 @@ class SessionHub:
             prompts=prompts,
             config=config,
             may_wait=False,
+            tree=parent.tree,
             journal=journal,
             start=lambda: lambda engine: make(session_id, journal),
         )
@@ -378,7 +380,7 @@ class SessionHub:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            report(self.live_sessions, self.service.metrics().scheduler)
+            report(self.live_sessions, self.service.metrics())
             self._end_abandoned(time.monotonic())
             self.service.hand_over_takes(self._meter.read(time.thread_time()))
 

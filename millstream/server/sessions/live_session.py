@@ -117,6 +117,8 @@ class LiveSession:
         """Of a branch, the session that it was forked from."""
         self.forked_at: int | None = None
         """The first chunk in which it can differ from that."""
+        self.shared = 0
+        """Chunks that it had from a session that began alike, a second ago."""
         self.state: Waiting | Live | Ended | None = None
         self.begun = self.left_at = parts.clock()
         """`left_at`: since when nobody watches."""
@@ -167,6 +169,11 @@ class LiveSession:
     @property
     def paused(self) -> bool:
         return self._parts.service.is_paused(self.session_id)
+
+    @property
+    def prompts(self) -> tuple[WeightedPrompt, ...]:
+        """Of the last chunk that came, or as it was opened with."""
+        return self.request.prompts if self.last_info is None else self.last_info.prompts
 
     def join(self, format: Format, outbox: Outbox, *, owner: bool = False) -> Viewer:
         """Watch: how things stand comes at once, then the last chunk, then all that follow. An owner is always let in."""

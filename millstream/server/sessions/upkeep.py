@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from millstream.core.messages import Stats
 from millstream.server.sessions.live_session import LiveSession
-from millstream.serving.turns import SchedulerMetrics
+from millstream.serving.service import ServiceMetrics
 
 
-def report(live_sessions: Mapping[str, LiveSession], metrics: SchedulerMetrics) -> None:
+def report(live_sessions: Mapping[str, LiveSession], metrics: ServiceMetrics) -> None:
     """How each session does, to those who watch it."""
-    for each in metrics.sessions:
+    for each in metrics.scheduler.sessions:
         live_session = live_sessions.get(each.session_id)
         if live_session is None:
             continue
@@ -21,8 +21,10 @@ def report(live_sessions: Mapping[str, LiveSession], metrics: SchedulerMetrics) 
             stalled_s=each.stalled_s,
             misses=each.misses,
             viewers=len(live_session.viewers),
-            utilisation=metrics.utilisation,
+            utilisation=metrics.scheduler.utilisation,
+            shared=metrics.shared.get(each.session_id, 0),
         )
+        live_session.shared = stats.shared
         for viewer in live_session.viewers:
             viewer.outbox.put_newest(stats)
 

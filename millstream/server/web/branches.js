@@ -20,20 +20,31 @@ export class Branches {
   #beside = null; // {session, stream, player}
   #looking = 0;
 
-  /** `picture` is the canvas of the stage, `onSteer` makes another branch the one that is steered, and is told its prompt. */
-  constructor(elements, stream, { toast, picture, onSteer }) {
-    Object.assign(this, { ...elements, main: stream, toast, picture, onSteer });
+  /**
+   * `picture` is the canvas of the stage, `timeline` has a strip for each branch; `onSteer` makes another branch the one that is
+   * steered, and is told its prompt.
+   */
+  constructor(elements, stream, { toast, picture, timeline, onSteer }) {
+    Object.assign(this, { ...elements, main: stream, toast, picture, timeline, onSteer });
     this.fork.addEventListener("click", () => this.forkAt(null));
     this.steer.addEventListener("click", () => this.#swap());
     this.keep.addEventListener("click", () => this.#keepBeside());
     this.end.addEventListener("click", () => this.#endBeside());
-    stream.addEventListener("forked", ({ detail }) => this.#forked(detail));
+    stream.addEventListener("forked", ({ detail }) => this.#forked(this.main.live.session, detail));
     stream.addEventListener("phase", ({ detail: { phase } }) => phase === "ended" && setTimeout(() => this.#takeOver()));
   }
 
-  /** A branch from before a chunk that the server keeps, or from now. */
-  forkAt(chunk) {
-    this.main.ask(chunk === null ? { type: "fork" } : { type: "fork", at_chunk: chunk });
+  /** A branch from before a chunk that the server keeps, or from now. What a branch was before it was one is its parent's. */
+  async forkAt(chunk, session = this.main.live?.session) {
+    const at = chunk === null ? {} : { at_chunk: chunk };
+    if (session === this.main.live?.session) {
+      this.main.ask({ type: "fork", ...at });
+      return;
+    }
+    const isLive = this.#nodes.some((node) => node.session === session);
+    const ask = { method: "POST", body: JSON.stringify(at) };
+    const answer = isLive ? await this.#fetch(`/v1/sessions/${session}/forks`, ask) : this.toast(strings.branchGone(chunk));
+    if (answer?.ok) this.#forked(session, await answer.json());
   }
 
   /** Another stream begins: the branches of this one end. */
@@ -50,7 +61,8 @@ export class Branches {
     return this.#nodes.filter(({ session }) => session !== this.main.live?.session);
   }
 
-  async #forked({ session, chunk }) {
+  async #forked(parent, { session, chunk, from_chunk }) {
+    this.timeline.branch(parent, session, from_chunk);
     this.#playBeside(session);
     await this.#look();
     this.toast(strings.forked(this.#name(session), chunk));
@@ -74,7 +86,9 @@ export class Branches {
     this.stage.toggleAttribute("data-beside", true);
     stream.addEventListener("live", ({ detail: { config } }) => this.#prepare(stream, config));
     stream.addEventListener("packet", ({ detail: { header, payload } }) => {
-      if (header.type === "chunk") this.#beside.player?.push(header, splitParts(header, payload));
+      if (header.type !== "chunk" || this.#beside?.stream !== stream) return;
+      this.timeline.add(session, header, []);
+      this.#beside.player?.push(header, splitParts(header, payload));
     });
     stream.addEventListener("phase", ({ detail }) => {
       if (["ended", "refused"].includes(detail.phase)) this.#lost(stream);
@@ -92,7 +106,10 @@ export class Branches {
       fps,
       onFrame: () => {},
       onChunk: ({ prompts }) => this.#describe(session, prompts),
-      onThumbnail: (header, image) => this.#draw(session, image),
+      onThumbnail: (header, image) => {
+        this.#draw(session, image);
+        this.timeline.picture(session, header.index, image);
+      },
     });
   }
 
@@ -153,6 +170,7 @@ export class Branches {
   /** One that was kept still stands there: its path is all that is left of the others. */
   #show(nodes) {
     this.#nodes = nodes;
+    if (nodes.length) this.timeline.keepOnly([...nodes.map(({ session }) => session), this.#beside?.session]);
     this.tree.hidden = nodes.length < 2 && !(nodes.length && this.#names.size > 1);
     const last = Math.max(1, ...nodes.map(({ chunk_index }) => chunk_index ?? 0));
     this.tree.replaceChildren(...(this.tree.hidden ? [] : nodes.map((node) => this.#row(node, last))));
@@ -225,7 +243,10 @@ export class Branches {
   }
 
   async #fetch(path, options = {}) {
-    const headers = this.main.key ? { Authorization: `Bearer ${this.main.key}` } : {};
+    const headers = {
+      ...(this.main.key && { Authorization: `Bearer ${this.main.key}` }),
+      ...(options.body && { "Content-Type": "application/json" }),
+    };
     try {
       const answer = await fetch(path, { ...options, headers });
       if (!answer.ok && answer.status !== 404) this.toast((await answer.json()).error.message);

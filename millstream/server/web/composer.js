@@ -47,14 +47,22 @@ export class Composer {
         const [item, button] = [document.createElement("li"), document.createElement("button")];
         button.type = "button";
         button.textContent = example;
-        button.addEventListener("click", () => {
-          this.text = example;
-          this.#send(this.mode);
-        });
+        button.addEventListener("click", () => this.choose(example));
         item.append(button);
         return item;
       }),
     );
+  }
+
+  /** Say this, as if it had been typed. */
+  choose(prompt) {
+    this.text = prompt;
+    this.#send(this.mode);
+  }
+
+  /** It may be chosen next. */
+  consider(prompt) {
+    this.onDraft(this.#said(this.mode, prompt));
   }
 
   /** Another stream is steered from now on: its prompt stands here, unless a new one is being written. */
@@ -90,8 +98,8 @@ export class Composer {
     this.onSend(this.#said(mode));
   }
 
-  #said(mode) {
-    return { prompt: this.text, mode, chunks: Number(this.blend.value) || 1 };
+  #said(mode, prompt = this.text) {
+    return { prompt, mode, chunks: Number(this.blend.value) || 1 };
   }
 
   #typed() {

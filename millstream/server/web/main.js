@@ -4,6 +4,7 @@ import { Branches } from "./branches.js";
 import { Composer } from "./composer.js";
 import { whyRefused } from "./door.js";
 import { canPlayFragments } from "./fragments.js";
+import { Futures } from "./futures.js";
 import { Keeping } from "./keeping.js";
 import * as memory from "./memory.js";
 import { Meters } from "./meters.js";
@@ -28,7 +29,7 @@ const stage = new Stage({
   frame: $("frame"), picture: $("picture"), video: $("video"), glow: $("glow"),
   notice: $("notice"), noticeWords: $("notice-words"), noticeAction: $("notice-action"), noticeClose: $("notice-close"),
 });
-const timeline = new Timeline({ runs: $("runs"), pending: $("pending"), empty: $("strip-empty") }, (chunk) => branches.forkAt(chunk));
+const timeline = new Timeline({ runs: $("runs"), pending: $("pending"), empty: $("strip-empty") }, (...from) => branches.forkAt(...from));
 const meters = new Meters({
   fps: $("meter-fps"), continuity: $("meter-continuity"), latency: $("meter-latency"), ahead: $("meter-ahead"),
   network: $("meter-network"), viewers: $("meter-viewers"), hudFps: $("hud-fps"),
@@ -64,8 +65,13 @@ const branches = new Branches(
     fork: $("fork"), steer: $("beside-steer"), keep: $("beside-keep"), end: $("beside-end"),
   },
   stream,
-  { toast, picture: $("picture"), onSteer: steer },
+  { toast, picture: $("picture"), timeline, onSteer: steer },
 );
+const futures = new Futures({ list: $("futures"), button: $("preview") }, stream, {
+  onChoose: (prompt) => (futures.clear(), composer.choose(prompt)),
+  onConsider: (prompt) => composer.consider(prompt),
+  onNote: (text) => text && toast(text),
+});
 const source = new SourceChoice(
   { choice: $("sources"), file: $("file"), preview: $("source-preview") },
   {
@@ -108,6 +114,7 @@ function start(prompt, instead = {}) {
 async function open(opening) {
   await branches.clear();
   await stream.stop(); // its place is free again before another is asked for
+  timeline.clear();
   begin(opening);
 }
 
@@ -115,13 +122,14 @@ async function open(opening) {
 function steer(session, prompt) {
   stream.leave();
   composer.follow(prompt);
+  timeline.open(session);
   begin({ type: "attach", session });
 }
 
 function begin(opening) {
   stream.key = $("key").value;
   stage.reset();
-  timeline.clear();
+  futures.clear();
   meters.clear();
   composer.say("");
   [newest, dropped, stalled_s] = [NOTHING, 0, 0];
@@ -132,6 +140,11 @@ function change(control) {
   const sent = stream.steer(control);
   if (sent) timeline.queue(sent.id, sent.name, null);
   else composer.say(strings.notSent(), "bad");
+}
+
+function preview() {
+  if (!stream.running) return;
+  futures.ask({ prompt: composer.text, mode: composer.mode, isNew: composer.text !== "" && composer.text !== promptInForce });
 }
 
 function pauseOrResume() {
@@ -153,6 +166,7 @@ stream.addEventListener("hello", ({ detail: { model, defaults, examples } }) => 
 
 stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   const shape = geometry(config);
+  timeline.open(stream.live.session);
   stage.prepare({ format, ...shape, lead_s: config.lead_s }, { onFrame, onChunk, onThumbnail });
   explainRate(note);
   steering.show(config, source);
@@ -170,10 +184,9 @@ stream.addEventListener("packet", ({ detail }) => {
   const { header } = detail;
   if (header.type === "chunk") {
     if (header.index === newest.index && header.media_s === newest.media_s) return; // sent again after a lost connection
-    if (header.index <= newest.index) timeline.dropFrom(header.index); // it was rewound, or a new server goes on where it was kept
     newest = header;
     promptInForce = header.prompts.at(-1).text;
-    timeline.add(header, stream.arrived(header));
+    timeline.add(stream.live.session, header, stream.arrived(header));
     meters.chunk(header);
     composer.doubt(header.unknown);
     if (header.dropped > dropped) warn(strings.slowReader(header.dropped));
@@ -273,7 +286,7 @@ function onChunk(header) {
   $("picture").setAttribute("aria-label", `The stream: ${strings.mix(header.prompts)}`);
 }
 
-const onThumbnail = (header, image) => timeline.picture(header.index, image);
+const onThumbnail = (header, image) => stream.live && timeline.picture(stream.live.session, header.index, image);
 
 setInterval(() => {
   const fps = stream.live?.config.fps ?? 0;
@@ -318,7 +331,7 @@ function toast(text) {
 const fullscreen = () => (document.fullscreenElement ? document.exitFullscreen() : $("frame").requestFullscreen());
 const help = () => $("help-dialog").showModal();
 
-const clicks = { theme: toggleTheme, help, fullscreen, pause: pauseOrResume, cut: () => change({ type: "cut" }) };
+const clicks = { theme: toggleTheme, help, fullscreen, pause: pauseOrResume, preview, cut: () => change({ type: "cut" }) };
 for (const [id, act] of Object.entries(clicks)) $(id).addEventListener("click", act);
 $("restart").addEventListener("click", () => start(composer.text || promptInForce));
 $("stop").addEventListener("click", () => stream.stop());
@@ -332,6 +345,7 @@ if (view === null) {
     pause: pauseOrResume,
     cut: () => $("cut").click(),
     fork: () => $("fork").click(),
+    preview: () => $("preview").click(),
     mode: (key) => composer.chooseMode(Number(key)),
     seed: () => steering.rollSeed(),
     record: () => $("record").click(),

@@ -2,7 +2,8 @@
  * A stream as its person sees it: which phase it is in, what was asked of it and what became of that. Knows no page.
  *
  * Phases: connecting, idle (greeted, nothing wanted yet), waiting, live, paused, lost, refused, ended.
- * Events: `phase` {phase, …}; `packet`, `hello`, `live`, `rate`, `stats`, `recording`, `saved`, `forked` as the server sent them; and
+ * Events: `phase` {phase, …}; `packet`, `hello`, `live`, `rate`, `stats`, `recording`, `saved`, `forked`, `kept`, `previews` as the server
+ * sent them; and
  * for each control `queued`, `applied`, `seen` or `rejected`, with {id, name, control, chunk, …}; `network` {ms}; `fault` {message}.
  */
 
@@ -10,7 +11,7 @@ import { Connection } from "./connection.js";
 import { controlsIn } from "./packet.js";
 import * as strings from "./strings.js";
 
-const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved", "forked", "kept"];
+const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved", "forked", "kept", "previews"];
 const MAX_SENT = 64; // controls without a picture yet; the oldest is forgotten, its receipts are then nobody's
 const GOODBYE_S = 3;
 
@@ -23,6 +24,8 @@ export class Stream extends EventTarget {
   live = null;
   hasPicture = false;
   #paused = false;
+  #noted = new Set(); // what was told
+  #repeats = false; // whether notes that come now may have been told before
 
   constructor(url) {
     super();
@@ -128,7 +131,8 @@ export class Stream extends EventTarget {
     hear("receipt", (detail) => this.#receipt(detail));
     hear("pong", ({ t }) => this.#tell("network", { ms: performance.now() - t }));
     hear("error", (detail) => this.#error(detail));
-    hear("note", ({ message }) => this.#tell("fault", { message }));
+    hear("note", ({ message }) => this.#note(message));
+    hear("packet", () => (this.#repeats = false));
     hear("denied", (detail) => this.#setPhase("refused", detail));
     hear("ended", (detail) => this.#ended(detail));
     for (const type of FORWARDED) hear(type, (detail) => this.#tell(type, detail));
@@ -147,8 +151,15 @@ export class Stream extends EventTarget {
 
   #begun(live) {
     this.live = live;
+    this.#repeats = true;
     this.#paused = live.paused ?? this.#paused;
     this.#setPhase(this.#paused ? "paused" : "live", live);
+  }
+
+  /** Whoever attaches hears the session's notes again, before the first picture. */
+  #note(message) {
+    if (!(this.#repeats && this.#noted.has(message))) this.#tell("fault", { message });
+    this.#noted.add(message);
   }
 
   #ended(detail) {

@@ -84,6 +84,8 @@ export const node = (name, { steered, beside, prompt }) => `${name}${steered ? "
 export const forkedFrom = (name, chunk) => `Forked from ${name} before chunk ${chunk}. Click to see it beside.`;
 export const firstBranch = () => "Where all branches come from. Click to see it beside.";
 export const goOnFrom = (chunk) => `Go on from chunk ${chunk} in a branch`;
+export const branchGone = (chunk) => `The branch that chunk ${chunk} came from has ended: it cannot be gone on from.`;
+export const steerTo = (prompt) => `Steer there: ${prompt}`;
 export const pathHint = () => "All that led here, as a journal: millstream replay makes the film of it";
 
 /** A mix of prompts; a blend under way reads as a movement. */

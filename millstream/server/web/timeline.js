@@ -1,6 +1,7 @@
 /**
  * The strip: a thumbnail for each chunk, grouped into runs of one prompt, with a mark where a change took effect.
- * Knows chunks and controls, nothing of sockets. Keeps the last 120 chunks; older ones leave with their marks.
+ * Knows chunks and controls, nothing of sockets. There is a strip for each branch, one of them is shown; a branch's begins with
+ * its parent's chunks. Keeps the last 120 chunks of each; older ones leave with their marks.
  */
 
 import * as strings from "./strings.js";
@@ -10,29 +11,52 @@ const MAX_PENDING = 16; // more changes than that on their way: the oldest is no
 const THUMBNAIL_HEIGHT = 56;
 
 export class Timeline {
-  #cells = new Map(); // chunk index → its element, oldest first
+  #strips = new Map(); // session → its chunks: index → {session, header, marks, canvas}, oldest first
+  #shown = null; // the session whose strip it is
+  #cells = new Map(); // of that: chunk index → its element
   #lastRun = null;
   #pending = new Map(); // control id → its element
   #current = null;
 
-  /** `onFrom` is called with the chunk that a person wants to go on from. */
+  /** `onFrom` is called with the chunk that a person wants to go on from, and the session that made it. */
   constructor({ runs, pending, empty }, onFrom) {
     Object.assign(this, { runs, pending, empty, onFrom });
   }
 
-  /** A chunk has come. `marks` are the names of the controls that first show in it. */
-  add(header, marks) {
-    this.empty.hidden = true;
-    const follows = this.#isAtEnd();
-    const cell = makeCell(header, marks, this.onFrom);
-    this.#runOf(header).querySelector("ol").append(cell);
-    this.#cells.set(header.index, cell);
-    if (this.#cells.size > MAX_CHUNKS) this.#drop(this.#cells.entries().next().value);
-    if (follows) this.runs.scrollLeft = this.runs.scrollWidth;
+  /** This session's strip is seen from now on. */
+  open(session) {
+    if (session === this.#shown) return;
+    this.#wipe();
+    this.#shown = session;
+    for (const chunk of this.#strip(session).values()) this.#append(chunk);
   }
 
-  picture(index, image) {
-    const canvas = this.#cells.get(index)?.querySelector("canvas");
+  /** A branch: until its first chunk it is its parent. */
+  branch(parent, session, first) {
+    this.#strips.set(session, new Map([...this.#strip(parent)].filter(([index]) => index < first)));
+  }
+
+  /** Of these sessions; the others have ended. */
+  keepOnly(sessions) {
+    for (const session of [...this.#strips.keys()]) if (!sessions.includes(session)) this.#strips.delete(session);
+  }
+
+  /**
+   * A chunk of a session has come. `marks` are the names of the controls that first show in it. One that was there is passed
+   * over; where another had its number, the session has gone back and later ones are not part of it any more.
+   */
+  add(session, header, marks) {
+    const strip = this.#strip(session);
+    if (strip.get(header.index)?.header.media_s === header.media_s) return;
+    if (header.index <= ([...strip.keys()].at(-1) ?? -1)) this.#dropFrom(session, header.index);
+    const chunk = { session, header, marks, canvas: makeCanvas() };
+    strip.set(header.index, chunk);
+    if (strip.size > MAX_CHUNKS) this.#drop(session, strip.keys().next().value);
+    if (session === this.#shown) this.#append(chunk);
+  }
+
+  picture(session, index, image) {
+    const canvas = this.#strip(session).get(index)?.canvas;
     if (!canvas) return;
     const [width, height] = [image.videoWidth ?? image.width, image.videoHeight ?? image.height];
     canvas.height = THUMBNAIL_HEIGHT * 2;
@@ -61,15 +85,34 @@ export class Timeline {
     this.#pending.delete(id);
   }
 
-  /** The stream has gone back: this chunk and later ones are not part of it any more. */
-  dropFrom(index) {
-    if (index <= (this.#cells.keys().next().value ?? 0)) this.clear();
-    while (this.#cells.size && [...this.#cells.keys()].at(-1) >= index) this.#drop([...this.#cells.entries()].at(-1));
+  clear() {
+    this.#strips.clear();
+    this.#shown = null;
+    this.#wipe();
+  }
+
+  #strip(session) {
+    if (!this.#strips.has(session)) this.#strips.set(session, new Map());
+    return this.#strips.get(session);
+  }
+
+  #append(chunk) {
+    this.empty.hidden = true;
+    const follows = this.#isAtEnd();
+    const cell = makeCell(chunk, this.onFrom);
+    this.#runOf(chunk.header).querySelector("ol").append(cell);
+    this.#cells.set(chunk.header.index, cell);
+    if (follows) this.runs.scrollLeft = this.runs.scrollWidth;
+  }
+
+  #dropFrom(session, index) {
+    for (const each of [...this.#strip(session).keys()].reverse()) if (each >= index) this.#drop(session, each);
+    if (session !== this.#shown) return;
     for (const id of [...this.#pending.keys()]) this.settle(id);
     this.#lastRun = this.runs.lastElementChild;
   }
 
-  clear() {
+  #wipe() {
     this.#cells.clear();
     this.#pending.clear();
     this.#lastRun = this.#current = null;
@@ -94,7 +137,10 @@ export class Timeline {
     return (this.#lastRun = run);
   }
 
-  #drop([index, cell]) {
+  #drop(session, index) {
+    this.#strip(session).delete(index);
+    const cell = session === this.#shown ? this.#cells.get(index) : null;
+    if (!cell) return;
     const run = cell.closest(".run");
     cell.remove();
     this.#cells.delete(index);
@@ -106,13 +152,16 @@ export class Timeline {
   }
 }
 
-function makeCell(header, marks, onFrom) {
+function makeCanvas() {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [THUMBNAIL_HEIGHT, THUMBNAIL_HEIGHT];
+  canvas.setAttribute("aria-hidden", "true");
+  return canvas;
+}
+
+function makeCell({ session, header, marks, canvas }, onFrom) {
   const cell = document.createElement("li");
   cell.className = "cell";
-  const canvas = document.createElement("canvas");
-  canvas.height = THUMBNAIL_HEIGHT;
-  canvas.width = THUMBNAIL_HEIGHT;
-  canvas.setAttribute("aria-hidden", "true");
   const number = document.createElement("span");
   number.textContent = header.index;
   cell.append(canvas, number);
@@ -130,7 +179,7 @@ function makeCell(header, marks, onFrom) {
   from.title = strings.goOnFrom(header.index);
   from.setAttribute("aria-label", from.title);
   from.innerHTML = '<svg aria-hidden="true"><use href="icons.svg#fork"/></svg>';
-  from.addEventListener("click", () => onFrom(header.index));
+  from.addEventListener("click", () => onFrom(header.index, session));
   cell.append(from);
   const late = header.late_s > 0.05 ? `, ${header.late_s.toFixed(1)} s late` : "";
   cell.classList.toggle("late", Boolean(late));

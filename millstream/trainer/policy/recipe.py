@@ -14,6 +14,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.files import file_digest
 from millstream.models.weights.parts import Layout
 from millstream.parallel.training.precision import IN_BFLOAT16
+from millstream.trainer.choices import with_choices
 from millstream.trainer.evaluate.classifier import FRAMES, JUDGE
 from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.control import DivergenceControl
@@ -190,4 +191,4 @@ def read_policy_recipe(path: Path) -> PolicyRecipe:
         way = f"copy the one that comes with the package: {ours}" if ours.is_file() else "see millstream tune --help"
         raise ConfigError(f"cannot read {path}: {error.strerror}; {way}") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"{path} is not a recipe for tuning by reward: {error}") from None
+        raise ConfigError(f"{path} is not a recipe for tuning by reward: {with_choices(error, PolicyRecipe)}") from None

@@ -16,6 +16,7 @@ from millstream.models.weights.parts import Layout
 from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
 from millstream.parallel.training.precision import IN_BFLOAT16, Precision
 from millstream.parallel.training.task import StepOptions
+from millstream.trainer.choices import with_choices
 from millstream.trainer.tuning.roles import MethodRecipe
 
 
@@ -146,4 +147,4 @@ def read_recipe(path: Path) -> TuningRecipe:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; name a recipe, or see millstream train --help") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"{path} is not a recipe: {error}") from None
+        raise ConfigError(f"{path} is not a recipe: {with_choices(error, TuningRecipe)}") from None

@@ -43,6 +43,7 @@ def test_a_fork_plays_beside_either_is_steered_and_one_is_kept(chrome: Browser, 
         page.get_by_role("button", name="Steer", exact=True).click()
         expect(page.get_by_role("img", name="Branch A: a comet")).to_be_visible()
         expect(page.get_by_role("textbox", name="Prompt")).to_have_value("a kite")
+        expect(page.get_by_role("listitem", name=re.compile("^Chunk 0 "))).to_be_visible()  # its parent's part is there
         screen.start(page, "a storm")
         expect(page.get_by_role("status", name="Last change")).to_contain_text("applied")
         rows = page.get_by_role("list", name="Branches").get_by_role("listitem")
@@ -52,7 +53,7 @@ def test_a_fork_plays_beside_either_is_steered_and_one_is_kept(chrome: Browser, 
         with page.expect_download() as download:
             page.get_by_role("button", name="Download the path of Branch B").click()
         assert download.value.path().read_text().startswith('{"kind":"header"')
-        page.get_by_role("button", name=re.compile(r"Go on from chunk \d+ in a branch")).last.click()
+        page.get_by_role("button", name="Go on from chunk 2 in a branch").click(force=True)  # whichever has made it
         expect(rows).to_have_count(3)
         wait_until_it_moves(page, "beside-picture")
         page.set_viewport_size({"width": 390, "height": 844})
@@ -61,11 +62,14 @@ def test_a_fork_plays_beside_either_is_steered_and_one_is_kept(chrome: Browser, 
             assert box is not None
             assert box["width"] >= 28, "a finger finds it"
             assert box["x"] + box["width"] <= 390, "a phone shows all of it"
-        page.get_by_role("button", name="Keep", exact=True).click()
+        page.get_by_role("button", name="Pick", exact=True).click()
         server.until(lambda: len(server.hub.live_sessions) == 1, "one branch is left")
         expect(page.locator("#beside")).to_be_hidden()
         expect(page.get_by_text("Branch C is kept, the others end.")).to_be_visible()
         expect(rows).to_have_count(1)
+        expect(page.get_by_role("listitem", name=re.compile("^Chunk 0 "))).to_have_count(1)
+        page.get_by_role("button", name="Go on from chunk 0 in a branch").click(force=True)
+        expect(page.get_by_text("The branch that chunk 0 came from has ended")).to_be_visible()
         with page.expect_download():
             page.get_by_role("button", name="Download the path of Branch C").click()
         wait_until_it_moves(page, "picture")

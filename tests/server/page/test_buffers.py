@@ -20,9 +20,10 @@ def test_the_strip_and_the_buffer_are_bounded(page: Page) -> None:
             const make = (tag) => document.body.appendChild(document.createElement(tag));
             const [runs, pending, empty] = [make("ol"), make("ul"), make("p")];
             const strip = new Timeline({ runs, pending, empty });
+            strip.open("a");
             for (let index = 0; index < 500; index++) {
                 const prompts = [{ text: `prompt ${index >> 5}`, weight: 1 }];
-                strip.add({ index, epoch: 0, media_s: index, fps: 16, prompts, late_s: 0, total_ms: 1 }, []);
+                strip.add("a", { index, epoch: 0, media_s: index, fps: 16, prompts, late_s: 0, total_ms: 1 }, []);
                 strip.queue(`c${index}`, "cut", index);
             }
             const { Playout } = await import("./playout.js");
@@ -33,6 +34,38 @@ def test_the_strip_and_the_buffer_are_bounded(page: Page) -> None:
         }"""
     )
     assert figures == [120, 5, 16, 400]
+
+
+def test_a_branchs_strip_begins_with_its_parents_and_goes_its_own_way(page: Page) -> None:
+    strips = page.evaluate(
+        """async () => {
+            const { Timeline } = await import("./timeline.js");
+            const make = (tag) => document.body.appendChild(document.createElement(tag));
+            const [runs, pending, empty] = [make("ol"), make("ul"), make("p")];
+            const strip = new Timeline({ runs, pending, empty });
+            const add = (session, index, media_s, text) => {
+                const header = { index, epoch: 0, media_s, fps: 16, prompts: [{ text, weight: 1 }], late_s: 0, total_ms: 1 };
+                strip.add(session, header, []);
+            };
+            const seen = (session) => {
+                strip.open(session);
+                return [...runs.children].map((run) => [run.dataset.name, run.querySelectorAll(".cell").length]);
+            };
+            for (let index = 0; index < 5; index++) add("a", index, index, "sea");
+            strip.branch("a", "b", 3);
+            for (let index = 3; index < 5; index++) add("b", index, index, "storm");
+            const found = [seen("a"), seen("b"), seen("a")];
+            add("a", 4, 4, "sea"); // told again to who attaches
+            found.push(seen("a"));
+            add("a", 2, 9, "fog"); // it was rewound
+            found.push(seen("a"), seen("b"));
+            strip.keepOnly(["b"]);
+            found.push(seen("b"), seen("a"));
+            return found;
+        }"""
+    )
+    before, branch = [["sea", 5]], [["sea", 3], ["storm", 2]]
+    assert strips == [before, branch, before, before, [["sea", 2], ["fog", 1]], branch, branch, []]
 
 
 def test_frames_are_due_by_media_time_and_a_dry_buffer_waits(page: Page) -> None:

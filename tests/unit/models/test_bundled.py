@@ -13,7 +13,7 @@ from torch import Tensor
 
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import WeightsError
-from millstream.core.examples import EXAMPLES
+from millstream.core.examples import EXAMPLES, near
 from millstream.core.presets import MODELS
 from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
@@ -60,6 +60,15 @@ def test_a_damaged_file_is_refused_with_the_fingerprint_it_should_have(tmp_path:
 @pytest.mark.parametrize("prompt", [CALM, *EXAMPLES])
 def test_brook_knows_every_word_of_the_prompts_that_come_with_it(brook: Engine, prompt: str) -> None:
     assert brook.model.text.embedder.unknown(prompt) == []
+
+
+@pytest.mark.parametrize("prompt", [*EXAMPLES, "an orange balloon by day", "fish"])
+def test_brook_knows_every_word_of_what_is_suggested_and_each_is_another(brook: Engine, prompt: str) -> None:
+    for turn in range(12):
+        suggested = near(prompt, turn=turn)
+        assert len({prompt, *suggested}) == 5
+        assert not any(brook.model.text.embedder.unknown(each) for each in suggested)
+    assert any("an red" not in each and "red balloon" in each for each in near("an orange balloon"))
 
 
 @pytest.mark.parametrize("prompt", EXAMPLES)

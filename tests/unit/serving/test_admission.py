@@ -129,6 +129,45 @@ def test_a_long_chunk_is_kept_from_a_session_that_could_not_wait_for_it() -> Non
 # --- what is not measured
 
 
+def test_a_fork_makes_its_own_stream_slower_and_nobody_else() -> None:
+    door = admission()  # two fit
+    for name in "ab":
+        assert isinstance(door.ask(request(name), 0.0), Admitted)
+    before = door.metrics().promised
+    assert isinstance(door.ask(request("c", may_wait=False), 0.0), Refused)
+    branch = door.ask(request("a2", tree="a", may_wait=False), 0.0)
+    assert isinstance(branch, Admitted)
+    assert door.kept_rates() == {"a": pytest.approx(8, abs=2), "a2": pytest.approx(8, abs=2), "b": 16.0}
+    assert "instead of 16, which this device keeps beside other sessions" in branch.note
+    for name, fps in door.kept_rates().items():
+        door.grant(name, fps)
+    promised = door.metrics().promised
+    assert before is not None
+    assert promised is not None
+    assert promised <= door.config.share
+    assert isinstance(door.ask(request("c", may_wait=False), 0.0), Refused), "what a fork left is not for others"
+    door.leave("a2", 0.0)
+    assert door.kept_rates()["a"] == 16.0
+
+
+@pytest.mark.parametrize("rate", ["auto", "asked"])
+def test_a_device_that_hardly_keeps_one_stream_still_forks_it(rate: str) -> None:
+    door = admission(seconds=6.0)  # two frames a second
+    for number in range(8):
+        answer = door.ask(request(f"{number}", tree="0" if number else "", rate=rate, may_wait=False), 0.0)
+        assert isinstance(answer, Admitted), answer
+    rates = door.kept_rates()
+    assert len(set(rates.values())) == 1
+    assert sum(rates.values()) <= 2.0
+    assert isinstance(door.ask(request("stranger", rate=rate, may_wait=False), 0.0), Refused)
+
+
+def test_a_strict_stream_is_forked_only_where_both_keep_their_rate() -> None:
+    door = admission(seconds=0.4)
+    assert isinstance(door.ask(request("a", rate="strict"), 0.0), Admitted)
+    assert isinstance(door.ask(request("b", tree="a", rate="strict", may_wait=False), 0.0), Refused)
+
+
 def test_with_nothing_measured_one_is_admitted_and_the_next_waits_for_its_times() -> None:
     door = admission(seconds=None)
     first = door.ask(request("a"), 0.0)

@@ -17,7 +17,7 @@ from millstream.core.controls import AnyControl, Cut, Pause, SetPrompt, SetSteps
 from millstream.core.errors import PoolFull, PromptError
 from millstream.engine.engine import Engine
 from millstream.serving.admission_types import AdmissionConfig
-from millstream.serving.look_ahead import MAX_HELD, Guess
+from millstream.serving.look_ahead import MAX_HELD, Guess, most_s, shape_of
 from millstream.serving.notices import Ended, Notice, Pictured
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
@@ -209,9 +209,9 @@ def test_nothing_is_made_where_it_might_not_have_ended_before_something_is_due(e
         play.open("b")
         play.service.draft("a", STORM)
         ahead, entry = play.service.ahead, play.service.table.entries["a"]
-        shape = ahead._shape(entry, Guess(3, (STORM,)))
-        counted_s = ahead._seconds(shape)
-        slowest = play.service.table.admission.times.estimate(entry.asked.geometry)
+        times, shape = play.service.table.admission.times, shape_of(engine.spec, entry, Guess(3, (STORM,)))
+        counted_s = most_s(shape, ahead._times, times)
+        slowest = times.estimate(entry.asked.geometry)
         assert slowest is not None
         assert counted_s > slowest.slowest_s, "its window is rebuilt"
         assert not play.idle(0.9 * counted_s)

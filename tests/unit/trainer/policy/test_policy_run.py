@@ -159,6 +159,22 @@ def test_the_recipes_that_ship_can_be(path: Path, tmp_path: Path) -> None:
     found.check(find_model(found.model), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("was", "wrong", "said"),
+    [
+        ('algorithm = "grpo"', 'algorithm = "sarsa"', "known: best-of-n, grpo, matching, ppo"),
+        ('kind = "brightness"', 'kind = "beauty"', "brightness, "),
+        ("steps = 12", 'steps = 12\nexport = "gguf"', "known: .*millstream"),
+    ],
+)
+def test_a_value_that_is_not_one_of_several_is_told_which_are(was: str, wrong: str, said: str, tmp_path: Path) -> None:
+    text = (RECIPES / "reward-brook-mini.toml").read_text()
+    assert was in text
+    (tmp_path / "r.toml").write_text(text.replace(was, wrong))
+    with pytest.raises(ConfigError, match=said):
+        read_policy_recipe(tmp_path / "r.toml")
+
+
 @pytest.mark.parametrize("text", ["model = 3", 'model = "brook"\nsteps = 1', "[["])
 def test_what_is_no_recipe_is_said_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(text)
