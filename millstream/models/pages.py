@@ -53,8 +53,9 @@ class PagePool:
         """Pages copied into the pool or out of it, ever."""
 
     def has_room(self, num_bytes: int, device: torch.device) -> bool:
-        limit = self._limit(device)
-        return limit is None or self.promised_bytes + num_bytes <= limit
+        wanted = self.promised_bytes + num_bytes
+        limit = self._limit(device, wanted)
+        return limit is None or wanted <= limit
 
     def promise(self, num_bytes: int, device: torch.device) -> None:
         """Keep room; raises if there is none. Less than 0 bytes gives room back."""

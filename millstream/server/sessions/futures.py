@@ -11,7 +11,7 @@ from millstream.core.messages import FutureList, FuturePicture
 from millstream.server.sessions.engine_jobs import done_by_engine
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
-from millstream.video.encoding import Frames, still
+from millstream.video.encoding import Frames, Stills
 
 
 async def preview(hub: SessionHub, live_session: LiveSession, prompts: Sequence[str], mode: Switch) -> FutureList:
@@ -32,4 +32,4 @@ def _suggested(live_session: LiveSession) -> tuple[str, ...]:
 
 
 def _jpeg(picture: Frames | None) -> bytes:
-    return b"" if picture is None else still(picture, "jpeg")
+    return b"" if picture is None else Stills("jpeg").encode(picture[None], fps=1.0)[0]
