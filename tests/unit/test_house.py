@@ -37,10 +37,11 @@ ARROWS = {
     "video": {"core"},
     "server": {"serving", "engine", "session", "video", "core"},
     "client": {"core"},
+    "fleet": {"server", "client", "serving", "engine", "session", "planner", "core"},
     "load": {"client", "core"},
     "trainer": {"parallel", "models", "ops", "core"},
     "commands": {
-        "server", "serving", "engine", "session", "mesh", "generation", "video", "load", "trainer", "planner", "profiler",
+        "fleet", "server", "serving", "engine", "session", "mesh", "generation", "video", "load", "trainer", "planner", "profiler",
         "parallel", "wire", "models", "ops", "core",
     },
     "course": {"commands", "mesh", "trainer", "planner", "parallel", "models", "ops", "core"},
