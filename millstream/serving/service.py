@@ -223,6 +223,21 @@ class Service:
             if entry is not None and entry.session is not None and self.table.has_input(entry):
                 self._lift(entry, "starved")
 
+    def hold(self, session_id: str) -> None:
+        """Plan no more of its chunks: it moves to another server."""
+        with self._changed:
+            entry = self.table.find(session_id)
+            if entry.session is None:
+                raise UnknownSession(f"there is no live session {session_id}; it waits for its place")
+            self.table.scheduler.halt(session_id, "leaving", time.monotonic())
+
+    def let_go_on(self, session_id: str) -> None:
+        """It stays. Of one that has ended: nothing."""
+        with self._changed:
+            entry = self.table.entries.get(session_id)
+            if entry is not None and entry.session is not None:
+                self._lift(entry, "leaving")
+
     def end(self, session_id: str, reason: str = "closed by its owner") -> None:
         """End a session once its turn is over. Of one that has ended: nothing."""
         with self._changed:

@@ -47,6 +47,10 @@ class OpenRequest:
     start: Callable[[], Callable[[Engine], Session]] | None = None
     """For one that was saved: reads it, on a thread of its own, once it has its place; what it returns then makes the session,
     on the engine's thread."""
+    media_s: float = 0.0
+    """Of one that was saved: what had been shown."""
+    seen: int = -1
+    """The same: chunks up to this one its viewer has. They are made again, as fast as can be."""
 
     @property
     def pace(self) -> Pace:

@@ -68,7 +68,7 @@ class SessionTable:
             raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)
         life = self.admission.life(request.session_id)
         entry = self.entries[request.session_id] = SessionEntry(
-            request, asked, request.config, tell, life, request.pace.fps, now
+            request, asked, request.config, tell, life, request.pace.fps, now, media_s=request.media_s
         )
         self._answered(entry, answer)
         self._admit_waiting()
@@ -182,6 +182,8 @@ class SessionTable:
         fps = self._chunk_fps(entry, landing.num_frames)
         if landing.num_frames:
             self.scheduler.shown(entry.session_id, now, frames=landing.num_frames, fps=fps)
+            if chunk.index <= entry.request.seen:
+                self.scheduler.restart(entry.session_id, now)
         entry.tell(Pictured(chunk=chunk, media_s=entry.media_s, fps=fps, lateness_s=lateness_s))
         assert fps > 0, f"a chunk of {entry.label} plays {fps} frames a second"
         entry.media_s += len(chunk.frames) / fps

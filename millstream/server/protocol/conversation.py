@@ -29,6 +29,7 @@ from millstream.core.messages import (
     Keep,
     LiveMessage,
     NoteMessage,
+    Opening,
     OpeningHeader,
     Ping,
     Pong,
@@ -159,18 +160,22 @@ class Conversation:
                 self._outbox.put(Pong(t=t))
             case Start():
                 self._start(message)
-            case Attach(session=session, formats=formats):
+            case Attach(session=session, formats=formats, seen=seen):
                 self._refuse_twice()
                 format = choose_format(formats)
-                self._watch(await self._hub.attach(session, self._client.key, client=self._client.name), format, "owner")
+                found = await self._hub.attach(session, self._client.key, client=self._client.name, seen=seen)
+                self._watch(found, format, "owner", message)
             case View(view=view, formats=formats):
                 self._refuse_twice()
-                self._watch(self._hub.find_view(view), choose_format(formats), "viewer")
+                self._watch(self._hub.find_view(view), choose_format(formats), "viewer", message)
             case Steer(control=control, at_chunk=at_chunk):
                 self._controls.spend("controls")
                 live_session = self._own()
                 self._limits.check_id(control.id)
-                self._outbox.put(live_session.control(control, at_chunk=at_chunk))
+                if await live_session.has_left():
+                    return
+                known = live_session.known_receipt(control.id) if message.again else None
+                self._outbox.put(known or await self._hub.control(live_session, control, at_chunk))
             case DraftPrompt(control=draft):
                 self._own().draft(draft)
             case End():
@@ -196,19 +201,20 @@ class Conversation:
                 self._refuse_twice()
                 format = choose_format(formats)
                 live_session = await self._hub.restore(name, client=self._client.name, key=self._client.key)
-                self._watch(live_session, format, "owner")
+                self._watch(live_session, format, "owner", message)
 
     def _start(self, ask: Start) -> None:
         self._refuse_twice()
         format = choose_format(ask.formats)
         live_session = open_asked(self._hub, ask, client=self._client.name, key=self._client.key)
-        self._watch(live_session, format, "owner")
+        self._watch(live_session, format, "owner", ask)
 
     async def _record(self, live_session: LiveSession, on: bool) -> None:
         self._outbox.put(_recording(on, await switch_recording(self._hub, live_session, on)))
 
-    def _watch(self, live_session: LiveSession, format: Format, state: State) -> None:
-        self._viewer = live_session.join(format, self._outbox, owner=state == "owner")
+    def _watch(self, live_session: LiveSession, format: Format, state: State, opening: Opening) -> None:
+        seen = opening.seen if isinstance(opening, (Attach, View)) else -1
+        self._viewer = live_session.join(format, self._outbox, owner=state == "owner", follows=opening.follow, seen=seen)
         self._live_session, self.state = live_session, state
 
     def _refuse_twice(self) -> None:
@@ -257,7 +263,7 @@ class Conversation:
     def _hello(self) -> Hello:
         limits = {name: float(value) for name, value in asdict(self._limits).items()}
         card = self._hub.card
-        return Hello(model=card.name, defaults=defaults_of(card), limits=limits, examples=card.examples)
+        return Hello(model=card.name, defaults=defaults_of(card), limits=limits, examples=card.examples, moves=card.moves)
 
 
 def _recording(on: bool, name: str) -> RecordingMessage:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.errors import UnknownSession
 from millstream.core.messages import MAX_CHUNK, Ask, Defaults
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
@@ -140,7 +141,10 @@ async def end_session(server: ServerState, words: Mapping[str, str], body: None)
 
 async def control_session(server: ServerState, words: Mapping[str, str], body: ControlAsk) -> Receipt:
     server.limits.check_id(body.control.id)
-    return server.session(words).control(body.control, at_chunk=body.at_chunk)
+    live_session = server.session(words)
+    if await live_session.has_left():
+        raise UnknownSession("the session has moved; say it again")
+    return await server.hub.control(live_session, body.control, body.at_chunk)
 
 
 async def list_receipts(server: ServerState, words: Mapping[str, str], body: None) -> ReceiptList:
