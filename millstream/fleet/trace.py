@@ -60,7 +60,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     """How often the policy's `scale` is called."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class FleetSeen(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
     placed: int = 0
@@ -84,7 +84,7 @@ class FleetTrace(msgspec.Struct, frozen=True, kw_only=True):
     replicas: list[ReplicaLife]
     drains: list[Drained] = []
     times: Times
-    seen: Seen
+    seen: FleetSeen
 
 
 def write_trace(trace: FleetTrace, path: Path) -> None:
