@@ -50,9 +50,9 @@ class SessionTable:
         self._session_bytes = session_bytes
         self._revive = revive
 
-    def ask(self, request: OpenRequest, tell: Tell) -> Answer:
-        """A place for a new session; raises `Overloaded` when it cannot even wait for one."""
-        asked = Request(
+    def price(self, request: OpenRequest) -> Request:
+        """What a session would take, as admission is asked."""
+        return Request(
             session_id=request.session_id,
             geometry=geometry(self._engine.spec, request.config),
             pace=request.pace,
@@ -62,7 +62,10 @@ class SessionTable:
             max_life_s=request.max_life_s,
             may_wait=request.may_wait,
         )
-        now = time.monotonic()
+
+    def ask(self, request: OpenRequest, tell: Tell) -> Answer:
+        """A place for a new session; raises `Overloaded` when it cannot even wait for one."""
+        asked, now = self.price(request), time.monotonic()
         answer = self.admission.ask(asked, now)
         if isinstance(answer, Refused):
             raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)

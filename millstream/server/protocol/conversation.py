@@ -162,11 +162,13 @@ class Conversation:
                 self._start(message)
             case Attach(session=session, formats=formats, seen=seen):
                 self._refuse_twice()
+                self._client.check_session(session)
                 format = choose_format(formats)
                 found = await self._hub.attach(session, self._client.key, client=self._client.name, seen=seen)
                 self._watch(found, format, "owner", message)
             case View(view=view, formats=formats):
                 self._refuse_twice()
+                self._client.check_session(view)
                 self._watch(self._hub.find_view(view), choose_format(formats), "viewer", message)
             case Steer(control=control, at_chunk=at_chunk):
                 self._controls.spend("controls")
@@ -206,7 +208,8 @@ class Conversation:
     def _start(self, ask: Start) -> None:
         self._refuse_twice()
         format = choose_format(ask.formats)
-        live_session = open_asked(self._hub, ask, client=self._client.name, key=self._client.key)
+        client = self._client
+        live_session = open_asked(self._hub, ask, client=client.name, key=client.key, session_id=client.session_id)
         self._watch(live_session, format, "owner", ask)
 
     async def _record(self, live_session: LiveSession, on: bool) -> None:

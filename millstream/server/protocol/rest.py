@@ -128,7 +128,8 @@ async def list_sessions(server: ServerState, words: Mapping[str, str], body: Non
 
 
 async def open_session(server: ServerState, words: Mapping[str, str], body: Ask) -> SessionInfo:
-    return _info(open_asked(server.hub, body, client=server.client.name, key=server.client.key))
+    client = server.client
+    return _info(open_asked(server.hub, body, client=client.name, key=client.key, session_id=client.session_id))
 
 
 async def show_session(server: ServerState, words: Mapping[str, str], body: None) -> SessionInfo:

@@ -163,7 +163,7 @@ class SessionHub:
         if self._archive is not None:
             self._archive.close()
 
-    def open(
+    def request(
         self,
         prompts: tuple[WeightedPrompt, ...],
         config: StreamConfig,
@@ -175,16 +175,14 @@ class SessionHub:
         takes_input: bool = False,
         weight: float = 1.0,
         max_chunks: int | None = None,
-        client: str = "",
         key: Key = NAMELESS,
-    ) -> LiveSession:
-        """A new session, of so many chunks where that is said. Raises `Overloaded` when it cannot be, and what is wrong with
-        what was asked."""
+        session_id: str = "",
+    ) -> OpenRequest:
+        """A new session as it is asked for, of so many chunks where that is said. Raises what is wrong with it."""
         check_prompts(prompts)
         config = key.paced(config, rate)
-        session_id = secrets.token_urlsafe(ID_BYTES)
-        request = OpenRequest(
-            session_id=session_id,
+        return OpenRequest(
+            session_id=session_id or secrets.token_urlsafe(ID_BYTES),
             prompts=prompts,
             config=config,
             rate=rate,
@@ -194,9 +192,21 @@ class SessionHub:
             weight=weight * key.weight,
             **self._bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
-            journal=self._journal(session_id, config, key),
         )
-        return self._opened(request, client, key)
+
+    def open(
+        self,
+        prompts: tuple[WeightedPrompt, ...],
+        config: StreamConfig,
+        *,
+        client: str = "",
+        key: Key = NAMELESS,
+        **terms: Any,
+    ) -> LiveSession:
+        """A new session, on the terms of `request`. Raises `Overloaded` when it cannot be, and what is wrong with it."""
+        request = self.request(prompts, config, key=key, **terms)
+        journal = self._journal(request.session_id, request.config, key)
+        return self._opened(replace(request, journal=journal), client, key)
 
     def open_branch(
         self,
