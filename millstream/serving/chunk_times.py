@@ -109,6 +109,11 @@ class ChunkTimes:
             return Estimate(seconds=middle, slowest_s=middle)
         return _scaled(geometry, fresh or kin, now) if kin else None
 
+    def estimates(self) -> dict[Geometry, float]:
+        """What is counted on, in seconds, of every geometry that was measured."""
+        found = {geometry: self.estimate(geometry) for geometry in self._measured}
+        return {geometry: each.seconds for geometry, each in found.items() if each is not None}
+
     def age_s(self, geometry: Geometry) -> float:
         """How long ago this very geometry was measured last."""
         return self._clock() - self._measured[geometry][-1].at if geometry in self._measured else math.inf

@@ -37,8 +37,9 @@ from millstream.core.errors import MeshGivenUp, Overloaded, UnknownSession
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
-from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer
+from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer, Request
 from millstream.serving.batching import BatchPolicy
+from millstream.serving.chunk_times import Geometry
 from millstream.serving.look_ahead import LookAhead, LookAheadMetrics
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
 from millstream.serving.scheduler import Scheduler
@@ -72,6 +73,14 @@ class ServiceMetrics:
     """All that is allocated there, weights among it; 0 on a CPU."""
     look_ahead: LookAheadMetrics = field(default_factory=LookAheadMetrics)
     """Since the start."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    room: AdmissionConfig
+    chunk_s: dict[Geometry, float]
+    asked: dict[str, Request]
+    """Of every session, as admission knows it now."""
 
 
 class Service:
@@ -286,6 +295,13 @@ class Service:
         if entry is None or entry.session is None:
             raise UnknownSession(f"there is no live session {session_id}; it may have ended")
         return entry.session
+
+    def standing(self) -> Standing:
+        """What somebody goes by who shares sessions out among several of these."""
+        with self._changed:
+            admission = self.table.admission
+            asked = {name: entry.asked for name, entry in self.table.entries.items()}
+            return Standing(room=admission.config, chunk_s=admission.times.estimates(), asked=asked)
 
     def metrics(self) -> ServiceMetrics:
         device = self.engine.device

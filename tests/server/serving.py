@@ -157,7 +157,7 @@ def serving(
     service.start(warm_up=[engine.spec.stream])
     archive = None if data is None else Archive(engine, FileStore(data, StoreLimits(max_files=8)))
     config = config or AppConfig()
-    stores = {} if data is None else key_stores(data, config.access.keyring)
+    stores = {} if data is None else key_stores(data, config.access.keyring.names if config.access.keyring else ())
     app = create_app(
         lambda: SessionHub(service, model_card(engine), archive=archive, stores=stores, limits=HubLimits(**limits)), config
     )

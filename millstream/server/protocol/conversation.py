@@ -56,7 +56,7 @@ from millstream.server.protocol.messages import choose_format, code_of, decode, 
 from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
 from millstream.server.sessions import branches
-from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.hub import ModelCard, SessionHub
 from millstream.server.sessions.live_session import LiveSession, OpeningBytes, TapeLost, Viewer
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.serving.notices import Applied, Ended, Live, Noted, Rated, Waiting
@@ -80,7 +80,7 @@ class Conversation:
         self._frames = TokenBucket(limits.frames_per_s, limits.frames_per_s * limits.burst_s)
         self._live_session: LiveSession | None = None
         self._viewer: Viewer | None = None
-        outbox.put(self._hello())
+        outbox.put(hello(hub.card, limits))
 
     async def hear(self, said: str | bytes | AnyClientMessage) -> None:
         """One message; an error is an answer too. A dialect has counted and read what it passes on."""
@@ -263,10 +263,11 @@ class Conversation:
             journal=live_session.journal_name if is_owner else "",
         )
 
-    def _hello(self) -> Hello:
-        limits = {name: float(value) for name, value in asdict(self._limits).items()}
-        card = self._hub.card
-        return Hello(model=card.name, defaults=defaults_of(card), limits=limits, examples=card.examples, moves=card.moves)
+
+def hello(card: ModelCard, limits: ClientLimits) -> Hello:
+    """What every client hears first."""
+    said = {name: float(value) for name, value in asdict(limits).items()}
+    return Hello(model=card.name, defaults=defaults_of(card), limits=said, examples=card.examples, moves=card.moves)
 
 
 def _recording(on: bool, name: str) -> RecordingMessage:

@@ -249,6 +249,15 @@ class SessionHub:
                 return self._brought_back(replace(back, saved=pinned), client, key, seen)
         return self.find(session_id, key)
 
+    async def find_kept(self, session_id: str, key: Key = NAMELESS) -> OpenRequest:
+        """One that was kept and is not live, as it would be asked for."""
+        if self._keeper is None:
+            raise UnknownSession("there is no such session; it may have ended")
+        back = await self._keeper.find(session_id, key)
+        return self._going_on(
+            back.saved, session_id, key, rate=back.kept.rate, weight=back.kept.weight, lead_s=back.kept.lead_s
+        )
+
     async def control(self, live_session: LiveSession, control: AnyControl, at_chunk: int | None = None) -> Receipt:
         """Steer it. What is acknowledged is kept, where controls are."""
         receipt = live_session.control(control, at_chunk=at_chunk)
