@@ -37,8 +37,8 @@ BACKOFF_S = (0.05, 0.1, 0.25, 0.5, 1.0)
 PATIENCE_S = 60.0
 """For a session that was live to be live again."""
 MAX_UNANSWERED = 64
-Open = Callable[[str, str], Awaitable[Connection]]
-"""A connection to a server at an address, with a ticket; without an address, to the first one."""
+Open = Callable[[str, str, Opening], Awaitable[Connection]]
+"""A connection to a server at an address, with a ticket, to say this first; without an address, to the first one."""
 
 
 class FollowedConnection:
@@ -50,16 +50,18 @@ class FollowedConnection:
         self._seen = -1
         self._unanswered: dict[str, Steer] = {}
         self._goes_directly = True
+        self._dead_ends = 0
+        """Addresses in a row that could not be reached."""
         self._lost_at: float | None = None
         """Since when it is not live, having been."""
         self._closed = False
 
     @classmethod
     async def open(cls, url: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> FollowedConnection:
-        async def open_at(address: str, ticket: str) -> Connection:
+        async def open_at(address: str, ticket: str, opening: Opening) -> Connection:
             return await Connection.open(address or url, key=None if ticket else key, ticket=ticket, tls=tls)
 
-        return cls(open_at, await open_at("", ""))
+        return cls(open_at, await Connection.open(url, key=key, tls=tls))
 
     async def say(self, message: AnyClientMessage) -> None:
         if isinstance(message, (Start, Attach, View, Restore)):
@@ -135,8 +137,10 @@ class FollowedConnection:
         await self._connection.close()
         try:
             await self._begin(url, ticket)
+            self._dead_ends = 0
         except ProtocolBroken as error:
-            self._goes_directly = False
+            self._dead_ends += 1  # the first may have died this moment
+            self._goes_directly = self._dead_ends < 2
             await self._return(error)
 
     async def _return(self, error: ProtocolBroken) -> None:
@@ -156,10 +160,11 @@ class FollowedConnection:
 
     async def _begin(self, url: str, ticket: str) -> None:
         assert self._opening is not None, "nothing was asked for yet"
-        self._connection = await self._open_at(url, ticket)
+        opening = self._as_followed(self._opening)
+        self._connection = await self._open_at(url, ticket, opening)
         while not isinstance(read(await self._connection.take()), Hello):
             pass
-        await self._connection.say(self._as_followed(self._opening))
+        await self._connection.say(opening)
 
     def _as_followed(self, opening: Opening) -> Opening:
         """What to ask for: the session that it has, or what was asked for first."""

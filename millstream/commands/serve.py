@@ -31,7 +31,8 @@ try:
     import uvicorn
     from starlette.applications import Starlette
 
-    from millstream.fleet.member import Membership, end_with_parent
+    from millstream.fleet import member as fleet_member
+    from millstream.fleet.membership import Membership
     from millstream.server.access.auth import Access, access_for, check_proxies
     from millstream.server.access.budgets import ClientRates
     from millstream.server.access.keys import Keyring
@@ -101,7 +102,7 @@ def serve(request: ServeRequest) -> None:
     keyring = request.keyring
     member = Membership.from_environment()
     access = (
-        member.access()
+        fleet_member.access_by_ticket(member)
         if member is not None
         else access_for(
             request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins, keyring=keyring
@@ -132,8 +133,8 @@ def app_config(access: Access, ice_servers: tuple[IceServer, ...], member: Membe
     """A member of a fleet has its gateway keep clients to their limits: to it, all who come by that are one."""
     if member is None:
         return AppConfig(access=access, ice_servers=ice_servers)
-    end_with_parent()
-    return AppConfig(access=access, ice_servers=ice_servers, rates=NO_LIMITS, routes=member.routes())
+    fleet_member.end_with_parent()
+    return AppConfig(access=access, ice_servers=ice_servers, rates=NO_LIMITS, routes=fleet_member.routes(member))
 
 
 def key_stores(folder: Path, names: Iterable[str], shared: SharedFiles | None = None) -> dict[str, FileStore]:

@@ -1,7 +1,7 @@
 """A server as one of a fleet: who may come in, what it reports to the gateway, and what it does when the gateway says so.
 
-`millstream serve` is told that it is a member, and of what, by a variable of its environment (`MEMBER`): a replica is the
-ordinary server, started by `fleet/on_ray.py` or by a test. It ends with whoever started it: when its standard input closes.
+It is the ordinary server with a `Membership` (`fleet/membership.py`). It ends with whoever started it: when its standard input
+closes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import msgspec
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from millstream.core.errors import ConfigError, MillstreamError, NotAllowed, Overloaded, UnknownSession
+from millstream.core.errors import MillstreamError, NotAllowed, Overloaded, UnknownSession
 from millstream.core.messages import Ask, MovedMessage
 from millstream.fleet import link
+from millstream.fleet.membership import Membership
 from millstream.fleet.policy.types import FleetRequest
 from millstream.fleet.tickets import TicketGate, issue
 from millstream.server.access.auth import CLOSE_POLICY, Access, Pass, pass_of
-from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.protocol.conversation import hello
 from millstream.server.protocol.endpoints import ServerState, status_of
 from millstream.server.protocol.messages import encode
@@ -34,7 +34,6 @@ from millstream.server.transport.tasks import stop_all
 from millstream.serving.admission_types import Request
 from millstream.serving.notices import Live
 
-MEMBER = "MILLSTREAM_FLEET_MEMBER"
 REPORT_S = 0.5
 LOOK_S = 0.05
 """How often it is looked whether a session came or went."""
@@ -44,51 +43,25 @@ PLACE_S = 30.0
 """For a session that is taken over to have its place."""
 
 
-class Membership(msgspec.Struct, frozen=True, kw_only=True):
-    secret: bytes
-    replica_id: str
-    pool: str
-    storage: str
-    """Where states are kept: a folder or an fsspec address."""
-    node: str = ""
-    version: str = ""
-    keys: dict[str, Key] = {}
-    """By name; the secrets are the gateway's."""
+def access_by_ticket(member: Membership) -> Access:
+    gate = TicketGate(member.secret, member.replica_id)
 
-    @staticmethod
-    def from_environment() -> Membership | None:
-        text = os.environ.pop(MEMBER, "")  # nobody started from here is a member
-        if not text:
-            return None
-        try:
-            return msgspec.json.decode(text, type=Membership)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(f"{MEMBER} is set by a fleet, and this is not what it says: {error}") from None
+    def redeem(text: str) -> Pass:
+        ticket = gate.redeem(text, time.time())
+        return Pass(member.key(ticket.key), ticket.session_id)
 
-    def environment(self) -> dict[str, str]:
-        return {MEMBER: msgspec.json.encode(self).decode()}
+    return Access(names=None, redeem=redeem, max_connections=100_000)
 
-    def access(self) -> Access:
-        gate = TicketGate(self.secret, self.replica_id)
 
-        def redeem(text: str) -> Pass:
-            ticket = gate.redeem(text, time.time())
-            return Pass(self.key(ticket.key), ticket.session_id)
+def routes(member: Membership) -> tuple[BaseRoute, ...]:
+    async def serve_link(websocket: WebSocket) -> None:
+        if pass_of(websocket.scope).session_id:  # a client's: the gateway's own are for no session
+            await websocket.close(CLOSE_POLICY)
+            return
+        await websocket.accept()
+        await _Link(websocket, member).run()
 
-        return Access(names=None, redeem=redeem, max_connections=100_000)
-
-    def key(self, name: str) -> Key:
-        return self.keys.get(name, NAMELESS)
-
-    def routes(self) -> tuple[BaseRoute, ...]:
-        async def serve_link(websocket: WebSocket) -> None:
-            if pass_of(websocket.scope).session_id:  # a client's: the gateway's own are for no session
-                await websocket.close(CLOSE_POLICY)
-                return
-            await websocket.accept()
-            await _Link(websocket, self).run()
-
-        return (WebSocketRoute(link.PATH, serve_link),)
+    return (WebSocketRoute(link.PATH, serve_link),)
 
 
 def end_with_parent() -> None:
