@@ -94,6 +94,8 @@ class Fleet:
     _waiters: dict[str, _Waiter] = field(default_factory=dict)
     _expected: dict[str, float] = field(default_factory=dict)
     """Sessions with a place that have not come yet, and until when they may."""
+    _ending: set[str] = field(default_factory=set)
+    """Replicas that are being stopped."""
     _moving: set[str] = field(default_factory=set)
     _starts: list[_Start] = field(default_factory=list)
     _keys: dict[str, str] = field(default_factory=dict)
@@ -207,6 +209,7 @@ class Fleet:
     async def _listen(self, each: ReplicaLink) -> None:
         why = await each.run()
         del self.links[each.replica_id]
+        self._ending.discard(each.replica_id)
         if each.replica_id not in self._known:
             return  # it may be there yet: it is looked for again
         del self._known[each.replica_id]
@@ -217,6 +220,8 @@ class Fleet:
     def _heard(self, each: ReplicaLink) -> None:
         report, now = each.report, time.monotonic()
         assert report is not None, "called with a report"
+        if each.replica_id in self._ending:
+            return
         if not report.trouble and each.replica_id not in self._known:
             self._welcome(each, report, now)
         elif each.replica_id in self._known:
@@ -389,6 +394,7 @@ class Fleet:
         self._carry_out(self.policy.start_failed(pool, time.monotonic()))
 
     async def _stop(self, replica_id: str) -> None:
+        self._ending.add(replica_id)
         self._known.pop(replica_id, None)  # so that its end is no death
         try:
             await self.replicas.stop(replica_id)

@@ -78,6 +78,7 @@ def bring_up(config: FleetConfig) -> str:
     check_gpus(config, nodes())
     running = current_secret()
     table = config.table
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     serve.start(http_options={"host": table.host, "port": table.port, "location": "HeadOnly"})
     serve.run(_gateway(config, running or secrets.token_bytes(32)), name=APP, route_prefix="/")
     return f"http://{table.host}:{table.port}"

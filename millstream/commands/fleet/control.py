@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -40,8 +42,12 @@ def needed_cpus(config: FleetConfig) -> float:
 
 
 def wait_until_told() -> None:
-    while True:
-        time.sleep(POLL_S)
+    """By Ctrl-C or SIGTERM."""
+    told = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+    while not told.wait(POLL_S):
+        pass
 
 
 def status(address: str | None, as_json: bool) -> None:

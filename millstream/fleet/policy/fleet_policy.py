@@ -159,16 +159,27 @@ class FleetPolicy:
         home = self._homes[replica.replica_id] = seating.berths[state.pool.model]
         home.add(berth)
         for asked in sessions:
-            guest = seating.guests.get(asked.session_id)
-            if guest is None:
-                guest = Guest(asked, now)
-                seating.add(guest)
-            elif guest.berth is not None:
-                continue
-            else:
-                seating.lines[asked.model].leave(asked.session_id)
-            seating.seat(guest, berth, now)
+            self._seat_found(asked, berth, now)
         return seating.settle(state.pool.model, now)
+
+    def found(self, asked: FleetRequest, replica_id: str, now: float) -> list[Decision]:
+        """A session is on a replica and was not placed there, as a branch of another is. One that has a place keeps that."""
+        home = self._homes.get(replica_id)
+        if home is None:
+            return []
+        self._seat_found(asked, home.by_id[replica_id], now)
+        return self._seating.settle(asked.model, now)
+
+    def _seat_found(self, asked: FleetRequest, berth: Berth, now: float) -> None:
+        guest = self._seating.guests.get(asked.session_id)
+        if guest is None:
+            guest = Guest(asked, now)
+            self._seating.add(guest)
+        elif guest.berth is not None:
+            return
+        else:
+            self._seating.lines[asked.model].leave(asked.session_id)
+        self._seating.seat(guest, berth, now)
 
     def replica_changed(self, replica: Replica, now: float) -> list[Decision]:
         """It says other chunk times, graphs or misses of itself."""
