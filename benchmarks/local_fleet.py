@@ -137,4 +137,5 @@ def gateway(config: FleetConfig, replicas: LocalReplicas, secret: bytes) -> Iter
     finally:
         server.should_exit = True
         thread.join(20)
+        loop.close()
         listener.close()

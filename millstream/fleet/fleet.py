@@ -13,14 +13,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from millstream.core.errors import MillstreamError, Overloaded, ProtocolBroken, UnknownSession
 from millstream.fleet import link
 from millstream.fleet.config import FleetConfig
+from millstream.fleet.events import MAX_EVENTS, EventKind, FleetEvent
 from millstream.fleet.policy.fleet_policy import FleetPolicy
 from millstream.fleet.policy.types import Decision, FleetRequest, Move, Place, StartReplica, StopReplica
-from millstream.fleet.replica_link import ReplicaAddress, ReplicaLink
+from millstream.fleet.replica_link import ReplicaLink, hand_on
+from millstream.fleet.replicas import Replicas
 from millstream.serving.admission_types import Queued, Refused, Request
 
 log = logging.getLogger(__name__)
@@ -34,33 +36,8 @@ ARRIVE_S = 45.0
 """For somebody who was given a place to come; then it is another's."""
 FIND_S = 1.0
 """For a session that nobody knows of to be reported: it may be a branch a moment old."""
-MAX_EVENTS = 500
 LABEL = 8
 """Letters of a session's id in logs: too few to steer it with."""
-EventKind = Literal["ready", "death", "move", "move failed", "restored", "lost", "start", "start failed", "stop", "drain"]
-
-
-class Replicas(Protocol):
-    """Whoever starts and ends servers."""
-
-    async def running(self) -> list[ReplicaAddress]:
-        """Those that listen now."""
-
-    async def start(self, pool: str, version: str) -> None:
-        """One more, which will be among them. Raises where there cannot be one."""
-
-    async def stop(self, replica_id: str) -> None:
-        """End one that nobody needs any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class FleetEvent:
-    at: float
-    """Seconds since 1970."""
-    kind: EventKind
-    replica_id: str
-    words: str
-    seconds: float | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -357,14 +334,7 @@ class Fleet:
         try:
             if source is None or target is None:
                 raise ProtocolBroken("a replica has gone meanwhile")
-            await source.order(link.HandOver(session_id=session_id))
-            try:
-                await target.order(link.TakeOver(session_id=session_id, key=self._keys.get(session_id, "")))
-                release = link.Release(session_id=session_id, url=target.address.url, replica_id=target.replica_id)
-                await source.order(release)
-            except MillstreamError:
-                await source.order(link.TakeBack(session_id=session_id))
-                raise
+            await hand_on(session_id, self._keys.get(session_id, ""), source, target)
         except MillstreamError as error:
             self._moving.discard(session_id)
             self._note("move failed", move.source, f"{session_id[:LABEL]} to {move.target}: {error}")

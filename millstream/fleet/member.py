@@ -83,6 +83,8 @@ class _Link:
         self._server: ServerState = websocket.app.state.server
         self._hub: SessionHub = self._server.hub
         self._orders: set[asyncio.Task[None]] = set()
+        self._standing: dict[str, asyncio.TimerHandle] = {}
+        """Sessions that were handed over, until it is known what becomes of them."""
 
     async def run(self) -> None:
         reporter = asyncio.ensure_future(self._report())
@@ -129,8 +131,10 @@ class _Link:
             case link.TakeOver(session_id=session_id, key=key, seen=seen):
                 await self._take_over(await self._hub.attach(session_id, self._member.key(key), seen=seen))
             case link.Release(session_id=session_id, url=url, replica_id=replica_id):
+                self._settle(session_id)
                 self._release(self._of(session_id), url, replica_id)
             case link.TakeBack(session_id=session_id):
+                self._settle(session_id)
                 self._hub.take_back(self._of(session_id))
         return None
 
@@ -144,7 +148,13 @@ class _Link:
         if not live_session.can_move:
             raise NotAllowed("somebody watches it who cannot follow")
         await self._hub.hand_over(live_session)
-        asyncio.get_running_loop().call_later(HELD_S, self._hub.take_back, live_session)
+        loop = asyncio.get_running_loop()
+        self._standing[live_session.session_id] = loop.call_later(HELD_S, self._hub.take_back, live_session)
+
+    def _settle(self, session_id: str) -> None:
+        timer = self._standing.pop(session_id, None)
+        if timer is not None:
+            timer.cancel()
 
     async def _take_over(self, live_session: LiveSession) -> None:
         give_up = time.monotonic() + PLACE_S

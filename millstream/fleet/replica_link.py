@@ -105,6 +105,17 @@ class ReplicaLink:
             self._asked[message.number].set_result(message)
 
 
+async def hand_on(session_id: str, key: str, source: ReplicaLink, target: ReplicaLink) -> None:
+    """Move a session: saved there, restored here, its people told. Whatever goes wrong, it stays in one place."""
+    await source.order(link.HandOver(session_id=session_id))
+    try:
+        await target.order(link.TakeOver(session_id=session_id, key=key))
+        await source.order(link.Release(session_id=session_id, url=target.address.url, replica_id=target.replica_id))
+    except MillstreamError:
+        await source.order(link.TakeBack(session_id=session_id))
+        raise
+
+
 def _raised(done: link.Done) -> MillstreamError:
     """As it was raised there, as far as that matters here."""
     match done.code:

@@ -41,8 +41,8 @@ ARROWS = {
     "load": {"client", "core"},
     "trainer": {"parallel", "models", "ops", "core"},
     "commands": {
-        "fleet", "server", "serving", "engine", "session", "mesh", "generation", "video", "load", "trainer", "planner", "profiler",
-        "parallel", "wire", "models", "ops", "core",
+        "fleet", "server", "serving", "engine", "session", "mesh", "generation", "video", "load", "trainer", "planner",
+        "profiler", "parallel", "wire", "models", "ops", "core",
     },
     "course": {"commands", "mesh", "trainer", "planner", "parallel", "models", "ops", "core"},
     "cli": {"course", "commands", "server", "load", "trainer", "planner", "models", "core"},

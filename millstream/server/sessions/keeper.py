@@ -29,7 +29,7 @@ import msgspec
 from millstream.core.controls import AnyControl, Receipt
 from millstream.core.errors import NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.engine import snapshot
-from millstream.server.access.keys import Key
+from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.sessions.archive import DISK_FAILS, Archive, SavedSession
 from millstream.server.sessions.file_store import FileStore
 from millstream.server.sessions.live_session import MAX_RECEIPTS, LiveSession
@@ -121,6 +121,8 @@ class Keeper:
 
     def start(self) -> None:
         start_threads(self._pool, 1)
+        if self._archive_of(NAMELESS).store.shared is not None:
+            start_threads(self._log_pool, 1)
 
     def close(self) -> None:
         self._pool.shutdown()

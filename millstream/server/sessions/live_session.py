@@ -223,7 +223,7 @@ class LiveSession:
         self._leaving = self._loop.create_future()
 
     def stay(self) -> None:
-        if self._leaving is not None:
+        if self._leaving is not None and not self._leaving.done():
             self._leaving.set_result(False)
             self._leaving = None
 
