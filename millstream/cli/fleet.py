@@ -81,6 +81,27 @@ def deploy(
 
 
 @fleet.command()
+def manifest(
+    config: Annotated[Path, typer.Argument(help="fleet.toml.")],
+    image: Annotated[str, typer.Option(help="A container with Millstream and Ray in it.")],
+) -> None:
+    """What KubeRay runs it from on Kubernetes, for kubectl apply -f -."""
+    with plain_errors():
+        from millstream.commands.fleet import files
+
+        files.print_manifest(config, image)
+
+
+@fleet.command()
+def dashboard() -> None:
+    """A dashboard for Grafana, to be imported."""
+    with plain_errors():
+        from millstream.commands.fleet import files
+
+        files.print_dashboard()
+
+
+@fleet.command()
 def down(address: Address = None) -> None:
     """End the gateway and every replica."""
     with plain_errors():

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.errors import ConfigError, DeviceError, MillstreamError
-from millstream.fleet.config import FleetConfig, ReplicaTable, check_gpus
+from millstream.fleet.config import FleetConfig, ReplicaTable, check_gpus, read_fleet
 from millstream.fleet.fleet import Fleet
 from millstream.fleet.gateway import create_gateway
+from millstream.fleet.kuberay import SECRET_VARIABLE
 from millstream.fleet.membership import Membership
 from millstream.fleet.replica_link import ReplicaAddress
+from millstream.fleet.tickets import SECRET_BYTES
 from millstream.fleet.watching import standing
 from millstream.server.access.auth import Access, access_for, is_local
 
@@ -82,6 +84,14 @@ def bring_up(config: FleetConfig) -> str:
     serve.start(http_options={"host": table.host, "port": table.port, "location": "HeadOnly"})
     serve.run(_gateway(config, running or secrets.token_bytes(32)), name=APP, route_prefix="/")
     return f"http://{table.host}:{table.port}"
+
+
+def application(args: dict[str, str]) -> Any:
+    """What a RayService runs (`fleet/kuberay.py`): the secret is in its environment, the same for every start."""
+    text = os.environ.get(SECRET_VARIABLE, "")
+    if len(text) < SECRET_BYTES:
+        raise ConfigError(f"{SECRET_VARIABLE} must have {SECRET_BYTES} letters or more; openssl rand -hex 32 makes some")
+    return _gateway(read_fleet(Path(args["config"])), text.encode())
 
 
 def current_secret() -> bytes | None:

@@ -19,7 +19,7 @@ SEA = Ask(prompt="sea", fps=24.0, seed=5)
 
 @pytest.mark.slow
 def test_the_session_of_a_killed_replica_goes_on_elsewhere_to_the_same_bits(tmp_path: Path) -> None:
-    with small_fleet(tmp_path, ("tiny-b",), keep=3, late=True) as fleet:
+    with small_fleet(tmp_path, ("tiny-b",), keep=3, late=True, places=10**7) as fleet:
         doomed = LocalReplicas(fleet.running.fleet.config, fleet.secret, tmp_path, TINY)
         try:
             asyncio.run(doomed.start("tiny", ""))
