@@ -81,7 +81,7 @@ class LocalReplicas:
     def close(self) -> None:
         for process in self.processes.values():
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 @dataclass(eq=False)

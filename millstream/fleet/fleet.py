@@ -161,6 +161,27 @@ class Fleet:
         self._note("drain", replica_id, "asked for")
         self._carry_out(self.policy.drain(replica_id, time.monotonic()))
 
+    def move(self, session: str, target: str) -> None:
+        """Somebody wants one session elsewhere, by the letters that are shown of it. Where it is then, the reports say."""
+        found = [name for known in self._known.values() for name in known if name.startswith(session)]
+        if len(found) != 1 or target not in self.links:
+            raise UnknownSession(f"need one session and a replica, got {len(found)} that begin with {session!r} and {target}")
+        source = self.policy.place_of(found[0])
+        if source is not None and source != target and found[0] not in self._moving:
+            self._moving.add(found[0])
+            self._spawn(self._move_as_asked(found[0], source, target))
+
+    async def _move_as_asked(self, session_id: str, source: str, target: str) -> None:
+        begun = time.monotonic()
+        try:
+            await hand_on(session_id, self._keys.get(session_id, ""), self.links[source], self.links[target])
+            self._note("move", source, f"{session_id[:LABEL]} to {target}: asked for", time.monotonic() - begun)
+            self._carry_out(self.policy.left(session_id, time.monotonic()))
+        except MillstreamError as error:
+            self._note("move failed", source, f"{session_id[:LABEL]} to {target}: {error}")
+        finally:
+            self._moving.discard(session_id)
+
     def resize(self, pool: str, minimum: int, maximum: int) -> None:
         now = time.monotonic()
         self._carry_out([*self.policy.resize(pool, minimum, maximum, now), *self.policy.scale(now)])
@@ -221,9 +242,9 @@ class Fleet:
         for session_id in before - set(named) - self._moving:
             if self.policy.place_of(session_id) == replica_id:
                 decisions += self._left(session_id, now)
-        for session_id in set(named) - before:
+        for session_id in set(named) - self._moving:
             self._expected.pop(session_id, None)
-            if self.policy.place_of(session_id) is None and session_id not in self._moving:
+            if self.policy.place_of(session_id) is None:
                 self._keys[session_id] = named[session_id].asked.key
                 decisions += self.policy.found(named[session_id].asked, replica_id, now)
         self._carry_out(decisions)

@@ -43,6 +43,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     sessions: list[SessionReport]
     hello: bytes
     """What it says to clients first, as JSON."""
+    pid: int = 0
+    """Of the server, on its node."""
 
     def replica(self, replica_id: str) -> Replica:
         """As the policy is told."""

@@ -187,6 +187,7 @@ def report(server: ServerState, member: Membership) -> link.Report:
         promised=service.metrics().admission.promised or 0.0,
         sessions=[_session(each, standing.asked[name]) for name, each in hub.live_sessions.items() if name in standing.asked],
         hello=encode(hello(hub.card, server.limits)).encode(),
+        pid=os.getpid(),
     )
 
 

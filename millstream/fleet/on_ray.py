@@ -336,6 +336,9 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
         async def status(self) -> dict[str, Any]:
             return standing(self._fleet)
 
+        async def pid(self) -> int:
+            return os.getpid()
+
         async def order(self, method: str, args: list[Any]) -> dict[str, Any]:
             try:
                 getattr(self._fleet, method)(*args)

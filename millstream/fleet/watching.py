@@ -43,6 +43,7 @@ def _replica(each: ReplicaLink) -> dict[str, Any]:
     return named | {
         "state": report.trouble or "ready",
         "node": report.node,
+        "pid": report.pid,
         "version": report.version,
         "promised": report.promised,
         "misses": report.misses,

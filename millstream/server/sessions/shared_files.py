@@ -93,5 +93,6 @@ class SharedFiles:
                 Path(draft).replace(target)
         except OSError as error:
             if is_folder:
-                Path(draft).unlink(missing_ok=True)
+                with suppress(OSError):
+                    Path(draft).unlink()
             raise NotKept(f"cannot write {place}: {error}; the storage that servers share is full or gone") from None
