@@ -21,8 +21,9 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     asked: FleetRequest
     stay_s: float
-    """From its place to its end, the picture standing still among it. For one that never had a place: how long it waited for
-    one before it gave up."""
+    """From its place to its end, the picture standing still among it; of one that never had a place, the others' mean."""
+    patience_s: float | None = None
+    """For how long it would wait in line; None: as long as it takes. Of a recording: how long it did, if it gave up."""
 
 
 class ReplicaLife(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,7 @@ class ReplicaLife(msgspec.Struct, frozen=True, kw_only=True):
     replica_id: str
     pool: str
     node: str
+    version: str = ""
     room: AdmissionConfig
     ready_at: float
     killed_at: float | None = None
@@ -44,6 +46,12 @@ class Drained(msgspec.Struct, frozen=True, kw_only=True):
 
     at: float
     replica_id: str
+
+
+class Deployed(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    pool: str
+    version: str
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +91,7 @@ class FleetTrace(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: list[Arrival]
     replicas: list[ReplicaLife]
     drains: list[Drained] = []
+    deploys: list[Deployed] = []
     times: Times
     seen: FleetSeen
 

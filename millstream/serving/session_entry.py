@@ -11,7 +11,6 @@ from millstream.core.controls import SetPrompt, WeightedPrompt
 from millstream.engine.engine import Engine
 from millstream.engine.flights import NOTHING_SETTLED, Planned, Settled
 from millstream.generation.generator import kinship
-from millstream.planner.phase_work import chunk_flops
 from millstream.serving.admission_types import Request
 from millstream.serving.chunk_times import Geometry
 from millstream.serving.life import Life
@@ -130,16 +129,9 @@ def label(session_id: str) -> str:
 
 def geometry(spec: ModelSpec, config: StreamConfig, timeline: Timeline | None = None) -> Geometry:
     """What a chunk costs: as configured, or as a session's controls have made it."""
-    rows, columns = (side // spec.dit.patch for side in config.latent_size)
     if timeline is not None:
         config = replace(config, steps=timeline.steps, window=timeline.window, sink=timeline.sink)
-    return Geometry(
-        model=spec.name,
-        tokens=config.frames_per_chunk * rows * columns,
-        calls=len(config.steps) + 1,
-        window=config.window,
-        flops=chunk_flops(spec, config),
-    )
+    return Geometry.of(spec, config)
 
 
 def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:

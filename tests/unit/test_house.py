@@ -45,7 +45,7 @@ ARROWS = {
         "profiler", "parallel", "wire", "models", "ops", "core",
     },
     "course": {"commands", "mesh", "trainer", "planner", "parallel", "models", "ops", "core"},
-    "cli": {"course", "commands", "server", "load", "trainer", "planner", "models", "core"},
+    "cli": {"course", "commands", "fleet", "server", "load", "trainer", "planner", "models", "core"},
     "__main__": {"cli"},
 }  # fmt: skip
 """Which room may import which, besides itself."""
@@ -217,6 +217,10 @@ SURFACE = {
     "plan explain": {
         "--chunks", "--fps", "--frames", "--gpus", "--json", "--micro-batches", "--model", "--parameters", "--pipeline",
         "--sessions", "--shards", "--size", "--software", "--stages", "--steps", "--tile", "--topology", "--window", "--zero",
+    },
+    "plan fleet": {
+        "--failures", "--gpus", "--hours", "--html", "--json", "--night", "--patience", "--seed", "--sessions", "--start",
+        "--stay",
     },
     "plan scale": {
         "--fps", "--gpus", "--html", "--json", "--model", "--size", "--software", "--steps", "--topology", "--window",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from millstream.fleet.policy.berths import Berth
+from millstream.fleet.policy.replica_rooms import ReplicaRoom
 from millstream.fleet.policy.types import Pool
 
 GROWTH_S = 120.0
@@ -20,7 +20,7 @@ MOST_SLOTS = 10_000
 @dataclass(slots=True)
 class PoolState:
     pool: Pool
-    berths: dict[str, Berth] = field(default_factory=dict)
+    rooms: dict[str, ReplicaRoom] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
     """When each replica that is not ready yet was asked for."""
     start_s: float = 0.0
@@ -42,12 +42,12 @@ class PoolState:
         self.start_s = self.pool.start_s
 
     @property
-    def staying(self) -> list[Berth]:
-        return [berth for berth in self.berths.values() if berth.draining is None and not berth.stopping]
+    def staying(self) -> list[ReplicaRoom]:
+        return [room for room in self.rooms.values() if room.draining is None and not room.stopping]
 
     @property
-    def draining(self) -> list[Berth]:
-        return [berth for berth in self.berths.values() if berth.draining is not None]
+    def draining(self) -> list[ReplicaRoom]:
+        return [room for room in self.rooms.values() if room.draining is not None]
 
     @property
     def total(self) -> int:
@@ -58,24 +58,19 @@ class PoolState:
     def may_grow(self) -> bool:
         return self.total < self.pool.maximum
 
-    @property
-    def sessions(self) -> int:
-        return sum(len(berth.held) - len(berth.arriving) for berth in self.berths.values())
-
-    def wanted(self, waiting: int) -> int:
+    def wanted(self, sessions: int, waiting: int) -> int:
         """Replicas for those who are there and who wait or will have come before another can be started, beyond the line that
         may be, and the warm ones."""
         self._learn_slots()
         coming = max(0.0, self.growth) * self.start_s
-        sessions = self.sessions + max(0.0, waiting + coming - self.pool.line)
-        count = math.ceil(sessions / self.slots - 1e-9)
+        beyond = max(0.0, waiting + coming - self.pool.line)
+        count = math.ceil((sessions + beyond) / self.slots - 1e-9)
         if waiting > self.pool.line:  # by the numbers there may be room, and they wait all the same
             count = max(count, len(self.staying) + math.ceil((waiting - self.pool.line) / self.slots))
         return min(max(count + self.pool.warm, self.pool.minimum), self.pool.maximum)
 
-    def count(self, waiting: int, now: float) -> None:
-        """How fast it grows."""
-        number = self.sessions + waiting
+    def count(self, number: int, now: float) -> None:
+        """How fast it grows, by sessions that are there or wait."""
         if self._counted is not None and now > self._counted[0]:
             past_s = now - self._counted[0]
             weight = 1 - math.exp(-past_s / GROWTH_S)
@@ -84,22 +79,22 @@ class PoolState:
 
     def _learn_slots(self) -> None:
         """Of a replica's time and memory, whichever holds fewer of the sessions that there are."""
-        held = sum(len(berth.held) for berth in self.berths.values())
+        held = sum(len(room.held) for room in self.rooms.values())
         if not held:
             return
-        berth = next(iter(self.berths.values()))
-        share = sum(each.share for each in self.berths.values()) / held
-        size = sum(each.num_bytes for each in self.berths.values()) / held
-        by_time = math.inf if share <= 0 else berth.config.share / share
-        by_memory = math.inf if size <= 0 else berth.config.memory_bytes / size
+        room = next(iter(self.rooms.values()))
+        share = sum(each.share for each in self.rooms.values()) / held
+        size = sum(each.num_bytes for each in self.rooms.values()) / held
+        by_time = math.inf if share <= 0 else room.config.share / share
+        by_memory = math.inf if size <= 0 else room.config.memory_bytes / size
         self.slots = max(1, math.floor(min(by_time, by_memory, MOST_SLOTS) + 1e-9))
 
-    def ready(self, berth: Berth, now: float) -> None:
+    def ready(self, room: ReplicaRoom, now: float) -> None:
         if self.starts:
-            berth.started_at = self.starts.pop(0)
-            self.start_s = START_SMOOTHING * self.start_s + (1 - START_SMOOTHING) * (now - berth.started_at)
+            room.started_at = self.starts.pop(0)
+            self.start_s = START_SMOOTHING * self.start_s + (1 - START_SMOOTHING) * (now - room.started_at)
         self.failures = 0
-        self.berths[berth.replica_id] = berth
+        self.rooms[room.replica_id] = room
 
     def failed(self, now: float) -> None:
         if self.starts:
@@ -107,12 +102,12 @@ class PoolState:
         self.retry_at = now + 2.0 ** min(LONGEST_BACKOFF, self.failures)
         self.failures += 1
 
-    def gone(self, berth: Berth, now: float) -> None:
-        del self.berths[berth.replica_id]
-        self.seconds += now - berth.started_at
-        self.misses += berth.replica.misses
+    def gone(self, room: ReplicaRoom, now: float) -> None:
+        del self.rooms[room.replica_id]
+        self.seconds += now - room.started_at
+        self.misses += room.replica.misses
 
     def hours(self, now: float) -> float:
         """Of replicas, from the moment each was asked for."""
-        running = [*self.starts, *(berth.started_at for berth in self.berths.values())]
+        running = [*self.starts, *(room.started_at for room in self.rooms.values())]
         return (self.seconds + sum(now - start for start in running)) / 3600

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from millstream.fleet.policy.berths import Berth
 from millstream.fleet.policy.pool_state import PoolState
+from millstream.fleet.policy.replica_rooms import ReplicaRoom
 from millstream.fleet.policy.types import StartReplica
 
 DRAINED_AT_ONCE = 20
 """Of so many replicas one may be drained at a time for being too many; of fewer, one."""
 
 
-def scale_pool(state: PoolState, waiting: int, now: float) -> tuple[list[StartReplica], list[Berth]]:
+def scale_pool(state: PoolState, sessions: int, waiting: int, now: float) -> tuple[list[StartReplica], list[ReplicaRoom]]:
     """Replicas to start, and those that drain from now on or do so no more."""
-    state.count(waiting, now)
-    wanted = state.wanted(waiting)
+    state.count(sessions + waiting, now)
+    wanted = state.wanted(sessions, waiting)
     changed = _replace_outdated(state, wanted) or _give_back(state, wanted, now)
     if not changed and state.total < wanted:
         changed = _take_back(state, wanted - state.total)
@@ -29,16 +29,19 @@ def _starts(state: PoolState, wanted: int, now: float) -> list[StartReplica]:
     """Up to what is wanted; in a deploy one more, before an old one is drained. After a failure one at a time."""
     if now < state.retry_at:
         return []
-    missing, why = max(0, wanted - state.total), f"{state.sessions} sessions and those who come need {wanted}"
-    most = state.pool.maximum + state.pool.surge
-    if _outdated(state) and not missing and not state.starts and not _deploying(state) and state.total < most:
-        missing, why = 1, f"version {state.pool.version}"
+    missing, why = max(0, wanted - state.total), f"what is promised and queued needs {wanted}"
+    deploying, most = _deploying(state), state.pool.maximum
+    if _outdated(state) or deploying:
+        most += state.pool.surge
+        if not missing and not state.starts and not deploying:
+            missing, why = 1, f"version {state.pool.version}"
+    missing = max(0, min(missing, most - len(state.rooms) - len(state.starts)))  # those that drain are there as well
     missing = min(missing, 1) if state.failures else missing
     state.starts += [now] * missing
     return [StartReplica(pool=state.pool.name, version=state.pool.version, why=why) for _ in range(missing)]
 
 
-def _replace_outdated(state: PoolState, wanted: int) -> list[Berth]:
+def _replace_outdated(state: PoolState, wanted: int) -> list[ReplicaRoom]:
     """The emptiest, once there is one more than wanted or no way to have one more, and no other is on its way out."""
     outdated = _outdated(state)
     if not outdated or state.starts or _deploying(state):
@@ -48,7 +51,7 @@ def _replace_outdated(state: PoolState, wanted: int) -> list[Berth]:
     return _drain(outdated[:1], "deploy")
 
 
-def _give_back(state: PoolState, wanted: int, now: float) -> list[Berth]:
+def _give_back(state: PoolState, wanted: int, now: float) -> list[ReplicaRoom]:
     """Those that were too many for long enough: the emptiest, for fewest must move."""
     surplus = state.total - wanted
     if surplus <= 0 or state.starts:
@@ -56,34 +59,34 @@ def _give_back(state: PoolState, wanted: int, now: float) -> list[Berth]:
         return []
     if state.surplus_since is None:
         state.surplus_since = now
-    at_once = max(1, len(state.berths) // DRAINED_AT_ONCE) - len(state.draining)
+    at_once = max(1, len(state.rooms) // DRAINED_AT_ONCE) - len(state.draining)
     if now - state.surplus_since < state.pool.idle_s or at_once <= 0:
         return []
     return _drain(_emptiest(state.staying)[: min(surplus, at_once)], "scale-in")
 
 
-def _take_back(state: PoolState, missing: int) -> list[Berth]:
+def _take_back(state: PoolState, missing: int) -> list[ReplicaRoom]:
     """Those that were about to be given back, rather than start others; the fullest."""
-    leaving = [berth for berth in state.draining if berth.draining == "scale-in" and not berth.stopping and not berth.outdated]
+    leaving = [room for room in state.draining if room.draining == "scale-in" and not room.stopping and not room.outdated]
     kept = _emptiest(leaving)[::-1][:missing]
-    for berth in kept:
-        berth.draining = None
+    for room in kept:
+        room.draining = None
     return kept
 
 
-def _drain(berths: list[Berth], why: Literal["deploy", "scale-in"]) -> list[Berth]:
-    for berth in berths:
-        berth.draining = why
-    return berths
+def _drain(rooms: list[ReplicaRoom], why: Literal["deploy", "scale-in"]) -> list[ReplicaRoom]:
+    for room in rooms:
+        room.draining = why
+    return rooms
 
 
-def _outdated(state: PoolState) -> list[Berth]:
-    return _emptiest([berth for berth in state.staying if berth.outdated])
+def _outdated(state: PoolState) -> list[ReplicaRoom]:
+    return _emptiest([room for room in state.staying if room.outdated])
 
 
 def _deploying(state: PoolState) -> bool:
-    return any(berth.draining == "deploy" for berth in state.draining)
+    return any(room.draining == "deploy" for room in state.draining)
 
 
-def _emptiest(berths: list[Berth]) -> list[Berth]:
-    return sorted(berths, key=lambda berth: (len(berth.held), berth.replica_id))
+def _emptiest(rooms: list[ReplicaRoom]) -> list[ReplicaRoom]:
+    return sorted(rooms, key=lambda room: (len(room.held), room.replica_id))

@@ -15,7 +15,7 @@ PATIENCE_S = 30.0
 """One of weight 1 is overtaken by nobody; one of 0.5 by those of weight 1 who ask up to 30 s after it."""
 
 
-class Standing(NamedTuple):
+class LinePlace(NamedTuple):
     """A place in line; the smaller is before the larger."""
 
     comes_new: bool
@@ -23,14 +23,14 @@ class Standing(NamedTuple):
     session_id: str
 
 
-def standing(session_id: str, *, since: float, weight: float, lost: bool) -> Standing:
-    return Standing(not lost, since + PATIENCE_S / weight, session_id)
+def line_place(session_id: str, *, since: float, weight: float, lost: bool) -> LinePlace:
+    return LinePlace(not lost, since + PATIENCE_S / weight, session_id)
 
 
 class WaitingLine:
     def __init__(self) -> None:
-        self._order: list[Standing] = []
-        self._standings: dict[str, Standing] = {}
+        self._order: list[LinePlace] = []
+        self._standings: dict[str, LinePlace] = {}
 
     def __len__(self) -> int:
         return len(self._order)
@@ -38,7 +38,7 @@ class WaitingLine:
     def __iter__(self) -> Iterator[str]:
         return (each.session_id for each in self._order)
 
-    def join(self, place: Standing) -> None:
+    def join(self, place: LinePlace) -> None:
         assert place.session_id not in self._standings, f"{place.session_id} stands in line already"
         self._standings[place.session_id] = place
         insort(self._order, place)
@@ -46,10 +46,10 @@ class WaitingLine:
     def leave(self, session_id: str) -> None:
         del self._order[bisect_left(self._order, self._standings.pop(session_id))]
 
-    def before(self, place: Standing) -> int:
+    def before(self, place: LinePlace) -> int:
         """How many stand before this place."""
         return bisect_left(self._order, place)
 
     @property
-    def first(self) -> Standing | None:
+    def first(self) -> LinePlace | None:
         return self._order[0] if self._order else None

@@ -47,6 +47,19 @@ def a_replica(name: str, pool: str = "brook", *, seconds: float = 0.3, **changes
     return Replica(**(fields | dict(chunk_s=chunk_s) | changes))
 
 
+PERSON = st.fixed_dictionaries(
+    {},
+    optional=dict(
+        geometry=st.sampled_from([SMALL, LARGE, OTHER]),
+        pace=st.sampled_from(PACES),
+        key=st.sampled_from(["", "", "team"]),
+        weight=st.sampled_from([0.5, 0.1]),
+        memory_bytes=st.sampled_from([1, 1, 2, 3, MEMORY, MEMORY + 1]),
+        may_wait=st.sampled_from([True, True, False]),
+    ),
+)
+
+
 class FleetStates(RuleBasedStateMachine):
     @initialize(placement=st.sampled_from(["pack", "spread"]))
     def begin(self, placement: Placement) -> None:
@@ -82,23 +95,19 @@ class FleetStates(RuleBasedStateMachine):
 
     # What happens
 
-    @rule(
-        geometry=st.sampled_from([SMALL, SMALL, LARGE, OTHER]),
-        pace=st.sampled_from(PACES),
-        key=st.sampled_from(["", "team"]),
-        weight=st.sampled_from([1.0, 0.5, 0.1]),
-        size=st.sampled_from([1, 1, 1, 1, 3, MEMORY, MEMORY + 1]),
-        may_wait=st.sampled_from([True, True, True, False]),
-    )
-    def ask(self, geometry: Geometry, pace: Pace, key: str, weight: float, size: int, may_wait: bool) -> None:
-        asked = a_request(self.name(), geometry, key=key, pace=pace, weight=weight, memory_bytes=size, may_wait=may_wait)
+    @rule(people=st.lists(PERSON, min_size=1, max_size=5))
+    def come(self, people: list[dict[str, Any]]) -> None:
+        for person in people:
+            self.ask(a_request(self.name(), **person))
+
+    def ask(self, asked: FleetRequest) -> None:
         open_before = sum(each.key == "team" for each in self.asked.values())
         answer = self.policy.ask(asked, self.now)
         if isinstance(answer, Refused):
             assert answer.reason
             return
-        assert key != "team" or open_before < QUOTA
-        assert may_wait or isinstance(answer, Place)
+        assert asked.key != "team" or open_before < QUOTA
+        assert asked.request.may_wait or isinstance(answer, Place)
         self.asked[asked.session_id], self.at[asked.session_id] = asked, None
         if isinstance(answer, Queued):
             (place,) = [each for each in self.policy.waiting(self.now) if each.session_id == asked.session_id]
@@ -297,7 +306,7 @@ class FleetStates(RuleBasedStateMachine):
         assert sum(pool.starting for pool in metrics.pools.values()) == len(self.starting)
         for name, pool in metrics.pools.items():
             most = self.policy.pools[name].pool
-            assert pool.ready - pool.draining + pool.starting <= most.maximum + most.surge
+            assert pool.ready + pool.starting <= most.maximum + most.surge
             assert pool.stream_hours >= -1e-9
             assert pool.replica_hours >= 0
 
@@ -319,5 +328,5 @@ class FleetStates(RuleBasedStateMachine):
 
     def policy_keeps_closed(self, names: list[str]) -> bool:
         """Whether none of these takes anybody: they declined somebody, or give way."""
-        berths = [state.berths[name] for state in self.policy.pools.values() for name in names if name in state.berths]
-        return not any(berth.is_open for berth in berths)
+        rooms = [state.rooms[name] for state in self.policy.pools.values() for name in names if name in state.rooms]
+        return not any(room.is_open for room in rooms)
