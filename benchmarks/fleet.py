@@ -53,7 +53,6 @@ start = 30
 device = "cpu"
 dtype = "float32"
 threads = 1
-lead = {lead}
 """
 PROMPTS = ("a calm sea", "a storm", "a lighthouse", "a desert")
 STEER_EVERY = 5
@@ -171,8 +170,8 @@ class Fleet:
 
 
 @contextmanager
-def fleet_up(folder: Path, *, port: int, lead_s: float) -> Iterator[Fleet]:
-    (folder / "fleet.toml").write_text(TOML.format(port=port, lead=lead_s))
+def fleet_up(folder: Path, *, port: int) -> Iterator[Fleet]:
+    (folder / "fleet.toml").write_text(TOML.format(port=port))
     command = [sys.executable, "-m", "millstream", "fleet", "up", str(folder / "fleet.toml")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -193,14 +192,14 @@ async def first_pictures(fleet: Fleet, count: int) -> dict[str, Any]:
         begun = time.monotonic()
         connection = await Connection.open(fleet.url)
         assert isinstance(await connection.hear(), Hello)
-        await connection.say(Start(version=VERSION, prompt="sea", fps=1.0, follow=True))
+        await connection.say(Start(version=VERSION, prompt="sea", fps=4.0, follow=True))
         moved = await connection.hear()
         assert isinstance(moved, MovedMessage), f"not sent anywhere: {moved}"
         added.append(time.monotonic() - begun)
         await connection.close()
         begun = time.monotonic()
         async with connect_async(fleet.url, format="raw") as client:
-            await client.start(Ask(prompt="sea", fps=1.0))
+            await client.start(Ask(prompt="sea", fps=4.0))
             await client.next_chunk()
             first.append(time.monotonic() - begun)
         await asyncio.sleep(0.5)
@@ -300,7 +299,7 @@ async def connects(fleet: Fleet, count: int) -> dict[str, Any]:
     """Evenly over their share of a minute: each is greeted, let in and sent to a replica."""
     took, errors = list[float](), list[str]()
     async with connect_async(fleet.url, format="raw") as owner:
-        view = (await owner.start(Ask(prompt="sea", fps=1.0))).view
+        view = (await owner.start(Ask(prompt="sea", fps=4.0))).view
 
         async def one(delay_s: float) -> None:
             await asyncio.sleep(delay_s)
@@ -348,6 +347,7 @@ def people_of(options: argparse.Namespace) -> list[Person]:
 
 def measure(fleet: Fleet, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"first_picture": asyncio.run(first_pictures(fleet, options.pictures))}
+    print(found, flush=True)
     found["connects"] = asyncio.run(connects(fleet, options.connects))
     found["refusals"] = asyncio.run(refusals(fleet, options.refusals))
     people = people_of(options)
@@ -390,13 +390,14 @@ def main() -> None:
     parser.add_argument("--fps", type=float, default=4.0, help="Low, for three replicas share a machine.")
     parser.add_argument("--port", type=int, default=8471)
     options = parser.parse_args()
-    lead_s = 2 * 12 / options.fps
-    with tempfile.TemporaryDirectory() as folder, fleet_up(Path(folder), port=options.port, lead_s=lead_s) as fleet:
+
+    with tempfile.TemporaryDirectory() as folder, fleet_up(Path(folder), port=options.port) as fleet:
         on_ray.connect("auto")
-        measured = measure(fleet, options)
-    write_report(
-        "fleet", vars(options) | {"replicas": 3, "keep": 4, "lead_s": lead_s, "load_average": os.getloadavg()}, measured
-    )
+        try:
+            measured = measure(fleet, options)
+        finally:
+            on_ray.disconnect()
+    write_report("fleet", vars(options) | {"replicas": 3, "keep": 4, "load_average": os.getloadavg()}, measured)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,11 @@ def connect(address: str | None, *, num_cpus: float = 1.0) -> None:
         ) from None
 
 
+def disconnect() -> None:
+    """Before a cluster of this machine's own ends: Ray waits long for one that is gone."""
+    ray.shutdown()
+
+
 def nodes() -> dict[str, int]:
     """GPUs of each node."""
     alive = [node for node in ray.nodes() if node["Alive"]]
@@ -347,6 +352,7 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
             return {}
 
     settings = dict(num_replicas=1, max_ongoing_requests=100_000, ray_actor_options={"num_cpus": 0}, health_check_period_s=2)
+    settings |= dict(graceful_shutdown_timeout_s=5.0)  # who is relayed comes back to the next one
     deployment: Any = serve.deployment(**settings)(serve.ingress()(Gateway))
     return deployment.bind(config, secret, access)
 
