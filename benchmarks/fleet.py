@@ -33,9 +33,10 @@ import httpx2
 from benchmarks.report import write_report
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.connection import Connection
+from millstream.client.reading import Pictures
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import ClientError, MillstreamError
-from millstream.core.messages import VERSION, Ask, ErrorMessage, Hello, MovedMessage, Start, View
+from millstream.core.messages import VERSION, Ask, End, ErrorMessage, Hello, MovedMessage, Start, View
 from millstream.fleet import on_ray
 
 TOML = """
@@ -187,24 +188,24 @@ def fleet_up(folder: Path, *, port: int) -> Iterator[Fleet]:
 
 async def first_pictures(fleet: Fleet, count: int) -> dict[str, Any]:
     """What the gateway adds before a session is with its replica, and to each chunk where it passes them on."""
-    added, first = [], []
+    added, first, start = [], [], Start(version=VERSION, prompt="sea", fps=4.0, follow=True)
     for _ in range(count):
         begun = time.monotonic()
         connection = await Connection.open(fleet.url)
         assert isinstance(await connection.hear(), Hello)
-        await connection.say(Start(version=VERSION, prompt="sea", fps=4.0, follow=True))
-        moved = await connection.hear()
-        assert isinstance(moved, MovedMessage), f"not sent anywhere: {moved}"
+        await connection.say(start)
+        there = await sent_on(connection)
         added.append(time.monotonic() - begun)
-        await connection.close()
-        begun = time.monotonic()
-        async with connect_async(fleet.url, format="raw") as client:
-            await client.start(Ask(prompt="sea", fps=4.0))
-            await client.next_chunk()
-            first.append(time.monotonic() - begun)
+        await there.hear()
+        await there.say(start)
+        while not isinstance(await there.hear(), Pictures):
+            pass
+        first.append(time.monotonic() - begun)
+        await there.say(End())
+        await there.close()
         await asyncio.sleep(0.5)
     return {
-        "added_before_the_replica_ms": 1000 * statistics.median(added),
+        "added_by_the_gateway_ms": 1000 * statistics.median(added),
         "added_p95_ms": 1000 * (quantile(added, 0.95) or 0),
         "first_picture_ms": 1000 * statistics.median(first),
         "relay_adds_a_chunk_ms": await relayed(fleet, 3 * count),
@@ -238,13 +239,18 @@ async def viewer(fleet: Fleet, view: str, *, follow: bool) -> Connection:
     await connection.say(opening)
     if not follow:
         return connection
-    moved = await connection.hear()
-    assert isinstance(moved, MovedMessage), f"not sent anywhere: {moved}"
-    await connection.close()
-    there = await Connection.open(moved.url, ticket=moved.ticket)
+    there = await sent_on(connection)
     await there.hear()
     await there.say(opening)
     return there
+
+
+async def sent_on(connection: Connection) -> Connection:
+    """To where the gateway says."""
+    moved = await connection.hear()
+    assert isinstance(moved, MovedMessage), f"not sent anywhere: {moved}"
+    await connection.close()
+    return await Connection.open(moved.url, ticket=moved.ticket)
 
 
 async def disturbed(fleet: Fleet, people: list[Person], disturb: Any, count: int, pause_s: float) -> list[float]:
@@ -347,9 +353,9 @@ def people_of(options: argparse.Namespace) -> list[Person]:
 
 def measure(fleet: Fleet, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"first_picture": asyncio.run(first_pictures(fleet, options.pictures))}
-    print(found, flush=True)
     found["connects"] = asyncio.run(connects(fleet, options.connects))
     found["refusals"] = asyncio.run(refusals(fleet, options.refusals))
+    print(found, file=sys.stderr, flush=True)
     people = people_of(options)
     asyncio.run(disturbed(fleet, people, lambda: move_one(fleet), options.moves, 0.5))
     moves = [event["seconds"] for event in fleet.standing()["events"] if event["kind"] == "move"]

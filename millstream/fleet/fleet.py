@@ -21,6 +21,7 @@ from millstream.fleet.config import FleetConfig
 from millstream.fleet.events import MAX_EVENTS, EventKind, FleetEvent
 from millstream.fleet.policy.fleet_policy import FleetPolicy
 from millstream.fleet.policy.types import Decision, FleetRequest, Move, Place, StartReplica, StopReplica
+from millstream.fleet.recorder import FleetRecorder
 from millstream.fleet.replica_link import ReplicaLink, hand_on
 from millstream.fleet.replicas import Replicas
 from millstream.serving.admission_types import Queued, Refused, Request
@@ -64,7 +65,8 @@ class Fleet:
     links: dict[str, ReplicaLink] = field(default_factory=dict)
     """By replica, also of those that are not ready yet."""
     events: deque[FleetEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
-    on_event: Callable[[FleetEvent], object] = lambda event: None
+    recorder: FleetRecorder | None = None
+    """While somebody wants a trace of it."""
     move_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     _known: dict[str, set[str]] = field(default_factory=dict)
     """By replica that the policy knows: the sessions that its last report named."""
@@ -127,7 +129,12 @@ class Fleet:
     async def place(self, asked: FleetRequest, tell: Callable[[Queued], object]) -> ReplicaLink:
         """Where the session is to be; `tell` hears its position while it waits. Raises `Overloaded`."""
         now = time.monotonic()
-        return await self._placed(asked, self.policy.ask(asked, now), tell)
+        if self.recorder is not None:
+            self.recorder.asked(asked, now)
+        answer = self.policy.ask(asked, now)
+        if self.recorder is not None and not isinstance(answer, Queued):
+            self.recorder.decided([answer], now)
+        return await self._placed(asked, answer, tell)
 
     async def find(self, session_id: str, key: str, tell: Callable[[Queued], object]) -> ReplicaLink:
         """Where a session is that was live: on a replica, in line to come back, or kept. Raises `UnknownSession`."""
@@ -159,7 +166,13 @@ class Fleet:
         if replica_id not in self._known:
             raise UnknownSession(f"there is no replica {replica_id}; known: {', '.join(sorted(self._known)) or 'none'}")
         self._note("drain", replica_id, "asked for")
+        if self.recorder is not None:
+            self.recorder.drained(replica_id, time.monotonic())
         self._carry_out(self.policy.drain(replica_id, time.monotonic()))
+
+    def record(self) -> None:
+        """Begin a trace; one that was begun is given up."""
+        self.recorder = FleetRecorder(self.config, time.monotonic(), SCALE_S)
 
     def move(self, session: str, target: str) -> None:
         """Somebody wants one session elsewhere, by the letters that are shown of it. Where it is then, the reports say."""
@@ -213,11 +226,15 @@ class Fleet:
         del self._known[each.replica_id]
         log.warning("replica %s is gone: %s", each.replica_id, why)
         self._note("death", each.replica_id, why)
+        if self.recorder is not None:
+            self.recorder.killed(each.replica_id, time.monotonic())
         self._carry_out(self.policy.replica_gone(each.replica_id, time.monotonic()))
 
     def _heard(self, each: ReplicaLink) -> None:
         report, now = each.report, time.monotonic()
         assert report is not None, "called with a report"
+        if self.recorder is not None and not report.trouble:
+            self.recorder.ready(each.replica_id, report, now)
         if each.replica_id in self._ending:
             return
         if not report.trouble and each.replica_id not in self._known:
@@ -262,6 +279,8 @@ class Fleet:
 
     def _left(self, session_id: str, now: float) -> list[Decision]:
         self._keys.pop(session_id, None)
+        if self.recorder is not None:
+            self.recorder.left(session_id, now)
         return self.policy.left(session_id, now)
 
     def _first_of(self, pool: str) -> int | None:
@@ -270,6 +289,9 @@ class Fleet:
     # Decisions
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
+        decisions = list(decisions)
+        if self.recorder is not None:
+            self.recorder.decided(decisions, time.monotonic())
         for decision in decisions:
             match decision:
                 case Place(restore=True):
@@ -411,7 +433,8 @@ class Fleet:
     def _note(self, kind: EventKind, replica_id: str, words: str, seconds: float | None = None) -> None:
         event = FleetEvent(time.time(), kind, replica_id, words, seconds)
         self.events.append(event)
-        self.on_event(event)
+        if self.recorder is not None:
+            self.recorder.happened(event)
         log.info("%s %s: %s", kind, replica_id, words)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

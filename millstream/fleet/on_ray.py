@@ -16,11 +16,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from millstream.core.errors import ConfigError, DeviceError, MillstreamError
 from millstream.fleet.config import FleetConfig, ReplicaTable, check_gpus, read_fleet
@@ -340,6 +343,11 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
 
         async def status(self) -> dict[str, Any]:
             return standing(self._fleet)
+
+        async def trace(self) -> bytes:
+            """Of what happened since `record`."""
+            recorder = self._fleet.recorder
+            return b"" if recorder is None else msgspec.json.encode(recorder.trace(time.monotonic()))
 
         async def pid(self) -> int:
             return os.getpid()
