@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +24,7 @@ from millstream.fleet.policy.types import Decision, FleetRequest, Move, Place, S
 from millstream.fleet.recorder import FleetRecorder
 from millstream.fleet.replica_link import ReplicaLink, hand_on
 from millstream.fleet.replicas import Replicas
+from millstream.fleet.waiters import Tell, Waiters
 from millstream.serving.admission_types import Queued, Refused, Request
 
 log = logging.getLogger(__name__)
@@ -39,15 +40,6 @@ FIND_S = 1.0
 """For a session that nobody knows of to be reported: it may be a branch a moment old."""
 LABEL = 8
 """Letters of a session's id in logs: too few to steer it with."""
-
-
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """Somebody who waits for a place."""
-
-    place: asyncio.Future[Place | Refused]
-    tell: Callable[[Queued], object]
-    told: Queued | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +62,7 @@ class Fleet:
     move_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     _known: dict[str, set[str]] = field(default_factory=dict)
     """By replica that the policy knows: the sessions that its last report named."""
-    _waiters: dict[str, _Waiter] = field(default_factory=dict)
+    _waiters: Waiters = field(default_factory=Waiters)
     _expected: dict[str, float] = field(default_factory=dict)
     """Sessions with a place that have not come yet, and until when they may."""
     _ending: set[str] = field(default_factory=set)
@@ -126,7 +118,7 @@ class Fleet:
         request = await self._ask_any(link.Price(ask=ask, key=key), model)
         return FleetRequest(request=_named(request, session_id), key=key)
 
-    async def place(self, asked: FleetRequest, tell: Callable[[Queued], object]) -> ReplicaLink:
+    async def place(self, asked: FleetRequest, tell: Tell) -> ReplicaLink:
         """Where the session is to be; `tell` hears its position while it waits. Raises `Overloaded`."""
         now = time.monotonic()
         if self.recorder is not None:
@@ -136,7 +128,7 @@ class Fleet:
             self.recorder.decided([answer], now)
         return await self._placed(asked, answer, tell)
 
-    async def find(self, session_id: str, key: str, tell: Callable[[Queued], object]) -> ReplicaLink:
+    async def find(self, session_id: str, key: str, tell: Tell) -> ReplicaLink:
         """Where a session is that was live: on a replica, in line to come back, or kept. Raises `UnknownSession`."""
         give_up = time.monotonic() + FIND_S
         while (here := self.link_of(session_id)) is None:
@@ -297,7 +289,7 @@ class Fleet:
                 case Place(restore=True):
                     self._spawn(self._restore(decision))
                 case Place() | Refused():
-                    self._answer(decision)
+                    self._waiters.answer(decision)
                 case Move():
                     self._moving.add(decision.session_id)
                     self._spawn(self._move(decision))
@@ -307,39 +299,21 @@ class Fleet:
                 case StopReplica(replica_id=replica_id, why=why):
                     self._note("stop", replica_id, why)
                     self._spawn(self._stop(replica_id))
-        self._tell_line()
+        self._waiters.tell(self.policy.waiting(time.monotonic()))
 
-    def _answer(self, decision: Place | Refused) -> None:
-        waiter = self._waiters.get(decision.session_id)
-        if waiter is not None and not waiter.place.done():
-            waiter.place.set_result(decision)
-
-    def _tell_line(self) -> None:
-        for queued in self.policy.waiting(time.monotonic()) if self._waiters else ():
-            waiter = self._waiters.get(queued.session_id)
-            if waiter is not None and (waiter.told is None or waiter.told.position != queued.position):
-                waiter.told = queued
-                waiter.tell(queued)
-
-    async def _placed(
-        self, asked: FleetRequest, answer: Place | Queued | Refused, tell: Callable[[Queued], object]
-    ) -> ReplicaLink:
+    async def _placed(self, asked: FleetRequest, answer: Place | Queued | Refused, tell: Tell) -> ReplicaLink:
         self._keys[asked.session_id] = asked.key
         if isinstance(answer, Queued):
             return await self._wait(asked.session_id, tell)
         return self._seated(asked.session_id, answer)
 
-    async def _wait(self, session_id: str, tell: Callable[[Queued], object]) -> ReplicaLink:
-        waiter = self._waiters[session_id] = _Waiter(asyncio.get_running_loop().create_future(), tell)
-        self._tell_line()
+    async def _wait(self, session_id: str, tell: Tell) -> ReplicaLink:
         try:
-            return self._seated(session_id, await waiter.place)
+            answer = await self._waiters.wait(session_id, tell, self.policy.waiting(time.monotonic()))
         except asyncio.CancelledError:  # whoever waited has gone
             self._carry_out(self._left(session_id, time.monotonic()))
             raise
-        finally:
-            if self._waiters.get(session_id) is waiter:
-                del self._waiters[session_id]
+        return self._seated(session_id, answer)
 
     def _seated(self, session_id: str, answer: Place | Refused) -> ReplicaLink:
         if isinstance(answer, Refused):
@@ -368,7 +342,7 @@ class Fleet:
                 self._carry_out(self.policy.declined(session_id, time.monotonic()))
         else:
             self._note("restored", place.replica_id, session_id[:LABEL], time.monotonic() - begun)
-        self._answer(place)
+        self._waiters.answer(place)
 
     async def _move(self, move: Move) -> None:
         """Save, restore, tell its people. Whatever goes wrong, it is in one place, or in storage."""

@@ -53,6 +53,8 @@ class SmallFleet:
     servers: dict[str, Serving]
     threads: Threads
     secret: bytes
+    shared: Path
+    """Where its states are."""
 
     def show(self) -> None:
         """Have the gateway see its servers, and wait until they are ready."""
@@ -85,7 +87,7 @@ def small_fleet(
             one = serving(folder / name, app, shared=SharedFiles.at(shared), keep_chunks=keep, **options)
             servers[name] = stack.enter_context(one)
         threads: Any = Threads()
-        fleet = SmallFleet(stack.enter_context(gateway(config, threads, secret)), servers, threads, secret)
+        fleet = SmallFleet(stack.enter_context(gateway(config, threads, secret)), servers, threads, secret, folder / "shared")
         if not late:
             fleet.show()
         yield fleet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from websockets.sync.client import connect as open_socket
@@ -19,7 +20,7 @@ SEA = Ask(prompt="sea", fps=24.0, seed=5)
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallFleet]:
     """Each test may drain one of them."""
-    with small_fleet(tmp_path_factory.mktemp("fleet"), ("tiny-a", "tiny-b", "tiny-c")) as running:
+    with small_fleet(tmp_path_factory.mktemp("fleet"), ("tiny-a", "tiny-b", "tiny-c", "tiny-d")) as running:
         yield running
 
 
@@ -62,3 +63,24 @@ def test_a_client_that_does_not_follow_is_relayed_and_hears_nothing_of_a_move(fl
         assert not [message for message in client.heard if message["type"] in ("moved", "ended", "error")]
         client.say({"type": "stop"})
         client.hear("ended")
+
+
+def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: SmallFleet, tmp_path: Path) -> None:
+    events = fleet.running.fleet.events
+    with connect(fleet.url, format="raw") as client:
+        live = client.start(SEA)
+        client.next_chunk()
+        home = fleet.place_of(live.session)
+        fleet.shared.rename(tmp_path / "unplugged")
+        fleet.shared.write_bytes(b"")
+        try:
+            fleet.drain(home)
+            wait_until(lambda: any(event.kind == "move failed" for event in events), "it was tried")
+            seen = digests(client, 2)
+            assert fleet.place_of(live.session) == home
+        finally:
+            fleet.shared.unlink()
+            (tmp_path / "unplugged").rename(fleet.shared)
+        wait_until(lambda: fleet.place_of(live.session) != home, "it is tried again")
+        seen |= digests(client, 2)
+        assert sorted(seen) == [1, 2, 3, 4]
