@@ -36,6 +36,8 @@ SETTLE_S = 10.0
 """For replicas that are there already to report, before it is decided that there are too few."""
 ARRIVE_S = 45.0
 """For somebody who was given a place to come; then it is another's."""
+RESTORE_S = 30.0
+"""For a session whose replica died to have its place on another."""
 FIND_S = 1.0
 """For a session that nobody knows of to be reported: it may be a branch a moment old."""
 LABEL = 8
@@ -332,7 +334,8 @@ class Fleet:
         try:
             if here is None:
                 raise ProtocolBroken("the replica has gone meanwhile")
-            await here.order(link.TakeOver(session_id=session_id, key=self._keys.get(session_id, "")))
+            key = self._keys.get(session_id, "")
+            await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S))
         except UnknownSession as error:
             self._note("lost", place.replica_id, f"{session_id[:LABEL]}: {error}")
             self._carry_out(self._left(session_id, time.monotonic()))

@@ -6,6 +6,7 @@ a finished video is, is asked of each until one has it.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -23,6 +24,8 @@ from millstream.server.access.keys import Key
 from millstream.server.protocol.messages import code_of
 
 SESSIONS = "/v1/sessions"
+OPENS = re.compile(r"/v1/(sessions|videos|webrtc/offer|snapshots/[^/]+/sessions)|/api/v1/webrtc/offer")
+"""What a session comes of."""
 MAX_BODY_BYTES = 64 * 2**20
 """Of what is not streamed: all but snapshots."""
 NOT_FOUND = 404
@@ -54,7 +57,7 @@ class Forwarder:
             session_id = path.removeprefix(f"{SESSIONS}/").partition("/")[0]
             here = await self._fleet.find(session_id, key.name, lambda queued: None)
             return await self._send(request, here, here.ticket("", key.name), await _body(request))
-        if request.method == "POST" and path != "/v1/snapshots":
+        if request.method == "POST" and OPENS.fullmatch(path):
             body, session_id = await _body(request), secrets.token_urlsafe(16)
             asked = await self._fleet.price(_ask(path, body), session_id, key=key.name)
             here = await self._fleet.place(asked, lambda queued: None)

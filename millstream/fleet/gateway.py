@@ -58,6 +58,11 @@ READY_S = 60.0
 """For a first replica to be ready, when somebody comes before that."""
 OPENING_S = 30.0
 ID_BYTES = 16
+FORWARDED = (
+    "/v1/{path:path}", "/api/{path:path}", "/openapi.json", "/upload_video", "/upload_start_frame",
+    "/download_video/{path:path}",
+)  # fmt: skip
+"""What replicas answer over HTTP."""
 RATES = ClientRates(requests=(200.0, 2000.0))
 """Of one address, which may be that of a proxy."""
 
@@ -97,9 +102,7 @@ def _routes() -> list[BaseRoute]:
         Route("/v1/fleet", lambda request: Response(status(request.app.state.fleet), media_type="application/json")),
         Route("/fleet", lambda request: FileResponse(FLEET_PAGE / "index.html")),
         Mount("/fleet", StaticFiles(directory=FLEET_PAGE)),
-        Route("/v1/{path:path}", forward, methods=["GET", "POST", "PATCH", "DELETE"]),
-        Route("/api/{path:path}", forward, methods=["GET", "POST", "PATCH", "DELETE"]),
-        Route("/openapi.json", forward),
+        *(Route(path, forward, methods=["GET", "POST", "PATCH", "DELETE"]) for path in FORWARDED),
         Mount("/", StaticFiles(directory=SERVER_PAGE, html=True)),
     ]
 

@@ -94,11 +94,11 @@ class HandOver(Order, frozen=True, kw_only=True, tag="hand over"):
 
 
 class TakeOver(Order, frozen=True, kw_only=True, tag="take over"):
-    """Go on with a session from its state in storage; done when it has its place."""
+    """Go on with a session from its state in storage; done when it has its place, given up when it has none in time."""
 
     session_id: str
     key: str
-    seen: int = -1
+    patience_s: float
 
 
 class Release(Order, frozen=True, kw_only=True, tag="release"):
@@ -109,13 +109,19 @@ class Release(Order, frozen=True, kw_only=True, tag="release"):
     replica_id: str
 
 
+class GiveUp(Order, frozen=True, kw_only=True, tag="give up"):
+    """It goes on elsewhere: end it here, and leave what is kept of it."""
+
+    session_id: str
+
+
 class TakeBack(Order, frozen=True, kw_only=True, tag="take back"):
     """It has not: go on here."""
 
     session_id: str
 
 
-AnyOrder = Price | FindKept | HandOver | TakeOver | Release | TakeBack
+AnyOrder = Price | FindKept | HandOver | TakeOver | Release | GiveUp | TakeBack
 FromReplica = Report | Done
 to_gateway: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
 to_replica: msgspec.msgpack.Decoder[AnyOrder] = msgspec.msgpack.Decoder(AnyOrder)

@@ -39,8 +39,6 @@ LOOK_S = 0.05
 """How often it is looked whether a session came or went."""
 HELD_S = 10.0
 """For the gateway to say what becomes of a session that stands still; then it goes on here."""
-PLACE_S = 30.0
-"""For a session that is taken over to have its place."""
 
 
 def access_by_ticket(member: Membership) -> Access:
@@ -128,11 +126,13 @@ class _Link:
                 return self._hub.service.table.price(await self._hub.find_kept(session_id, self._member.key(key)))
             case link.HandOver(session_id=session_id):
                 await self._hand_over(self._of(session_id))
-            case link.TakeOver(session_id=session_id, key=key, seen=seen):
-                await self._take_over(await self._hub.attach(session_id, self._member.key(key), seen=seen))
+            case link.TakeOver(session_id=session_id, key=key, patience_s=patience_s):
+                await self._take_over(await self._hub.attach(session_id, self._member.key(key)), patience_s)
             case link.Release(session_id=session_id, url=url, replica_id=replica_id):
                 self._settle(session_id)
                 self._release(self._of(session_id), url, replica_id)
+            case link.GiveUp(session_id=session_id):
+                self._hub.give_up(self._of(session_id))
             case link.TakeBack(session_id=session_id):
                 self._settle(session_id)
                 self._hub.take_back(self._of(session_id))
@@ -156,14 +156,18 @@ class _Link:
         if timer is not None:
             timer.cancel()
 
-    async def _take_over(self, live_session: LiveSession) -> None:
-        give_up = time.monotonic() + PLACE_S
+    async def _take_over(self, live_session: LiveSession, patience_s: float) -> None:
+        give_up = time.monotonic() + patience_s
         while not isinstance(live_session.state, Live):
             if live_session.ended or time.monotonic() > give_up:
+                self._hub.give_up(live_session)
                 raise Overloaded("the session was not given its place")
             await asyncio.sleep(LOOK_S / 5)
 
     def _release(self, live_session: LiveSession, url: str, replica_id: str) -> None:
+        if not live_session.is_leaving:
+            raise NotAllowed("it goes on here: nobody said in time what becomes of it")
+
         def moved(viewer: Viewer) -> MovedMessage:
             name = live_session.session_id if viewer.owner else live_session.view_id
             key, now = live_session.key.name, time.time()

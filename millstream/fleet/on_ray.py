@@ -360,7 +360,7 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
             return {}
 
     settings = dict(num_replicas=1, max_ongoing_requests=100_000, ray_actor_options={"num_cpus": 0}, health_check_period_s=2)
-    settings |= dict(graceful_shutdown_timeout_s=5.0)  # who is relayed comes back to the next one
+    settings |= dict(graceful_shutdown_timeout_s=5.0, logging_config=dict(enable_access_log=False))
     deployment: Any = serve.deployment(**settings)(serve.ingress()(Gateway))
     return deployment.bind(config, secret, access)
 

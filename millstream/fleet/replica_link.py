@@ -20,6 +20,8 @@ from millstream.serving.admission_types import Request
 
 ORDER_S = 45.0
 """For an order to be carried out: a state may be large, and storage slow."""
+PLACE_S = 5.0
+"""For a session that moves to have its place; less than it stands still for."""
 SILENT_S = 5.0
 """A replica that reports nothing for so long is taken for dead."""
 
@@ -109,8 +111,12 @@ async def hand_on(session_id: str, key: str, source: ReplicaLink, target: Replic
     """Move a session: saved there, restored here, its people told. Whatever goes wrong, it stays in one place."""
     await source.order(link.HandOver(session_id=session_id))
     try:
-        await target.order(link.TakeOver(session_id=session_id, key=key))
-        await source.order(link.Release(session_id=session_id, url=target.address.url, replica_id=target.replica_id))
+        await target.order(link.TakeOver(session_id=session_id, key=key, patience_s=PLACE_S))
+        try:
+            await source.order(link.Release(session_id=session_id, url=target.address.url, replica_id=target.replica_id))
+        except MillstreamError:
+            await target.order(link.GiveUp(session_id=session_id))
+            raise
     except MillstreamError:
         await source.order(link.TakeBack(session_id=session_id))
         raise

@@ -282,11 +282,15 @@ class SessionHub:
         live_session.stay()
         self.service.let_go_on(live_session.session_id)
 
-    def release(self, live_session: LiveSession, moved: Callable[[Viewer], MovedMessage]) -> None:
-        """It goes on elsewhere: here it ends, and each of its viewers is told where to."""
+    def give_up(self, live_session: LiveSession) -> None:
+        """It goes on elsewhere, or is to: here it ends, and what is kept of it stays."""
         self._let_be(live_session)
+        self.service.end(live_session.session_id, "it goes on elsewhere")
+
+    def release(self, live_session: LiveSession, moved: Callable[[Viewer], MovedMessage]) -> None:
+        """It goes on elsewhere, and each of its viewers is told where."""
         live_session.move(moved)
-        self.service.end(live_session.session_id, "it has moved")
+        self.give_up(live_session)
 
     def _brought_back(self, back: Returned, client: str, key: Key, seen: int) -> LiveSession:
         kept = back.kept

@@ -222,6 +222,10 @@ class LiveSession:
         assert self._leaving is None, f"{label(self.session_id)} is leaving already"
         self._leaving = self._loop.create_future()
 
+    @property
+    def is_leaving(self) -> bool:
+        return self._leaving is not None and not self._leaving.done()
+
     def stay(self) -> None:
         if self._leaving is not None and not self._leaving.done():
             self._leaving.set_result(False)
