@@ -2,6 +2,7 @@
 
     python -m benchmarks.fleet
     python -m benchmarks.fleet --moves 200 --kills 50 --gateway-kills 10 --people 20 --connects 1000
+    python -m benchmarks.fleet --trace trace.json
 
 `millstream fleet up` with three replicas of a tiny model on this machine. People stream through it, steered alike at the same
 chunks, so that each must be shown the same bits as one whom nothing happened to. Meanwhile sessions are moved, servers and the
@@ -23,12 +24,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 
 from benchmarks.report import write_report
 from millstream.client.async_client import AsyncClient, connect_async
@@ -38,6 +40,7 @@ from millstream.core.controls import SetPrompt
 from millstream.core.errors import ClientError, MillstreamError
 from millstream.core.messages import VERSION, Ask, End, ErrorMessage, Hello, MovedMessage, Start, View
 from millstream.fleet import on_ray
+from millstream.fleet.trace import FleetTrace, write_trace
 
 TOML = """
 port = {port}
@@ -60,6 +63,8 @@ STEER_EVERY = 5
 """Chunks."""
 READY_S = 300.0
 BACK_S = 120.0
+TRACING = ("trace", "trace_s", "visitors", "stay", "seed")
+"""Options of a recording."""
 
 
 @dataclass
@@ -347,6 +352,40 @@ def _ms(seconds: list[float], share: float) -> float | None:
     return None if found is None else 1000 * found
 
 
+async def visit(fleet: Fleet, at: float, stay_s: float, fps: float) -> None:
+    """Somebody who comes, waits for a place if need be, stays and goes."""
+    await asyncio.sleep(at)
+    with suppress(ClientError):
+        async with connect_async(fleet.url, format="jpeg") as client:
+            await client.start(Ask(prompt="sea", fps=fps, strict=True, wait=True))
+            give_up = time.monotonic() + stay_s
+            while time.monotonic() < give_up:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(client.next_chunk(), max(0.0, give_up - time.monotonic()))
+
+
+async def a_while(fleet: Fleet, options: argparse.Namespace) -> None:
+    """People come and go; one replica is killed and one drained."""
+    draw = random.Random(options.seed)
+    visits = [(draw.uniform(0, options.trace_s), draw.expovariate(1 / options.stay)) for _ in range(options.visitors)]
+    coming = [asyncio.ensure_future(visit(fleet, at, stay_s, options.fps)) for at, stay_s in visits]
+    await asyncio.sleep(options.trace_s / 3)
+    os.kill(random.choice(fleet.ready())["pid"], signal.SIGKILL)
+    await asyncio.sleep(options.trace_s / 3)
+    on_ray.ask_gateway("order", "drain", [random.choice(fleet.ready())["id"]])
+    await asyncio.gather(*coming)
+
+
+def record_trace(fleet: Fleet, options: argparse.Namespace) -> None:
+    """For `python -m benchmarks.fleet_sim --trace FILE`."""
+    on_ray.ask_gateway("order", "record", [])
+    time.sleep(1.0)  # so that every replica has reported
+    asyncio.run(a_while(fleet, options))
+    trace = msgspec.json.decode(on_ray.ask_gateway("trace"), type=FleetTrace)
+    write_trace(trace, options.trace)
+    print(f"{len(trace.arrivals)} visits, {trace.seen.moves} moves, {trace.seen.restored} restored: {options.trace}")
+
+
 def people_of(options: argparse.Namespace) -> list[Person]:
     return [Person(options.fps) for _ in range(options.people)]
 
@@ -395,15 +434,24 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=5)
     parser.add_argument("--fps", type=float, default=4.0, help="Low, for three replicas share a machine.")
     parser.add_argument("--port", type=int, default=8471)
+    parser.add_argument("--trace", type=Path, help="Record this instead: people who come and go, a kill and a drain.")
+    parser.add_argument("--trace-s", type=float, default=120.0)
+    parser.add_argument("--visitors", type=int, default=12)
+    parser.add_argument("--stay", type=float, default=30.0, help="Seconds, on average.")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as folder, fleet_up(Path(folder), port=options.port) as fleet:
         on_ray.connect("auto")
         try:
+            if options.trace is not None:
+                record_trace(fleet, options)
+                return
             measured = measure(fleet, options)
         finally:
             on_ray.disconnect()
-    write_report("fleet", vars(options) | {"replicas": 3, "keep": 4, "load_average": os.getloadavg()}, measured)
+    asked = {name: value for name, value in vars(options).items() if name not in TRACING}
+    write_report("fleet", asked | {"replicas": 3, "keep": 4, "load_average": os.getloadavg()}, measured)
 
 
 if __name__ == "__main__":
