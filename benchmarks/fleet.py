@@ -265,6 +265,7 @@ async def disturbed(fleet: Fleet, people: list[Person], disturb: Any, count: int
     while any(len(person.digests) < 3 and not person.failed for person in people):
         await asyncio.sleep(0.1)
     for _ in range(count):
+        await asyncio.to_thread(fleet.wait)
         seen, begun = [len(person.digests) for person in people], time.monotonic()
         await asyncio.to_thread(disturb)
         waiting = list(range(len(people)))
@@ -297,7 +298,6 @@ def move_one(fleet: Fleet) -> None:
 
 def kill_one(fleet: Fleet) -> None:
     """A replica that somebody is on."""
-    fleet.wait()
     pid = random.choice([each for each in fleet.ready() if each["sessions"]])["pid"]
     os.kill(pid, signal.SIGKILL)
 

@@ -24,8 +24,6 @@ class SessionReport(msgspec.Struct, frozen=True, kw_only=True):
     viewers: int
     chunk: int
     """The last that was made; -1 before the first."""
-    is_live: bool = True
-    """Whether it has its place: one that waits for it cannot be moved."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):

@@ -203,5 +203,4 @@ def _session(live_session: LiveSession, asked: Request) -> link.SessionReport:
         can_move=live_session.can_move,
         viewers=len(live_session.viewers),
         chunk=-1 if info is None else info.index,
-        is_live=isinstance(live_session.state, Live),
     )

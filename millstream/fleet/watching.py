@@ -51,10 +51,10 @@ def _replica(each: ReplicaLink) -> dict[str, Any]:
         "sessions": [
             {
                 "session": session.asked.session_id[:LABEL],
-                "key": session.asked.key,
                 "fps": session.asked.request.pace.fps,
                 "chunk": session.chunk,
                 "viewers": session.viewers,
+                "can_move": session.can_move,
             }
             for session in report.sessions
         ],

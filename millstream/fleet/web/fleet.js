@@ -24,9 +24,9 @@ function replica(each) {
   const chunks = (each.chunk_ms ?? []).map(({ geometry, ms }) => `${geometry}: ${ms.toFixed(0)} ms`).join("; ");
   box.append(element("p", `${((each.promised ?? 0) * 100).toFixed(0)}% promised, ${each.misses ?? 0} late chunks. ${chunks}`));
   const sessions = element("ul");
-  for (const { session, fps, chunk, viewers, key: whose } of each.sessions) {
+  for (const { session, fps, chunk, viewers, can_move } of each.sessions) {
     const words = `${session}… chunk ${chunk}, ${fps.toFixed(1)} frames/s, ${viewers} watching`;
-    sessions.append(element("li", whose ? `${words}, ${whose}` : words));
+    sessions.append(element("li", can_move ? words : `${words}, cannot move`));
   }
   box.append(sessions);
   return box;

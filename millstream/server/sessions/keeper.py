@@ -90,6 +90,8 @@ class _Held:
     was_told: bool = False
     media_s: float = 0.0
     """Of all its chunks."""
+    last: int = -1
+    """The chunk that was made last: after a rewind, what was kept is of a path that was not taken."""
     num_logged: int = 0
     """Controls, ever."""
 
@@ -184,7 +186,8 @@ class Keeper:
                 case Pictured(chunk=chunk, media_s=media_s, fps=fps):
                     held.applied.extend(chunk.receipts)
                     held.media_s = media_s + len(chunk.frames) / fps
-                    if chunk.index + 1 >= held.due and not held.is_copied:
+                    went_back, held.last = chunk.index <= held.last, chunk.index
+                    if (chunk.index + 1 >= held.due or went_back) and not held.is_copied:
                         self._copy_soon(held, chunk.index + 1)
                 case Applied(receipts=receipts):
                     held.applied.extend(receipts)
