@@ -114,6 +114,8 @@ class _Link:
             done = link.Done(number=order.number, request=await self._do(order))
         except MillstreamError as error:
             done = link.Done(number=order.number, error=str(error), code=status_of(error)[0])
+        except msgspec.ValidationError as error:
+            done = link.Done(number=order.number, error=f"cannot read the message: {error}")
         with suppress(WebSocketDisconnect, RuntimeError):
             await self._websocket.send_bytes(link.encode(done))
 
@@ -146,7 +148,7 @@ class _Link:
 
     async def _hand_over(self, live_session: LiveSession) -> None:
         if not live_session.can_move:
-            raise NotAllowed("somebody watches it who cannot follow")
+            raise NotAllowed("it is not live, is recorded, moves already, or is watched by somebody who cannot follow")
         await self._hub.hand_over(live_session)
         loop = asyncio.get_running_loop()
         self._standing[live_session.session_id] = loop.call_later(HELD_S, self._hub.take_back, live_session)

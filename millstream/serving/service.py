@@ -232,6 +232,11 @@ class Service:
             if entry is not None and entry.session is not None and self.table.has_input(entry):
                 self._lift(entry, "starved")
 
+    def catch_up(self, session_id: str, seen: int) -> None:
+        """Whoever comes back to it has this chunk already."""
+        with self._changed:
+            self.table.catch_up(self.table.find(session_id), seen)
+
     def hold(self, session_id: str) -> None:
         """Plan no more of its chunks: it moves to another server."""
         with self._changed:

@@ -49,7 +49,7 @@ class OpenRequest:
     media_s: float = 0.0
     """Of one that was saved: what had been shown."""
     seen: int = -1
-    """The same: chunks up to this one its viewer has. They are made again, as fast as can be."""
+    """The same: the last chunk that its viewer has."""
 
     @property
     def pace(self) -> Pace:
@@ -105,6 +105,8 @@ class SessionEntry:
     closing: Ended | None = None
     """Set when it is to end as soon as its turn is over."""
     media_s: float = 0.0
+    seen: int = -1
+    """Chunks up to this one its viewer has: they are made as fast as can be."""
     settled: Settled = NOTHING_SETTLED
     one_offs: int = 0
     """Of the engine, when its last turn began."""

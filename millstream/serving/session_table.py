@@ -31,6 +31,9 @@ from millstream.session.pacing import Pace
 from millstream.session.session import Session
 from millstream.session.timeline import TimelineState
 
+MAX_CATCH_UP = 64
+"""Chunks."""
+
 
 class SessionTable:
     def __init__(
@@ -119,12 +122,19 @@ class SessionTable:
             self._promise(entry, waiting.control)
         now, request, name = time.monotonic(), entry.request, entry.session_id
         entry.session = session
+        self.catch_up(entry, request.seen)
         key = batch_key(request.config, session.timeline)
         terms = replace(request.terms, pace=self._pace(entry))
         self.scheduler.add(name, terms, now, batch_key=key, life=entry.life)
         if entry.viewers == 0:
             self.scheduler.halt(name, "unwatched", now)
         entry.tell(Live(note=note, fps=entry.fps))
+
+    def catch_up(self, entry: SessionEntry, seen: int) -> None:
+        """One that was brought back makes what its viewer has already without waiting to be watched: not more than it can
+        have missed, whatever is said."""
+        if entry.request.start is not None and entry.session is not None and entry.seen < 0:
+            entry.seen = min(seen, entry.session.timeline.chunk_index + MAX_CATCH_UP)
 
     def lift(self, entry: SessionEntry, *whys: Halt) -> None:
         """These reasons to stand still are gone; one in host memory asks for its place, once none is left."""
@@ -185,7 +195,7 @@ class SessionTable:
         fps = self._chunk_fps(entry, landing.num_frames)
         if landing.num_frames:
             self.scheduler.shown(entry.session_id, now, frames=landing.num_frames, fps=fps)
-            if chunk.index <= entry.request.seen:
+            if chunk.index <= entry.seen:
                 self.scheduler.restart(entry.session_id, now)
         entry.tell(Pictured(chunk=chunk, media_s=entry.media_s, fps=fps, lateness_s=lateness_s))
         assert fps > 0, f"a chunk of {entry.label} plays {fps} frames a second"

@@ -247,7 +247,9 @@ class SessionHub:
             pinned = await self.archive_of(key).pin(back.saved, owner=client)
             if session_id not in self.live_sessions:  # somebody else may have come meanwhile
                 return self._brought_back(replace(back, saved=pinned), client, key, seen)
-        return self.find(session_id, key)
+        found = self.find(session_id, key)
+        self.service.catch_up(session_id, seen)
+        return found
 
     async def find_kept(self, session_id: str, key: Key = NAMELESS) -> OpenRequest:
         """One that was kept and is not live, as it would be asked for."""
@@ -270,8 +272,8 @@ class SessionHub:
         """Stand still, and leave its state where another server finds it. Raises where it cannot be left; then it goes on."""
         assert self._keeper is not None, "what is not kept cannot be handed over"
         live_session.prepare_to_leave()
-        self.service.hold(live_session.session_id)
         try:
+            self.service.hold(live_session.session_id)
             await self._keeper.hand_over(live_session)
         except MillstreamError:
             self.take_back(live_session)

@@ -251,7 +251,9 @@ class Keeper:
         try:
             copied = await asyncio.wrap_future(job)
             assert 0 < copied.number <= held.num_copies, f"copy {copied.number} of {held.num_copies}"
-            if copied.number < held.num_copies:  # the last one was made meanwhile, and may come to the disk before this
+            if (
+                copied.number < held.num_copies and not must
+            ):  # the last one was made meanwhile, and may come to the disk before this
                 return
             await self._loop.run_in_executor(self._pool, partial(self._write, held, copied.snapshot))
         except UnknownSession:  # it ended first, or is still in line

@@ -215,7 +215,8 @@ class LiveSession:
     @property
     def can_move(self) -> bool:
         """Whether it runs, and everybody who watches goes along."""
-        return isinstance(self.state, Live) and self.tape is None and all(viewer.follows for viewer in self.viewers)
+        stays = self.is_leaving or self.tape is not None or not isinstance(self.state, Live)
+        return not stays and all(viewer.follows for viewer in self.viewers)
 
     def prepare_to_leave(self) -> None:
         """From now on nobody steers it, until it is known whether it moves."""
