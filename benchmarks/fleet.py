@@ -432,7 +432,7 @@ def main() -> None:
     parser.add_argument("--connects", type=int, default=200)
     parser.add_argument("--refusals", type=int, default=50)
     parser.add_argument("--pictures", type=int, default=5)
-    parser.add_argument("--fps", type=float, default=4.0, help="Low, for three replicas share a machine.")
+    parser.add_argument("--fps", type=float, default=2.0, help="Low, for three replicas share a machine.")
     parser.add_argument("--port", type=int, default=8471)
     parser.add_argument("--trace", type=Path, help="Record this instead: people who come and go, a kill and a drain.")
     parser.add_argument("--trace-s", type=float, default=120.0)
