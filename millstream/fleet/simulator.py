@@ -76,8 +76,8 @@ class _Stream:
 class World:
     """What the policy does not decide: which replicas a start gives, and what happens to them."""
 
-    make: Callable[[StartReplica, float], Replica]
-    """For a start that is ready now."""
+    start: Callable[[StartReplica, float], tuple[float, Replica]]
+    """When one that is started now is ready, and what it is."""
     fate: Callable[[Replica, float], Iterable[Happening]] = lambda replica, now: ()
     """What will happen to one that is ready now."""
     times: Times = field(default_factory=Times)
@@ -164,9 +164,9 @@ class FleetSimulation:
         self._placed -= 1
         self._follow(now, self.policy.left(session_id, now))
 
-    def _ready(self, now: float, order: StartReplica) -> None:
+    def _ready(self, now: float, replica: Replica) -> None:
         self._starting -= 1
-        self._enter(now, self.world.make(order, now))
+        self._enter(now, replica)
 
     def _enter(self, now: float, replica: Replica) -> None:
         self._replicas[replica.replica_id] = replica
@@ -224,7 +224,8 @@ class FleetSimulation:
                 self._at(now + self.times.move_s, self._moved, decision)
             elif isinstance(decision, StartReplica):
                 self._starting += 1
-                self._at(now + self.times.start_s, self._ready, decision)
+                ready_at, replica = self.world.start(decision, now)
+                self._at(ready_at, self._ready, replica)
                 self.outcome.most_replicas = max(self.outcome.most_replicas, len(self._replicas) + self._starting)
             elif isinstance(decision, StopReplica):
                 self._forget(decision.replica_id)
