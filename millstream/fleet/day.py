@@ -87,18 +87,14 @@ def simulate(
         if not kind.slots:
             raise ConfigError(f"replicas.{kind.pool.name}: not one session fits on a replica")
     policy = FleetPolicy([kind.pool for kind in kinds], placement=placement, max_waiting=max_waiting)
-    machines = _Machines({kind.pool.name: kind for kind in kinds}, day)
+    machines = _Machines({kind.pool.name: kind for kind in kinds}, day, times.start_s)
     simulation = FleetSimulation(
         policy,
-        World(make=machines.make, fate=machines.fate, times=times),
+        World(start=machines.start, fate=machines.fate, times=times),
         _arrivals(kinds, day),
         seconds=day.seconds,
     )
-    simulation.begin_with(
-        machines.make(StartReplica(pool=kind.pool.name, version=kind.pool.version, why="the first"), 0.0)
-        for kind in kinds
-        for _ in range(_first(kind, day))
-    )
+    simulation.begin_with(machines.make(kind.pool.name, kind.pool.version) for kind in kinds for _ in range(_first(kind, day)))
     return simulation.run()
 
 
@@ -138,24 +134,27 @@ def _arrival(
 class _Machines:
     """Replicas as they are started, and what becomes of them."""
 
-    def __init__(self, kinds: Mapping[str, PoolKind], day: Day) -> None:
-        self.kinds, self.day = kinds, day
+    def __init__(self, kinds: Mapping[str, PoolKind], day: Day, start_s: float) -> None:
+        self.kinds, self.day, self.start_s = kinds, day, start_s
         self._chance = random.Random(day.seed + 1)
         self._number = 0
         self._node_ends: dict[str, float] = {}
 
-    def make(self, order: StartReplica, now: float) -> Replica:
-        kind = self.kinds[order.pool]
+    def start(self, order: StartReplica, now: float) -> tuple[float, Replica]:
+        return now + self.start_s, self.make(order.pool, order.version)
+
+    def make(self, pool: str, version: str) -> Replica:
+        kind = self.kinds[pool]
         geometry: Geometry = kind.request.geometry
         self._number += 1
         return Replica(
             replica_id=f"r{self._number:05}",
-            pool=order.pool,
+            pool=pool,
             node=f"node{(self._number - 1) // self.day.replicas_per_node}",
             room=kind.room,
             chunk_s={geometry: kind.chunk_s},
             recorded=frozenset({geometry}),
-            version=order.version,
+            version=version,
         )
 
     def fate(self, replica: Replica, now: float) -> Iterator[Happening]:

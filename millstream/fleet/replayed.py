@@ -32,7 +32,7 @@ def simulate_trace(trace: FleetTrace) -> FleetOutcome:
     lives = _Lives(trace)
     arrivals = iter(sorted(trace.arrivals, key=lambda arrival: arrival.at))
     simulation = FleetSimulation(
-        policy, World(make=lives.make, fate=lives.fate, times=trace.times), arrivals, seconds=trace.seconds
+        policy, World(start=lives.start, fate=lives.fate, times=trace.times), arrivals, seconds=trace.seconds
     )
     for deployed in trace.deploys:
         simulation.deploy(deployed.at, deployed.pool, deployed.version)
@@ -64,18 +64,19 @@ class _Lives:
             if pool.name not in self._known:
                 raise TraceError(f"the trace has no replica of {pool.name}: record one that is ready")
         self._kills = {life.replica_id: life.killed_at for life in trace.replicas if life.killed_at is not None}
-        self._drains = trace.drains
+        self._drains, self._start_s = trace.drains, trace.times.start_s
         self._extra = 0
 
     def first(self) -> list[Replica]:
         return [self._take(life) for life in tuple(self._left) if life.ready_at <= AT_ONCE_S]
 
-    def make(self, order: StartReplica, now: float) -> Replica:
+    def start(self, order: StartReplica, now: float) -> tuple[float, Replica]:
+        """The next that there was, ready when it was; one more than there were takes the mean."""
         for life in self._left:
             if life.pool == order.pool:
-                return self._take(life)
+                return max(now, life.ready_at), self._take(life)
         self._extra += 1
-        return _replica(self._known[order.pool], f"extra{self._extra}", order.version)
+        return now + self._start_s, _replica(self._known[order.pool], f"extra{self._extra}", order.version)
 
     def fate(self, replica: Replica, now: float) -> Iterator[Happening]:
         killed_at = self._kills.get(replica.replica_id)

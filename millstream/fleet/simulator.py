@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from millstream.fleet.policy.fleet_policy import FleetPolicy
 from millstream.fleet.policy.types import Decision, FleetMetrics, Move, Place, Replica, StartReplica, StopReplica
@@ -20,7 +21,7 @@ from millstream.serving.admission_types import Queued, Refused, Request
 
 @dataclass(slots=True)
 class FleetOutcome:
-    """What happened. Waits and money are of those who came in time to be counted."""
+    """What happened."""
 
     metrics: FleetMetrics
     arrived: int
@@ -60,7 +61,7 @@ class Happening:
 
     at: float
     replica_id: str
-    kind: str
+    kind: Literal["kill", "drain", "slow"]
     factor: float = 1.0
 
 
@@ -75,8 +76,8 @@ class _Stream:
 class World:
     """What the policy does not decide: which replicas a start gives, and what happens to them."""
 
-    make: Callable[[StartReplica, float], Replica]
-    """For a start that is ready now."""
+    start: Callable[[StartReplica, float], tuple[float, Replica]]
+    """When one that is started now is ready, and what it is."""
     fate: Callable[[Replica, float], Iterable[Happening]] = lambda replica, now: ()
     """What will happen to one that is ready now."""
     times: Times = field(default_factory=Times)
@@ -111,7 +112,7 @@ class FleetSimulation:
 
     def run(self) -> FleetOutcome:
         self._next_arrival()
-        self._at(0.0, self._scale)
+        self._at(self.times.scale_every_s, self._scale)  # after those who are there from the start
         while self._events:
             now, _, handle, subject = heapq.heappop(self._events)
             if now > self.seconds:
@@ -159,14 +160,13 @@ class FleetSimulation:
             self._follow(now, self.policy.left(session_id, now))
 
     def _leave(self, now: float, session_id: str) -> None:
-        stream = self._streams.pop(session_id)
+        del self._streams[session_id]
         self._placed -= 1
-        self.outcome.chunks += stream.arrival.stay_s / stream.arrival.asked.request.pace.media_s
         self._follow(now, self.policy.left(session_id, now))
 
-    def _ready(self, now: float, order: StartReplica) -> None:
+    def _ready(self, now: float, replica: Replica) -> None:
         self._starting -= 1
-        self._enter(now, self.world.make(order, now))
+        self._enter(now, replica)
 
     def _enter(self, now: float, replica: Replica) -> None:
         self._replicas[replica.replica_id] = replica
@@ -200,10 +200,10 @@ class FleetSimulation:
             self._follow(now, self.policy.replica_changed(replica, now))
 
     def _moved(self, now: float, move: Move) -> None:
-        stream = self._streams.get(move.session_id)
-        if stream is not None and self.policy.place_of(move.session_id) == move.source:
-            self._stall(stream, self.times.move_gap_s)
-        self._follow(now, self.policy.moved(move.session_id, now))
+        decisions = self.policy.moved(move.session_id, now, target=move.target)
+        if self.policy.place_of(move.session_id) == move.target:
+            self._stall(self.times.move_gap_s)
+        self._follow(now, decisions)
 
     def _scale(self, now: float) -> None:
         every_s = self.times.scale_every_s
@@ -224,7 +224,8 @@ class FleetSimulation:
                 self._at(now + self.times.move_s, self._moved, decision)
             elif isinstance(decision, StartReplica):
                 self._starting += 1
-                self._at(now + self.times.start_s, self._ready, decision)
+                ready_at, replica = self.world.start(decision, now)
+                self._at(ready_at, self._ready, replica)
                 self.outcome.most_replicas = max(self.outcome.most_replicas, len(self._replicas) + self._starting)
             elif isinstance(decision, StopReplica):
                 self._forget(decision.replica_id)
@@ -237,17 +238,19 @@ class FleetSimulation:
         if place.restore:
             assert stream.lost_at is not None, f"{place.session_id} comes back and was not lost"
             lost_at, stream.lost_at = stream.lost_at, None
-            self._stall(stream, now - lost_at + self.times.restore_s - _lead_s(stream.arrival.asked.request))
+            self._stall(now - lost_at + self.times.restore_s - _lead_s(stream.arrival.asked.request))
             return
         if stream.placed:
             return
         stream.placed = True
         self._placed += 1
         self.outcome.most_sessions = max(self.outcome.most_sessions, self._placed)
-        self.outcome.waits_s.append(now - stream.arrival.at)
-        self._at(now + stream.arrival.stay_s, self._leave, place.session_id)
+        arrival = stream.arrival
+        self.outcome.waits_s.append(now - arrival.at)
+        self.outcome.chunks += min(arrival.stay_s, self.seconds - now) / arrival.asked.request.pace.media_s
+        self._at(now + arrival.stay_s, self._leave, place.session_id)
 
-    def _stall(self, stream: _Stream, seconds: float) -> None:
+    def _stall(self, seconds: float) -> None:
         """Beyond what the viewer had: one chunk comes late, however late."""
         if seconds > 0:
             self.outcome.misses += 1

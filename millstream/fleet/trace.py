@@ -64,6 +64,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     restore_s: float = 5.0
     """From a death to the session's next picture, its detection among it."""
     start_s: float = 60.0
+    """From `StartReplica` to ready."""
     scale_every_s: float = 5.0
     """How often the policy's `scale` is called."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from millstream.core.errors import Overloaded
-from millstream.fleet.policy.placement_table import PlacementTable
+from millstream.fleet.policy.placement_table import FleetSession, PlacementTable
 from millstream.fleet.policy.pool_state import PoolState
 from millstream.fleet.policy.replica_rooms import ReplicaIndex, ReplicaRoom
 from millstream.fleet.policy.scaling import scale_pool
@@ -132,25 +132,32 @@ class FleetPolicy:
         home.refile(room)
         return self._table.settle(self._model_of(room.replica), now)
 
-    def moved(self, session_id: str, now: float) -> list[Decision]:
-        """A `Move` is done: the session is on the target, and the source has its place back."""
-        session = self._table.sessions.get(session_id)
-        if session is None or session.state != "moving":
+    def moved(self, session_id: str, now: float, *, target: str | None = None) -> list[Decision]:
+        """A `Move` is done: the session is on the target, and the source has its place back. A report that names another
+        target than it goes to now is of an earlier move, and changes nothing."""
+        session = self._moving(session_id, target)
+        if session is None:
             return []
         self._table.arrive(session, now)
         self._table.counts["moves"] += 1
         return self._table.settle(session.asked.model, now)
 
-    def move_failed(self, session_id: str, now: float, *, lost: bool = False) -> list[Decision]:
+    def move_failed(self, session_id: str, now: float, *, lost: bool = False, target: str | None = None) -> list[Decision]:
         """A `Move` did not happen: the session is where it was, or `lost` and to be restored from what was kept."""
-        session = self._table.sessions.get(session_id)
-        if session is None or session.state != "moving":
+        session = self._moving(session_id, target)
+        if session is None:
             return []
         self._table.stay(session, now)
         if lost:
             self._table.unplace(session, now)
             self._table.line_up(session, lost=True)
         return self._table.settle(session.asked.model, now)
+
+    def _moving(self, session_id: str, target: str | None) -> FleetSession | None:
+        session = self._table.sessions.get(session_id)
+        if session is None or session.target is None or target not in (None, session.target.replica_id):
+            return None
+        return session
 
     # Replicas
 

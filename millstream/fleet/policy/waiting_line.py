@@ -24,6 +24,7 @@ class LinePlace(NamedTuple):
 
 
 def line_place(session_id: str, *, since: float, weight: float, lost: bool) -> LinePlace:
+    assert weight > 0, f"{session_id} weighs {weight}"
     return LinePlace(not lost, since + PATIENCE_S / weight, session_id)
 
 

@@ -175,6 +175,10 @@ def test_a_move_whose_source_dies_ends_where_it_was_going_and_one_whose_target_d
     assert policy.replica_gone("r2", 5.0) == []
     assert policy.place_of("a") == "r0"
     assert policy.moved("a", 6.0) == [], "a report that comes too late changes nothing"
+    policy.replica_ready(a_replica("r3"), 20.0)
+    assert policy.moved("a", 21.0, target="r2") == [], "nor does one of an earlier move"
+    assert policy.place_of("a") == "r0"
+    assert policy.moved("a", 22.0, target="r3") == [StopReplica(replica_id="r0", why="drain")]
 
 
 def test_a_replica_that_becomes_too_slow_gives_as_many_away_as_it_must() -> None:
