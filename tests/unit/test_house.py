@@ -167,7 +167,9 @@ def test_the_client_imports_without_torch() -> None:
 
 @pytest.mark.slow
 def test_help_needs_no_torch_and_neither_does_a_fleet_on_paper_nor_the_doctor_who_may_have_to_say_so() -> None:
-    assert "torch" not in loaded_by("import millstream.cli.main, millstream.commands.doctor.checks, millstream.commands.plan.fleet")
+    assert "torch" not in loaded_by(
+        "import millstream.cli.main, millstream.commands.doctor.checks, millstream.commands.plan.fleet"
+    )
 
 
 @pytest.mark.slow
