@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 
 from millstream.fleet.config import FleetConfig, read_fleet
-from millstream.fleet.fleet import Fleet
+from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.gateway import create_gateway
 from millstream.fleet.membership import Membership
 from millstream.fleet.replica_link import ReplicaAddress
@@ -87,7 +87,7 @@ class LocalReplicas:
 @dataclass(eq=False)
 class LocalFleet:
     url: str
-    fleet: Fleet
+    fleet: LiveFleet
     replicas: LocalReplicas
     loop: asyncio.AbstractEventLoop
 
@@ -125,7 +125,7 @@ def local_fleet(toml: str, folder: Path | None = None, *, options: Sequence[str]
 
 @contextmanager
 def gateway(config: FleetConfig, replicas: LocalReplicas, secret: bytes) -> Iterator[LocalFleet]:
-    fleet = Fleet(config, replicas, secret)
+    fleet = LiveFleet(config, replicas, secret)
     app = create_gateway(fleet, Access(keyring=config.keyring))
     listener = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, loop="asyncio", log_config=None, lifespan="on", ws_max_size=2**26))

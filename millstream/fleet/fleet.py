@@ -23,7 +23,7 @@ from millstream.fleet.policy.fleet_policy import FleetPolicy
 from millstream.fleet.policy.types import Decision, FleetRequest, Move, Place, StartReplica, StopReplica
 from millstream.fleet.recorder import FleetRecorder
 from millstream.fleet.replica_link import ReplicaLink, hand_on
-from millstream.fleet.replicas import Replicas
+from millstream.fleet.replica_starter import ReplicaStarter
 from millstream.fleet.waiters import Tell, Waiters
 from millstream.serving.admission_types import Queued, Refused, Request
 
@@ -51,9 +51,9 @@ class _Start:
 
 
 @dataclass(eq=False)
-class Fleet:
+class LiveFleet:
     config: FleetConfig
-    replicas: Replicas
+    replicas: ReplicaStarter
     secret: bytes
     policy: FleetPolicy = field(init=False)
     links: dict[str, ReplicaLink] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from millstream.core.errors import MillstreamError, Overloaded, ProtocolBroken
-from millstream.fleet.fleet import Fleet
+from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.replica_link import ReplicaLink
 from millstream.server.access.keys import Key
 from millstream.server.protocol.messages import code_of
@@ -35,7 +35,7 @@ HOPS = {"content-length", "transfer-encoding", "connection", "content-encoding"}
 
 
 class Forwarder:
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: LiveFleet) -> None:
         self._fleet = fleet
         self._http = httpx2.AsyncClient(timeout=httpx2.Timeout(60.0, read=None), trust_env=False)
 

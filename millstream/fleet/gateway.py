@@ -40,7 +40,7 @@ from millstream.core.messages import (
     View,
     WaitingMessage,
 )
-from millstream.fleet.fleet import Fleet
+from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.forward import Forwarder
 from millstream.fleet.relay import CLOSE_AGAIN, CLOSE_NORMAL, open_link, relay_any, relay_native
 from millstream.fleet.replica_link import ReplicaLink
@@ -67,7 +67,7 @@ RATES = ClientRates(requests=(200.0, 2000.0))
 """Of one address, which may be that of a proxy."""
 
 
-def create_gateway(fleet: Fleet, access: Access) -> Starlette:
+def create_gateway(fleet: LiveFleet, access: Access) -> Starlette:
     """`fleet` runs for as long as the application does."""
 
     @asynccontextmanager
@@ -119,7 +119,7 @@ async def forward(request: HTTPRequest) -> Response:
 
 async def any_socket(websocket: WebSocket) -> None:
     """Somebody who speaks another protocol."""
-    fleet: Fleet = websocket.app.state.fleet
+    fleet: LiveFleet = websocket.app.state.fleet
     key, session_id = pass_of(websocket.scope).key.name, secrets.token_urlsafe(ID_BYTES)
     try:
         asked = await fleet.price({"prompt": "-"}, session_id, key=key)
@@ -141,7 +141,7 @@ class _Visitor:
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
-        self._fleet: Fleet = websocket.app.state.fleet
+        self._fleet: LiveFleet = websocket.app.state.fleet
         self._key = pass_of(websocket.scope).key
         self._model = websocket.query_params.get("model", "")
         self._saying: set[asyncio.Future[None]] = set()

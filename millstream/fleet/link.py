@@ -1,6 +1,6 @@
 """What gateway and replica say to each other, over one WebSocket for as long as both live: reports one way, orders the other.
 
-MessagePack. Every order is answered by `Done` with its number. A link that breaks is how a death is noticed.
+MessagePack. Every order is answered by `OrderDone` with its number. A link that breaks is how a death is noticed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
         )
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+class OrderDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     number: int
     error: str = ""
     code: str = ""
@@ -120,7 +120,7 @@ class TakeBack(Order, frozen=True, kw_only=True, tag="take back"):
 
 
 AnyOrder = Price | FindKept | HandOver | TakeOver | Release | GiveUp | TakeBack
-FromReplica = Report | Done
+FromReplica = Report | OrderDone
 to_gateway: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
 to_replica: msgspec.msgpack.Decoder[AnyOrder] = msgspec.msgpack.Decoder(AnyOrder)
 encode = msgspec.msgpack.encode

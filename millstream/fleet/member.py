@@ -111,11 +111,11 @@ class _Link:
 
     async def _obey(self, order: link.AnyOrder) -> None:
         try:
-            done = link.Done(number=order.number, request=await self._do(order))
+            done = link.OrderDone(number=order.number, request=await self._do(order))
         except MillstreamError as error:
-            done = link.Done(number=order.number, error=str(error), code=status_of(error)[0])
+            done = link.OrderDone(number=order.number, error=str(error), code=status_of(error)[0])
         except msgspec.ValidationError as error:
-            done = link.Done(number=order.number, error=f"cannot read the message: {error}")
+            done = link.OrderDone(number=order.number, error=f"cannot read the message: {error}")
         with suppress(WebSocketDisconnect, RuntimeError):
             await self._websocket.send_bytes(link.encode(done))
 

@@ -27,7 +27,7 @@ import msgspec
 
 from millstream.core.errors import ConfigError, DeviceError, MillstreamError
 from millstream.fleet.config import FleetConfig, ReplicaTable, check_gpus, read_fleet
-from millstream.fleet.fleet import Fleet
+from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.gateway import create_gateway
 from millstream.fleet.kuberay import SECRET_VARIABLE
 from millstream.fleet.membership import Membership
@@ -335,7 +335,7 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
         """Made anew by Serve when it dies, from the same configuration."""
 
         def __init__(self, config: FleetConfig, secret: bytes, access: Access) -> None:
-            self._fleet = Fleet(config, RayReplicas(config, secret), secret)
+            self._fleet = LiveFleet(config, RayReplicas(config, secret), secret)
             self._access = access
 
         def __serve_build_asgi_app__(self) -> Any:

@@ -48,7 +48,7 @@ class ReplicaLink:
     """The last one."""
     _socket: ClientConnection | None = None
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _asked: dict[int, asyncio.Future[link.Done]] = field(default_factory=dict)
+    _asked: dict[int, asyncio.Future[link.OrderDone]] = field(default_factory=dict)
 
     @property
     def replica_id(self) -> str:
@@ -122,7 +122,7 @@ async def hand_on(session_id: str, key: str, source: ReplicaLink, target: Replic
         raise
 
 
-def _raised(done: link.Done) -> MillstreamError:
+def _raised(done: link.OrderDone) -> MillstreamError:
     """As it was raised there, as far as that matters here."""
     match done.code:
         case "not_found":

@@ -11,18 +11,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from millstream.fleet.fleet import Fleet
+from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.replica_link import ReplicaLink
 
 LABEL = 8
 """Letters of a session's id that are shown: too few to steer it with."""
 
 
-def status(fleet: Fleet) -> bytes:
+def status(fleet: LiveFleet) -> bytes:
     return msgspec.json.encode(standing(fleet))
 
 
-def standing(fleet: Fleet) -> dict[str, Any]:
+def standing(fleet: LiveFleet) -> dict[str, Any]:
     metrics = fleet.policy.metrics(time.monotonic())
     return {
         "replicas": [_replica(each) for each in fleet.links.values()],
@@ -61,14 +61,14 @@ def _replica(each: ReplicaLink) -> dict[str, Any]:
     }
 
 
-def metrics_text(fleet: Fleet) -> bytes:
+def metrics_text(fleet: LiveFleet) -> bytes:
     registry = CollectorRegistry()
     registry.register(_Figures(fleet))
     return generate_latest(registry)
 
 
 class _Figures(Collector):
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: LiveFleet) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterator[Metric]:

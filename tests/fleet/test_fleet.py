@@ -9,7 +9,7 @@ import pytest
 
 from millstream.core.errors import DeviceError, Overloaded, UnknownSession
 from millstream.fleet.config import read_fleet
-from millstream.fleet.fleet import Fleet
+from millstream.fleet.fleet import LiveFleet
 from tests.fleet.playing import Threads
 
 TOML = """
@@ -25,7 +25,7 @@ class NoRoom(Threads):
         raise DeviceError(f"no node has room for a replica of {pool}")
 
 
-async def after_a_while(fleet: Fleet, seconds: float) -> None:
+async def after_a_while(fleet: LiveFleet, seconds: float) -> None:
     running = asyncio.ensure_future(fleet.run())
     await asyncio.sleep(seconds)
     running.cancel()
@@ -33,9 +33,9 @@ async def after_a_while(fleet: Fleet, seconds: float) -> None:
     await fleet.close()
 
 
-def fleet_of(tmp_path: Path, replicas: Threads) -> Fleet:
+def fleet_of(tmp_path: Path, replicas: Threads) -> LiveFleet:
     (tmp_path / "fleet.toml").write_text(TOML)
-    return Fleet(read_fleet(tmp_path / "fleet.toml"), replicas, bytes(32))
+    return LiveFleet(read_fleet(tmp_path / "fleet.toml"), replicas, bytes(32))
 
 
 @pytest.mark.parametrize(

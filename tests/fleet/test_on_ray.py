@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'millstream[fleet]'")
 
-from benchmarks.fleet import Fleet, fleet_up
+from benchmarks.fleet import fleet_up
 from millstream.client.sync_client import connect
 from millstream.core.errors import ConfigError
 from millstream.core.messages import Ask

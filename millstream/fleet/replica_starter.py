@@ -7,7 +7,7 @@ from typing import Protocol
 from millstream.fleet.replica_link import ReplicaAddress
 
 
-class Replicas(Protocol):
+class ReplicaStarter(Protocol):
     async def running(self) -> list[ReplicaAddress]:
         """Those that listen now."""
 
