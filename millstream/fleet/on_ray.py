@@ -53,6 +53,7 @@ PLACED_WITHIN_S = 60.0
 LAST_WORDS = 2000
 """Of a server that did not come up."""
 END_S = 15.0
+KNOCK_S = 5.0
 OWN_STORE_BYTES = 100 * 2**20
 """Of a cluster on this machine alone: hardly anything goes through Ray."""
 
@@ -62,6 +63,7 @@ def connect(address: str | None, *, num_cpus: float = 1.0) -> None:
     settings: dict[str, Any] = dict(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     try:
         if address is not None:
+            _knock(address)
             ray.init(address=address, **settings)
         else:
             ray.init(include_dashboard=False, num_cpus=num_cpus, object_store_memory=OWN_STORE_BYTES, **settings)
@@ -70,6 +72,13 @@ def connect(address: str | None, *, num_cpus: float = 1.0) -> None:
         raise ConfigError(
             f"no Ray cluster at {where}: {str(error).splitlines()[0]}; start one, or leave --address out"
         ) from None
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes, and then ends the process. Raises `OSError`."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host:
+        socket.create_connection((host, int(port)), KNOCK_S).close()
 
 
 def disconnect() -> None:

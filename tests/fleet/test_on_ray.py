@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="needs Ray: pip install 'millstream[fleet]'")
+with warnings.catch_warnings():  # Ray's own, as it is imported
+    warnings.simplefilter("ignore")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'millstream[fleet]'")
+    from benchmarks.fleet import Fleet, fleet_up
+    from millstream.fleet import on_ray
 
-from benchmarks.fleet import fleet_up
 from millstream.client.sync_client import connect
 from millstream.core.errors import ConfigError
 from millstream.core.messages import Ask
-from millstream.fleet import on_ray
 from tests.fleet.playing import digests
 
 PORT = 8482
