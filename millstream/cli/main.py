@@ -13,6 +13,7 @@ import typer
 from millstream import __version__
 from millstream.cli.bench import bench
 from millstream.cli.course import course
+from millstream.cli.fleet import fleet
 from millstream.cli.options import PlacedOptions, Schedule, StreamOptions, grouped
 from millstream.cli.parts import Lora, Overwrite, Quiet, TopologyName, Weights, parse_lora, plain_errors
 from millstream.cli.plan import plan
@@ -36,6 +37,7 @@ app.add_typer(train)
 app.add_typer(plan)
 app.add_typer(profile)
 app.add_typer(bench)
+app.add_typer(fleet)
 app.add_typer(course)
 app.command()(serve)
 app.command()(tune)

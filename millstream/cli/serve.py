@@ -168,7 +168,7 @@ class LifeOptions:
 
 def read_config(path: str) -> ConfigFile:
     with plain_errors():
-        return ConfigFile.read(path)
+        return ConfigFile.read(path, option="--config", page="docs/serving.md")
 
 
 def settle_config(context: typer.Context, config: ConfigFile | None) -> ConfigFile | None:

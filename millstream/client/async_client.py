@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 
 from millstream.client.chunk import ChunkBuffer, ClientChunk, StillFormat
-from millstream.client.connection import Connection
 from millstream.client.controls import SentControls
+from millstream.client.following import FollowedConnection
 from millstream.client.reading import Heard, Pictures
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
 from millstream.core.errors import ClientError, MillstreamError
@@ -71,7 +71,7 @@ async def connect_async(
 ) -> AsyncIterator[AsyncClient]:
     """A client for as long as the block lasts. A session that it steers ends with it, unless it has said `detach`."""
     try:
-        connection = await Connection.open(url, key=key, tls=tls)
+        connection = await FollowedConnection.open(url, key=key, tls=tls)
     except MillstreamError as error:
         raise ClientError(str(error)) from None
     client = AsyncClient(connection, format)
@@ -87,7 +87,7 @@ async def connect_async(
 
 
 class AsyncClient:
-    def __init__(self, connection: Connection, format: StillFormat) -> None:
+    def __init__(self, connection: FollowedConnection, format: StillFormat) -> None:
         self.hello: Hello
         """The model, its defaults, the server's limits."""
         self.live: LiveMessage | None = None
@@ -224,8 +224,8 @@ class AsyncClient:
     async def read(self) -> None:
         """Hear everything until the connection is over."""
         try:
-            while (heard := await self._connection.hear()) is not None:
-                self._take(heard)
+            while True:
+                self._take(await self._connection.hear())
         except MillstreamError as error:
             if self.ended is None:
                 self._fail(ClientError(str(error)))

@@ -36,14 +36,16 @@ class Connection:
         url: str,
         *,
         key: str | None = None,
+        ticket: str = "",
         tls: ssl.SSLContext | None = None,
         sock: socket.socket | None = None,
         max_waiting: int = MAX_WAITING,
     ) -> Connection:
-        """`sock` is one that is connected already; `tls`, what to trust where that is not what the system trusts."""
+        """`ticket` is what another server gave to be let in here; `sock` is one that is connected already; `tls`, what to
+        trust where that is not what the system trusts."""
         try:
             opened = await connect(
-                stream_address(url),
+                stream_address(url) + (f"?ticket={ticket}" if ticket else ""),
                 additional_headers=None if key is None else {"Authorization": f"Bearer {key}"},
                 sock=sock,
                 ssl=tls,
@@ -61,7 +63,8 @@ class Connection:
     async def say(self, message: AnyClientMessage) -> None:
         await self.say_text(write(message))
 
-    async def say_text(self, text: str) -> None:
+    async def say_text(self, text: str | bytes) -> None:
+        """Also a camera's frame."""
         try:
             await self._socket.send(text)
         except websockets.ConnectionClosed as error:
@@ -70,9 +73,14 @@ class Connection:
     async def hear(self, until: float | None = None) -> Heard | None:
         """The next message; None when none has come by then (`time.monotonic`)."""
         try:
-            return read(await asyncio.wait_for(self._socket.recv(), None if until is None else until - time.monotonic()))
+            return read(await asyncio.wait_for(self.take(), None if until is None else until - time.monotonic()))
         except asyncio.TimeoutError:
             return None
+
+    async def take(self) -> str | bytes:
+        """The next message, unread."""
+        try:
+            return await self._socket.recv()
         except websockets.ConnectionClosed as error:
             raise _lost(error) from None
 

@@ -7,7 +7,8 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -30,13 +31,17 @@ try:
     import uvicorn
     from starlette.applications import Starlette
 
-    from millstream.server.access.auth import access_for, check_proxies
+    from millstream.fleet import member as fleet_member
+    from millstream.fleet.membership import Membership
+    from millstream.server.access.auth import Access, access_for, check_proxies
+    from millstream.server.access.budgets import ClientRates
     from millstream.server.access.keys import Keyring
     from millstream.server.app import AppConfig, create_app
     from millstream.server.logs import set_up_logging
     from millstream.server.sessions.archive import Archive
     from millstream.server.sessions.file_store import FileStore
     from millstream.server.sessions.hub import HubLimits, ModelCard, SessionHub
+    from millstream.server.sessions.shared_files import SharedFiles
     from millstream.server.transport.peers import IceServer
     from millstream.server.transport.sockets import CONNECTIONS, ImpatientHTTP, ImpatientWebSocket, PoliteServer, listen
     from millstream.server.transport.tls import check_certificate
@@ -49,6 +54,7 @@ MEMORY_SHARE = 0.5
 """Of what is free once the model is loaded: the rest is for activations, pictures and everybody else."""
 STOP_S = 5
 """For requests under way, once it is told to stop."""
+NO_LIMITS = ClientRates(requests=(1e9, 1e9), saves=(1e9, 1e9), uploads=(1e9, 1e9), offers=(1e9, 1e9))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +100,13 @@ def serve(request: ServeRequest) -> None:
     check_proxies(request.proxies)
     check_certificate(request.tls_cert, request.tls_key)
     keyring = request.keyring
-    access = access_for(
-        request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins, keyring=keyring
+    member = Membership.from_environment()
+    access = (
+        fleet_member.access_by_ticket(member)
+        if member is not None
+        else access_for(
+            request.host, api_key=request.api_key, insecure=request.insecure, origins=request.origins, keyring=keyring
+        )
     )
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
     asked = request.options.engine
@@ -103,23 +114,33 @@ def serve(request: ServeRequest) -> None:
     engine_config = resolve(request.options)
     check_or_join(engine_config)
     check_rows(stream.latent_size[0], len(asked.vae_devices))
-    store = FileStore(request.data)
-    stores = key_stores(request.data, keyring)
+    shared = None if member is None else SharedFiles.at(member.storage)
+    store = FileStore(request.data, shared=shared)
+    stores = key_stores(request.data, keyring.names if keyring else member.keys if member else (), shared)
     listener = listen(request.host, request.port)
     set_up_logging(as_json=request.log_json)
     with listener, plain_out_of_memory(), load_engine(engine_config, stream) as engine:
         log.info("fast: %s", engine.speed)
         service = _service(request, engine)
-        card = model_card(engine, request.lead_s, stream, request.fps)
+        card = replace(model_card(engine, request.lead_s, stream, request.fps), moves=member is not None)
         make_hub = partial(SessionHub, service, card, archive=Archive(engine, store), stores=stores, limits=request.limits)
-        app = create_app(make_hub, AppConfig(access=access, ice_servers=ice_servers))
+        app = create_app(make_hub, app_config(access, ice_servers, member))
         service.start(warm_up=[stream])
         run_until_told(app, listener, service, request)
 
 
-def key_stores(folder: Path, keyring: Keyring | None) -> dict[str, FileStore]:
+def app_config(access: Access, ice_servers: tuple[IceServer, ...], member: Membership | None) -> AppConfig:
+    """A member of a fleet has its gateway keep clients to their limits: to it, all who come by that are one."""
+    if member is None:
+        return AppConfig(access=access, ice_servers=ice_servers)
+    fleet_member.end_with_parent()
+    return AppConfig(access=access, ice_servers=ice_servers, rates=NO_LIMITS, routes=fleet_member.routes(member))
+
+
+def key_stores(folder: Path, names: Iterable[str], shared: SharedFiles | None = None) -> dict[str, FileStore]:
     """What each key with a name keeps, apart from all others."""
-    return {} if keyring is None else {name: FileStore(folder / "keys" / name) for name in keyring.names}
+    apart = {name: None if shared is None else shared.under(f"keys/{name}") for name in names}
+    return {name: FileStore(folder / "keys" / name, shared=place) for name, place in apart.items()}
 
 
 def run_until_told(app: Starlette, listener: socket.socket, service: Service, request: ServeRequest) -> None:
@@ -133,6 +154,7 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, re
     signal.signal(signal.SIGTERM, leave)
     config = uvicorn.Config(
         app,
+        loop="asyncio",  # whatever else is installed
         http=ImpatientHTTP,
         ws=ImpatientWebSocket,
         ws_max_size=8 * 2**20,

@@ -73,29 +73,39 @@ class ClientMessage(
 class Start(Ask, frozen=True, kw_only=True, tag_field="type", tag="start"):
     version: Literal[1]
     formats: tuple[str, ...] = ("jpeg",)
+    follow: bool = False
+    """Whether the client goes elsewhere when it is told `moved`; so of all that open a connection."""
 
 
 class Attach(ClientMessage, frozen=True, kw_only=True, tag="attach"):
     version: Literal[1]
     session: str
     formats: tuple[str, ...] = ("jpeg",)
+    follow: bool = False
+    seen: int = -1
+    """The last chunk that the client has: what comes is what follows it."""
 
 
 class View(ClientMessage, frozen=True, kw_only=True, tag="view"):
     version: Literal[1]
     view: str
     formats: tuple[str, ...] = ("jpeg",)
+    follow: bool = False
+    seen: int = -1
 
 
 class Restore(ClientMessage, frozen=True, kw_only=True, tag="restore"):
     version: Literal[1]
     snapshot: str
     formats: tuple[str, ...] = ("jpeg",)
+    follow: bool = False
 
 
 class Steer(ClientMessage, frozen=True, kw_only=True, tag="control"):
     control: AnyControl
     at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
+    again: bool = False
+    """Whether it was sent before and not answered: one that has arrived is answered, and does not apply twice."""
 
 
 class DraftPrompt(ClientMessage, frozen=True, kw_only=True, tag="draft"):
@@ -176,6 +186,8 @@ class Hello(ServerMessage, frozen=True, kw_only=True, tag="hello"):
     defaults: Defaults
     limits: dict[str, float]
     examples: tuple[str, ...]
+    moves: bool = False
+    """Whether sessions can go on at another address, for clients that `follow`."""
 
 
 class WaitingMessage(ServerMessage, frozen=True, kw_only=True, tag="waiting"):
@@ -295,6 +307,14 @@ class ErrorMessage(ServerMessage, frozen=True, kw_only=True, tag="error"):
     """Of a refused `start`: fields with which it would not be."""
 
 
+class MovedMessage(ServerMessage, frozen=True, kw_only=True, tag="moved"):
+    """The last message of a connection: what was asked for, or its session, goes on at another address."""
+
+    url: str
+    ticket: str
+    """What lets the client in there, once, within a minute."""
+
+
 class EndedMessage(ServerMessage, frozen=True, kw_only=True, tag="ended"):
     cause: str
     reason: str
@@ -343,6 +363,7 @@ Told = (
     | NoteMessage
     | Pong
     | ErrorMessage
+    | MovedMessage
     | EndedMessage
 )
 """What a server says in text."""

@@ -40,6 +40,8 @@ class AppConfig:
     """Of one client, whatever it comes by."""
     ice_servers: tuple[IceServer, ...] = ()
     """For WebRTC clients that cannot reach this machine directly."""
+    routes: tuple[BaseRoute, ...] = ()
+    """Addresses of whoever runs this server as one of several."""
 
 
 def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlette:
@@ -59,7 +61,7 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
             await peers.close()
             await hub.close()
 
-    return Starlette(routes=_routes(), middleware=_middleware(config, clients), lifespan=lifespan)
+    return Starlette(routes=[*config.routes, *_routes()], middleware=_middleware(config, clients), lifespan=lifespan)
 
 
 def _routes() -> list[BaseRoute]:

@@ -20,7 +20,6 @@ POLICY = {
     "frame-ancestors": "'none'",
 }
 HEADERS = {
-    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -30,13 +29,16 @@ HEADERS = {
 class SafeHeaders:
     """Adds them to whatever is answered."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, connects: str = POLICY["connect-src"]) -> None:
+        """`connects` is where the page may connect to."""
         self._app = app
+        policy = POLICY | {"connect-src": connects}
+        self._headers = HEADERS | {"Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(self._headers)
             await send(message)
 
         await self._app(scope, receive, send_safely)

@@ -15,13 +15,8 @@ Promises are only given here; `serving/scheduler.py` keeps them.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from millstream.core.config import GIB
-from millstream.core.errors import ConfigError
 from millstream.serving.admission_types import (
     AdmissionConfig,
     AdmissionMetrics,
@@ -32,15 +27,14 @@ from millstream.serving.admission_types import (
     Refused,
     Request,
 )
-from millstream.serving.chunk_times import ChunkTimes, Estimate, Geometry
+from millstream.serving.chunk_times import ChunkTimes
 from millstream.serving.life import Life
-from millstream.serving.promise import Claim, keep_time, longest_blocker, pressures, utilisation
+from millstream.serving.promise import utilisation
 from millstream.serving.rates import Bid, kept_rates
+from millstream.serving.room import Room, basis, bytes_of
 
 LIFE_SMOOTHING = 0.8
 """Share of the past in the mean time that a session keeps its place."""
-GUESS = 2.0
-"""How far an estimate may be off that was scaled from another geometry: nobody is refused for less."""
 
 
 @dataclass(slots=True)
@@ -53,21 +47,9 @@ class _Entry:
     """What it plays at."""
 
 
-class _Need(NamedTuple):
-    """What a session takes of the device."""
-
-    least: Claim | None
-    """At its least frame rate; None where nothing is measured."""
-    too_long: bool
-    """Whether a chunk of it takes longer than any may."""
-
-
-class Admission:
+class Admission(Room):
     def __init__(self, config: AdmissionConfig) -> None:
-        self.config = config
-        self.times = ChunkTimes()
-        self.longest_chunk_s = config.longest_chunk_s
-        """Raised where the server's own stream takes that long."""
+        super().__init__(config, ChunkTimes())
         self._entries: dict[str, _Entry] = {}
         """All that have not ended, but those who were refused at once."""
         self._line: list[_Entry] = []
@@ -116,12 +98,6 @@ class Admission:
         """The one that everybody reads."""
         return self._entries[session_id].life
 
-    def allow_chunks_of(self, geometry: Geometry) -> None:
-        """What the server itself streams is never too long."""
-        estimate = self.times.estimate(geometry)
-        if estimate is not None:
-            self.longest_chunk_s = max(self.longest_chunk_s, GUESS * estimate.seconds)
-
     def revise(self, request: Request) -> str | None:
         """A session asks for other terms: why it cannot have them, or None and they are its own.
 
@@ -129,7 +105,7 @@ class Admission:
         """
         entry = self._entries[request.session_id]
         others = [each for each in self._present if each.session_id != request.session_id] if entry.life.placed else []
-        obstacle = self._obstacle(request, others)
+        obstacle = self.obstacle(request, others)
         if obstacle is not None:
             return obstacle.reason
         entry.request = request
@@ -140,10 +116,10 @@ class Admission:
         if not self._line:
             return None
         head = self._line[0]
-        never = self._obstacle(head.request, ())
+        never = self.obstacle(head.request, ())
         if never is not None:
             return self._refuse(head.request, never)
-        if not self._fits(head.request, self._present):
+        if not self.fits(head.request, self._present):
             return None
         del self._line[0]
         return self._admit(head, now)
@@ -151,7 +127,7 @@ class Admission:
     @property
     def has_room_for_next(self) -> bool:
         """Whether somebody waits and could come in now."""
-        return bool(self._line) and self._fits(self._line[0].request, self._present)
+        return bool(self._line) and self.fits(self._line[0].request, self._present)
 
     def waiting(self, now: float) -> tuple[Queued, ...]:
         """Everybody in line, with the position and the wait as they are now."""
@@ -168,10 +144,10 @@ class Admission:
 
     def kept_rates(self) -> dict[str, float]:
         """What those who have a place could play at; nobody who has one that was not measured."""
-        bids = self._bids(self._present)
+        bids = self.bids(self._present)
         if bids is None:
             return {}
-        rates = kept_rates(bids, self._promises)
+        rates = kept_rates(bids, self.promises)
         return {request.session_id: fps for request, fps in zip(self._present, rates, strict=True)}
 
     def grant(self, session_id: str, fps: float) -> str:
@@ -195,16 +171,16 @@ class Admission:
     @property
     def free_bytes(self) -> int:
         """Of the memory for sessions, what none of them was promised."""
-        return self.config.memory_bytes - _bytes(self._present)
+        return self.config.memory_bytes - bytes_of(self._present)
 
     def metrics(self) -> AdmissionMetrics:
-        placed, bids = self._placed, self._bids(self._present)
+        placed, bids = self._placed, self.bids(self._present)
         claims = None if bids is None else [bid.at(entry.fps) for bid, entry in zip(bids, placed, strict=True)]
         return AdmissionMetrics(
             admitted=len(placed),
             waiting=len(self._line),
             promised=None if claims is None else utilisation(claims),
-            memory_bytes=_bytes(self._present),
+            memory_bytes=bytes_of(self._present),
             refused=self._refused,
         )
 
@@ -218,11 +194,11 @@ class Admission:
 
     def _answer(self, entry: _Entry, now: float) -> Answer:
         request, comes_back = entry.request, entry.life.state == "parked"
-        never = self._obstacle(request, ())
+        never = self.obstacle(request, ())
         if never is not None:
             return self._refuse(request, never)
         position = sum(_rank(other) <= _rank(entry) for other in self._line)
-        obstacle = self._obstacle(request, self._present) if position == 0 else Obstacle(_behind(position))
+        obstacle = self.obstacle(request, self._present) if position == 0 else Obstacle(_behind(position))
         if obstacle is None:
             return self._admit(entry, now)
         if not (request.may_wait or comes_back):
@@ -240,7 +216,7 @@ class Admission:
         request, session_id = entry.request, entry.request.session_id
         self._entries[session_id] = entry
         entry.fps = self.kept_rates().get(session_id, request.pace.fps)
-        bids = self._bids([request])
+        bids = self.bids([request])
         share = None if bids is None else bids[0].at(entry.fps).share
         return Admitted(session_id=session_id, share=share, fps=entry.fps, note=self._note(entry))
 
@@ -250,7 +226,7 @@ class Admission:
         estimate = self.times.estimate(request.geometry)
         if estimate is None:
             return f"nothing is measured for {request.geometry.model} yet: it runs alone until something is"
-        took = f"a chunk takes {estimate.seconds:.2f} s{_basis(estimate)}"
+        took = f"a chunk takes {estimate.seconds:.2f} s{basis(estimate)}"
         if fps < request.pace.fps:
             rather = "" if request.rate == "auto" else f" instead of {request.pace.fps:g}"
             beside = " beside other sessions" if len(self._present) > 1 else ""
@@ -263,98 +239,9 @@ class Admission:
         self._refused += 1
         return Refused(session_id=request.session_id, reason=obstacle.reason, fps=obstacle.fps, can_wait=can_wait)
 
-    def _fits(self, request: Request, others: Sequence[Request], needs: Mapping[str, _Need] | None = None) -> bool:
-        """Whether everybody's least frame rate and bytes can be promised with this session beside the others. `needs` are
-        theirs, where somebody asks for many at once."""
-        if request.memory_bytes > self.config.memory_bytes - _bytes(others):
-            return False
-        needs = self._needs([*others, request]) if needs is None else needs
-        if needs[request.session_id].too_long:
-            return False
-        claims = [claim for each in (*others, request) if (claim := needs[each.session_id].least) is not None]
-        known = len(claims) == len(others) + 1
-        has_strangers = any(other.family != request.family for other in others)
-        if not has_strangers and not (known and request.wish().strict):
-            return True
-        return known and self._promises(claims)
-
-    def _needs(self, requests: Iterable[Request]) -> dict[str, _Need]:
-        """By session."""
-        requests = tuple(requests)
-        branches = Counter(request.family for request in requests)
-        return {request.session_id: self._need(request, branches[request.family]) for request in requests}
-
-    def _need(self, request: Request, branches: int = 1) -> _Need:
-        estimate = self.times.estimate(request.geometry)
-        if estimate is None:
-            return _Need(None, False)
-        bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches))
-        guess = 1 if estimate.scaled_from is None else GUESS
-        return _Need(bid.at_least(), estimate.seconds > self.longest_chunk_s * guess)
-
-    def _promises(self, claims: Sequence[Claim]) -> bool:
-        return utilisation(claims) <= self.config.share and keep_time(claims)
-
     def _why_it_waits(self, request: Request) -> str:
-        obstacle = self._obstacle(request, self._present)
+        obstacle = self.obstacle(request, self._present)
         return "there is room: it is next" if obstacle is None else obstacle.reason
-
-    def _obstacle(self, request: Request, others: Sequence[Request]) -> Obstacle | None:
-        """Why this session cannot run beside the others; None if it can."""
-        if self._fits(request, others):
-            return None
-        free = self.config.memory_bytes - _bytes(others)
-        if request.memory_bytes > free:
-            return Obstacle(
-                f"needs {request.memory_bytes / GIB:.2f} GiB and {max(0, free) / GIB:.2f} of "
-                f"{self.config.memory_bytes / GIB:.2f} is free: choose a smaller window or size" + " or wait" * bool(others)
-            )
-        estimate, bids = self.times.estimate(request.geometry), self._bids([*others, request])
-        if estimate is None or bids is None:
-            return Obstacle("chunk times are still being measured: wait for the first chunks of the session that runs")
-        if self._need(request).too_long:
-            return Obstacle(
-                f"a chunk of it would take {estimate.seconds:.0f} s, and {self.longest_chunk_s:.0f} s is the longest here: "
-                f"choose a smaller size or fewer steps{_basis(estimate)}"
-            )
-        obstacle = self._time_obstacle(bids[-1], [each.at_least() for each in bids[:-1]])
-        return Obstacle(obstacle.reason + _basis(estimate), obstacle.fps)
-
-    def _time_obstacle(self, bid: Bid, claims: Sequence[Claim]) -> Obstacle:
-        claim = bid.at_least()
-        fps, free = self._fitting_fps(bid, claims), self.config.share - utilisation(claims)
-        way = f"lower the frame rate to {fps:g}" if fps else "choose a smaller size or fewer steps"
-        if claim.share > free:
-            need = f"needs {claim.share:.2f} of the device and {max(0.0, free):.2f} is free"
-        else:
-            together = [*claims, claim]
-            _, number = max((pressure, number) for number, pressure in enumerate(pressures(together)))
-            blocked = together[number]
-            longest = longest_blocker(blocked, together)
-            need = f"a chunk due within {blocked.pace.window_s:.2f} s could wait {longest:.2f} s for another session's"
-        return Obstacle(f"{need}: {way}" + " or wait" * bool(claims), fps)
-
-    def _fitting_fps(self, bid: Bid, claims: Sequence[Claim]) -> float | None:
-        """The highest whole frame rate below its least that would be admitted."""
-        for fps in range(math.ceil(bid.wish.least) - 1, 0, -1):
-            try:
-                slower = Claim(seconds=bid.seconds, pace=replace(bid.pace, fps=fps))
-            except ConfigError:  # a chunk at this rate plays longer than the lead that was asked for
-                return None
-            if self._promises([*claims, slower]):
-                return float(fps)
-        return None
-
-    def _bids(self, requests: Iterable[Request]) -> list[Bid] | None:
-        """None when one of them is not measured: it then counts as the whole device."""
-        requests, bids = tuple(requests), list[Bid]()
-        branches = Counter(request.family for request in requests)
-        for request in requests:
-            estimate = self.times.estimate(request.geometry)
-            if estimate is None:
-                return None
-            bids.append(Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches[request.family])))
-        return bids
 
     def _note_stay(self, entry: _Entry, now: float) -> None:
         stay, past = now - entry.since, self._stay_s
@@ -365,10 +252,10 @@ class Admission:
         if not self._line:
             return []
         present = [(self._expected_stay_s(entry.request, now - entry.since), entry.request) for entry in self._placed]
-        needs = self._needs([*self._present, *(entry.request for entry in self._line)])
+        needs = self.needs([*self._present, *(entry.request for entry in self._line)])
         waits, time = list[float | None](), 0.0
         for entry in self._line:
-            while present and not self._fits(entry.request, [other for _, other in present], needs):
+            while present and not self.fits(entry.request, [other for _, other in present], needs):
                 first = min(present, key=lambda pair: pair[0])
                 present.remove(first)
                 time = max(time, first[0])
@@ -389,11 +276,3 @@ def _rank(entry: _Entry) -> tuple[bool, float]:
 
 def _behind(others: int) -> str:
     return f"{others} waiting before it: wait or try again later"
-
-
-def _bytes(requests: Sequence[Request]) -> int:
-    return sum(request.memory_bytes for request in requests)
-
-
-def _basis(estimate: Estimate) -> str:
-    return "" if estimate.scaled_from is None else f" (scaled from {estimate.scaled_from})"

@@ -19,6 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from millstream.core.config import ModelSpec, StreamConfig
+from millstream.planner.phase_work import chunk_flops
+
 KEPT = 128
 MAX_GEOMETRIES = 64
 QUANTILE = 0.95
@@ -44,6 +47,17 @@ class Geometry:
     """Latent frames a chunk may attend to."""
     flops: float
     """Of a whole chunk with its window full, pictures included."""
+
+    @staticmethod
+    def of(spec: ModelSpec, config: StreamConfig) -> Geometry:
+        rows, columns = (side // spec.dit.patch for side in config.latent_size)
+        return Geometry(
+            model=spec.name,
+            tokens=config.frames_per_chunk * rows * columns,
+            calls=len(config.steps) + 1,
+            window=config.window,
+            flops=chunk_flops(spec, config),
+        )
 
     def __str__(self) -> str:
         return f"{self.tokens} tokens x {self.calls} calls"
@@ -108,6 +122,11 @@ class ChunkTimes:
             middle = statistics.median(sample.seconds for sample in kin[geometry])
             return Estimate(seconds=middle, slowest_s=middle)
         return _scaled(geometry, fresh or kin, now) if kin else None
+
+    def estimates(self) -> dict[Geometry, float]:
+        """What is counted on, in seconds, of every geometry that was measured."""
+        found = {geometry: self.estimate(geometry) for geometry in self._measured}
+        return {geometry: each.seconds for geometry, each in found.items() if each is not None}
 
     def age_s(self, geometry: Geometry) -> float:
         """How long ago this very geometry was measured last."""

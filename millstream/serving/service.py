@@ -38,9 +38,10 @@ from millstream.core.errors import MeshGivenUp, Overloaded, UnknownSession
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
-from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer
+from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer, Request
 from millstream.serving.alike import Alike
 from millstream.serving.batching import BatchPolicy
+from millstream.serving.chunk_times import Geometry
 from millstream.serving.hand_over import HandOver
 from millstream.serving.look_ahead import LookAhead, LookAheadMetrics
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
@@ -78,6 +79,14 @@ class ServiceMetrics:
     """Since the start."""
     shared: Mapping[str, int] = field(default_factory=dict)
     """Chunks that each session had from one that began alike."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    room: AdmissionConfig
+    chunk_s: dict[Geometry, float]
+    asked: dict[str, Request]
+    """Of every session, as admission knows it now."""
 
 
 class Service:
@@ -245,6 +254,26 @@ class Service:
         with self._changed:
             self.table.hand_over = hand_over
 
+    def catch_up(self, session_id: str, seen: int) -> None:
+        """Whoever comes back to it has this chunk already."""
+        with self._changed:
+            self.table.catch_up(self.table.find(session_id), seen)
+
+    def hold(self, session_id: str) -> None:
+        """Plan no more of its chunks: it moves to another server."""
+        with self._changed:
+            entry = self.table.find(session_id)
+            if entry.session is None:
+                raise UnknownSession(f"there is no live session {session_id}; it waits for its place")
+            self.table.scheduler.halt(session_id, "leaving", time.monotonic())
+
+    def let_go_on(self, session_id: str) -> None:
+        """It stays. Of one that has ended: nothing."""
+        with self._changed:
+            entry = self.table.entries.get(session_id)
+            if entry is not None and entry.session is not None:
+                self._lift(entry, "leaving")
+
     def end(self, session_id: str, reason: str = "closed by its owner") -> None:
         """End a session once its turn is over. Of one that has ended: nothing."""
         with self._changed:
@@ -293,6 +322,13 @@ class Service:
         if entry is None or entry.session is None:
             raise UnknownSession(f"there is no live session {session_id}; it may have ended")
         return entry.session
+
+    def standing(self) -> Standing:
+        """What somebody goes by who shares sessions out among several of these."""
+        with self._changed:
+            admission = self.table.admission
+            asked = {name: entry.asked for name, entry in self.table.entries.items()}
+            return Standing(room=admission.config, chunk_s=admission.times.estimates(), asked=asked)
 
     def metrics(self) -> ServiceMetrics:
         device = self.engine.device

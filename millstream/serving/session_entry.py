@@ -11,7 +11,6 @@ from millstream.core.controls import SetPrompt, WeightedPrompt
 from millstream.engine.engine import Engine
 from millstream.engine.flights import NOTHING_SETTLED, Planned, Settled
 from millstream.generation.generator import kinship
-from millstream.planner.phase_work import chunk_flops
 from millstream.serving.admission_types import Request
 from millstream.serving.chunk_times import Geometry
 from millstream.serving.life import Life
@@ -51,6 +50,10 @@ class OpenRequest:
     start: Callable[[], Callable[[Engine], Session]] | None = None
     """For one that was saved: reads it, on a thread of its own, once it has its place; what it returns then makes the session,
     on the engine's thread."""
+    media_s: float = 0.0
+    """Of one that was saved: what had been shown."""
+    seen: int = -1
+    """The same: the last chunk that its viewer has."""
 
     @property
     def pace(self) -> Pace:
@@ -106,6 +109,8 @@ class SessionEntry:
     closing: Ended | None = None
     """Set when it is to end as soon as its turn is over."""
     media_s: float = 0.0
+    seen: int = -1
+    """Chunks up to this one its viewer has: they are made as fast as can be."""
     settled: Settled = NOTHING_SETTLED
     one_offs: int = 0
     """Of the engine, when its last turn began."""
@@ -132,16 +137,9 @@ def label(session_id: str) -> str:
 
 def geometry(spec: ModelSpec, config: StreamConfig, timeline: Timeline | None = None) -> Geometry:
     """What a chunk costs: as configured, or as a session's controls have made it."""
-    rows, columns = (side // spec.dit.patch for side in config.latent_size)
     if timeline is not None:
         config = replace(config, steps=timeline.steps, window=timeline.window, sink=timeline.sink)
-    return Geometry(
-        model=spec.name,
-        tokens=config.frames_per_chunk * rows * columns,
-        calls=len(config.steps) + 1,
-        window=config.window,
-        flops=chunk_flops(spec, config),
-    )
+    return Geometry.of(spec, config)
 
 
 def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:

@@ -36,6 +36,8 @@ from millstream.session.timeline import TimelineState
 
 LEARN_S = 0.03
 """So often at most admission hears what chunks took, and rates follow: chunks of a few milliseconds are told in one go."""
+MAX_CATCH_UP = 64
+"""Chunks."""
 
 
 class SessionTable:
@@ -61,9 +63,9 @@ class SessionTable:
         """What chunks took that admission has not heard of."""
         self._learned_at = -math.inf
 
-    def ask(self, request: OpenRequest, tell: Tell) -> Answer:
-        """A place for a new session; raises `Overloaded` when it cannot even wait for one."""
-        asked = Request(
+    def price(self, request: OpenRequest) -> Request:
+        """What a session would take, as admission is asked."""
+        return Request(
             session_id=request.session_id,
             geometry=geometry(self._engine.spec, request.config),
             pace=request.pace,
@@ -74,14 +76,17 @@ class SessionTable:
             may_wait=request.may_wait,
             tree=request.tree,
         )
-        now = time.monotonic()
+
+    def ask(self, request: OpenRequest, tell: Tell) -> Answer:
+        """A place for a new session; raises `Overloaded` when it cannot even wait for one."""
+        asked, now = self.price(request), time.monotonic()
         self._learn()
         answer = self.admission.ask(asked, now)
         if isinstance(answer, Refused):
             raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)
         life = self.admission.life(request.session_id)
         entry = self.entries[request.session_id] = SessionEntry(
-            request, asked, request.config, tell, life, request.pace.fps, now
+            request, asked, request.config, tell, life, request.pace.fps, now, media_s=request.media_s
         )
         self._answered(entry, answer)
         self._admit_waiting()
@@ -129,12 +134,19 @@ class SessionTable:
             self._promise(entry, waiting.control)
         now, request, name = time.monotonic(), entry.request, entry.session_id
         entry.session = session
+        self.catch_up(entry, request.seen)
         key = batch_key(request.config, session.timeline)
         terms = replace(request.terms, pace=self._pace(entry))
         self.scheduler.add(name, terms, now, batch_key=key, life=entry.life)
         if entry.viewers == 0:
             self.scheduler.halt(name, "unwatched", now)
         entry.tell(Live(note=note, fps=entry.fps))
+
+    def catch_up(self, entry: SessionEntry, seen: int) -> None:
+        """One that was brought back makes what its viewer has already without waiting to be watched: not more than it can
+        have missed, whatever is said."""
+        if entry.request.start is not None and entry.session is not None and entry.seen < 0:
+            entry.seen = min(seen, entry.session.timeline.chunk_index + MAX_CATCH_UP)
 
     def lift(self, entry: SessionEntry, *whys: Halt) -> None:
         """These reasons to stand still are gone; one in host memory asks for its place, once none is left."""
@@ -198,6 +210,8 @@ class SessionTable:
         fps = self._chunk_fps(entry, landing.num_frames)
         if landing.num_frames:
             self.scheduler.shown(entry.session_id, now, frames=landing.num_frames, fps=fps)
+            if chunk.index <= entry.seen:
+                self.scheduler.restart(entry.session_id, now)
         entry.tell(Pictured(chunk=chunk, media_s=entry.media_s, fps=fps, lateness_s=lateness_s))
         assert fps > 0, f"a chunk of {entry.label} plays {fps} frames a second"
         entry.media_s += len(chunk.frames) / fps

@@ -12,8 +12,8 @@ from typing import Literal
 from millstream.core.errors import ConfigError
 from millstream.session.pacing import Pace
 
-Halt = Literal["paused", "starved", "unwatched"]
-"""Why a session stands still: a person said so, its input has not come, or nobody watches."""
+Halt = Literal["paused", "starved", "unwatched", "leaving"]
+"""Why a session stands still: a person said so, its input has not come, nobody watches, or it moves to another server."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,11 +6,12 @@ new session.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
-from millstream.core.controls import Receipt
+from millstream.core.controls import AnyControl, Receipt
 from millstream.session.pacing import RateKind
 from millstream.session.timeline import TimelineState
 
@@ -24,6 +25,8 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
     unattended: Literal["run", "pause"]
     applied: tuple[Receipt, ...]
     """Of its last controls, as they were told."""
+    media_s: float = 0.0
+    """Of all chunks until then."""
 
     def receipts(self, timeline: TimelineState) -> tuple[Receipt, ...]:
         """Of every control that the saved state knows of: applied, or still waiting for its chunk."""
@@ -33,9 +36,31 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
         )
         return (*self.applied, *waiting)
 
+    def unknown(self, logged: Iterable[LoggedControl], timeline: TimelineState) -> tuple[LoggedControl, ...]:
+        """Those that came after the state was saved, in order. One applies at the chunk it was queued for, so the state says
+        of each whether it has."""
+        known = {(waiting.control_id, waiting.at_chunk) for waiting in timeline.waiting}
+        known |= {(receipt.control_id, receipt.chunk_index) for receipt in (*self.applied, *timeline.receipts)}
+        return tuple(
+            each for each in logged if each.at_chunk >= timeline.chunk_index and (each.control.id, each.at_chunk) not in known
+        )
 
-def welcome(timeline: TimelineState) -> str:
-    """To the people of a session that is back. What came after it was kept, nobody knows."""
+
+class LoggedControl(msgspec.Struct, frozen=True, kw_only=True):
+    """A control as it was acknowledged: by its id, for a chunk."""
+
+    control: AnyControl
+    at_chunk: int
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(control_id=self.control.id, state="queued", chunk_index=self.at_chunk)
+
+
+def welcome(timeline: TimelineState, *, has_log: bool = False) -> str:
+    """To the people of a session that is back. What came after it was kept, nobody knows, unless its controls were logged."""
+    if has_log:
+        return f"the session goes on elsewhere from chunk {timeline.chunk_index}, with every control that has a receipt"
     return (
         f"the session goes on at chunk {timeline.chunk_index}, where it was last kept: "
         "what was shown after that is lost, and so is every control that has no receipt here"

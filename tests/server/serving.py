@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from millstream.server.app import AppConfig, create_app
 from millstream.server.sessions.archive import Archive
 from millstream.server.sessions.file_store import FileStore, StoreLimits
 from millstream.server.sessions.hub import HubLimits, SessionHub
+from millstream.server.sessions.shared_files import SharedFiles
 from millstream.server.transport.peers import Peers
 from millstream.server.transport.sockets import ImpatientHTTP, ImpatientWebSocket, PoliteServer
 from millstream.serving.admission_types import AdmissionConfig
@@ -146,20 +147,28 @@ def serving(
     ping_s: float = 20.0,
     look_ahead: bool = False,
     model: tuple[str, str] = ("wan-tiny", "random"),
+    shared: SharedFiles | None = None,
     **limits: Any,
 ) -> Iterator[Serving]:
-    """`model` is a name and where its weights are."""
+    """`model` is a name and where its weights are; `shared`, what it has in common with others of its fleet."""
     torch.set_num_threads(1)
     engine = Engine(model[0], weights=model[1], device="cpu", dtype="float32", rewind=REWIND)
     admission = AdmissionConfig(memory_bytes=places * SESSION_BYTES, max_waiting=max_waiting, share=1.0)
     service = Service(engine, admission=admission, session_bytes=lambda config: SESSION_BYTES, look_ahead=look_ahead)
     service.table.admission.times = SteadyTimes()
     service.start(warm_up=[engine.spec.stream])
-    archive = None if data is None else Archive(engine, FileStore(data, StoreLimits(max_files=8)))
+    archive = None if data is None else Archive(engine, FileStore(data, StoreLimits(max_files=8), shared=shared))
     config = config or AppConfig()
-    stores = {} if data is None else key_stores(data, config.access.keyring)
+    stores = {} if data is None else key_stores(data, config.access.keyring.names if config.access.keyring else ())
     app = create_app(
-        lambda: SessionHub(service, model_card(engine), archive=archive, stores=stores, limits=HubLimits(**limits)), config
+        lambda: SessionHub(
+            service,
+            replace(model_card(engine), moves=shared is not None),
+            archive=archive,
+            stores=stores,
+            limits=HubLimits(**limits),
+        ),
+        config,
     )
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * 2**10)  # so that a slow reader is felt soon

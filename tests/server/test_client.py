@@ -213,7 +213,7 @@ def test_a_connection_that_is_lost_is_an_error_for_whoever_waits(server: Serving
         async with connect_async(server.url()) as client:
             await client.start(SEA)
             client.detach()
-            await client._connection.vanish()
+            await client._connection._connection.vanish()
             async for _ in client.chunks():
                 pass
 

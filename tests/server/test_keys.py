@@ -215,7 +215,7 @@ def test_what_was_loaded_or_connected_in_scopes_words_is_a_keys_own(server: Serv
     assert ask(server, ALICE, "POST", "/api/v1/pipeline/load", json=load).status_code == 200
     status = {key: ask(server, key, "GET", "/api/v1/pipeline/status").json()["load_params"] for key in (ALICE, BOB)}
     assert status == {ALICE: load["load_params"], BOB: {}}
-    peer: Any = SimpleNamespace(client=Accounted().with_key(KEYS[ALICE]))
+    peer: Any = SimpleNamespace(client=Accounted().bringing(KEYS[ALICE], ""))
     peers = Peers(_peers={"its-id": peer})
     assert peers.find("its-id", KEYS[ALICE]) is peer
     with pytest.raises(UnknownSession):

@@ -38,17 +38,18 @@ ARROWS = {
     "video": {"core"},
     "server": {"serving", "engine", "session", "video", "core"},
     "client": {"core"},
+    "fleet": {"server", "client", "serving", "engine", "session", "planner", "core"},
     "load": {"client", "core"},
     "trainer": {"parallel", "models", "ops", "core"},
     "commands": {
-        "server", "serving", "engine", "session", "mesh", "generation", "video", "load", "trainer", "planner", "profiler",
-        "parallel", "wire", "models", "ops", "core",
+        "fleet", "server", "serving", "engine", "session", "mesh", "generation", "video", "load", "trainer", "planner",
+        "profiler", "parallel", "wire", "models", "ops", "core",
     },
     "course": {
         "commands", "serving", "engine", "session", "mesh", "trainer", "planner", "profiler", "parallel", "models", "ops",
         "core",
     },
-    "cli": {"course", "commands", "server", "load", "trainer", "planner", "models", "core"},
+    "cli": {"course", "commands", "fleet", "server", "load", "trainer", "planner", "models", "core"},
     "__main__": {"cli"},
 }  # fmt: skip
 """Which room may import which, besides itself."""
@@ -174,8 +175,10 @@ def test_the_client_imports_without_torch() -> None:
 
 
 @pytest.mark.slow
-def test_help_needs_no_torch_and_neither_does_the_doctor_who_may_have_to_say_so() -> None:
-    assert "torch" not in loaded_by("import millstream.cli.main, millstream.commands.doctor.checks")
+def test_help_needs_no_torch_and_neither_does_a_fleet_on_paper_nor_the_doctor_who_may_have_to_say_so() -> None:
+    assert "torch" not in loaded_by(
+        "import millstream.cli.main, millstream.commands.doctor.checks, millstream.commands.plan.fleet"
+    )
 
 
 @pytest.mark.slow
@@ -228,6 +231,10 @@ SURFACE = {
         "--gpus", "--json", "--latency", "--micro-batches", "--model", "--parameters", "--pipeline", "--sessions", "--shards",
         "--size", "--software", "--stages", "--state", "--steps", "--tile", "--topology", "--weights", "--window", "--zero",
     },
+    "plan fleet": {
+        "--failures", "--gpus", "--hours", "--html", "--json", "--night", "--patience", "--seed", "--sessions", "--start",
+        "--stay",
+    },
     "plan scale": {
         "--fps", "--gpus", "--html", "--json", "--model", "--size", "--software", "--steps", "--topology", "--window",
     },
@@ -250,6 +257,14 @@ SURFACE = {
         "--connects", "--fps", "--gate", "--json", "--model", "--out", "--script", "--seconds", "--seed", "--sessions", "--url",
         "--weights",
     },
+    "fleet dashboard": set(),
+    "fleet deploy": {"--address"},
+    "fleet down": {"--address"},
+    "fleet drain": {"--address"},
+    "fleet manifest": {"--image"},
+    "fleet scale": {"--address"},
+    "fleet status": {"--address", "--json"},
+    "fleet up": {"--address"},
     "bench overlap": {"--chunks", "--json", "--out", "--plot", "--scale", "--stages", "--topology"},
     "bench quality": {
         "--chunks", "--device", "--dtype", "--exact", "--fast", "--json", "--model", "--no-exact", "--offload-text", "--out",

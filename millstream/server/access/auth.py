@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.core.errors import ConfigError, Overloaded
+from millstream.core.errors import ConfigError, NotAllowed, Overloaded
 from millstream.server.access.budgets import ClientAccount, Clients
 from millstream.server.access.keys import NAMELESS, Key, Keyring
 from millstream.server.access.shares import Holdings, Quota
@@ -28,14 +29,23 @@ NO_ORIGIN = "null"
 KEY_SUBPROTOCOL = "millstream.key."
 KEY_QUERY = "api_key"
 """In a socket's address, for clients that can be given nothing but that."""
+TICKET_QUERY = "ticket"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HOLDER = "millstream.key"
-"""In a scope: the `Key` that was brought."""
+"""In a scope: the `Pass` that was brought."""
 CLOSE_POLICY = 1008
 TOO_MANY = 429
 FLOOD_COST = 25.0
 """In requests, of a connection that had to be ended for its frames: or a new one each time would be a new budget."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+class Pass(NamedTuple):
+    """What somebody may do who was let in."""
+
+    key: Key = NAMELESS
+    session_id: str = ""
+    """Open or attach to this one; a view link may stand for it. Empty: any."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +58,9 @@ class Access:
     """By which this server may be reached; None: any."""
     max_connections: int = 256
     """WebSockets of one client at once; all clients together may have an eighth more."""
+    redeem: Callable[[str], Pass] | None = None
+    """Of a server that stands behind another, which sends everybody here with a ticket: what one is worth. Raises `NotAllowed`.
+    Neither keys nor pages are looked at then."""
 
 
 def access_for(
@@ -128,6 +141,8 @@ class Gate:
             return 403, "this server is reached by another name; use the address it printed"
         if scope["path"] in self._open_paths and scope["type"] == "http":
             return None
+        if access.redeem is not None:
+            return _without_ticket(scope, headers, access.redeem)
         if not self._origin_allowed(scope, headers):
             return 403, "this page may not use this server; its owner can say --allow-origin"
         return self._without_key(scope, headers, client) or self._too_much(scope, client)
@@ -141,7 +156,7 @@ class Gate:
             return TOO_MANY, "too many wrong keys came from this address; wait a minute"
         key = self._access.keyring.find(keys)
         if key is not None:
-            scope[HOLDER] = key
+            scope[HOLDER] = Pass(key)
             return None
         client.wrong_keys.take(min(1, len(keys)))
         return (
@@ -169,10 +184,20 @@ class Gate:
         return own or origin in self._access.origins
 
 
-def key_of(scope: Scope) -> Key:
+def pass_of(scope: Scope) -> Pass:
     """Whose request it is; everybody's are one's where there are no keys."""
-    key: Key = scope.get(HOLDER, NAMELESS)
-    return key
+    brought: Pass = scope.get(HOLDER, Pass())
+    return brought
+
+
+def _without_ticket(scope: Scope, headers: Headers, redeem: Callable[[str], Pass]) -> tuple[int, str] | None:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    ticket = given if scheme.lower() == "bearer" else QueryParams(scope.get("query_string", b"")).get(TICKET_QUERY, "")
+    try:
+        scope[HOLDER] = redeem(ticket)
+    except NotAllowed as error:
+        return 403, str(error)
+    return None
 
 
 def _keys(scope: Scope, headers: Headers) -> list[str]:

@@ -6,6 +6,7 @@ import copy
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from millstream.core.errors import NotAllowed
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.access.limits import TokenBucket
 from millstream.server.access.shares import client_at
@@ -35,6 +36,8 @@ class ClientAccount:
         self.name = name
         self.key = NAMELESS
         """What it brought with what it asks now."""
+        self.session_id = ""
+        """The one session that this lets it open or attach to; empty: any."""
         self.requests = TokenBucket(*rates.requests)
         self.saves = TokenBucket(*rates.saves)
         self.previews = TokenBucket(*rates.previews)
@@ -42,11 +45,16 @@ class ClientAccount:
         self.offers = TokenBucket(*rates.offers)
         self.wrong_keys = TokenBucket(*rates.wrong_keys)
 
-    def with_key(self, key: Key) -> ClientAccount:
+    def bringing(self, key: Key, session_id: str) -> ClientAccount:
         """The same account, for one request or socket."""
         client = copy.copy(self)
-        client.key = key
+        client.key, client.session_id = key, session_id
         return client
+
+    def check_session(self, name: str) -> None:
+        """By its id, or by its view link."""
+        if self.session_id not in ("", name):
+            raise NotAllowed("this ticket is for another session; ask the gateway for one for this")
 
 
 class Clients:

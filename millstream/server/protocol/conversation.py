@@ -29,6 +29,7 @@ from millstream.core.messages import (
     Keep,
     LiveMessage,
     NoteMessage,
+    Opening,
     OpeningHeader,
     Ping,
     Pong,
@@ -57,7 +58,7 @@ from millstream.server.protocol.messages import choose_format, code_of, decode, 
 from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
 from millstream.server.sessions import branches, futures
-from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.hub import ModelCard, SessionHub
 from millstream.server.sessions.live_session import LiveSession, OpeningBytes, TapeLost, Viewer
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.serving.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Rated, Waiting
@@ -81,7 +82,7 @@ class Conversation:
         self._frames = TokenBucket(limits.frames_per_s, limits.frames_per_s * limits.burst_s)
         self._live_session: LiveSession | None = None
         self._viewer: Viewer | None = None
-        outbox.put(self._hello())
+        outbox.put(hello(hub.card, limits))
 
     async def hear(self, said: str | bytes | AnyClientMessage) -> None:
         """One message; an error is an answer too. A dialect has counted and read what it passes on."""
@@ -162,18 +163,24 @@ class Conversation:
                 self._outbox.put(Pong(t=t))
             case Start():
                 self._start(message)
-            case Attach(session=session, formats=formats):
+            case Attach(session=session, formats=formats, seen=seen):
                 self._refuse_twice()
+                self._client.check_session(session)
                 format = choose_format(formats)
-                self._watch(await self._hub.attach(session, self._client.key, client=self._client.name), format, "owner")
+                found = await self._hub.attach(session, self._client.key, client=self._client.name, seen=seen)
+                self._watch(found, format, "owner", message)
             case View(view=view, formats=formats):
                 self._refuse_twice()
-                self._watch(self._hub.find_view(view), choose_format(formats), "viewer")
+                self._client.check_session(view)
+                self._watch(self._hub.find_view(view), choose_format(formats), "viewer", message)
             case Steer(control=control, at_chunk=at_chunk):
                 self._controls.spend("controls")
                 live_session = self._own()
                 self._limits.check_id(control.id)
-                self._outbox.put(live_session.control(control, at_chunk=at_chunk))
+                if await live_session.has_left():
+                    return
+                known = live_session.known_receipt(control.id) if message.again else None
+                self._outbox.put(known or await self._hub.control(live_session, control, at_chunk))
             case DraftPrompt(control=draft):
                 self._own().draft(draft)
             case Preview():
@@ -203,13 +210,14 @@ class Conversation:
                 self._refuse_twice()
                 format = choose_format(formats)
                 live_session = await self._hub.restore(name, client=self._client.name, key=self._client.key)
-                self._watch(live_session, format, "owner")
+                self._watch(live_session, format, "owner", message)
 
     def _start(self, ask: Start) -> None:
         self._refuse_twice()
         format = choose_format(ask.formats)
-        live_session = open_asked(self._hub, ask, client=self._client.name, key=self._client.key)
-        self._watch(live_session, format, "owner")
+        client = self._client
+        live_session = open_asked(self._hub, ask, client=client.name, key=client.key, session_id=client.session_id)
+        self._watch(live_session, format, "owner", ask)
 
     async def _record(self, live_session: LiveSession, on: bool) -> None:
         self._outbox.put(_recording(on, await switch_recording(self._hub, live_session, on)))
@@ -221,8 +229,9 @@ class Conversation:
         except MillstreamError as error:
             self._outbox.put(ErrorMessage(code=code_of(error, "bad_control"), message=str(error)))
 
-    def _watch(self, live_session: LiveSession, format: Format, state: State) -> None:
-        self._viewer = live_session.join(format, self._outbox, owner=state == "owner")
+    def _watch(self, live_session: LiveSession, format: Format, state: State, opening: Opening) -> None:
+        seen = opening.seen if isinstance(opening, (Attach, View)) else -1
+        self._viewer = live_session.join(format, self._outbox, owner=state == "owner", follows=opening.follow, seen=seen)
         self._live_session, self.state = live_session, state
 
     def _refuse_twice(self) -> None:
@@ -268,10 +277,11 @@ class Conversation:
             journal=live_session.journal_name if is_owner else "",
         )
 
-    def _hello(self) -> Hello:
-        limits = {name: float(value) for name, value in asdict(self._limits).items()}
-        card = self._hub.card
-        return Hello(model=card.name, defaults=defaults_of(card), limits=limits, examples=card.examples)
+
+def hello(card: ModelCard, limits: ClientLimits) -> Hello:
+    """What every client hears first."""
+    said = {name: float(value) for name, value in asdict(limits).items()}
+    return Hello(model=card.name, defaults=defaults_of(card), limits=said, examples=card.examples, moves=card.moves)
 
 
 def _recording(on: bool, name: str) -> RecordingMessage:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from millstream.core.errors import MillstreamError
 from millstream.core.messages import ErrorAnswer, ErrorBody
-from millstream.server.access.auth import key_of
+from millstream.server.access.auth import pass_of
 from millstream.server.access.budgets import ClientAccount, Clients
 from millstream.server.access.limits import ClientLimits
 from millstream.server.access.shares import Holdings, Quota
@@ -55,7 +55,7 @@ class ServerState:
 
     def asked_by(self, connection: HTTPConnection) -> ServerState:
         """The same, for one request or socket."""
-        return replace(self, client=self.clients.at(connection.client).with_key(key_of(connection.scope)))
+        return replace(self, client=self.clients.at(connection.client).bringing(*pass_of(connection.scope)))
 
     def session(self, words: Mapping[str, str]) -> LiveSession:
         """The one that a path names, if it is theirs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,9 +26,11 @@ from millstream.core.messages import (
     ProtocolError,
     ServerMessage,
 )
-from millstream.server.sessions.hub import ModelCard
 from millstream.server.sessions.outbox import EncodedChunk
 from millstream.session.pacing import Pace
+
+if TYPE_CHECKING:  # a gateway reads messages too, and has no model
+    from millstream.server.sessions.hub import ModelCard
 
 MAX_FORMATS = 16
 

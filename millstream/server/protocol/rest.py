@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.errors import UnknownSession
 from millstream.core.messages import MAX_CHUNK, Ask, Defaults
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
@@ -129,7 +130,8 @@ async def list_sessions(server: ServerState, words: Mapping[str, str], body: Non
 
 
 async def open_session(server: ServerState, words: Mapping[str, str], body: Ask) -> SessionInfo:
-    return _info(open_asked(server.hub, body, client=server.client.name, key=server.client.key))
+    client = server.client
+    return _info(open_asked(server.hub, body, client=client.name, key=client.key, session_id=client.session_id))
 
 
 async def show_session(server: ServerState, words: Mapping[str, str], body: None) -> SessionInfo:
@@ -142,7 +144,10 @@ async def end_session(server: ServerState, words: Mapping[str, str], body: None)
 
 async def control_session(server: ServerState, words: Mapping[str, str], body: ControlAsk) -> Receipt:
     server.limits.check_id(body.control.id)
-    return server.session(words).control(body.control, at_chunk=body.at_chunk)
+    live_session = server.session(words)
+    if await live_session.has_left():
+        raise UnknownSession("the session has moved; say it again")
+    return await server.hub.control(live_session, body.control, body.at_chunk)
 
 
 async def list_receipts(server: ServerState, words: Mapping[str, str], body: None) -> ReceiptList:

@@ -12,12 +12,29 @@ from millstream.engine.engine import stream_config
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
+from millstream.serving.session_entry import OpenRequest
 from millstream.session.pacing import RateKind
 
 
 def open_asked(
-    hub: SessionHub, ask: Ask, *, client: str = "", key: Key = NAMELESS, max_chunks: int | None = None
+    hub: SessionHub,
+    ask: Ask,
+    *,
+    client: str = "",
+    key: Key = NAMELESS,
+    session_id: str = "",
+    max_chunks: int | None = None,
 ) -> LiveSession:
+    terms = _terms(hub, ask, key)
+    return hub.open(**terms, max_chunks=max_chunks, client=client, key=key, session_id=session_id)
+
+
+def request_of(hub: SessionHub, ask: Ask, key: Key = NAMELESS) -> OpenRequest:
+    """The same as it would be asked for. Raises what is wrong with it."""
+    return hub.request(**_terms(hub, ask, key), key=key)
+
+
+def _terms(hub: SessionHub, ask: Ask, key: Key) -> dict[str, Any]:
     if bool(ask.prompt) == bool(ask.prompts):
         raise PromptError("a session needs either prompt or prompts, not both and not neither")
     fps = ask.fps
@@ -26,18 +43,15 @@ def open_asked(
     rate: RateKind = "auto" if fps == "auto" else "strict" if ask.strict else "asked"
     if rate == "auto" and ask.strict:
         raise ConfigError("strict needs a frame rate to be strict about: name fps, or leave strict out")
-    return hub.open(
-        as_mix(ask.prompts, ask.prompt),
-        stream_config(hub.card.stream, **_changes(ask, fps)),
+    return dict(
+        prompts=as_mix(ask.prompts, ask.prompt),
+        config=stream_config(hub.card.stream, **_changes(ask, fps)),
         rate=rate,
         lead_s=ask.lead_s,
         may_wait=ask.wait,
         unattended=ask.unattended,
         weight=ask.weight,
         takes_input=ask.input,
-        max_chunks=max_chunks,
-        client=client,
-        key=key,
     )
 
 

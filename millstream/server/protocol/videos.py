@@ -165,7 +165,10 @@ class Videos:
         num_chunks, most = chunks_for(round(asked.seconds * stream.fps), stream), hub.limits.max_chunks
         if most is not None and num_chunks > most:
             raise ProtocolError("bad_message", f"seconds must be less: a session may have {most} chunks here, not {num_chunks}")
-        live_session = open_asked(hub, ask, client=server.client.name, key=server.client.key, max_chunks=num_chunks)
+        client = server.client
+        live_session = open_asked(
+            hub, ask, client=client.name, key=client.key, session_id=client.session_id, max_chunks=num_chunks
+        )
         live_session.held = True
         try:
             hub.recordings.start(live_session, fps=stream.fps)

@@ -99,10 +99,13 @@ class Archive:
         name, path = self.store.new("snapshots")
         with _told_plainly("the session could not be saved"):
             await self._do(lambda: snapshot.write(taken, path))
+            await self._do(partial(self.store.share, "snapshots", name))
             return self.store.keep("snapshots", name, owner=owner)
 
     async def find_saved(self, name: str, kind: Literal["snapshots", "sessions"] = "snapshots") -> SavedSession:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
+        if await self._do(partial(self.store.fetch, kind, name)):
+            self.store.keep(kind, name)
         file = self.store.find(kind, name).path
         header = await self._do(partial(snapshot.check, file, self._engine, self._header.fingerprint))
         return SavedSession(header, file, self._read)

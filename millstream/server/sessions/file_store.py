@@ -22,6 +22,7 @@ from typing import Literal
 
 from millstream.core.errors import ConfigError, UnknownFile
 from millstream.core.files import Draft, drafts, left_behind
+from millstream.server.sessions.shared_files import SharedFiles
 from millstream.video.salvage import cut_to_whole_film, cut_to_whole_lines
 
 log = logging.getLogger(__name__)
@@ -62,8 +63,10 @@ class Kept:
 
 
 class FileStore:
-    def __init__(self, folder: Path, limits: StoreLimits | None = None) -> None:
+    def __init__(self, folder: Path, limits: StoreLimits | None = None, *, shared: SharedFiles | None = None) -> None:
+        """`shared` is where other servers find what is kept here, and this one what is kept there."""
         self.limits = limits or StoreLimits()
+        self.shared = shared
         self._folder = folder
         self._kept: dict[Kind, dict[str, Kept]] = {}
         for kind in SUFFIXES:
@@ -106,6 +109,19 @@ class FileStore:
         if kept is None:
             raise UnknownFile(f"there is no such file among the {kind}; the oldest are removed when there are too many")
         return kept
+
+    def share(self, kind: Kind, name: str) -> None:
+        """A whole file, for other servers too. Slow."""
+        if self.shared is not None:
+            path = self.place(kind, name)
+            self.shared.put(path, f"{kind}/{path.name}")
+
+    def fetch(self, kind: Kind, name: str) -> bool:
+        """Whether another server's file is here now, to be kept. A session's is always asked for: it may be newer. Slow."""
+        if self.shared is None or not NAME.fullmatch(name) or (kind != "sessions" and self.get(kind, name) is not None):
+            return False
+        path = self.place(kind, name)
+        return self.shared.fetch(f"{kind}/{path.name}", path)
 
     def held(self, kind: Kind) -> tuple[int, int]:
         """How many files, and how many bytes."""

@@ -18,16 +18,18 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
-from millstream.core.controls import WeightedPrompt, check_prompts
+from millstream.core.controls import AnyControl, Receipt, WeightedPrompt, check_prompts
 from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
+from millstream.core.messages import MovedMessage
 from millstream.engine import snapshot
+from millstream.engine.engine import Engine
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.access.shares import Quota
 from millstream.server.sessions.archive import Archive, SavedSession, SessionJournal
 from millstream.server.sessions.file_store import FileStore, Kept
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
-from millstream.server.sessions.live_session import LiveSession, LiveSessionParts
+from millstream.server.sessions.live_session import LiveSession, LiveSessionParts, Viewer
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.quotas import within_quota
 from millstream.server.sessions.recordings import Recordings
@@ -36,6 +38,7 @@ from millstream.server.sessions.upkeep import abandoned, report
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.feed import LiveFeed
+from millstream.session.kept import LoggedControl
 from millstream.session.pacing import RateKind
 from millstream.session.session import Session
 
@@ -87,6 +90,8 @@ class ModelCard:
     """Where a client says none."""
     lead_s: float | None = None
     """The same; None: two chunks."""
+    moves: bool = False
+    """Whether sessions can go on at another server."""
 
 
 class SessionHub:
@@ -162,7 +167,7 @@ class SessionHub:
         if self._archive is not None:
             self._archive.close()
 
-    def open(
+    def request(
         self,
         prompts: tuple[WeightedPrompt, ...],
         config: StreamConfig,
@@ -174,16 +179,14 @@ class SessionHub:
         takes_input: bool = False,
         weight: float = 1.0,
         max_chunks: int | None = None,
-        client: str = "",
         key: Key = NAMELESS,
-    ) -> LiveSession:
-        """A new session, of so many chunks where that is said. Raises `Overloaded` when it cannot be, and what is wrong with
-        what was asked."""
+        session_id: str = "",
+    ) -> OpenRequest:
+        """A new session as it is asked for, of so many chunks where that is said. Raises what is wrong with it."""
         check_prompts(prompts)
         config = key.paced(config, rate)
-        session_id = secrets.token_urlsafe(ID_BYTES)
-        request = OpenRequest(
-            session_id=session_id,
+        return OpenRequest(
+            session_id=session_id or secrets.token_urlsafe(ID_BYTES),
             prompts=prompts,
             config=config,
             rate=rate,
@@ -194,9 +197,21 @@ class SessionHub:
             owner=key.name,
             **self._bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
             feed=LiveFeed((config.height, config.width)) if takes_input else None,
-            journal=self._journal(session_id, config, key),
         )
-        return self._opened(request, client, key)
+
+    def open(
+        self,
+        prompts: tuple[WeightedPrompt, ...],
+        config: StreamConfig,
+        *,
+        client: str = "",
+        key: Key = NAMELESS,
+        **terms: Any,
+    ) -> LiveSession:
+        """A new session, on the terms of `request`. Raises `Overloaded` when it cannot be, and what is wrong with it."""
+        request = self.request(prompts, config, key=key, **terms)
+        journal = self._journal(request.session_id, request.config, key)
+        return self._opened(replace(request, journal=journal), client, key)
 
     def open_branch(
         self,
@@ -230,20 +245,67 @@ class SessionHub:
         saved, session_id = await self.archive_of(key).find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
         return self._opened(self._going_on(saved, session_id, key, rate="auto", weight=key.weight), client, key)
 
-    async def attach(self, session_id: str, key: Key = NAMELESS, *, client: str = "") -> LiveSession:
-        """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names."""
+    async def attach(self, session_id: str, key: Key = NAMELESS, *, client: str = "", seen: int = -1) -> LiveSession:
+        """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names and
+        makes up for the chunks that its client has `seen`."""
         if session_id not in self.live_sessions and self._keeper is not None:
             back = await self._keeper.find(session_id, key)
             pinned = await self.archive_of(key).pin(back.saved, owner=client)
             if session_id not in self.live_sessions:  # somebody else may have come meanwhile
-                return self._brought_back(replace(back, saved=pinned), client, key)
-        return self.find(session_id, key)
+                return self._brought_back(replace(back, saved=pinned), client, key, seen)
+        found = self.find(session_id, key)
+        self.service.catch_up(session_id, seen)
+        return found
 
-    def _brought_back(self, back: Returned, client: str, key: Key) -> LiveSession:
+    async def find_kept(self, session_id: str, key: Key = NAMELESS) -> OpenRequest:
+        """One that was kept and is not live, as it would be asked for."""
+        if self._keeper is None:
+            raise UnknownSession("there is no such session; it may have ended")
+        back = await self._keeper.find(session_id, key)
+        return self._going_on(
+            back.saved, session_id, key, rate=back.kept.rate, weight=back.kept.weight, lead_s=back.kept.lead_s
+        )
+
+    async def control(self, live_session: LiveSession, control: AnyControl, at_chunk: int | None = None) -> Receipt:
+        """Steer it. What is acknowledged is kept, where controls are."""
+        receipt = live_session.control(control, at_chunk=at_chunk)
+        if self._keeper is not None:
+            async with live_session.before_next():
+                await self._keeper.log(live_session, control, receipt)
+        return receipt
+
+    async def hand_over(self, live_session: LiveSession) -> None:
+        """Stand still, and leave its state where another server finds it. Raises where it cannot be left; then it goes on."""
+        assert self._keeper is not None, "what is not kept cannot be handed over"
+        live_session.prepare_to_leave()
+        try:
+            self.service.hold(live_session.session_id)
+            await self._keeper.hand_over(live_session)
+        except MillstreamError:
+            self.take_back(live_session)
+            raise
+
+    def take_back(self, live_session: LiveSession) -> None:
+        """Nobody else has taken it over: it goes on here."""
+        live_session.stay()
+        self.service.let_go_on(live_session.session_id)
+
+    def give_up(self, live_session: LiveSession) -> None:
+        """It goes on elsewhere, or is to: here it ends, and what is kept of it stays."""
+        self._let_be(live_session)
+        self.service.end(live_session.session_id, "it goes on elsewhere")
+
+    def release(self, live_session: LiveSession, moved: Callable[[Viewer], MovedMessage]) -> None:
+        """It goes on elsewhere, and each of its viewers is told where."""
+        live_session.move(moved)
+        self.give_up(live_session)
+
+    def _brought_back(self, back: Returned, client: str, key: Key, seen: int) -> LiveSession:
         kept = back.kept
         terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended)
+        request = self._going_on(back.saved, kept.session_id, key, late=back.late, **terms)
         try:
-            return self._opened(self._going_on(back.saved, kept.session_id, key, **terms), client, key, back)
+            return self._opened(replace(request, media_s=kept.media_s, seen=seen), client, key, back)
         except MillstreamError:
             self.archive_of(key).store.remove("snapshots", back.saved.path.stem)
             raise
@@ -293,11 +355,20 @@ class SessionHub:
         """By the name that only shows it."""
         return _found(self._views.get(view_id))
 
-    def _going_on(self, saved: SavedSession, session_id: str, key: Key, **terms: Any) -> OpenRequest:
-        """What was saved, as it is asked for; it is read when it has its place."""
+    def _going_on(
+        self, saved: SavedSession, session_id: str, key: Key, *, late: tuple[LoggedControl, ...] = (), **terms: Any
+    ) -> OpenRequest:
+        """What was saved, as it is asked for; it is read when it has its place, and then told what came too late for it."""
         config, timeline = key.paced(saved.header.config, terms["rate"]), saved.header.timeline
         feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
         journal = self._journal(session_id, config, key)
+
+        def revive(copied: snapshot.Snapshot, engine: Engine) -> Session:
+            session = snapshot.revive(copied, engine, session_id, feed=feed, journal=journal)
+            for each in late:
+                session.control(each.control, at_chunk=each.at_chunk)
+            return session
+
         return OpenRequest(
             session_id=session_id,
             prompts=timeline.prompts,
@@ -307,7 +378,7 @@ class SessionHub:
             **self._bounds,
             feed=feed,
             journal=journal,
-            start=lambda: partial(snapshot.revive, saved.read(journal), session_id=session_id, feed=feed, journal=journal),
+            start=lambda: partial(revive, saved.read(journal)),
         )
 
     def _journal(self, session_id: str, config: StreamConfig, key: Key) -> SessionJournal | None:
@@ -388,7 +459,8 @@ class SessionHub:
         limits = self.limits
         gone = abandoned(self.live_sessions, now, abandon_s=limits.abandon_s, leave_line_s=limits.leave_line_s)
         for live_session, patience_s in gone:
-            if live_session.never_began:
+            comes_back = live_session.request.start is not None
+            if live_session.last_info is None and (live_session.never_began or comes_back):
                 self._let_be(live_session)
             self.service.end(live_session.session_id, f"nobody watched it for {patience_s:g} s")
 

@@ -12,13 +12,14 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
-from millstream.core.messages import Format
+from millstream.core.messages import Format, MovedMessage
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.sessions.encodings import ChunkEncodings, FreshChunk
 from millstream.server.sessions.host_meter import HostMeter
@@ -54,7 +55,9 @@ class Viewer:
     opened: bool = False
     """Whether it has what its decoder needs first."""
     seen: int = -1
-    """The last chunk it was given."""
+    """The last chunk it has."""
+    follows: bool = False
+    """Whether it goes along when its session moves to another server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,11 @@ class LiveSession:
         self._receipts: OrderedDict[str, Receipt] = OrderedDict()
         """The last of each control, by its id; the oldest are forgotten first."""
         self._words: tuple[tuple[WeightedPrompt, ...], tuple[str, ...]] = ((), ())
+        self._logging: set[asyncio.Future[None]] = set()
+        """What has to be kept before the next chunk is shown."""
+        self._leaving: asyncio.Future[bool] | None = None
+        """Of one that moves to another server: whether it has."""
+        self._moved: Callable[[Viewer], MovedMessage] | None = None
 
     def tell(self, notice: Notice) -> None:
         """Called on the engine's thread: hands over and returns."""
@@ -175,15 +183,16 @@ class LiveSession:
         """Of the last chunk that came, or as it was opened with."""
         return self.request.prompts if self.last_info is None else self.last_info.prompts
 
-    def join(self, format: Format, outbox: Outbox, *, owner: bool = False) -> Viewer:
-        """Watch: how things stand comes at once, then the last chunk, then all that follow. An owner is always let in."""
+    def join(self, format: Format, outbox: Outbox, *, owner: bool = False, follows: bool = False, seen: int = -1) -> Viewer:
+        """Watch: how things stand comes at once, then the last chunk, then all that follow, but for those it has `seen`. An
+        owner is always let in."""
         self._refuse_when_ended()
         if len(self.viewers) >= MAX_VIEWERS and not owner:
             raise Overloaded(f"{MAX_VIEWERS} watch this session already; try again later")
         self._parts.service.watch(self.session_id)
         while len(self.viewers) >= MAX_VIEWERS:
             self._send_one_away()
-        viewer = Viewer(format, outbox, owner, self._parts.clock())
+        viewer = Viewer(format, outbox, owner, self._parts.clock(), seen=seen, follows=follows)
         self.viewers.add(viewer)
         if self.state is not None:
             outbox.put(self.state)
@@ -216,6 +225,51 @@ class LiveSession:
             self._asked[receipt.control_id] = self._parts.clock()
         self._keep(receipt)
         return receipt
+
+    @property
+    def can_move(self) -> bool:
+        """Whether it runs, and everybody who watches goes along."""
+        stays = self.is_leaving or self.tape is not None or not isinstance(self.state, Live)
+        return not stays and all(viewer.follows for viewer in self.viewers)
+
+    def prepare_to_leave(self) -> None:
+        """From now on nobody steers it, until it is known whether it moves."""
+        assert self._leaving is None, f"{label(self.session_id)} is leaving already"
+        self._leaving = self._loop.create_future()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._leaving is not None and not self._leaving.done()
+
+    def stay(self) -> None:
+        if self._leaving is not None and not self._leaving.done():
+            self._leaving.set_result(False)
+            self._leaving = None
+
+    def move(self, moved: Callable[[Viewer], MovedMessage]) -> None:
+        """What its viewers hear instead of its end."""
+        assert self._leaving is not None, f"{label(self.session_id)} was not prepared to leave"
+        self._moved = moved
+        self._leaving.set_result(True)
+
+    async def has_left(self) -> bool:
+        """Whether it has moved; waits while that is open. Who hears `moved` says again what was not answered."""
+        return self._leaving is not None and await asyncio.shield(self._leaving)
+
+    @asynccontextmanager
+    async def before_next(self) -> AsyncIterator[None]:
+        """What is done here is done before its next chunk is shown."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._logging.add(done)
+        try:
+            yield
+        finally:
+            self._logging.discard(done)
+            done.set_result(None)
+
+    def known_receipt(self, control_id: str) -> Receipt | None:
+        """Of a control that was asked for before."""
+        return self._receipts.get(control_id)
 
     def draft(self, control: SetPrompt | None) -> None:
         """What its owner is typing; None: nothing any more."""
@@ -334,12 +388,15 @@ class LiveSession:
         late_s = fresh.info.late_s
         words = f"chunk in {fresh.info.total_ms:.0f} ms" + (f", {late_s:.2f} s late" if late_s > 0 else "")
         self._log(words, logging.INFO if late_s > 0 else logging.DEBUG, chunk=fresh.info.index)
-        formats = {viewer.format for viewer in self.viewers}
+        if self._logging:
+            await asyncio.wait(self._logging)
+        formats = {viewer.format for viewer in self.viewers if viewer.seen < fresh.info.index}
         pictures = await self._encodings.encode_all(formats, fresh)
         self._parts.meter.passed_on(self._encodings.take_seconds())
         for picture in pictures:
             for viewer in [each for each in self.viewers if each.format == picture.format]:
-                self._give(viewer, picture)
+                if viewer.seen < fresh.info.index:
+                    self._give(viewer, picture)
 
     async def _greet(self, viewer: Viewer) -> None:
         """The last chunk again, so that somebody who comes while nothing moves sees where things are."""
@@ -364,8 +421,8 @@ class LiveSession:
     def _finish(self, ended: Ended) -> None:
         self.state = ended
         self._log(f"ended: {ended.cause}, {ended.reason}")
-        self.put(ended)
         for viewer in self.viewers:
+            viewer.outbox.put(ended if self._moved is None else self._moved(viewer))
             viewer.outbox.finish()
         self._last = None
         self._encodings.keep(())

@@ -46,6 +46,10 @@ class Metrics:
         if first_s is not None:
             self.first_frame_seconds.observe(first_s)
 
+    @property
+    def num_misses(self) -> int:
+        return int(next(iter(self.misses.collect())).samples[0].value)
+
     def text(self, service: ServiceMetrics, outboxes: Iterable[Outbox], *, backlog: int) -> bytes:
         """Everything, as it is now; `backlog` is what waits to be encoded."""
         momentary = CollectorRegistry()

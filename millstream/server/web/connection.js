@@ -1,5 +1,6 @@
 /**
- * One person's line to one session: greets, starts, comes back after a loss. Knows the protocol, no page.
+ * One person's line to one session: greets, starts, comes back after a loss, follows it to another server. Knows the
+ * protocol, no page.
  *
  * Events: every message of the server under its type (`hello`, `live`, `receipt`, …), with the message as `detail`;
  * `packet` with {header, payload}; `line` with {state: "connecting" | "lost", retry_s}; `denied` with the
@@ -12,6 +13,7 @@ import { readPacket } from "./packet.js";
 export const VERSION = 1;
 const BACKOFF_S = [0.5, 1, 2, 4, 8, 15];
 const PING_EVERY_S = 5;
+const AT_ONCE_S = 0.05; // where others can take a session over, the first address knows at once where it is
 const SILENT_FOR_S = 20; // a line that says nothing for so long is taken for dead, even if no close came
 const FRAME_BACKLOG_BYTES = 1 << 20; // camera frames beyond this are left out, so that none is shown late
 
@@ -25,6 +27,12 @@ export class Connection extends EventTarget {
   #retry = 0;
   #pulse = 0;
   #heardAt = 0;
+  #moves = false; // whether sessions can go on elsewhere
+  #deadEnds = 0; // addresses in a row that could not be reached; after two, all comes through the first one
+  #isElsewhere = false;
+  #wasLive = false;
+  #seen = -1;
+  #unanswered = new Map(); // controls, by id: said again elsewhere
 
   constructor(url, key = "") {
     super();
@@ -37,12 +45,14 @@ export class Connection extends EventTarget {
     return this.#opening !== null;
   }
 
-  /** Open the line; says nothing until `begin`. */
-  connect() {
+  /** Open the line, to the first address or to where the session went; says nothing until `begin`. */
+  connect(moved = null) {
     this.#hangUp();
+    this.#isElsewhere = moved !== null;
     this.#tell("line", { state: "connecting" });
-    const protocols = ["millstream.v1", ...(this.key ? [`millstream.key.${this.key}`] : [])];
-    const socket = new WebSocket(this.url, protocols);
+    const protocols = ["millstream.v1", ...(this.key && !moved ? [`millstream.key.${this.key}`] : [])];
+    const url = moved ? `${moved.url.replace(/^http/, "ws")}/v1/stream?ticket=${moved.ticket}` : this.url;
+    const socket = new WebSocket(url, protocols);
     socket.binaryType = "arraybuffer";
     socket.onmessage = (event) => this.#hear(event.data);
     socket.onclose = () => socket === this.#socket && this.#lose();
@@ -54,12 +64,15 @@ export class Connection extends EventTarget {
   /** Say what is wanted: a `start`, `attach`, `view` or `restore`, now or as soon as the server has greeted. */
   begin(opening) {
     this.#opening = { version: VERSION, ...opening };
-    if (this.#greeted) this.send(this.#opening);
+    this.#wasLive = false;
+    this.#seen = -1;
+    if (this.#greeted) this.#sayOpening();
     else if (this.#socket === null) this.connect();
   }
 
   /** False when there is no line to send it on. */
   send(message) {
+    if (message.type === "control" && message.control.id) this.#unanswered.set(message.control.id, message);
     if (this.#socket?.readyState !== WebSocket.OPEN) return false;
     this.#socket.send(JSON.stringify(message));
     return true;
@@ -79,7 +92,9 @@ export class Connection extends EventTarget {
   #hear(data) {
     this.#heardAt = performance.now();
     if (typeof data !== "string") {
-      this.#tell("packet", readPacket(data));
+      const packet = readPacket(data);
+      if (packet.header.type === "chunk") this.#seen = packet.header.index;
+      this.#tell("packet", packet);
       return;
     }
     const message = JSON.parse(data);
@@ -96,18 +111,36 @@ export class Connection extends EventTarget {
     switch (message.type) {
       case "hello":
         this.#greeted = true;
+        this.#moves = message.moves === true;
+        if (this.#isElsewhere) this.#deadEnds = 0;
         this.#feelPulse();
-        if (this.#opening) this.send(this.#opening);
+        if (this.#opening) this.#sayOpening();
+        break;
+      case "moved":
+        this.connect(message);
+        break;
+      case "receipt":
+        this.#unanswered.delete(message.control_id);
+        break;
+      case "rewound":
+        this.#seen = Math.min(this.#seen, message.from_chunk - 1);
         break;
       case "live":
         this.#live = true;
         this.#losses = 0;
+        if (this.#wasLive) for (const control of this.#unanswered.values()) this.send({ ...control, again: true });
+        this.#wasLive = true;
         if (this.#opening.type !== "view") {
           this.#opening = { type: "attach", version: VERSION, session: message.session, formats: this.#opening.formats };
         }
         break;
       case "error":
+        this.#unanswered.delete(message.control_id);
         if (!this.#live && !message.control_id) {
+          if (this.#moves && this.#wasLive && message.code !== "not_found") {
+            this.#lose(); // no place for it yet
+            break;
+          }
           this.close();
           this.#tell("denied", message);
         }
@@ -119,11 +152,20 @@ export class Connection extends EventTarget {
 
   #lose() {
     const unused = this.#greeted && this.#opening === null; // nothing was wanted yet: `begin` opens it again
+    const atOnce = this.#moves && this.#losses === 0;
+    if (this.#isElsewhere && !this.#greeted) this.#deadEnds++;
     this.#hangUp();
     if (this.#over || unused) return;
-    const retry_s = BACKOFF_S[Math.min(this.#losses++, BACKOFF_S.length - 1)] * (0.8 + 0.4 * Math.random());
-    this.#tell("line", { state: "lost", retry_s });
+    const backoff_s = BACKOFF_S[Math.min(this.#losses++, BACKOFF_S.length - 1)] * (0.8 + 0.4 * Math.random());
+    const retry_s = atOnce ? AT_ONCE_S : backoff_s;
+    if (!atOnce) this.#tell("line", { state: "lost", retry_s });
     this.#retry = setTimeout(() => this.connect(), retry_s * 1000);
+  }
+
+  #sayOpening() {
+    const follow = this.#moves && this.#deadEnds < 2;
+    const seen = this.#wasLive && this.#seen >= 0;
+    this.send({ ...this.#opening, ...(follow && { follow }), ...(seen && { seen: this.#seen }) });
   }
 
   #hangUp() {

@@ -1,0 +1,1 @@
+"""`millstream fleet`: what its commands do."""

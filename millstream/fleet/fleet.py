@@ -1,0 +1,424 @@
+"""A fleet at work: tells the policy what happens to replicas and sessions, and has done what it decides.
+
+Knows neither Ray nor clients: `Replicas` starts and ends servers (`fleet/on_ray.py`), the gateway asks for places. All of it is
+on one event loop. Nothing is kept that a restart would lose: who is where, the replicas say (`fleet/link.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millstream.core.errors import MillstreamError, Overloaded, ProtocolBroken, UnknownSession
+from millstream.fleet import link
+from millstream.fleet.config import FleetConfig
+from millstream.fleet.events import MAX_EVENTS, EventKind, FleetEvent
+from millstream.fleet.policy.fleet_policy import FleetPolicy
+from millstream.fleet.policy.types import Decision, FleetRequest, Move, Place, StartReplica, StopReplica
+from millstream.fleet.recorder import FleetRecorder
+from millstream.fleet.replica_link import ReplicaLink, hand_on
+from millstream.fleet.replica_starter import ReplicaStarter
+from millstream.fleet.waiters import Tell, Waiters
+from millstream.serving.admission_types import Queued, Refused, Request
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+"""How often it is looked which replicas there are."""
+SCALE_S = 2.0
+SETTLE_S = 10.0
+"""For replicas that are there already to report, before it is decided that there are too few."""
+ARRIVE_S = 45.0
+"""For somebody who was given a place to come; then it is another's."""
+RESTORE_S = 30.0
+"""For a session whose replica died to have its place on another."""
+FIND_S = 1.0
+"""For a session that nobody knows of to be reported: it may be a branch a moment old."""
+LABEL = 8
+"""Letters of a session's id in logs: too few to steer it with."""
+
+
+@dataclass(eq=False, slots=True)
+class _Start:
+    pool: str
+    give_up: float
+
+
+@dataclass(eq=False)
+class LiveFleet:
+    config: FleetConfig
+    replicas: ReplicaStarter
+    secret: bytes
+    policy: FleetPolicy = field(init=False)
+    links: dict[str, ReplicaLink] = field(default_factory=dict)
+    """By replica, also of those that are not ready yet."""
+    events: deque[FleetEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    recorder: FleetRecorder | None = None
+    """While somebody wants a trace of it."""
+    move_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    _known: dict[str, set[str]] = field(default_factory=dict)
+    """By replica that the policy knows: the sessions that its last report named."""
+    _waiters: Waiters = field(default_factory=Waiters)
+    _expected: dict[str, float] = field(default_factory=dict)
+    """Sessions with a place that have not come yet, and until when they may."""
+    _ending: set[str] = field(default_factory=set)
+    """Replicas that are being stopped."""
+    _moving: set[str] = field(default_factory=set)
+    _starts: list[_Start] = field(default_factory=list)
+    _keys: dict[str, str] = field(default_factory=dict)
+    """Whose each session is that has a place."""
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by every report."""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        table = self.config.table
+        self.policy = FleetPolicy(
+            self.config.pools, keys=self.config.keys, placement=table.placement, max_waiting=table.max_waiting
+        )
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        begun = time.monotonic()
+        while True:
+            await self._find_replicas()
+            self._forget_late()
+            have_all = all(each.report is not None for each in self.links.values())
+            if have_all or time.monotonic() > begun + SETTLE_S:
+                self._carry_out(self.policy.scale(time.monotonic()))
+                break
+            await asyncio.sleep(LOOK_S / 5)
+        while True:
+            next_scale = time.monotonic() + SCALE_S
+            while time.monotonic() < next_scale:
+                await self._find_replicas()
+                self._forget_late()
+                await asyncio.sleep(LOOK_S)
+            self._carry_out(self.policy.scale(time.monotonic()))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # What the gateway asks for
+
+    def ready(self, model: str = "") -> list[ReplicaLink]:
+        """Replicas of a model that can be used; without one, of the first pool's."""
+        model = model or self.config.pools[0].model
+        pools = {pool.name for pool in self.config.pools if pool.model == model}
+        return [each for each in self.links.values() if each.is_ready and each.address.pool in pools]
+
+    async def price(self, ask: dict[str, Any], session_id: str, *, key: str, model: str = "") -> FleetRequest:
+        """What a session would take. Raises what is wrong with it, and `Overloaded` where nobody can say."""
+        request = await self._ask_any(link.Price(ask=ask, key=key), model)
+        return FleetRequest(request=_named(request, session_id), key=key)
+
+    async def place(self, asked: FleetRequest, tell: Tell) -> ReplicaLink:
+        """Where the session is to be; `tell` hears its position while it waits. Raises `Overloaded`."""
+        now = time.monotonic()
+        if self.recorder is not None:
+            self.recorder.asked(asked, now)
+        answer = self.policy.ask(asked, now)
+        if self.recorder is not None and not isinstance(answer, Queued):
+            self.recorder.decided([answer], now)
+        return await self._placed(asked, answer, tell)
+
+    async def find(self, session_id: str, key: str, tell: Tell) -> ReplicaLink:
+        """Where a session is that was live: on a replica, in line to come back, or kept. Raises `UnknownSession`."""
+        give_up = time.monotonic() + FIND_S
+        while (here := self.link_of(session_id)) is None:
+            if any(queued.session_id == session_id for queued in self.policy.waiting(time.monotonic())):
+                return await self._wait(session_id, tell)
+            if time.monotonic() > give_up:
+                request = await self._ask_any(link.FindKept(session_id=session_id, key=key))
+                return await self.place(FleetRequest(request=_named(request, session_id), key=key), tell)
+            await self._next_news()
+        return here
+
+    async def find_view(self, view_id: str) -> ReplicaLink:
+        give_up = time.monotonic() + FIND_S
+        while True:
+            for each in self.links.values():
+                if each.report is not None and any(known.view_id == view_id for known in each.report.sessions):
+                    return each
+            if time.monotonic() > give_up:
+                raise UnknownSession("there is no such session; it may have ended")
+            await self._next_news()
+
+    def link_of(self, session_id: str) -> ReplicaLink | None:
+        replica_id = self.policy.place_of(session_id)
+        return None if replica_id is None else self.links.get(replica_id)
+
+    def drain(self, replica_id: str) -> None:
+        if replica_id not in self._known:
+            raise UnknownSession(f"there is no replica {replica_id}; known: {', '.join(sorted(self._known)) or 'none'}")
+        self._note("drain", replica_id, "asked for")
+        if self.recorder is not None:
+            self.recorder.drained(replica_id, time.monotonic())
+        self._carry_out(self.policy.drain(replica_id, time.monotonic()))
+
+    def record(self) -> None:
+        """Begin a trace; one that was begun is given up."""
+        self.recorder = FleetRecorder(self.config, time.monotonic(), SCALE_S)
+
+    def move(self, session: str, target: str) -> None:
+        """Somebody wants one session elsewhere, by the letters that are shown of it. Where it is then, the reports say."""
+        found = [name for known in self._known.values() for name in known if name.startswith(session)]
+        if len(found) != 1 or target not in self.links:
+            raise UnknownSession(f"need one session and a replica, got {len(found)} that begin with {session!r} and {target}")
+        source = self.policy.place_of(found[0])
+        if source is not None and source != target and found[0] not in self._moving:
+            self._moving.add(found[0])
+            self._spawn(self._move_as_asked(found[0], source, target))
+
+    async def _move_as_asked(self, session_id: str, source: str, target: str) -> None:
+        begun = time.monotonic()
+        try:
+            await hand_on(session_id, self._keys.get(session_id, ""), self.links[source], self.links[target])
+            self._note("move", source, f"{session_id[:LABEL]} to {target}: asked for", time.monotonic() - begun)
+            self._carry_out(self.policy.left(session_id, time.monotonic()))
+        except MillstreamError as error:
+            self._note("move failed", source, f"{session_id[:LABEL]} to {target}: {error}")
+        finally:
+            self._moving.discard(session_id)
+
+    def resize(self, pool: str, minimum: int, maximum: int) -> None:
+        now = time.monotonic()
+        self._carry_out([*self.policy.resize(pool, minimum, maximum, now), *self.policy.scale(now)])
+
+    def deploy(self, pool: str, version: str) -> None:
+        now = time.monotonic()
+        self._carry_out([*self.policy.deploy(pool, version, now), *self.policy.scale(now)])
+
+    # Replicas come and go
+
+    async def _find_replicas(self) -> None:
+        try:
+            found = await self.replicas.running()
+        except MillstreamError as error:
+            log.warning("cannot see which replicas there are: %s", error)
+            return
+        for address in found:
+            if address.replica_id not in self.links:
+                each = ReplicaLink(address, self.secret, self._heard)
+                self.links[address.replica_id] = each
+                self._spawn(self._listen(each))
+
+    async def _listen(self, each: ReplicaLink) -> None:
+        why = await each.run()
+        del self.links[each.replica_id]
+        self._ending.discard(each.replica_id)
+        if each.replica_id not in self._known:
+            return  # it may be there yet: it is looked for again
+        del self._known[each.replica_id]
+        log.warning("replica %s is gone: %s", each.replica_id, why)
+        self._note("death", each.replica_id, why)
+        if self.recorder is not None:
+            self.recorder.killed(each.replica_id, time.monotonic())
+        self._carry_out(self.policy.replica_gone(each.replica_id, time.monotonic()))
+
+    def _heard(self, each: ReplicaLink) -> None:
+        report, now = each.report, time.monotonic()
+        assert report is not None, "called with a report"
+        if self.recorder is not None and not report.trouble:
+            self.recorder.ready(each.replica_id, report, now)
+        if each.replica_id in self._ending:
+            return
+        if not report.trouble and each.replica_id not in self._known:
+            self._welcome(each, report, now)
+        elif each.replica_id in self._known:
+            self._compare(each.replica_id, report, now)
+        self._news.set()
+
+    def _welcome(self, each: ReplicaLink, report: link.Report, now: float) -> None:
+        self._starts = [start for number, start in enumerate(self._starts) if number != self._first_of(report.pool)]
+        self._known[each.replica_id] = {session.asked.session_id for session in report.sessions}
+        self._keys |= {session.asked.session_id: session.asked.key for session in report.sessions}
+        self._note("ready", each.replica_id, f"{report.pool} on {report.node}, {len(report.sessions)} sessions")
+        sessions = [session.asked for session in report.sessions]
+        self._carry_out(self.policy.replica_ready(report.replica(each.replica_id), now, sessions))
+
+    def _compare(self, replica_id: str, report: link.Report, now: float) -> None:
+        """Who has come to it and who has left, since its last report."""
+        named = {session.asked.session_id: session for session in report.sessions}
+        before, self._known[replica_id] = self._known[replica_id], set(named)
+        decisions = self.policy.replica_changed(report.replica(replica_id), now)
+        for session_id in before - set(named) - self._moving:
+            if self.policy.place_of(session_id) == replica_id:
+                decisions += self._left(session_id, now)
+        for session_id in set(named) - self._moving:
+            self._expected.pop(session_id, None)
+            if self.policy.place_of(session_id) is None:
+                self._keys[session_id] = named[session_id].asked.key
+                decisions += self.policy.found(named[session_id].asked, replica_id, now)
+        self._carry_out(decisions)
+
+    def _forget_late(self) -> None:
+        """Places that nobody came for, and replicas that never became ready."""
+        now = time.monotonic()
+        for session_id in [name for name, until in self._expected.items() if now > until]:
+            del self._expected[session_id]
+            self._carry_out(self._left(session_id, now))
+        for start in [start for start in self._starts if now > start.give_up]:
+            self._starts.remove(start)
+            within = self.config.replicas[start.pool].ready_within
+            self._failed_start(start.pool, f"a replica of {start.pool} was not ready within {within:g} s; its log says why")
+
+    def _left(self, session_id: str, now: float) -> list[Decision]:
+        self._keys.pop(session_id, None)
+        if self.recorder is not None:
+            self.recorder.left(session_id, now)
+        return self.policy.left(session_id, now)
+
+    def _first_of(self, pool: str) -> int | None:
+        return next((number for number, start in enumerate(self._starts) if start.pool == pool), None)
+
+    # Decisions
+
+    def _carry_out(self, decisions: Iterable[Decision]) -> None:
+        decisions = list(decisions)
+        if self.recorder is not None:
+            self.recorder.decided(decisions, time.monotonic())
+        for decision in decisions:
+            match decision:
+                case Place(restore=True):
+                    self._spawn(self._restore(decision))
+                case Place() | Refused():
+                    self._waiters.answer(decision)
+                case Move():
+                    self._moving.add(decision.session_id)
+                    self._spawn(self._move(decision))
+                case StartReplica(pool=pool, version=version, why=why):
+                    self._note("start", pool, why)
+                    self._spawn(self._start(pool, version))
+                case StopReplica(replica_id=replica_id, why=why):
+                    self._note("stop", replica_id, why)
+                    self._spawn(self._stop(replica_id))
+        self._waiters.tell(self.policy.waiting(time.monotonic()))
+
+    async def _placed(self, asked: FleetRequest, answer: Place | Queued | Refused, tell: Tell) -> ReplicaLink:
+        self._keys[asked.session_id] = asked.key
+        if isinstance(answer, Queued):
+            return await self._wait(asked.session_id, tell)
+        return self._seated(asked.session_id, answer)
+
+    async def _wait(self, session_id: str, tell: Tell) -> ReplicaLink:
+        try:
+            answer = await self._waiters.wait(session_id, tell, self.policy.waiting(time.monotonic()))
+        except asyncio.CancelledError:  # whoever waited has gone
+            self._carry_out(self._left(session_id, time.monotonic()))
+            raise
+        return self._seated(session_id, answer)
+
+    def _seated(self, session_id: str, answer: Place | Refused) -> ReplicaLink:
+        if isinstance(answer, Refused):
+            self._keys.pop(session_id, None)
+            raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)
+        here = self.links.get(answer.replica_id)
+        if here is None:
+            raise ProtocolBroken("the replica has gone meanwhile; try again")
+        self._expected[session_id] = time.monotonic() + ARRIVE_S
+        return here
+
+    async def _restore(self, place: Place) -> None:
+        """A session whose replica died, from what was kept."""
+        session_id, here, begun = place.session_id, self.links.get(place.replica_id), time.monotonic()
+        self._expected[session_id] = begun + ARRIVE_S
+        try:
+            if here is None:
+                raise ProtocolBroken("the replica has gone meanwhile")
+            key = self._keys.get(session_id, "")
+            await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S))
+        except UnknownSession as error:
+            self._note("lost", place.replica_id, f"{session_id[:LABEL]}: {error}")
+            self._carry_out(self._left(session_id, time.monotonic()))
+        except MillstreamError as error:
+            log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)
+            if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
+                self._carry_out(self.policy.declined(session_id, time.monotonic()))
+        else:
+            self._note("restored", place.replica_id, session_id[:LABEL], time.monotonic() - begun)
+        self._waiters.answer(place)
+
+    async def _move(self, move: Move) -> None:
+        """Save, restore, tell its people. Whatever goes wrong, it is in one place, or in storage."""
+        session_id, begun = move.session_id, time.monotonic()
+        source, target = self.links.get(move.source), self.links.get(move.target)
+        try:
+            if source is None or target is None:
+                raise ProtocolBroken("a replica has gone meanwhile")
+            await hand_on(session_id, self._keys.get(session_id, ""), source, target)
+        except MillstreamError as error:
+            self._moving.discard(session_id)
+            self._note("move failed", move.source, f"{session_id[:LABEL]} to {move.target}: {error}")
+            decisions = self.policy.move_failed(session_id, time.monotonic(), lost=move.source not in self.links)
+        else:
+            self._moving.discard(session_id)
+            self._expected[session_id] = time.monotonic() + ARRIVE_S
+            self.move_seconds.append(time.monotonic() - begun)
+            words = f"{session_id[:LABEL]} to {move.target}: {move.why}"
+            self._note("move", move.source, words, time.monotonic() - begun)
+            decisions = self.policy.moved(session_id, time.monotonic())
+        self._carry_out(decisions)
+
+    async def _start(self, pool: str, version: str) -> None:
+        start = _Start(pool, time.monotonic() + self.config.replicas[pool].ready_within)
+        self._starts.append(start)
+        try:
+            await self.replicas.start(pool, version)
+        except MillstreamError as error:
+            if start in self._starts:
+                self._starts.remove(start)
+            self._failed_start(pool, str(error))
+
+    def _failed_start(self, pool: str, why: str) -> None:
+        log.error("%s", why)
+        self._note("start failed", pool, why)
+        self._carry_out(self.policy.start_failed(pool, time.monotonic()))
+
+    async def _stop(self, replica_id: str) -> None:
+        self._ending.add(replica_id)
+        self._known.pop(replica_id, None)  # so that its end is no death
+        try:
+            await self.replicas.stop(replica_id)
+        except MillstreamError as error:
+            log.warning("replica %s was not stopped: %s", replica_id, error)
+        self._carry_out(self.policy.replica_gone(replica_id, time.monotonic()))
+
+    async def _ask_any(self, order: link.AnyOrder, model: str = "") -> Request:
+        for each in self.ready(model):
+            try:
+                request = await each.order(order)
+            except ProtocolBroken:
+                continue
+            assert request is not None, f"{order} was not answered"
+            return request
+        raise Overloaded("no replica is ready; try again in a moment")
+
+    async def _next_news(self) -> None:
+        self._news.clear()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._news.wait(), FIND_S / 4)
+
+    def _note(self, kind: EventKind, replica_id: str, words: str, seconds: float | None = None) -> None:
+        event = FleetEvent(time.time(), kind, replica_id, words, seconds)
+        self.events.append(event)
+        if self.recorder is not None:
+            self.recorder.happened(event)
+        log.info("%s %s: %s", kind, replica_id, words)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _named(request: Request, session_id: str) -> Request:
+    return replace(request, session_id=session_id)

@@ -1,0 +1,121 @@
+"""Requests over HTTP, passed on to the replica that they are for: REST, files, WebRTC's offers, the dialects of others.
+
+What opens a session is given a place first, and a session's own requests go where it is. What is kept on one replica alone, as
+a finished video is, is asked of each until one has it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from millstream.core.errors import MillstreamError, Overloaded, ProtocolBroken
+from millstream.fleet.fleet import LiveFleet
+from millstream.fleet.replica_link import ReplicaLink
+from millstream.server.access.keys import Key
+from millstream.server.protocol.messages import code_of
+
+SESSIONS = "/v1/sessions"
+OPENS = re.compile(r"/v1/(sessions|videos|webrtc/offer|snapshots/[^/]+/sessions)|/api/v1/webrtc/offer")
+"""What a session comes of."""
+MAX_BODY_BYTES = 64 * 2**20
+"""Of what is not streamed: all but snapshots."""
+NOT_FOUND = 404
+STATUS = {"not_found": 404, "refused": 503, "read_only": 403}
+NOT_PASSED_ON = {"host", "authorization", "content-length", "transfer-encoding", "connection", "origin"}
+HOPS = {"content-length", "transfer-encoding", "connection", "content-encoding"}
+
+
+class Forwarder:
+    def __init__(self, fleet: LiveFleet) -> None:
+        self._fleet = fleet
+        self._http = httpx2.AsyncClient(timeout=httpx2.Timeout(60.0, read=None), trust_env=False)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def answer(self, request: Request, key: Key) -> Response:
+        try:
+            return await self._answer(request, key)
+        except MillstreamError as error:
+            code = code_of(error, "bad_message")
+            return JSONResponse({"error": {"code": code, "message": str(error)}}, STATUS.get(code, 400))
+
+    async def _answer(self, request: Request, key: Key) -> Response:
+        path = request.url.path
+        if path.startswith("/v1/fleet"):
+            raise Overloaded("this address is not for clients")
+        if path.startswith(f"{SESSIONS}/"):
+            session_id = path.removeprefix(f"{SESSIONS}/").partition("/")[0]
+            here = await self._fleet.find(session_id, key.name, lambda queued: None)
+            return await self._send(request, here, here.ticket("", key.name), await _body(request))
+        if request.method == "POST" and OPENS.fullmatch(path):
+            body, session_id = await _body(request), secrets.token_urlsafe(16)
+            asked = await self._fleet.price(_ask(path, body), session_id, key=key.name)
+            here = await self._fleet.place(asked, lambda queued: None)
+            return await self._send(request, here, here.ticket(session_id, key.name), body)
+        return await self._ask_each(request, key)
+
+    async def _ask_each(self, request: Request, key: Key) -> Response:
+        body = request.stream() if request.method == "POST" else None
+        answer: Response | None = None
+        for here in self._fleet.ready():
+            answer = await self._send(request, here, here.ticket("", key.name), body)
+            if answer.status_code != NOT_FOUND or body is not None:
+                break
+        if answer is None:
+            raise Overloaded("no replica is ready; try again in a moment")
+        return answer
+
+    async def _send(
+        self, request: Request, here: ReplicaLink, ticket: str, body: bytes | AsyncIterator[bytes] | None
+    ) -> Response:
+        headers = [(name, value) for name, value in request.headers.items() if name not in NOT_PASSED_ON]
+        url = f"{here.address.url}{request.url.path}" + (f"?{request.url.query}" if request.url.query else "")
+        sent = self._http.build_request(
+            request.method, url, headers=[*headers, ("Authorization", f"Bearer {ticket}")], content=body
+        )
+        try:
+            answer = await self._http.send(sent, stream=True)
+        except httpx2.HTTPError as error:
+            raise ProtocolBroken(f"the replica does not answer: {error}") from None
+        kept = {name: value for name, value in answer.headers.items() if name not in HOPS}
+
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                async for piece in answer.aiter_raw():
+                    yield piece
+            finally:
+                await answer.aclose()
+
+        return StreamingResponse(pieces(), answer.status_code, kept)
+
+
+async def _body(request: Request) -> bytes:
+    pieces, size = [], 0
+    async for piece in request.stream():
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_BODY_BYTES:
+            raise Overloaded(f"a request may have {MAX_BODY_BYTES} bytes")
+    return b"".join(pieces)
+
+
+def _ask(path: str, body: bytes) -> dict[str, Any]:
+    """What a session is asked to be, where the body says so in our words."""
+    fields: Any = None
+    with suppress(msgspec.MsgspecError):
+        fields = msgspec.json.decode(body)
+    if isinstance(fields, dict) and path == SESSIONS:
+        return fields
+    if isinstance(fields, dict) and isinstance(fields.get("start"), dict):
+        return {"prompt": "-"} | {name: value for name, value in fields["start"].items() if name != "prompts"}
+    return {"prompt": "-"}

@@ -1,0 +1,208 @@
+"""A server as one of a fleet: who may come in, what it reports to the gateway, and what it does when the gateway says so.
+
+It is the ordinary server with a `Membership` (`fleet/membership.py`). It ends with whoever started it: when its standard input
+closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import msgspec
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from millstream.core.errors import MillstreamError, NotAllowed, Overloaded, UnknownSession
+from millstream.core.messages import Ask, MovedMessage
+from millstream.fleet import link
+from millstream.fleet.membership import Membership
+from millstream.fleet.policy.types import FleetRequest
+from millstream.fleet.tickets import TicketGate, issue
+from millstream.server.access.auth import CLOSE_POLICY, Access, Pass, pass_of
+from millstream.server.protocol.conversation import hello
+from millstream.server.protocol.endpoints import ServerState, status_of
+from millstream.server.protocol.messages import encode
+from millstream.server.protocol.session_request import request_of
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import LiveSession, Viewer
+from millstream.server.transport.tasks import stop_all
+from millstream.serving.admission_types import Request
+from millstream.serving.notices import Live
+
+REPORT_S = 0.5
+LOOK_S = 0.05
+"""How often it is looked whether a session came or went."""
+HELD_S = 10.0
+"""For the gateway to say what becomes of a session that stands still; then it goes on here."""
+
+
+def access_by_ticket(member: Membership) -> Access:
+    gate = TicketGate(member.secret, member.replica_id)
+
+    def redeem(text: str) -> Pass:
+        ticket = gate.redeem(text, time.time())
+        return Pass(member.key(ticket.key), ticket.session_id)
+
+    return Access(names=None, redeem=redeem, max_connections=100_000)
+
+
+def routes(member: Membership) -> tuple[BaseRoute, ...]:
+    async def serve_link(websocket: WebSocket) -> None:
+        if pass_of(websocket.scope).session_id:  # a client's: the gateway's own are for no session
+            await websocket.close(CLOSE_POLICY)
+            return
+        await websocket.accept()
+        await _Link(websocket, member).run()
+
+    return (WebSocketRoute(link.PATH, serve_link),)
+
+
+def end_with_parent() -> None:
+    """Whoever started this is gone, and so is the fleet's hold on it: its sessions come back elsewhere."""
+
+    def watch() -> None:
+        with suppress(OSError):
+            sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="millstream-parent", daemon=True).start()
+
+
+class _Link:
+    """One gateway's."""
+
+    def __init__(self, websocket: WebSocket, member: Membership) -> None:
+        self._websocket, self._member = websocket, member
+        self._server: ServerState = websocket.app.state.server
+        self._hub: SessionHub = self._server.hub
+        self._orders: set[asyncio.Task[None]] = set()
+        self._standing: dict[str, asyncio.TimerHandle] = {}
+        """Sessions that were handed over, until it is known what becomes of them."""
+
+    async def run(self) -> None:
+        reporter = asyncio.ensure_future(self._report())
+        try:
+            while True:
+                order = link.to_replica.decode(await self._websocket.receive_bytes())
+                task = asyncio.ensure_future(self._obey(order))
+                self._orders.add(task)
+                task.add_done_callback(self._orders.discard)
+        except WebSocketDisconnect:
+            pass
+        finally:
+            await stop_all([reporter])
+
+    async def _report(self) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError):
+            while True:
+                known = self._marks()
+                await self._websocket.send_bytes(link.encode(report(self._server, self._member)))
+                give_up = time.monotonic() + REPORT_S
+                while time.monotonic() < give_up and self._marks() == known:
+                    await asyncio.sleep(LOOK_S)
+
+    def _marks(self) -> list[tuple[str, bool]]:
+        return [(name, each.can_move) for name, each in self._hub.live_sessions.items()]
+
+    async def _obey(self, order: link.AnyOrder) -> None:
+        try:
+            done = link.OrderDone(number=order.number, request=await self._do(order))
+        except MillstreamError as error:
+            done = link.OrderDone(number=order.number, error=str(error), code=status_of(error)[0])
+        except msgspec.ValidationError as error:
+            done = link.OrderDone(number=order.number, error=f"cannot read the message: {error}")
+        with suppress(WebSocketDisconnect, RuntimeError):
+            await self._websocket.send_bytes(link.encode(done))
+
+    async def _do(self, order: link.AnyOrder) -> Request | None:
+        match order:
+            case link.Price(ask=fields, key=key):
+                ask = msgspec.convert({name: fields[name] for name in fields if name in Ask.__struct_fields__}, Ask)
+                return self._hub.service.table.price(request_of(self._hub, ask, self._member.key(key)))
+            case link.FindKept(session_id=session_id, key=key):
+                return self._hub.service.table.price(await self._hub.find_kept(session_id, self._member.key(key)))
+            case link.HandOver(session_id=session_id):
+                await self._hand_over(self._of(session_id))
+            case link.TakeOver(session_id=session_id, key=key, patience_s=patience_s):
+                await self._take_over(await self._hub.attach(session_id, self._member.key(key)), patience_s)
+            case link.Release(session_id=session_id, url=url, replica_id=replica_id):
+                self._settle(session_id)
+                self._release(self._of(session_id), url, replica_id)
+            case link.GiveUp(session_id=session_id):
+                self._hub.give_up(self._of(session_id))
+            case link.TakeBack(session_id=session_id):
+                self._settle(session_id)
+                self._hub.take_back(self._of(session_id))
+        return None
+
+    def _of(self, session_id: str) -> LiveSession:
+        live_session = self._hub.live_sessions.get(session_id)
+        if live_session is None or live_session.ended:
+            raise UnknownSession("there is no such session; it may have ended")
+        return live_session
+
+    async def _hand_over(self, live_session: LiveSession) -> None:
+        if not live_session.can_move:
+            raise NotAllowed("it is not live, is recorded, moves already, or is watched by somebody who cannot follow")
+        await self._hub.hand_over(live_session)
+        loop = asyncio.get_running_loop()
+        self._standing[live_session.session_id] = loop.call_later(HELD_S, self._hub.take_back, live_session)
+
+    def _settle(self, session_id: str) -> None:
+        timer = self._standing.pop(session_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    async def _take_over(self, live_session: LiveSession, patience_s: float) -> None:
+        give_up = time.monotonic() + patience_s
+        while not isinstance(live_session.state, Live):
+            if live_session.ended or time.monotonic() > give_up:
+                self._hub.give_up(live_session)
+                raise Overloaded("the session was not given its place")
+            await asyncio.sleep(LOOK_S / 5)
+
+    def _release(self, live_session: LiveSession, url: str, replica_id: str) -> None:
+        if not live_session.is_leaving:
+            raise NotAllowed("it goes on here: nobody said in time what becomes of it")
+
+        def moved(viewer: Viewer) -> MovedMessage:
+            name = live_session.session_id if viewer.owner else live_session.view_id
+            key, now = live_session.key.name, time.time()
+            ticket = issue(self._member.secret, session_id=name, replica_id=replica_id, key=key, now=now)
+            return MovedMessage(url=url, ticket=ticket)
+
+        self._hub.release(live_session, moved)
+
+
+def report(server: ServerState, member: Membership) -> link.Report:
+    hub, service = server.hub, server.hub.service
+    standing = service.standing()
+    return link.Report(
+        pool=member.pool,
+        node=member.node,
+        version=member.version,
+        room=standing.room,
+        trouble=service.trouble,
+        chunk_s=list(standing.chunk_s.items()),
+        misses=hub.metrics.num_misses,
+        promised=service.metrics().admission.promised or 0.0,
+        sessions=[_session(each, standing.asked[name]) for name, each in hub.live_sessions.items() if name in standing.asked],
+        hello=encode(hello(hub.card, server.limits)).encode(),
+        pid=os.getpid(),
+    )
+
+
+def _session(live_session: LiveSession, asked: Request) -> link.SessionReport:
+    info = live_session.last_info
+    return link.SessionReport(
+        asked=FleetRequest(request=asked, key=live_session.key.name),
+        view_id=live_session.view_id,
+        can_move=live_session.can_move,
+        viewers=len(live_session.viewers),
+        chunk=-1 if info is None else info.index,
+    )

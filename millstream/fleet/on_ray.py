@@ -1,0 +1,393 @@
+"""A fleet on Ray: replicas are actors in placement groups, the gateway is a deployment of Ray Serve. Nothing else imports Ray.
+
+Ray restarts what dies, finds nodes with room and keeps the names; here is only what it cannot know: how a replica is started,
+and that a fleet is found by the names of its actors. A replica's actor runs `millstream serve` as a process of its own, which
+has a port of its own and ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millstream.core.errors import ConfigError, DeviceError, MillstreamError
+from millstream.fleet.config import FleetConfig, ReplicaTable, check_gpus, read_fleet
+from millstream.fleet.fleet import LiveFleet
+from millstream.fleet.gateway import create_gateway
+from millstream.fleet.kuberay import SECRET_VARIABLE
+from millstream.fleet.membership import Membership
+from millstream.fleet.replica_link import ReplicaAddress
+from millstream.fleet.tickets import SECRET_BYTES
+from millstream.fleet.watching import standing
+from millstream.server.access.auth import Access, access_for, is_local
+
+try:
+    import ray
+    from ray import serve
+    from ray.util import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+except ModuleNotFoundError as missing:
+    raise ConfigError(f"a fleet needs {missing.name}: pip install 'millstream[fleet]'") from None
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "millstream"
+APP = "millstream"
+PLACED_WITHIN_S = 60.0
+"""For Ray to find room for a replica; a cluster that grows by itself may take longer, and is asked again."""
+LAST_WORDS = 2000
+"""Of a server that did not come up."""
+END_S = 15.0
+KNOCK_S = 5.0
+OWN_STORE_BYTES = 100 * 2**20
+"""Of a cluster on this machine alone: hardly anything goes through Ray."""
+
+
+def connect(address: str | None, *, num_cpus: float = 1.0) -> None:
+    """To a cluster that is there, or to a new one on this machine, of so many processors however many it has."""
+    settings: dict[str, Any] = dict(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        if address is not None:
+            _knock(address)
+            ray.init(address=address, **settings)
+        else:
+            ray.init(include_dashboard=False, num_cpus=num_cpus, object_store_memory=OWN_STORE_BYTES, **settings)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = address or "this machine"
+        raise ConfigError(
+            f"no Ray cluster at {where}: {str(error).splitlines()[0]}; start one, or leave --address out"
+        ) from None
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes, and then ends the process. Raises `OSError`."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host:
+        socket.create_connection((host, int(port)), KNOCK_S).close()
+
+
+def disconnect() -> None:
+    """Before a cluster of this machine's own ends: Ray waits long for one that is gone."""
+    ray.shutdown()
+
+
+def nodes() -> dict[str, int]:
+    """GPUs of each node."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return {node["NodeManagerHostname"]: int(node["Resources"].get("GPU", 0)) for node in alive}
+
+
+def bring_up(config: FleetConfig) -> str:
+    """Start a fleet, or change one that runs to this configuration: its gateway's address."""
+    check_gpus(config, nodes())
+    running = current_secret()
+    table = config.table
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    serve.start(http_options={"host": table.host, "port": table.port, "location": "HeadOnly"})
+    serve.run(_gateway(config, running or secrets.token_bytes(32)), name=APP, route_prefix="/")
+    return f"http://{table.host}:{table.port}"
+
+
+def application(args: dict[str, str]) -> Any:
+    """What a RayService runs (`fleet/kuberay.py`): the secret is in its environment, the same for every start."""
+    text = os.environ.get(SECRET_VARIABLE, "")
+    if len(text) < SECRET_BYTES:
+        raise ConfigError(f"{SECRET_VARIABLE} must have {SECRET_BYTES} letters or more; openssl rand -hex 32 makes some")
+    return _gateway(read_fleet(Path(args["config"])), text.encode())
+
+
+def current_secret() -> bytes | None:
+    """Of the fleet that runs: its replicas go on with it."""
+    for name in _replica_names():
+        try:
+            secret: bytes = ray.get(ray.get_actor(name, NAMESPACE).secret.remote(), timeout=END_S)
+        except (ValueError, ray.exceptions.RayError):
+            continue
+        return secret
+    return None
+
+
+def take_down() -> None:
+    """End the gateway and every replica."""
+    serve.delete(APP)
+    for name in _replica_names():
+        _end(name)
+    serve.shutdown()
+
+
+def ask_gateway(method: str, *args: Any) -> Any:
+    """What the gateway of the fleet that runs answers."""
+    try:
+        handle = serve.get_app_handle(APP)
+        answer = getattr(handle, method).remote(*args).result(timeout_s=30.0)
+    except (ray.exceptions.RayServeException, ray.exceptions.RayActorError, TimeoutError, KeyError) as error:
+        raise ConfigError(f"no fleet answers here: {str(error).splitlines()[0]}; start one with millstream fleet up") from None
+    if isinstance(answer, dict) and "error" in answer:
+        raise ConfigError(answer["error"])
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStart:
+    """All that an actor needs to start its server, again and again."""
+
+    pool: str
+    table: ReplicaTable
+    secret: bytes
+    storage: str
+    keep: int
+    host: str
+    """An address to listen on; empty: the node's own."""
+    version: str
+    keys: Mapping[str, Any]
+
+    def command(self, host: str, data: Path) -> list[str]:
+        options: dict[str, Any] = {
+            "host": host,
+            "port": 0,
+            "model": self.table.model,
+            "topology": self.table.topology,
+            "keep": self.keep,
+            "data": str(data),
+        }
+        if self.table.weights is not None:
+            options["weights"] = self.table.weights
+        if self.table.fps is not None:
+            options["fps"] = self.table.fps
+        options |= {name.replace("_", "-"): value for name, value in self.table.serve.items()}
+        return [sys.executable, "-m", "millstream", "serve", *_spelled(options)]
+
+
+def _spelled(options: Mapping[str, Any]) -> list[str]:
+    """As on the command line."""
+    words: list[str] = []
+    for name, value in options.items():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, bool):
+                words += [f"--{name}"] if each else []
+            else:
+                words += [f"--{name}", str(each)]
+    return words
+
+
+class ReplicaServer:
+    """The actor: one server's process, from start to end. When that dies, so does the actor, and Ray starts it again."""
+
+    def __init__(self, start: ReplicaStart) -> None:
+        self._start = start
+        self._replica_id = f"{start.pool}-{secrets.token_hex(3)}"
+        self._url = ""
+        self._is_told = False
+        """Whether it is to end."""
+        self._data = tempfile.TemporaryDirectory(prefix="millstream-replica-")
+        host = start.host or ray.util.get_node_ip_address()
+        member = Membership(
+            secret=start.secret,
+            replica_id=self._replica_id,
+            pool=start.pool,
+            storage=start.storage,
+            node=socket.gethostname(),
+            version=start.version,
+            keys=dict(start.keys),
+        )
+        self._errors = Path(self._data.name) / "errors.txt"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                start.command(host, Path(self._data.name)),
+                stdin=subprocess.PIPE,  # which closes when this process is no more
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | member.environment(),
+                text=True,
+            )
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def address(self) -> ReplicaAddress | None:
+        """None until it listens."""
+        return ReplicaAddress(self._replica_id, self._start.pool, self._url) if self._url else None
+
+    def secret(self) -> bytes:
+        return self._start.secret
+
+    def pid(self) -> int:
+        """Of the server."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it as a server is ended."""
+        self._is_told = True
+        self._process.terminate()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _watch(self) -> None:
+        assert self._process.stdout is not None
+        self._url = self._process.stdout.readline().strip()
+        for _ in self._process.stdout:  # so that it never waits to be read
+            pass
+        self._process.wait()
+        if self._is_told:
+            return
+        words = self._errors.read_text(errors="replace")[-LAST_WORDS:].strip()
+        print(
+            f"the server of {self._replica_id} has ended with {self._process.returncode}: {words}", file=sys.stderr, flush=True
+        )
+        self._data.cleanup()
+        os._exit(1)
+
+
+@dataclass(eq=False)
+class RayReplicas:
+    """`Replicas` as Ray's named, detached actors: a gateway that is started anew finds them by their names."""
+
+    config: FleetConfig
+    secret: bytes
+    _names: dict[str, str] = field(default_factory=dict)
+    """The actor of each replica that was seen."""
+    _claimed: set[str] = field(default_factory=set)
+    """Actors whose server is not up: those that Ray starts again are not started a second time."""
+    _stopping: set[str] = field(default_factory=set)
+
+    async def running(self) -> list[ReplicaAddress]:
+        names = [name for name in await asyncio.to_thread(_replica_names) if name not in self._stopping]
+        found = await asyncio.gather(*(self._address(name) for name in names))
+        return [address for address in found if address is not None]
+
+    async def _address(self, name: str) -> ReplicaAddress | None:
+        try:
+            actor = await asyncio.to_thread(ray.get_actor, name, NAMESPACE)
+            address: ReplicaAddress | None = await asyncio.wait_for(actor.address.remote(), 2.0)
+        except (ValueError, ray.exceptions.RayError, asyncio.TimeoutError):
+            return None  # it is being started, or gone
+        if address is not None:
+            self._names[address.replica_id] = name
+            self._claimed.discard(name)
+        return address
+
+    async def start(self, pool: str, version: str) -> None:
+        table = self.config.replicas[pool]
+        name = await self._restarting(pool)
+        if name is not None:
+            self._claimed.add(name)
+            return
+        name = f"replica/{pool}/{secrets.token_hex(4)}"
+        self._claimed.add(name)
+        group = placement_group(
+            [{"CPU": table.cpus, **({"GPU": table.gpus} if table.gpus else {})}], "STRICT_PACK", name=name, lifetime="detached"
+        )
+        if not await asyncio.to_thread(group.wait, PLACED_WITHIN_S):
+            remove_placement_group(group)
+            raise DeviceError(self._no_room(pool, table))
+        start = ReplicaStart(
+            pool=pool,
+            table=table,
+            secret=self.secret,
+            storage=_absolute(self.config.table.storage, self.config.path),
+            keep=self.config.table.keep,
+            host=self.config.table.host if is_local(self.config.table.host) else "",
+            version=version,
+            keys=self.config.keys,
+        )
+        options = dict(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            max_restarts=-1,
+            num_cpus=table.cpus,
+            num_gpus=table.gpus,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True),
+        )
+        await asyncio.to_thread(lambda: ray.remote(ReplicaServer).options(**options).remote(start))
+
+    async def stop(self, replica_id: str) -> None:
+        name = self._names.pop(replica_id, None)
+        if name is not None:
+            self._stopping.add(name)
+            await asyncio.to_thread(_end, name)
+
+    async def _restarting(self, pool: str) -> str | None:
+        """An actor of the pool whose server died and that Ray starts again, which nobody counts on yet."""
+        up = {address.replica_id for address in await self.running()}
+        alive = {self._names[replica_id] for replica_id in up}
+        names = await asyncio.to_thread(_replica_names)
+        of_pool = [name for name in names if name.split("/")[1] == pool]
+        return next((name for name in of_pool if name not in alive | self._claimed | self._stopping), None)
+
+    def _no_room(self, pool: str, table: ReplicaTable) -> str:
+        free = ray.available_resources()
+        has = f"{free.get('CPU', 0):g} processors and {free.get('GPU', 0):g} GPUs are free"
+        return f"no node has room for a replica of {pool}, which takes {table.cpus:g} processors and {table.gpus} GPUs: {has}"
+
+
+def _gateway(config: FleetConfig, secret: bytes) -> Any:
+    table = config.table
+    access = access_for(table.host, api_key=None, insecure=False, origins=(), keyring=config.keyring)
+
+    class Gateway:
+        """Made anew by Serve when it dies, from the same configuration."""
+
+        def __init__(self, config: FleetConfig, secret: bytes, access: Access) -> None:
+            self._fleet = LiveFleet(config, RayReplicas(config, secret), secret)
+            self._access = access
+
+        def __serve_build_asgi_app__(self) -> Any:
+            return create_gateway(self._fleet, self._access)
+
+        async def status(self) -> dict[str, Any]:
+            return standing(self._fleet)
+
+        async def trace(self) -> bytes:
+            """Of what happened since `record`."""
+            recorder = self._fleet.recorder
+            return b"" if recorder is None else msgspec.json.encode(recorder.trace(time.monotonic()))
+
+        async def pid(self) -> int:
+            return os.getpid()
+
+        async def order(self, method: str, args: list[Any]) -> dict[str, Any]:
+            try:
+                getattr(self._fleet, method)(*args)
+            except MillstreamError as error:
+                return {"error": str(error)}
+            return {}
+
+    settings = dict(num_replicas=1, max_ongoing_requests=100_000, ray_actor_options={"num_cpus": 0}, health_check_period_s=2)
+    settings |= dict(graceful_shutdown_timeout_s=5.0, logging_config=dict(enable_access_log=False))
+    deployment: Any = serve.deployment(**settings)(serve.ingress()(Gateway))
+    return deployment.bind(config, secret, access)
+
+
+def _replica_names() -> list[str]:
+    found = ray.util.list_named_actors(all_namespaces=True)
+    return [each["name"] for each in found if each["namespace"] == NAMESPACE and each["name"].startswith("replica/")]
+
+
+def _end(name: str) -> None:
+    with suppress(ValueError, ray.exceptions.RayError):  # it may have gone by itself
+        ray.get(ray.get_actor(name, NAMESPACE).stop.remote(), timeout=END_S + 5)
+    with suppress(ValueError):
+        ray.kill(ray.get_actor(name, NAMESPACE), no_restart=True)
+    with suppress(ValueError):
+        remove_placement_group(ray.util.get_placement_group(name))
+
+
+def _absolute(storage: str, beside: Path) -> str:
+    """A folder is named as seen from the file: replicas run elsewhere."""
+    return storage if "://" in storage else str((beside.parent / storage).resolve())

@@ -1,0 +1,234 @@
+"""The room of every replica, and the one that fits a session best.
+
+A `ReplicaRoom` is a replica with what was promised there, by the rules of a server's own admission (`serving/room.py`) at the
+chunk times that it says. Choosing looks at few of them: they are kept in the order of how full they are, and what was judged
+once for a mix of sessions of equal kinds is remembered.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator
+from typing import NamedTuple
+
+from millstream.fleet.policy.types import MoveReason, Placement, Replica
+from millstream.serving.admission_types import Request
+from millstream.serving.chunk_times import ChunkTimes
+from millstream.serving.room import Room
+
+ROUNDING = 1e-9
+MAX_REMEMBERED = 20_000
+"""Kinds and profiles, and verdicts of a mix of kinds on a profile; past that they are met anew."""
+
+
+class SizedRequest(NamedTuple):
+    """A request, and its kind: those of equal kind need the same of any replica."""
+
+    request: Request
+    kind: int
+
+    @property
+    def session_id(self) -> str:
+        return self.request.session_id
+
+
+class ReplicaRoom(Room):
+    def __init__(self, replica: Replica, started_at: float) -> None:
+        self.started_at = started_at
+        self.held: dict[str, SizedRequest] = {}
+        """Who is there, comes there or has not left yet."""
+        self.arriving: set[str] = set()
+        """Who of them still is on the replica that it comes from."""
+        self.share, self.num_bytes = 0.0, 0
+        """That they need, of the device's time at the least."""
+        self.draining: MoveReason | None = None
+        self.closed = False
+        """Whether it declined somebody who fitted: then it takes nobody until it says how it is."""
+        self.stopping = False
+        self.outdated = False
+        """Whether its pool has another version by now: one that is current is preferred."""
+        self.suspect = False
+        """Whether it has said something new since it was last seen to keep its promises."""
+        self._kinds: Counter[int] = Counter()
+        self._shares: dict[int, float] = {}
+        self.hear(replica)
+
+    def hear(self, replica: Replica) -> None:
+        """What it says of itself now."""
+        self.replica, self.closed, self.suspect = replica, False, True
+        times = ChunkTimes(clock=lambda: 0.0)  # what it says holds until it says something else
+        for geometry, seconds in replica.chunk_s.items():
+            times.add(geometry, seconds)
+        super().__init__(replica.room, times)
+        self._shares.clear()
+        self.share = sum(map(self.share_of, self.held.values()))
+
+    @property
+    def replica_id(self) -> str:
+        return self.replica.replica_id
+
+    @property
+    def is_open(self) -> bool:
+        return self.draining is None and not self.closed and not self.stopping
+
+    def take(self, sized: SizedRequest, *, arriving: bool = False) -> None:
+        assert sized.session_id not in self.held, f"{sized.session_id} is on {self.replica_id} already"
+        self.held[sized.session_id] = sized
+        if arriving:
+            self.arriving.add(sized.session_id)
+        self._kinds[sized.kind] += 1
+        self.share += self.share_of(sized)
+        self.num_bytes += sized.request.memory_bytes
+
+    def release(self, session_id: str) -> None:
+        sized = self.held.pop(session_id)
+        self.arriving.discard(session_id)
+        self.num_bytes -= sized.request.memory_bytes
+        self._kinds[sized.kind] -= 1
+        if not self._kinds[sized.kind]:
+            del self._kinds[sized.kind]
+        self.share = self.share - self.share_of(sized) if self.held else 0.0
+
+    def share_of(self, sized: SizedRequest) -> float:
+        """All of it, where nothing is measured."""
+        if sized.kind not in self._shares:
+            least = self.need(sized.request).least
+            self._shares[sized.kind] = self.config.share if least is None else least.share
+        return self._shares[sized.kind]
+
+    def mix(self, kind: int) -> Hashable:
+        """What decides whether one more of that kind fits, besides the replica's profile."""
+        return frozenset(self._kinds.items()), kind
+
+    def has_room(self, request: Request) -> bool:
+        """Beside those who are there."""
+        return self.fits(request, [each.request for each in self.held.values()])
+
+    def is_overfull(self, leaving: Collection[str]) -> bool:
+        """Whether chunks have become so slow that what was promised cannot be kept, even without those who are `leaving`."""
+        staying = [each.request for session_id, each in self.held.items() if session_id not in leaving]
+        claims = [claim for request in staying if (claim := self.need(request).least) is not None]
+        return len(claims) > 1 and not self.promises(claims)
+
+
+class Facts(NamedTuple):
+    """Of all rooms together, for one kind of session, as long as none says anything new."""
+
+    least: float
+    """The smallest share that it needs anywhere."""
+    most: float
+    """The largest that a replica gives."""
+    recorded: bool
+    """Whether its graphs are recorded somewhere."""
+    ever: bool
+    """Whether one could take it if it were empty."""
+
+
+class ReplicaIndex:
+    """All of one model."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.by_id: dict[str, ReplicaRoom] = {}
+        self.leaving: dict[str, ReplicaRoom] = {}
+        """Those that drain."""
+        self._order: list[tuple[float, str]] = []
+        """Open ones: how full, and which."""
+        self._filed: dict[str, float] = {}
+        """Under which number each is in the order."""
+        self._numbers: dict[Hashable, int] = {}
+        """Of kinds and of profiles, as they were met; no number comes again."""
+        self._next_number = itertools.count()
+        self._profiles: dict[str, int] = {}
+        """Replicas of one profile say the same of themselves."""
+        self._verdicts: dict[Hashable, bool] = {}
+        self._facts: dict[int, Facts] = {}
+
+    def __iter__(self) -> Iterator[ReplicaRoom]:
+        return iter(self.by_id.values())
+
+    def sized(self, request: Request) -> SizedRequest:
+        return SizedRequest(request, self._number((request.geometry, request.pace, request.rate, request.memory_bytes)))
+
+    def _number(self, thing: Hashable) -> int:
+        if thing not in self._numbers:
+            if len(self._numbers) >= MAX_REMEMBERED:
+                self._numbers.clear()
+                self._facts.clear()
+            self._numbers[thing] = next(self._next_number)
+        return self._numbers[thing]
+
+    def add(self, room: ReplicaRoom) -> None:
+        self.by_id[room.replica_id] = room
+        self.refile(room, heard=True)
+
+    def remove(self, replica_id: str) -> ReplicaRoom:
+        room = self.by_id.pop(replica_id)
+        self._facts.clear()
+        self._profiles.pop(replica_id, None)
+        self._unfile(replica_id)
+        self.leaving.pop(replica_id, None)
+        return room
+
+    def refile(self, room: ReplicaRoom, *, heard: bool = False) -> None:
+        """After every change of it; `heard`, when it may need another share for the same. One that was removed stays so."""
+        name = room.replica_id
+        if self.by_id.get(name) is not room:
+            return
+        if heard:
+            self._facts.clear()
+            self._profiles[name] = self._number((room.config, tuple(room.replica.chunk_s.items())))
+        self._unfile(name)
+        self.leaving.pop(name, None)
+        if room.draining is not None:
+            self.leaving[name] = room
+        elif room.is_open:
+            self._filed[name] = room.share
+            insort(self._order, (room.share, name))
+
+    def _unfile(self, replica_id: str) -> None:
+        filed = self._filed.pop(replica_id, None)
+        if filed is not None:
+            del self._order[bisect_left(self._order, (filed, replica_id))]
+
+    def ever(self, sized: SizedRequest) -> bool:
+        """Whether one of them could take it if it were empty."""
+        return self._known(sized).ever
+
+    def choose(self, sized: SizedRequest, *, but: str | None = None) -> ReplicaRoom | None:
+        """The best that has room, not `but`. Of equals in version and recorded graphs, the fullest, or the emptiest."""
+        best: ReplicaRoom | None = None
+        facts, geometry = self._known(sized), sized.request.geometry
+        # Beyond `end` it is too full for anybody of this kind; an empty one refuses nobody for being slow.
+        end = max(bisect_left(self._order, (facts.most - facts.least + ROUNDING, "")), bisect_left(self._order, (ROUNDING, "")))
+        best_rank = (2, 2)
+        for number in range(end) if self.placement == "spread" else range(end - 1, -1, -1):
+            name = self._order[number][1]
+            room = self.by_id[name]
+            rank = (int(room.outdated), int(facts.recorded and geometry not in room.replica.recorded))
+            if rank < best_rank and name != but and self._has_room(room, sized):
+                best, best_rank = room, rank
+                if rank == (0, 0):
+                    break
+        return best
+
+    def _has_room(self, room: ReplicaRoom, sized: SizedRequest) -> bool:
+        """Judged once for a mix of kinds on a profile."""
+        key = (self._profiles[room.replica_id], room.mix(sized.kind))
+        if key not in self._verdicts:
+            if len(self._verdicts) >= MAX_REMEMBERED:
+                self._verdicts.clear()
+            self._verdicts[key] = room.has_room(sized.request)
+        return self._verdicts[key]
+
+    def _known(self, sized: SizedRequest) -> Facts:
+        if sized.kind not in self._facts:
+            self._facts[sized.kind] = Facts(
+                least=min((room.share_of(sized) for room in self), default=0.0),
+                most=max((room.config.share for room in self), default=0.0),
+                recorded=any(sized.request.geometry in room.replica.recorded for room in self),
+                ever=any(room.fits(sized.request, ()) for room in self),
+            )
+        return self._facts[sized.kind]

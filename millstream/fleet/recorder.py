@@ -1,0 +1,133 @@
+"""A real fleet's trace (`fleet/trace.py`), noted while it runs, for the simulator to be held against."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from millstream.fleet.config import FleetConfig
+from millstream.fleet.events import FleetEvent
+from millstream.fleet.link import Report
+from millstream.fleet.policy.types import Answer, Decision, FleetRequest, Place
+from millstream.fleet.trace import Arrival, Drained, FleetSeen, FleetTrace, ReplicaLife, Times
+from millstream.serving.admission_types import Refused
+
+MAX_ARRIVALS = 100_000
+
+
+@dataclass(slots=True)
+class _Visit:
+    asked: FleetRequest
+    at: float
+    placed_at: float | None = None
+    ended_at: float | None = None
+    was_refused: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class FleetRecorder:
+    config: FleetConfig
+    began: float
+    """All times are those of the policy's clock."""
+    scale_every_s: float
+    _visits: dict[str, _Visit] = field(default_factory=dict)
+    _lives: dict[str, ReplicaLife] = field(default_factory=dict)
+    _killed: dict[str, float] = field(default_factory=dict)
+    _drains: list[Drained] = field(default_factory=list)
+    _misses: dict[str, int] = field(default_factory=dict)
+    _before: dict[str, int] = field(default_factory=dict)
+    """Late chunks that a replica had when the recording began."""
+    _moves: list[float] = field(default_factory=list)
+    _restored: list[float] = field(default_factory=list)
+
+    def asked(self, asked: FleetRequest, now: float) -> None:
+        if len(self._visits) < MAX_ARRIVALS:
+            self._visits[asked.session_id] = _Visit(asked, now)
+
+    def decided(self, decisions: Iterable[Decision | Answer], now: float) -> None:
+        for decision in decisions:
+            if isinstance(decision, (Place, Refused)) and decision.session_id in self._visits:
+                visit = self._visits[decision.session_id]
+                if isinstance(decision, Refused):
+                    visit.was_refused = True
+                elif visit.placed_at is None:
+                    visit.placed_at = now
+
+    def left(self, session_id: str, now: float) -> None:
+        if session_id in self._visits:
+            self._visits[session_id].ended_at = now
+
+    def ready(self, replica_id: str, report: Report, now: float) -> None:
+        """Also of every later report: what it counts on comes to be known."""
+        known = self._lives.get(replica_id)
+        self._before.setdefault(replica_id, report.misses if known is None and now - self.began < 1 else 0)
+        self._misses[replica_id] = report.misses
+        self._lives[replica_id] = ReplicaLife(
+            replica_id=replica_id,
+            pool=report.pool,
+            node=report.node,
+            version=report.version,
+            room=report.room,
+            ready_at=now - self.began if known is None else known.ready_at,
+            chunk_s=report.chunk_s or ([] if known is None else known.chunk_s),
+        )
+
+    def killed(self, replica_id: str, now: float) -> None:
+        self._killed[replica_id] = now - self.began
+
+    def drained(self, replica_id: str, now: float) -> None:
+        self._drains.append(Drained(at=now - self.began, replica_id=replica_id))
+
+    def happened(self, event: FleetEvent) -> None:
+        if event.seconds is not None and event.kind == "move":
+            self._moves.append(event.seconds)
+        if event.seconds is not None and event.kind == "restored":
+            self._restored.append(event.seconds)
+
+    def trace(self, now: float) -> FleetTrace:
+        visits = list(self._visits.values())
+        placed = [visit for visit in visits if visit.placed_at is not None]
+        table = self.config.table
+        starts = [life.ready_at for life in self._lives.values()]
+        return FleetTrace(
+            seconds=now - self.began,
+            pools=list(self.config.pools),
+            placement=table.placement,
+            max_waiting=table.max_waiting,
+            arrivals=[self._arrival(visit, now, placed) for visit in visits],
+            replicas=[_with_death(life, self._killed.get(name)) for name, life in self._lives.items()],
+            drains=self._drains,
+            times=Times(
+                move_s=_mean(self._moves, 1.0),
+                restore_s=_mean(self._restored, 5.0),
+                start_s=_mean([start for start in starts if start > 1], 60.0),
+                scale_every_s=self.scale_every_s,
+            ),
+            seen=FleetSeen(
+                placed=len(placed),
+                refused=sum(visit.was_refused for visit in visits),
+                waits_s=[visit.placed_at - visit.at for visit in placed if visit.placed_at is not None],
+                moves=len(self._moves),
+                restored=len(self._restored),
+                misses=sum(count - self._before[name] for name, count in self._misses.items()),
+            ),
+        )
+
+    def _arrival(self, visit: _Visit, now: float, placed: list[_Visit]) -> Arrival:
+        ended = now if visit.ended_at is None else visit.ended_at
+        if visit.placed_at is not None:
+            return Arrival(at=visit.at - self.began, asked=visit.asked, stay_s=ended - visit.placed_at)
+        stays = [(now if each.ended_at is None else each.ended_at) - (each.placed_at or now) for each in placed]
+        patience = None if visit.was_refused else ended - visit.at
+        return Arrival(at=visit.at - self.began, asked=visit.asked, stay_s=_mean(stays, 60.0), patience_s=patience)
+
+
+def _mean(values: list[float], otherwise: float) -> float:
+    return statistics.fmean(values) if values else otherwise
+
+
+def _with_death(life: ReplicaLife, killed_at: float | None) -> ReplicaLife:
+    return msgspec.structs.replace(life, killed_at=killed_at)

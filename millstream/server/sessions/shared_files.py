@@ -1,0 +1,98 @@
+"""What several servers share, so that a session outlives any of them: a folder that all of them see, or an address of fsspec's.
+
+A file is there whole or not at all. Knows no sessions; `file_store.py` and `keeper.py` beside it say what lies here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from millstream.core.errors import ConfigError, NotKept
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFiles:
+    files: Any
+    """A file system of fsspec's."""
+    root: str
+
+    @classmethod
+    def at(cls, address: str) -> SharedFiles:
+        """Raises where nothing can be written there."""
+        try:
+            files, root = fsspec.core.url_to_fs(address)
+            shared = cls(files, root.rstrip("/"))
+            shared.write("tried", b"x" * 4096)
+            shared.remove("tried")
+        except (OSError, ValueError, ImportError, NotKept) as error:
+            raise ConfigError(
+                f"cannot share files at {address}: {error}; choose a folder or address that can be written"
+            ) from None
+        return shared
+
+    def under(self, folder: str) -> SharedFiles:
+        return SharedFiles(self.files, f"{self.root}/{folder}")
+
+    def put(self, source: Path, place: str) -> None:
+        with self._whole(place) as draft:
+            self.files.put_file(str(source), draft)
+
+    def write(self, place: str, data: bytes) -> None:
+        with self._whole(place) as draft:
+            self.files.pipe_file(draft, data)
+
+    def fetch(self, place: str, target: Path) -> bool:
+        """Whether it was there; what the target's folder held under that name is replaced."""
+        draft = target.with_name(f".{secrets.token_hex(8)}.fetched")
+        try:
+            self.files.get_file(f"{self.root}/{place}", str(draft))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise NotKept(f"cannot read {place}: {error}; the storage that servers share is gone") from None
+        draft.replace(target)
+        return True
+
+    def read_all(self, folder: str) -> dict[str, bytes]:
+        """Files of a folder by their names, in order; none where there is no folder."""
+        try:
+            found = {path.rpartition("/")[2]: data for path, data in self.files.cat(f"{self.root}/{folder}/*").items()}
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise NotKept(f"cannot read {folder}: {error}; the storage that servers share is gone") from None
+        return {name: found[name] for name in sorted(found) if not name.endswith(".draft")}
+
+    def names(self, folder: str) -> list[str]:
+        with suppress(OSError):
+            return [path.rpartition("/")[2] for path in self.files.ls(f"{self.root}/{folder}", detail=False)]
+        return []
+
+    def remove(self, place: str) -> None:
+        """A file or a folder; it need not be there."""
+        with suppress(OSError):
+            self.files.rm(f"{self.root}/{place}", recursive=True)
+
+    @contextmanager
+    def _whole(self, place: str) -> Iterator[str]:
+        """Where to write: a folder shows what is half written, so there it gets its name last."""
+        target = f"{self.root}/{place}"
+        is_folder = "file" in self.files.protocol
+        draft = f"{target}.{secrets.token_hex(4)}.draft" if is_folder else target
+        try:
+            self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            yield draft
+            if is_folder:
+                Path(draft).replace(target)
+        except OSError as error:
+            if is_folder:
+                with suppress(OSError):
+                    Path(draft).unlink()
+            raise NotKept(f"cannot write {place}: {error}; the storage that servers share is full or gone") from None

@@ -1,0 +1,69 @@
+"""Controls that were logged and a state that was saved: together they give the envelopes of an undisturbed stream."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.config import StreamConfig
+from millstream.core.controls import AnyControl, Cut, Pause, Receipt, Resume, SetPrompt, SetSeed, WeightedPrompt
+from millstream.core.envelope import Envelope
+from millstream.session.kept import KeptAs, LoggedControl
+from millstream.session.timeline import Timeline, TimelineState
+
+CONFIG = StreamConfig()
+CHUNKS = 12
+CONTROLS: tuple[AnyControl, ...] = (
+    Cut(), SetSeed(seed=3), SetPrompt(prompt="a storm", mode="blend", chunks=3), SetPrompt(prompt="a calm"), Pause(), Resume(),
+)  # fmt: skip
+Asked = tuple[int, int, int]
+"""Said before which turn, which control, for how many chunks later."""
+
+
+def play(asked: list[Asked], save_at: int) -> tuple[list[Envelope], list[LoggedControl], TimelineState, KeptAs]:
+    """A whole stream, its log, and its state before one of its turns."""
+    timeline = Timeline("s", CONFIG, (WeightedPrompt("sea"),))
+    envelopes, log, applied = list[Envelope](), list[LoggedControl](), list[Receipt]()
+    saved = timeline.state(), ()
+    for turn in range(CHUNKS):
+        if turn == save_at:
+            saved = timeline.state(), tuple(applied)
+        for number, (_, kind, later) in [each for each in enumerate(asked) if each[1][0] == turn]:
+            named = msgspec.structs.replace(CONTROLS[kind], id=f"c{number}")
+            receipt = timeline.queue(named, at_chunk=timeline.chunk_index + later)
+            log.append(LoggedControl(control=named, at_chunk=receipt.chunk_index))
+        envelopes += planned(timeline)
+        applied += timeline.take_receipts()
+    state, known = saved
+    kept = KeptAs(session_id="s", view_id="v", rate="auto", weight=1.0, lead_s=None, unattended="run", applied=known)
+    return envelopes, log, state, kept
+
+
+def planned(timeline: Timeline) -> list[Envelope]:
+    return [timeline.plan(call_id=0, context_indices=(0,))] if timeline.absorb() else []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, CHUNKS - 1), st.integers(0, len(CONTROLS) - 1), st.integers(0, 4)), max_size=10),
+    st.integers(0, CHUNKS - 1),
+)
+def test_a_state_and_the_log_give_every_envelope_after_it(asked: list[Asked], save_at: int) -> None:
+    envelopes, log, state, kept = play(asked, save_at)
+    back = Timeline.from_state("s", CONFIG, state)
+    for each in kept.unknown(log, state):
+        back.queue(each.control, at_chunk=each.at_chunk)
+    again = [envelope for _ in range(3 * CHUNKS) for envelope in planned(back)]
+    expected = [envelope for envelope in envelopes if envelope.chunk_index >= state.chunk_index]
+    assert again[: len(expected)] == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, CHUNKS - 1), st.integers(0, len(CONTROLS) - 1), st.integers(0, 4)), max_size=10),
+    st.integers(0, CHUNKS - 1),
+)
+def test_every_control_that_was_acknowledged_is_known_once(asked: list[Asked], save_at: int) -> None:
+    _, log, state, kept = play(asked, save_at)
+    late = kept.unknown(log, state)
+    known = [receipt.control_id for receipt in (*kept.receipts(state), *state.receipts, *(each.receipt for each in late))]
+    assert sorted(known) == sorted(each.control.id for each in log)
