@@ -85,7 +85,7 @@ class FindKept(Order, frozen=True, kw_only=True, tag="find kept"):
     key: str
 
 
-class HandOver(Order, frozen=True, kw_only=True, tag="hand over"):
+class HandOverSession(Order, frozen=True, kw_only=True, tag="hand over"):
     """Stand still, and leave the state in storage. Without another word within `HELD_S` it goes on here."""
 
     session_id: str
@@ -119,7 +119,7 @@ class TakeBack(Order, frozen=True, kw_only=True, tag="take back"):
     session_id: str
 
 
-AnyOrder = Price | FindKept | HandOver | TakeOver | Release | GiveUp | TakeBack
+AnyOrder = Price | FindKept | HandOverSession | TakeOver | Release | GiveUp | TakeBack
 FromReplica = Report | OrderDone
 to_gateway: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
 to_replica: msgspec.msgpack.Decoder[AnyOrder] = msgspec.msgpack.Decoder(AnyOrder)

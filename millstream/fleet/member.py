@@ -126,7 +126,7 @@ class _Link:
                 return self._hub.service.table.price(request_of(self._hub, ask, self._member.key(key)))
             case link.FindKept(session_id=session_id, key=key):
                 return self._hub.service.table.price(await self._hub.find_kept(session_id, self._member.key(key)))
-            case link.HandOver(session_id=session_id):
+            case link.HandOverSession(session_id=session_id):
                 await self._hand_over(self._of(session_id))
             case link.TakeOver(session_id=session_id, key=key, patience_s=patience_s):
                 await self._take_over(await self._hub.attach(session_id, self._member.key(key)), patience_s)

@@ -109,7 +109,7 @@ class ReplicaLink:
 
 async def hand_on(session_id: str, key: str, source: ReplicaLink, target: ReplicaLink) -> None:
     """Move a session: saved there, restored here, its people told. Whatever goes wrong, it stays in one place."""
-    await source.order(link.HandOver(session_id=session_id))
+    await source.order(link.HandOverSession(session_id=session_id))
     try:
         await target.order(link.TakeOver(session_id=session_id, key=key, patience_s=PLACE_S))
         try:

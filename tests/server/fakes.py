@@ -75,6 +75,9 @@ class FakeService:
     def draft(self, session_id: str, control: SetPrompt | None) -> None:
         self._find(session_id).draft = control
 
+    def catch_up(self, session_id: str, seen: int) -> None:
+        self._find(session_id)
+
     def preview(self, session_id: str, controls: Sequence[SetPrompt]) -> Future[Previewed]:
         self._find(session_id)
         future: Future[Previewed] = Future()

@@ -15,6 +15,7 @@ import torch
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.presets import find_model
+from millstream.core.speed import Speed
 from millstream.core.trace import ChunkTiming
 from millstream.engine.depths import ONE_AT_A_TIME, Depths
 from millstream.generation.brake import Brake
@@ -111,6 +112,8 @@ class PaperEngine:
     spec: Any = field(default_factory=lambda: find_model("wan-tiny"))
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mesh: None = None
+    speed: Speed = Speed(paired_commits=True)
+    """With which no session shares chunks of another: on paper there are none to share."""
     one_offs: int = 0
     brake: Brake = field(default_factory=Brake)
     open_sessions: set[str] = field(default_factory=set)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millstream.core.errors import ConfigError
 from millstream.engine.flights import Planned
 from millstream.serving.batching import BatchPolicy, BatchTimes
-from millstream.serving.session_entry import alike
+from millstream.serving.session_entry import of_one_kind
 
 
 def always(size: int, seconds: float) -> bool:
@@ -99,5 +99,5 @@ def test_the_same_sessions_share_their_calls_in_the_same_order_whoever_is_most_u
     decision = SimpleNamespace(envelope=SimpleNamespace(**kind))
     chunks = [Planned(SimpleNamespace(id=name), decision) for name in "bca"]  # type: ignore[arg-type]
     for urgent_first in itertools.permutations(chunks):
-        (group,) = alike(urgent_first)
+        (group,) = of_one_kind(urgent_first)
         assert [chunk.session.id for chunk in group] == ["a", "b", "c"]
