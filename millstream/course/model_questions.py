@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from millstream.core.config import GIB
 from millstream.course.chapters.cpu_overhead.pretend_device import PretendDevice
 from millstream.course.chapters.four_models.reward_calculator import best_share
-from millstream.course.chapters.kv_cache.kv_calculator import DECODERS
+from millstream.course.chapters.kv_cache.kv_calculator import SHOWN
 from millstream.course.chapters.rl_system.placements import apart_s
-from millstream.course.chapters.speculation.gain import letters_a_call
 from millstream.course.question import Question
 from millstream.planner.communication import point_to_point
 from millstream.planner.hardware import NETWORK, NVLINK4
+from millstream.planner.language.serving import tokens_a_call
 from millstream.planner.training import Sharding, training_state
 
 BILLION = 10**9
@@ -27,7 +27,7 @@ def model_questions() -> Iterator[Question]:
 
 def _caches() -> Iterator[Question]:
     for number, tokens in ((0, 4096), (1, 8192), (2, 32768), (2, 131072), (3, 32768)):
-        shape = DECODERS[number]
+        shape = SHOWN[number]
         yield Question(
             topic="cache",
             text=f"{shape.layers} layers, {shape.kv_heads} heads of keys of width {shape.head_width}, bf16. "
@@ -85,7 +85,7 @@ def _proposals() -> Iterator[Question]:
         yield Question(
             topic="speculation",
             text=f"{kept:.0%} of proposals are kept, {ahead} are made a call. How many tokens does a call bring?",
-            answer=letters_a_call(kept, ahead),
+            answer=tokens_a_call(kept, ahead),
             unit="tokens",
             why="1 + a + a^2 + ...: the k-th is of use only if all before it were kept",
         )

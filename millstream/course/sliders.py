@@ -14,14 +14,14 @@ from typing import Any
 
 from millstream.core.config import GIB
 from millstream.core.errors import CourseError
-from millstream.course.chapters.kv_cache.kv_calculator import DECODERS
+from millstream.course.chapters.kv_cache.kv_calculator import SHOWN, label
 from millstream.course.chapters.physics import links
 from millstream.course.chapters.rl_system.placements import apart_s, together_s
-from millstream.course.chapters.speculation.gain import letters_a_call
 from millstream.planner.bubbles import bubble
 from millstream.planner.communication import all_reduce, point_to_point
+from millstream.planner.language.serving import tokens_a_call
 
-SHAPES = {shape.name: shape for shape in DECODERS}
+SHAPES = {label(shape): shape for shape in SHOWN}
 LINKS = {link.name: link for link in links.LINKS}
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 SIZES = {f"{count} {unit}": count * scale for unit, scale in UNITS.items() for count in (1, 30)}
@@ -68,7 +68,7 @@ SLIDERS = {
     "speculation": Slider(
         title="Letters that a call brings",
         axes={"kept, of 10": [3, 5, 7, 8, 9], "proposed": [1, 2, 4, 8, 16]},
-        value=lambda kept, ahead: f"{letters_a_call(kept / 10, ahead):.2f} letters a call",
+        value=lambda kept, ahead: f"{tokens_a_call(kept / 10, ahead):.2f} letters a call",
     ),
     "placement": Slider(
         title="A step of 300 device seconds of writing and 100 of learning on 16 devices",

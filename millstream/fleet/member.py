@@ -28,6 +28,7 @@ from millstream.server.protocol.conversation import hello
 from millstream.server.protocol.endpoints import ServerState, status_of
 from millstream.server.protocol.messages import encode
 from millstream.server.protocol.session_request import request_of
+from millstream.server.sessions.handing_over import give_up, hand_over, release, take_back
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession, Viewer
 from millstream.server.transport.tasks import stop_all
@@ -134,10 +135,10 @@ class _Link:
                 self._settle(session_id)
                 self._release(self._of(session_id), url, replica_id)
             case link.GiveUp(session_id=session_id):
-                self._hub.give_up(self._of(session_id))
+                give_up(self._hub, self._of(session_id))
             case link.TakeBack(session_id=session_id):
                 self._settle(session_id)
-                self._hub.take_back(self._of(session_id))
+                take_back(self._hub, self._of(session_id))
         return None
 
     def _of(self, session_id: str) -> LiveSession:
@@ -149,9 +150,9 @@ class _Link:
     async def _hand_over(self, live_session: LiveSession) -> None:
         if not live_session.can_move:
             raise NotAllowed("it is not live, is recorded, moves already, or is watched by somebody who cannot follow")
-        await self._hub.hand_over(live_session)
+        await hand_over(self._hub, live_session)
         loop = asyncio.get_running_loop()
-        self._standing[live_session.session_id] = loop.call_later(HELD_S, self._hub.take_back, live_session)
+        self._standing[live_session.session_id] = loop.call_later(HELD_S, take_back, self._hub, live_session)
 
     def _settle(self, session_id: str) -> None:
         timer = self._standing.pop(session_id, None)
@@ -159,10 +160,10 @@ class _Link:
             timer.cancel()
 
     async def _take_over(self, live_session: LiveSession, patience_s: float) -> None:
-        give_up = time.monotonic() + patience_s
+        until = time.monotonic() + patience_s
         while not isinstance(live_session.state, Live):
-            if live_session.ended or time.monotonic() > give_up:
-                self._hub.give_up(live_session)
+            if live_session.ended or time.monotonic() > until:
+                give_up(self._hub, live_session)
                 raise Overloaded("the session was not given its place")
             await asyncio.sleep(LOOK_S / 5)
 
@@ -176,7 +177,7 @@ class _Link:
             ticket = issue(self._member.secret, session_id=name, replica_id=replica_id, key=key, now=now)
             return MovedMessage(url=url, ticket=ticket)
 
-        self._hub.release(live_session, moved)
+        release(self._hub, live_session, moved)
 
 
 def report(server: ServerState, member: Membership) -> link.Report:

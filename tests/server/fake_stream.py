@@ -35,7 +35,7 @@ from millstream.core.messages import Format
 from millstream.server.headers import SafeHeaders
 from millstream.server.protocol import messages as words
 from millstream.server.transport.sockets import listen
-from millstream.video.encoding import encoder_for, still
+from millstream.video.encoding import encoder_for
 
 WEB = Path(millstream.__file__).parent / "server" / "web"
 FPS, FRAMES, SIZE = 16.0, 8, 64
@@ -248,7 +248,7 @@ def hello() -> say.Hello:
 
 def previews(prompts: tuple[str, ...]) -> say.Previews:
     """All but the last of several."""
-    jpegs = [still(paint(prompt, 0)[0], "jpeg") for prompt in prompts[: max(1, len(prompts) - 1)]]
+    jpegs = [encoder_for("jpeg").encode(paint(prompt, 0)[:1], fps=1.0)[0] for prompt in prompts[: max(1, len(prompts) - 1)]]
     futures = [say.FuturePicture(prompt=prompt, jpeg=jpeg) for prompt, jpeg in zip_longest(prompts, jpegs, fillvalue=b"")]  # type: ignore[arg-type]
     return say.Previews(futures=tuple(futures), note="" if len(prompts) == 1 else "1 of 3 pictures were not made: no time")
 

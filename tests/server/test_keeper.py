@@ -302,7 +302,7 @@ def test_a_session_is_copied_no_more_while_its_last_copy_is_being_written(
 
 def test_a_copy_that_is_late_does_not_replace_the_last_one(tmp_path: Path) -> None:
     with keeping(tmp_path) as server, server.client() as client:
-        keeper = server.hub._keeper
+        keeper = server.hub.keeper
         assert keeper is not None
         spawn = keeper._spawn
 

@@ -23,7 +23,7 @@ from millstream.engine import snapshot
 from millstream.server import dialects
 from millstream.server.protocol import rest, videos, webrtc
 from millstream.server.protocol.bodies import first_bytes
-from millstream.server.sessions.hub import MAX_ENDED
+from millstream.server.sessions import hub
 from millstream.session.journal import read_journal
 from tests.server.serving import Serving, serving, wait_until
 from tests.server.test_conversation import JSON
@@ -78,14 +78,19 @@ def test_a_session_is_opened_shown_steered_watched_and_ended(server: Serving, ht
     assert code(http.get("/v1/sessions/another")) == (404, "not_found")
 
 
-def test_what_is_known_of_ended_sessions_is_bounded_and_holds_no_frames(server: Serving, http: httpx2.Client) -> None:
-    session = opened(http, input=True, noise_scale=0.5)
-    server.hub.service.end(session["session"])
-    server.until(lambda: not server.hub.live_sessions, "it has ended")
-    server.until(lambda: server.hub.find_known(session["session"]).request.feed is None, "its feed is let go")
+def test_what_is_known_of_ended_sessions_is_bounded_and_holds_no_frames(
+    server: Serving, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "MAX_ENDED", 2)
+    names = []
     for _ in range(3):
-        server.hub._remember(server.hub.find_known(session["session"]))
-    assert len(server.hub._ended) <= MAX_ENDED
+        names.append(opened(http, input=True, noise_scale=0.5)["session"])
+        server.hub.service.end(names[-1])
+        server.until(lambda: not server.hub.live_sessions, "it has ended")
+    for name in names[1:]:
+        server.until(lambda name=name: server.hub.find_known(name).request.feed is None, "its feed is let go")
+    assert http.get(f"/v1/sessions/{names[-1]}").json()["state"] == "ended"
+    assert http.get(f"/v1/sessions/{names[0]}").status_code == 404
 
 
 def test_an_empty_prompt_is_refused_in_a_control_as_at_the_start(http: httpx2.Client) -> None:

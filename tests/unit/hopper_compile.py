@@ -60,15 +60,17 @@ def low_attention_kernels(head: int) -> None:
 def main() -> None:
     refuse_forgetful_loops()
     for packs, q, scales in ((False, "*bf16", "*bf16"), (True, "*i8", "*fp32")):
-        ring = f"*bf16 *bf16 *bf16 *fp32 *fp32 *i64 {q} {scales} *bf16 *bf16 fp32"
-        build(ring_write._write_ring, ring, ROW | dict(HEAD=128, PACKS=packs))
+        ring = f"*bf16 *bf16 *bf16 *fp32 *fp32 *i64 {q} {scales} *bf16 *bf16 *fp32 i32 fp32"
+        build(ring_write._write_ring, ring, ROW | dict(HEAD=128, PACKS=packs, GIVEN=packs))
+    build(ring_write._turn_heads, "*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 i32 fp32", ROW | dict(PART=ROW["WIDTH"] // 2, HEAD=128))
+    build(ring_write._mean_squares, "*bf16 *fp32 i32 fp32", ROW)
     for head in HEAD_WIDTHS:
         low_attention_kernels(head)
     for fp8, out, scales in ((False, "*bf16", "*bf16"), (True, "*fp8e4nv", "*fp32")):
         for on in (False, True):
             build(
                 rows._add_norm,
-                f"*bf16 *bf16 *bf16 *bf16 *bf16 *bf16 {out} {scales} i32 i32 fp32",
+                f"*bf16 *bf16 *bf16 *bf16 *bf16 *bf16 {out} {scales} i32 i32 i32 i32 fp32",
                 ROW | dict(ADDS=True, GATED=on, MODULATED=not on, LATER=on, FP8=fp8),
             )
             build(
@@ -77,7 +79,7 @@ def main() -> None:
                 ROW | dict(HEAD=128, PARTS=5 if on else 1, SUMS=on, FP8=fp8),
             )
     for gated in (False, True):
-        build(rows._add_gated, "*bf16 *bf16 *bf16 i32 i32", ROW | dict(GATED=gated))
+        build(rows._add_gated, "*bf16 *bf16 *bf16 i32 i32 i32 i32", ROW | dict(GATED=gated))
     build(graph_memsets._zero_word, "*i32", {}, warps=1)
     build(rows._norm_query, "*bf16 *bf16 *bf16 fp32", ROW)
     build(rows._gelu_rows, "*bf16 *fp8e4nv *fp32", dict(WIDTH=8960, FIRST=8192, REST=1024), warps=8)

@@ -112,7 +112,7 @@ class PaperEngine:
     spec: Any = field(default_factory=lambda: find_model("wan-tiny"))
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mesh: None = None
-    speed: Speed = Speed(paired_commits=True)
+    speed: Speed = field(default_factory=lambda: Speed(paired_commits=True))
     """With which no session shares chunks of another: on paper there are none to share."""
     one_offs: int = 0
     brake: Brake = field(default_factory=Brake)

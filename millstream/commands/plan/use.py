@@ -49,10 +49,6 @@ def settings_of(path: Path) -> PlannedSettings:
         raise ConfigError(f"{path} is not a whole plan (no {error}); write it again with millstream plan --json") from None
     if missing:
         raise ConfigError(f"the plan in {path} does not hold its promise: {missing[0]}; ask for less, or serve without --plan")
-    if precision != "native" and not topology.is_local:
-        raise ConfigError(
-            f"the plan in {path} counts on {precision} over {topology}; plan again without --precision to serve it"
-        )
     return PlannedSettings(
         model=model,
         topology=topology,

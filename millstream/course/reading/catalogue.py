@@ -37,22 +37,22 @@ def _paper(layer: str, name: str, year: int, where: str, title: str, *chapters: 
     return Paper(name=name, layer=layer, title=title, year=year, url=url, chapters=chapters)
 
 
-_DP, _TP, _PP = "data_parallel", "tensor_parallel", "pipeline_parallel"
+_DP, _TP, _PP, _STEPS = "data_parallel", "tensor_parallel", "pipeline_parallel", "video_few_steps"
 PAPERS = (
     _paper("architecture", "megatron", 2019, "1909.08053", "Megatron-LM: tensor parallelism", _TP),
     _paper("architecture", "megatron_clusters", 2021, "2104.04473", "Megatron-LM on clusters: three ways at once", _TP, _PP),
     _paper("architecture", "sequence_parallel", 2022, "2205.05198", "Sequence parallelism and selective recomputing", _TP),
     _paper("architecture", "gpipe", 2018, "1811.06965", "GPipe: micro-batches", _PP, "point_to_point"),
     _paper("architecture", "pipedream", 2018, "1806.03377", "PipeDream: one forward, one backward", _PP),
-    _paper("architecture", "causvid", 2024, "2412.07772", "CausVid: from clips to streams", _PP),
-    _paper("architecture", "self_forcing", 2025, "2506.08009", "Self Forcing: learning from one's own stream", _PP),
-    _paper("architecture", "rolling_forcing", 2025, "2509.25161", "Rolling Forcing: long streams, noise in steps", _PP),
+    _paper("architecture", "causvid", 2024, "2412.07772", "CausVid: from clips to streams", "video_mask", _STEPS),
+    _paper("architecture", "self_forcing", 2025, "2506.08009", "Self Forcing: learning from one's own stream", _STEPS),
+    _paper("architecture", "rolling_forcing", 2025, "2509.25161", "Rolling Forcing: long streams, noise in steps", _STEPS),
     _paper("memory", "zero", 2019, "1910.02054", "ZeRO: state without copies", _DP),
     _paper("memory", "zero_infinity", 2021, "2104.07857", "ZeRO-Infinity: host memory and disks", _DP, "physics"),
-    _paper("memory", "fsdp", 2023, "2304.11277", "PyTorch FSDP", _DP, "collectives"),
-    _paper("memory", "mixed_precision", 2017, "1710.03740", "Mixed precision training", _DP),
-    _paper("memory", "paged_attention", 2023, "2309.06180", "PagedAttention: keys and values in pages", "physics"),
-    _paper("communication", "ddp", 2020, "2006.15704", "PyTorch DDP", _DP),
+    _paper("memory", "fsdp", 2023, "2304.11277", "PyTorch FSDP", _DP, "lab_fsdp"),
+    _paper("memory", "mixed_precision", 2017, "1710.03740", "Mixed precision training", "lab_precision"),
+    _paper("memory", "paged_attention", 2023, "2309.06180", "PagedAttention: keys and values in pages", "kv_cache"),
+    _paper("communication", "ddp", 2020, "2006.15704", "PyTorch DDP", _DP, "lab_ddp"),
     _paper(
         "communication",
         "ring",

@@ -7,15 +7,18 @@ steered, recorded and saved like any. Bounded: `HubLimits.max_branches` of one t
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from millstream.core.config import StreamConfig
+from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import Overloaded
 from millstream.server.sessions.archive import SessionJournal
 from millstream.server.sessions.engine_jobs import done_by_engine
-from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.hub import ID_BYTES, SessionHub
 from millstream.server.sessions.live_session import LiveSession
 from millstream.serving.notices import Noted
 from millstream.session.forks import as_parent, restart_at
@@ -81,7 +84,7 @@ async def fork(hub: SessionHub, parent: LiveSession, at_chunk: int | None = None
         began.set_result(Went.to(restart))
         return branch
 
-    branch = hub.open_branch(parent, timeline.prompts, config, make)
+    branch = _opened(hub, parent, timeline.prompts, config, make)
     went = await _wait(began)
     branch.forked_at = went.chunk
     if went.note:
@@ -122,6 +125,34 @@ async def path_of(hub: SessionHub, live_session: LiveSession) -> Journal:
     growing = {journal.place: journal.path for journal in journals}
     (place,) = (journal.place for journal in journals if journal is live_session.request.journal)
     return await asyncio.to_thread(read_path, place, where=lambda path: growing.get(path, path))
+
+
+def _opened(
+    hub: SessionHub,
+    parent: LiveSession,
+    prompts: tuple[WeightedPrompt, ...],
+    config: StreamConfig,
+    make: Callable[[str, SessionJournal | None], Session],
+) -> LiveSession:
+    """A session on its parent's terms, which `make` makes on the engine's thread once there is a place for it."""
+    session_id, key = secrets.token_urlsafe(ID_BYTES), parent.key
+    journal = hub.journal(session_id, config, key)
+    request = replace(
+        parent.request,
+        session_id=session_id,
+        prompts=prompts,
+        config=config,
+        may_wait=False,
+        tree=parent.tree,
+        journal=journal,
+        start=lambda: lambda engine: make(session_id, journal),
+    )
+    try:
+        branch = hub.opened(request, parent.client, key)
+    except Overloaded as error:
+        raise Overloaded(f"no place for a branch: {error}") from None  # a rate or the line is offered to no branch
+    branch.tree, branch.parent_id = parent.tree, parent.session_id
+    return branch
 
 
 async def _on_engine(hub: SessionHub, live_session: LiveSession, job: Callable[[Session], T]) -> T:

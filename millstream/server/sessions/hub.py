@@ -19,8 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt, check_prompts
-from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
-from millstream.core.messages import MovedMessage
+from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession
 from millstream.engine import snapshot
 from millstream.engine.engine import Engine
 from millstream.server.access.keys import NAMELESS, Key
@@ -29,7 +28,7 @@ from millstream.server.sessions.archive import Archive, SavedSession, SessionJou
 from millstream.server.sessions.file_store import FileStore, Kept
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
-from millstream.server.sessions.live_session import LiveSession, LiveSessionParts, Viewer
+from millstream.server.sessions.live_session import LiveSession, LiveSessionParts
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.quotas import within_quota
 from millstream.server.sessions.recordings import Recordings
@@ -126,7 +125,7 @@ class SessionHub:
         )
         self._archive = archive
         self._stores = stores or {}
-        self._keeper = self._made_keeper()
+        self.keeper = self._made_keeper()
         self.recordings = Recordings(self.archive_of, self.spawn)
         self._ticker: asyncio.Task[None] | None = None
         self._over = False
@@ -146,8 +145,8 @@ class SessionHub:
         start_threads(self.pool, self.limits.threads)
         if self._archive is not None:
             self._archive.start()
-        if self._keeper is not None:
-            self._keeper.start()
+        if self.keeper is not None:
+            self.keeper.start()
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
     async def farewell(self) -> None:
@@ -162,8 +161,8 @@ class SessionHub:
         """End every session and all threads; a chunk under way is finished first."""
         await self._end()
         self.pool.shutdown(cancel_futures=True)
-        if self._keeper is not None:
-            self._keeper.close()
+        if self.keeper is not None:
+            self.keeper.close()
         if self._archive is not None:
             self._archive.close()
 
@@ -210,46 +209,19 @@ class SessionHub:
     ) -> LiveSession:
         """A new session, on the terms of `request`. Raises `Overloaded` when it cannot be, and what is wrong with it."""
         request = self.request(prompts, config, key=key, **terms)
-        journal = self._journal(request.session_id, request.config, key)
-        return self._opened(replace(request, journal=journal), client, key)
-
-    def open_branch(
-        self,
-        parent: LiveSession,
-        prompts: tuple[WeightedPrompt, ...],
-        config: StreamConfig,
-        make: Callable[[str, SessionJournal | None], Session],
-    ) -> LiveSession:
-        """A session on its parent's terms, which `make` makes on the engine's thread once there is a place for it."""
-        session_id, asked, key = secrets.token_urlsafe(ID_BYTES), parent.request, parent.key
-        journal = self._journal(session_id, config, key)
-        request = replace(
-            asked,
-            session_id=session_id,
-            prompts=prompts,
-            config=config,
-            may_wait=False,
-            tree=parent.tree,
-            journal=journal,
-            start=lambda: lambda engine: make(session_id, journal),
-        )
-        try:
-            branch = self._opened(request, parent.client, key)
-        except Overloaded as error:
-            raise Overloaded(f"no place for a branch: {error}") from None  # a rate or the line is offered to no branch
-        branch.tree, branch.parent_id = parent.tree, parent.session_id
-        return branch
+        journal = self.journal(request.session_id, request.config, key)
+        return self.opened(replace(request, journal=journal), client, key)
 
     async def restore(self, snapshot_name: str, *, client: str = "", key: Key = NAMELESS) -> LiveSession:
         """A saved session, as a new one."""
         saved, session_id = await self.archive_of(key).find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
-        return self._opened(self._going_on(saved, session_id, key, rate="auto", weight=key.weight), client, key)
+        return self.opened(self._going_on(saved, session_id, key, rate="auto", weight=key.weight), client, key)
 
     async def attach(self, session_id: str, key: Key = NAMELESS, *, client: str = "", seen: int = -1) -> LiveSession:
         """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names and
         makes up for the chunks that its client has `seen`."""
-        if session_id not in self.live_sessions and self._keeper is not None:
-            back = await self._keeper.find(session_id, key)
+        if session_id not in self.live_sessions and self.keeper is not None:
+            back = await self.keeper.find(session_id, key)
             pinned = await self.archive_of(key).pin(back.saved, owner=client)
             if session_id not in self.live_sessions:  # somebody else may have come meanwhile
                 return self._brought_back(replace(back, saved=pinned), client, key, seen)
@@ -259,9 +231,9 @@ class SessionHub:
 
     async def find_kept(self, session_id: str, key: Key = NAMELESS) -> OpenRequest:
         """One that was kept and is not live, as it would be asked for."""
-        if self._keeper is None:
+        if self.keeper is None:
             raise UnknownSession("there is no such session; it may have ended")
-        back = await self._keeper.find(session_id, key)
+        back = await self.keeper.find(session_id, key)
         return self._going_on(
             back.saved, session_id, key, rate=back.kept.rate, weight=back.kept.weight, lead_s=back.kept.lead_s
         )
@@ -269,43 +241,17 @@ class SessionHub:
     async def control(self, live_session: LiveSession, control: AnyControl, at_chunk: int | None = None) -> Receipt:
         """Steer it. What is acknowledged is kept, where controls are."""
         receipt = live_session.control(control, at_chunk=at_chunk)
-        if self._keeper is not None:
+        if self.keeper is not None:
             async with live_session.before_next():
-                await self._keeper.log(live_session, control, receipt)
+                await self.keeper.log(live_session, control, receipt)
         return receipt
-
-    async def hand_over(self, live_session: LiveSession) -> None:
-        """Stand still, and leave its state where another server finds it. Raises where it cannot be left; then it goes on."""
-        assert self._keeper is not None, "what is not kept cannot be handed over"
-        live_session.prepare_to_leave()
-        try:
-            self.service.hold(live_session.session_id)
-            await self._keeper.hand_over(live_session)
-        except MillstreamError:
-            self.take_back(live_session)
-            raise
-
-    def take_back(self, live_session: LiveSession) -> None:
-        """Nobody else has taken it over: it goes on here."""
-        live_session.stay()
-        self.service.let_go_on(live_session.session_id)
-
-    def give_up(self, live_session: LiveSession) -> None:
-        """It goes on elsewhere, or is to: here it ends, and what is kept of it stays."""
-        self._let_be(live_session)
-        self.service.end(live_session.session_id, "it goes on elsewhere")
-
-    def release(self, live_session: LiveSession, moved: Callable[[Viewer], MovedMessage]) -> None:
-        """It goes on elsewhere, and each of its viewers is told where."""
-        live_session.move(moved)
-        self.give_up(live_session)
 
     def _brought_back(self, back: Returned, client: str, key: Key, seen: int) -> LiveSession:
         kept = back.kept
         terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended)
         request = self._going_on(back.saved, kept.session_id, key, late=back.late, **terms)
         try:
-            return self._opened(replace(request, media_s=kept.media_s, seen=seen), client, key, back)
+            return self.opened(replace(request, media_s=kept.media_s, seen=seen), client, key, back)
         except MillstreamError:
             self.archive_of(key).store.remove("snapshots", back.saved.path.stem)
             raise
@@ -361,7 +307,7 @@ class SessionHub:
         """What was saved, as it is asked for; it is read when it has its place, and then told what came too late for it."""
         config, timeline = key.paced(saved.header.config, terms["rate"]), saved.header.timeline
         feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
-        journal = self._journal(session_id, config, key)
+        journal = self.journal(session_id, config, key)
 
         def revive(copied: snapshot.Snapshot, engine: Engine) -> Session:
             session = snapshot.revive(copied, engine, session_id, feed=feed, journal=journal)
@@ -381,7 +327,7 @@ class SessionHub:
             start=lambda: partial(revive, saved.read(journal)),
         )
 
-    def _journal(self, session_id: str, config: StreamConfig, key: Key) -> SessionJournal | None:
+    def journal(self, session_id: str, config: StreamConfig, key: Key) -> SessionJournal | None:
         """None where nothing is kept."""
         return None if self._archive is None else self.archive_of(key).journal(session_id, config)
 
@@ -402,13 +348,13 @@ class SessionHub:
         self._over = True
         if self._ticker is not None:
             self._ticker.cancel()
-        if self._keeper is not None:
-            await self._keeper.keep_all(STOP_S)
+        if self.keeper is not None:
+            await self.keeper.keep_all(STOP_S)
         await asyncio.to_thread(self.service.close, STOP_S)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_S)
 
-    def _opened(self, request: OpenRequest, client: str, key: Key, back: Returned | None = None) -> LiveSession:
+    def opened(self, request: OpenRequest, client: str, key: Key, back: Returned | None = None) -> LiveSession:
         key.check_sessions(len(self.sessions_of(key)))
         own = sum(live_session.client == client for live_session in self.live_sessions.values())
         Quota(self.limits.max_sessions).check("sessions", own=own, all=len(self.live_sessions))
@@ -418,18 +364,18 @@ class SessionHub:
             request.journal.tell = live_session.tell
             live_session.journal_name = request.journal.name
         try:
-            self.service.open(request, live_session.tell if self._keeper is None else self._keeper.follow(live_session, back))
+            self.service.open(request, live_session.tell if self.keeper is None else self.keeper.follow(live_session, back))
         except MillstreamError:
-            self._let_be(live_session)
+            self.let_be(live_session)
             raise
         self.live_sessions[live_session.session_id] = self._views[live_session.view_id] = live_session
         self.spawn(self._attend(live_session))
         return live_session
 
-    def _let_be(self, live_session: LiveSession) -> None:
+    def let_be(self, live_session: LiveSession) -> None:
         """One that has not come to its place: what was kept of it stays."""
-        if self._keeper is not None:
-            self._keeper.let_be(live_session.session_id)
+        if self.keeper is not None:
+            self.keeper.let_be(live_session.session_id)
 
     async def _attend(self, live_session: LiveSession) -> None:
         try:
@@ -440,8 +386,8 @@ class SessionHub:
             self._ended[live_session.session_id] = live_session
             if len(self._ended) > MAX_ENDED:
                 self._ended.popitem(last=False)
-            if self._keeper is not None:
-                self._keeper.ended(live_session)
+            if self.keeper is not None:
+                self.keeper.ended(live_session)
             await self.recordings.stop(live_session)
             journal = live_session.request.journal
             if isinstance(journal, SessionJournal):
@@ -461,7 +407,7 @@ class SessionHub:
         for live_session, patience_s in gone:
             comes_back = live_session.request.start is not None
             if live_session.last_info is None and (live_session.never_began or comes_back):
-                self._let_be(live_session)
+                self.let_be(live_session)
             self.service.end(live_session.session_id, f"nobody watched it for {patience_s:g} s")
 
 

@@ -54,8 +54,10 @@ class Viewer:
     came: float
     opened: bool = False
     """Whether it has what its decoder needs first."""
+    had: int = -1
+    """The last chunk that it had when it came; until a later one comes, it is given none. A session may go back after that."""
     seen: int = -1
-    """The last chunk it has."""
+    """The last chunk that it was given."""
     follows: bool = False
     """Whether it goes along when its session moves to another server."""
 
@@ -192,7 +194,7 @@ class LiveSession:
         self._parts.service.watch(self.session_id)
         while len(self.viewers) >= MAX_VIEWERS:
             self._send_one_away()
-        viewer = Viewer(format, outbox, owner, self._parts.clock(), seen=seen, follows=follows)
+        viewer = Viewer(format, outbox, owner, self._parts.clock(), had=seen, follows=follows)
         self.viewers.add(viewer)
         if self.state is not None:
             outbox.put(self.state)
@@ -390,18 +392,20 @@ class LiveSession:
         self._log(words, logging.INFO if late_s > 0 else logging.DEBUG, chunk=fresh.info.index)
         if self._logging:
             await asyncio.wait(self._logging)
-        formats = {viewer.format for viewer in self.viewers if viewer.seen < fresh.info.index}
+        formats = {viewer.format for viewer in self.viewers if viewer.had < fresh.info.index}
         pictures = await self._encodings.encode_all(formats, fresh)
         self._parts.meter.passed_on(self._encodings.take_seconds())
         for picture in pictures:
             for viewer in [each for each in self.viewers if each.format == picture.format]:
-                if viewer.seen < fresh.info.index:
+                if viewer.had < fresh.info.index:
                     self._give(viewer, picture)
 
     async def _greet(self, viewer: Viewer) -> None:
         """The last chunk again, so that somebody who comes while nothing moves sees where things are."""
         last = self._last
-        if last is None or last.frames is None or viewer not in self.viewers or viewer.seen >= last.info.index:
+        if last is None or last.frames is None or viewer not in self.viewers:
+            return
+        if max(viewer.had, viewer.seen) >= last.info.index:
             return
         picture = await self._encodings.encode(viewer.format, last)
         self._give(viewer, replace(picture, info=replace(picture.info, receipts=())))
@@ -411,7 +415,7 @@ class LiveSession:
         if opening is not None and not viewer.opened:
             viewer.outbox.put(OpeningBytes(opening))
             viewer.opened = True
-        viewer.seen = picture.info.index
+        viewer.had, viewer.seen = -1, picture.info.index
         viewer.outbox.put(picture)
 
     def _log(self, words: str, level: int = logging.INFO, **about: object) -> None:

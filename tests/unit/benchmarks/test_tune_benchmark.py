@@ -11,9 +11,8 @@ import pytest
 from benchmarks.tune import WAYS, table
 
 
-def judged(thing: float, motion: float) -> dict[str, object]:
-    moment = {"adherence": {"thing": thing, "motion": motion}, "mean": 0.5, "flicker": 1.0, "lost": 0.1}
-    return {"soon": [moment, moment], "late": [moment, moment]}
+def judged(thing: float, motion: float) -> list[dict[str, object]]:
+    return [{"adherence": {"thing": thing, "motion": motion}, "mean": 0.5, "flicker": 1.0, "lost": 0.1}] * 2
 
 
 def test_ways_are_compared_with_the_model_as_it_was(tmp_path: Path) -> None:
@@ -21,8 +20,8 @@ def test_ways_are_compared_with_the_model_as_it_was(tmp_path: Path) -> None:
     for seed, thing in enumerate((0.6, 0.7)):
         spent = {"seconds": 60.0, "steps": 10, "streams": 80}
         (tmp_path / f"grpo-{seed}.json").write_text(json.dumps({"spent": spent, "judged": judged(thing, 0.8)}))
-    found = table(argparse.Namespace(out=tmp_path))
-    assert found["before"]["weakest adherence"] == pytest.approx(0.6)
-    assert found["grpo"]["points_better"]["thing adherence"] == pytest.approx(15)
-    assert (found["grpo"]["seeds"], found["grpo"]["steps"]) == (2, 10)
+    found = table(argparse.Namespace(out=tmp_path, seeds=3))
+    assert found["before"]["soon"]["weakest"] == pytest.approx(0.6)
+    assert found["grpo"]["soon"]["points_better"]["thing"] == pytest.approx(15)
+    assert (found["grpo"]["soon"]["seeds"], found["grpo"]["steps"]) == (2, 10)
     assert set(found) == {"before", "grpo"} <= {"before", *WAYS}

@@ -211,7 +211,6 @@ MISTAKES = {
     "no such preview decoder": (lambda t: ["--preview-decoder", t / "none.pth"], "none.pth"),
     "a preview decoder of something else": (lambda t: ["--preview-decoder", tensors_of(t, "vae.safetensors")], "taew2_1"),
     "fast blocks staggered": (lambda t: ["--fast", "on", "--stream-batch", 2], "--fast auto"),
-    "fast blocks on a mesh": (lambda t: ["--fast", "blocks", "--topology", "front+1"], "one device"),
     "too large": (lambda t: ["--size", "8192x8192", "--window", 900], "GiB free"),
     "both lengths": (lambda t: ["--seconds", 1, "--chunks", 1], "not both"),
     "no length": (lambda t: ["--seconds", 0], "above 0"),

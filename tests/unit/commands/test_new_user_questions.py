@@ -83,7 +83,7 @@ def test_03_which_card_is_cheapest_for_this_promise() -> None:
 def test_04_how_many_h100_for_four_viewers() -> None:
     one, four = (recorded("--gpus", "anyxH100", "--size", "480p", "--sessions", count)["plans"][0] for count in ("1", "4"))
     assert one["devices"] == 1
-    assert four["devices"] * four["sessions_per_replica"] >= 4 > (four["devices"] - 1) * four["sessions_per_replica"]
+    assert four["replicas"] * four["sessions_per_replica"] >= 4 > (four["replicas"] - 1) * four["sessions_per_replica"]
     assert f"Yes, with {four['devices']}xH100" in asked("--gpus", "anyxH100", "--size", "480p", "--sessions", "4")[1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from millstream.course.chapters.kv_cache.kv_calculator import DECODERS
+from millstream.course.chapters.kv_cache.kv_calculator import SHOWN
 from millstream.course.tinylm.cache import CachedText, PagedCache
 from millstream.course.tinylm.model import TinyConfig
 
@@ -12,7 +12,7 @@ CONFIG = TinyConfig(layers=1, width=4, heads=1, kv_heads=1)
 
 
 def judge_bytes_are_those_of_published_models(answer: ModuleType) -> None:
-    for shape in DECODERS:
+    for shape in SHOWN:
         found = answer.kv_bytes(shape.layers, shape.kv_heads, shape.head_width, 1000, 2)
         assert found == shape.kv_bytes(1000), f"{shape.name}: {found}, not {shape.kv_bytes(1000)}"
 

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from millstream.core.config import GIB
 from millstream.core.errors import CourseError
 from millstream.core.presets import find_model
 from millstream.course.reader import Reader
+from millstream.planner.language.decoders import DecoderConfig, find_decoder
 from millstream.planner.memory import tokens_per_frame, window_bytes
 
-
-class DecoderShape(NamedTuple):
-    name: str
-    billions: float
-    layers: int
-    kv_heads: int
-    head_width: int
-
-    def kv_bytes(self, tokens: int, value_bytes: int = 2) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_width * value_bytes * tokens
-
-
-DECODERS = (
-    DecoderShape("7B, every head its own keys", 6.7, 32, 32, 128),
-    DecoderShape("8B, 8 heads of keys", 8.0, 32, 8, 128),
-    DecoderShape("70B, 8 heads of keys", 70.6, 80, 8, 128),
-    DecoderShape("405B, 8 heads of keys", 405.9, 126, 8, 128),
-)
+SHOWN = tuple(find_decoder(name) for name in ("7b", "8b", "70b", "405b"))
 
 
 def run(reader: Reader, tokens: int = 32768, gpus: int = 8, memory: float = 139.8) -> None:
     if tokens < 1 or gpus < 1 or memory <= 0:
         raise CourseError(f"--tokens, --gpus and --memory must be positive, got {tokens}, {gpus} and {memory:g}")
-    large = DECODERS[2]
+    large = SHOWN[2]
     guess = reader.predict(
         f"{large.layers} layers, {large.kv_heads} heads of keys, {large.head_width} wide, bf16, {tokens} tokens. GiB of cache?"
     )
@@ -43,16 +25,20 @@ def run(reader: Reader, tokens: int = 32768, gpus: int = 8, memory: float = 139.
         by="2 (keys and values) * layers * heads * width * 2 bytes * tokens",
         tolerance=0.05,
     )
-    reader.say(f"{'':30}{'KiB a token':>12}{'GiB a text':>12}{'texts in ' + str(gpus) + ' GPUs':>18}")
-    for shape in DECODERS:
-        left = gpus * memory * GIB - 2e9 * shape.billions
+    reader.say(f"{'':32}{'KiB a token':>12}{'GiB a text':>12}{'texts in ' + str(gpus) + ' GPUs':>18}")
+    for shape in SHOWN:
+        left = gpus * memory * GIB - 2 * shape.parameters
         texts = max(0, int(left / shape.kv_bytes(tokens)))
-        reader.say(f"{shape.name:30}{shape.kv_bytes(1) / 1024:12.0f}{shape.kv_bytes(tokens) / GIB:12.2f}{texts:18}")
-    few, many = DECODERS[1].kv_bytes(1), DECODERS[0].kv_bytes(1)
+        reader.say(f"{label(shape):32}{shape.kv_bytes(1) / 1024:12.0f}{shape.kv_bytes(tokens) / GIB:12.2f}{texts:18}")
+    few, many = SHOWN[1].kv_bytes(1), SHOWN[0].kv_bytes(1)
     assert many == 4 * few, "8 heads of keys in place of 32"
     reader.say("ours, whose window does not grow:")
     for name in ("brook", "wan2.1-t2v-1.3b", "wan2.1-t2v-14b"):
         spec = find_model(name)
         count = spec.stream.window * tokens_per_frame(spec.dit, spec.stream)
         size = window_bytes(spec.dit, spec.stream, value_bytes=2) / GIB
-        reader.say(f"{name:30}{size * GIB / count / 1024:12.0f}{size:12.2f} GiB for {count} tokens, however long it streams")
+        reader.say(f"{name:32}{size * GIB / count / 1024:12.0f}{size:12.2f} GiB for {count} tokens, however long it streams")
+
+
+def label(shape: DecoderConfig) -> str:
+    return f"{shape.name}, {shape.kv_heads} heads of keys"

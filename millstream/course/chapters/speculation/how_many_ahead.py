@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 from millstream.core.errors import CourseError
-from millstream.course.chapters.speculation.gain import letters_a_call
 from millstream.course.reader import Reader
 from millstream.course.tinylm.model import TinyLM
 from millstream.course.tinylm.speculation import CountedDraft, speculate
 from millstream.course.tinylm.training import trained
+from millstream.planner.language.serving import tokens_a_call
 
 TEXTS, LETTERS_EACH = 6, 80
 
@@ -18,13 +18,13 @@ def run(reader: Reader, order: int = 3) -> None:
     if not 0 <= order <= 8:
         raise CourseError(f"--order must be 0 to 8 letters that the draft looks at, got {order}")
     guess = reader.predict("8 of 10 proposals are kept, 4 are made a call. How many letters does a call bring on average?")
-    reader.reveal(guess, letters_a_call(0.8, 4), by="1 + a + a^2 + a^3 + a^4", tolerance=0.05)
+    reader.reveal(guess, tokens_a_call(0.8, 4), by="1 + a + a^2 + a^3 + a^4", tolerance=0.05)
     lm, draft = trained(), CountedDraft(order=order)
     plain = None
     for ahead in (0, 1, 2, 4, 8):
         letters, calls, kept, seconds = measured(lm, draft, ahead)
         plain = plain or letters / calls
-        expected = letters_a_call(kept, ahead)
+        expected = tokens_a_call(kept, ahead)
         reader.measured(
             f"{ahead} ahead: {kept:4.0%} kept, {letters / calls:5.2f} letters a call, by the formula {expected:5.2f}, "
             f"{letters / seconds:6.0f} letters/s"

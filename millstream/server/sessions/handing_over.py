@@ -1,0 +1,43 @@
+"""A session that goes on at another server: it stands still, its state is left where that one finds it, its people are told.
+
+Until the other has it, it can be taken back, and goes on here as if nothing had been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.core.errors import MillstreamError
+from millstream.core.messages import MovedMessage
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.live_session import LiveSession, Viewer
+
+
+async def hand_over(hub: SessionHub, live_session: LiveSession) -> None:
+    """Stand still, and leave its state where another server finds it. Raises where it cannot be left; then it goes on."""
+    assert hub.keeper is not None, "what is not kept cannot be handed over"
+    live_session.prepare_to_leave()
+    try:
+        hub.service.hold(live_session.session_id)
+        await hub.keeper.hand_over(live_session)
+    except MillstreamError:
+        take_back(hub, live_session)
+        raise
+
+
+def take_back(hub: SessionHub, live_session: LiveSession) -> None:
+    """Nobody else has taken it over: it goes on here."""
+    live_session.stay()
+    hub.service.let_go_on(live_session.session_id)
+
+
+def give_up(hub: SessionHub, live_session: LiveSession) -> None:
+    """It goes on elsewhere, or is to: here it ends, and what is kept of it stays."""
+    hub.let_be(live_session)
+    hub.service.end(live_session.session_id, "it goes on elsewhere")
+
+
+def release(hub: SessionHub, live_session: LiveSession, moved: Callable[[Viewer], MovedMessage]) -> None:
+    """It goes on elsewhere, and each of its viewers is told where."""
+    live_session.move(moved)
+    give_up(hub, live_session)
