@@ -46,13 +46,19 @@ class Stills:
     def encode(self, frames_THW3: Frames, *, fps: float) -> tuple[bytes, ...]:
         if self.format == "raw":
             return tuple(frame.tobytes() for frame in frames_THW3)
-        with _scratch() as file:
-            ends = [0]
-            for picture in _pictures(frames_THW3):
-                picture.save(file, self.format, **STILL_OPTIONS[self.format])
-                ends.append(file.tell())
-            file.seek(0)
-            return tuple(file.read(end - start) for start, end in itertools.pairwise(ends))
+        try:
+            with _scratch() as file:
+                return self._written(frames_THW3, file)
+        except OSError:  # files may not grow here, not even those in memory
+            return self._written(frames_THW3, io.BytesIO())
+
+    def _written(self, frames_THW3: Frames, file: BinaryIO) -> tuple[bytes, ...]:
+        ends = [0]
+        for picture in _pictures(frames_THW3):
+            picture.save(file, self.format, **STILL_OPTIONS[self.format])
+            ends.append(file.tell())
+        file.seek(0)
+        return tuple(file.read(end - start) for start, end in itertools.pairwise(ends))
 
 
 class Film:
