@@ -158,7 +158,6 @@ def test_a_plan_that_does_not_hold_is_not_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (dict(precision="fp8"), "counts on fp8 over "),
         (dict(model="layers=30,width=1536"), "cannot be served"),
         (dict(stream={"height": "large"}), "not a whole plan"),
         (dict(stream={"window": -3}), "cannot be served"),
