@@ -252,19 +252,18 @@ def predict(case: Case, split: str, found: dict[str, Any], device: Device, link:
     topology = Topology.parse(f"front+{split}")
     calls, pictures = found["share_ms"] * quicker, there.front_ms
     if topology.pp > 1:  # a chunk passes all stages, one after the other
-        hop = point_to_point(_activation_bytes(case), link) * (topology.pp - 1) * (len(case.stream.steps) + 1)
+        hop = (
+            point_to_point(work.chunk_tokens * work.spec.dit.width * device.value_bytes, link)
+            * (topology.pp - 1)
+            * (len(case.stream.steps) + 1)
+        )
         calls, between = calls * topology.pp, hop
     else:
         between = sent_ms(found["sent"], topology.mesh_size, link)
-    fps = 1e3 * 4 * case.stream.frames_per_chunk / (calls + between + pictures)
+    fps = 1e3 * work.chunk_frames / (calls + between + pictures)
     return Prediction(
         card=device.name, link=link.name, split=split, calls_ms=calls, sent_ms=between, pictures_ms=pictures, fps=fps
     )
-
-
-def _activation_bytes(case: Case) -> float:
-    rows, columns = case.stream.latent_size
-    return 2 * case.stream.frames_per_chunk * (rows // 2) * (columns // 2) * case.spec.dit.width
 
 
 def tables(report: dict[str, Any]) -> list[str]:

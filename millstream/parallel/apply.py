@@ -11,13 +11,13 @@ from millstream.models.fast.apply import quicken
 from millstream.models.fast.spread import ALONE
 from millstream.parallel.balance import Bounds, balance
 from millstream.parallel.collectives import RankGroup
-from millstream.parallel.fast_sequence import FastSequenceDiT, SequenceSpread
+from millstream.parallel.fast_sequence import SequenceSpread
 from millstream.parallel.fast_tensor import TensorSpread
 from millstream.parallel.groups import Groups
 from millstream.parallel.layers import StagedDiT, stage_blocks
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.overlapped import overlap_exchange
-from millstream.parallel.sequence import SequenceDiT
+from millstream.parallel.sequence import SequenceDiT, SharedHeadsDiT
 from millstream.parallel.tensor import connect_tensors
 
 
@@ -47,7 +47,7 @@ def connect(
 
 def _connect_fast(dit: CausalDiT, topology: Topology, groups: Groups, bounds: Bounds, speed: Speed) -> CausalDiT | MeshDiT:
     if topology.sp > 1:
-        return FastSequenceDiT(quicken(dit, speed, SequenceSpread(groups.stage)), groups.stage)
+        return SharedHeadsDiT(quicken(dit, speed, SequenceSpread(groups.stage)), groups.stage)
     quicken(dit, speed, TensorSpread(groups.stage) if topology.tp > 1 else ALONE)
     if topology.pp > 1:
         return StagedDiT(dit, groups, bounds)

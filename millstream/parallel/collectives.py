@@ -179,26 +179,14 @@ class RankGroup:
 
     def sum_rows(self, x_LD: Tensor, what: str) -> Tensor:
         """The sum over the group, of which each place gets its own rows, in order."""
-        self._refuse("scatter", what)
-        if self.size == 1:
-            return x_LD
         assert len(x_LD) % self.size == 0, f"{len(x_LD)} rows do not divide over {self.size} ranks"
-        wire = self._on_wire(x_LD.contiguous())
-        part = wire.new_empty(len(wire) // self.size, *wire.shape[1:])
-        with self._called("scatter", what, x_LD):
-            _reduce_scatter(part, wire, group=self._backend)
-        return part.to(x_LD.device)
+        return self.start_scatter(x_LD.flatten(), what).wait().unflatten(0, (-1, *x_LD.shape[1:]))
 
     def collect_rows(self, x_SD: Tensor, what: str) -> Tensor:
         """Everybody's rows, one place's after the other's."""
-        self._refuse("collect", what)
-        if self.size == 1:
-            return x_SD
-        wire = self._on_wire(x_SD.contiguous())
-        whole = wire.new_empty(self.size * len(wire), *wire.shape[1:])
-        with self._called("collect", what, x_SD):
-            _all_gather(_plain_bytes(whole), _plain_bytes(wire), group=self._backend)
-        return whole.to(x_SD.device)
+        whole_LD = x_SD.new_empty(self.size * len(x_SD), *x_SD.shape[1:])
+        self.collect_into(whole_LD, x_SD.contiguous(), what)
+        return whole_LD
 
     def collect_into(self, whole_N: Tensor, part: Tensor, what: str) -> None:
         """Everybody's part, end to end in the order of places."""
@@ -209,7 +197,7 @@ class RankGroup:
         assert len(whole_N) == self.size * len(part), f"{self.size} parts of {len(part)} for {len(whole_N)}"
         wire, mine = self._on_wire(whole_N), self._on_wire(part)
         with self._called("collect", what, part):
-            _all_gather(wire, mine, group=self._backend)
+            _all_gather(_plain_bytes(wire), _plain_bytes(mine), group=self._backend)
         self._back(wire, whole_N)
 
     def exchange(self, parts: Tensor, what: str) -> Tensor:

@@ -22,7 +22,6 @@ from millstream.ops.packed import PackedQueries
 from millstream.ops.ring_write import turn_heads
 from millstream.ops.rope import Phases
 from millstream.parallel.collectives import RankGroup
-from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.row_spread import RowSpread
 
 
@@ -93,12 +92,3 @@ class SequenceFastAttention(FastSelfAttention):
         else:
             parts_PSX = group.collect(attended_LX, "heads")
         return finished(parts_PSX.movedim(0, 1).contiguous()[None], fp8=self.out.is_fp8)
-
-
-class FastSequenceDiT(MeshDiT):
-    """Takes and gives whole latents; a rank's ring has some of the heads."""
-
-    @property
-    def cached_heads(self) -> int:
-        assert self.dit.cached_heads % self.stage.size == 0, f"{self.dit.cached_heads} heads over {self.stage.size} ranks"
-        return self.dit.cached_heads // self.stage.size

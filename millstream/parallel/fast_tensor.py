@@ -30,7 +30,7 @@ class TensorSpread(RowSpread):
         return TensorFastAttention(plain, speed, self)
 
     def up(self, own: Dense) -> Dense:
-        return CollectingDense(own, self)
+        return CollectingDense(own, self, "mlp")
 
     def down(self, own: Dense) -> Dense:
         return SummedDense(own, self, "mlp")
@@ -50,32 +50,32 @@ class TensorSpread(RowSpread):
         return self.group.sum_rows(self.filled(part_LD), what)
 
 
-class CollectingDense(Dense):
-    """A product that takes everybody's rows."""
+class SharedDense(Dense):
+    """A product of a share, whose weights it takes over."""
 
-    def __init__(self, share: Dense, spread: TensorSpread) -> None:
-        """Takes its weights over."""
+    def __init__(self, share: Dense, spread: TensorSpread, what: str) -> None:
         nn.Module.__init__(self)
         self.weight, self.bias, self.scales = share.weight, share.bias, share.scales
-        self._spread = spread
+        self._spread, self._what = spread, what
+
+
+class CollectingDense(SharedDense):
+    """A product that takes everybody's rows."""
 
     def forward(self, x: Tensor | Rows8) -> Tensor:
-        return super().forward(self._spread.whole(x, "mlp"))
+        return super().forward(self._spread.whole(x, self._what))
 
     def with_gelu(self, x_LI: Tensor) -> Tensor:
-        whole = self._spread.whole(x_LI, "mlp")
+        whole = self._spread.whole(x_LI, self._what)
         assert isinstance(whole, Tensor), "rows stay what they are"
         return super().with_gelu(whole)
 
 
-class SummedDense(Dense):
+class SummedDense(SharedDense):
     """A product of some of the inputs, put together from all ranks'."""
 
     def __init__(self, share: Dense, spread: TensorSpread, what: str) -> None:
-        """Takes its weights over."""
-        nn.Module.__init__(self)
-        self.weight, self.bias, self.scales = share.weight, share.bias, share.scales
-        self._spread, self._what = spread, what
+        super().__init__(share, spread, what)
         if spread.group.place > 0:
             nn.init.zeros_(self.bias)
 

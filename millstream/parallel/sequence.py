@@ -93,13 +93,17 @@ class SequenceMemory:
         return self.split.mine(by_frame, by_frame.ndim - 3).flatten(-4, -3)
 
 
-class SequenceDiT(MeshDiT):
-    """A DiT over this rank's tokens. Takes and gives whole latents, so nobody outside notices."""
+class SharedHeadsDiT(MeshDiT):
+    """A DiT whose blocks have all heads, while a rank's ring has some. Fast blocks share out the tokens by themselves."""
 
     @property
     def cached_heads(self) -> int:
         assert self.dit.cached_heads % self.stage.size == 0, f"{self.dit.cached_heads} heads over {self.stage.size} ranks"
         return self.dit.cached_heads // self.stage.size
+
+
+class SequenceDiT(SharedHeadsDiT):
+    """A DiT over this rank's tokens. Takes and gives whole latents, so nobody outside notices."""
 
     def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
         embedded = self.dit.embed(latents_BFCYX, level_BF)

@@ -33,7 +33,6 @@ _FP8_CAPABILITY = (9, 0)
 def accelerate(model: LoadedModel, speed: Speed, beside: Beside = NOTHING) -> LoadedModel:
     """The same model, its weights taken over; the one that was given cannot be used any more. What Brook needs
     for int8 and its thin decoder is `beside` its weights."""
-    refuse_impossible(speed, model.device, model.dtype, model.spec.dit.head_width)
     dit, vae = model.dit, model.vae
     if speed.blocks:
         dit = quicken(dit, speed)
