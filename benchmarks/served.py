@@ -38,6 +38,8 @@ GENEROUS = 1.5
 """Times what `bench stream` makes: more than any number of streams is expected to get together."""
 SLOWER = 0.95
 """Of a rate that is not let in any more."""
+BETWEEN_ASKS_S = 0.05
+"""So that it stays below what a server takes of one connection in a second."""
 
 
 def bench_stream(words: list[str], chunks: int) -> dict[str, Any]:
@@ -121,6 +123,7 @@ async def ask(visitor: Visitor, fps: float, lead_s: float | None = None) -> floa
             return fps
         except VisitRefused:
             fps *= SLOWER
+            await asyncio.sleep(BETWEEN_ASKS_S)
 
 
 async def through_server(words: list[str], options: argparse.Namespace, bench_fps: float) -> dict[str, Any]:

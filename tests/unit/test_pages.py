@@ -7,10 +7,10 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import distributed_page, fleet_sim, performance_page, plan_results, profiling_page
+from benchmarks import distributed_page, fleet_sim, forking_page, performance_page, plan_results, profiling_page
 from benchmarks.pages import put_between, write_between
 
-PAGES = (performance_page, distributed_page, profiling_page, fleet_sim)
+PAGES = (performance_page, distributed_page, profiling_page, fleet_sim, forking_page)
 
 
 @pytest.mark.parametrize(("writer", "name"), [(writer, name) for writer in PAGES for name in writer.TABLES])
