@@ -2,7 +2,9 @@
 
 A key names work that can share a batch (same phase, same shape); the caller makes it up. For each key the seconds of
 each batch size are remembered. A size is chosen when its measured throughput beats running one by one; a size that
-is not known, or was last seen long ago, is tried once in a while. No tensors, no clock: time is counted in turns.
+is not known, or was last seen long ago, is tried once in a while. Sizes are powers of two and the largest allowed: each
+has kernels and graphs of its own, and is learnt by turns that others wait for. No tensors, no clock: time is counted in
+turns.
 
 Nothing grows: a key keeps `SAMPLES` times per size, and the key used longest ago makes room for a new one.
 """
@@ -100,7 +102,7 @@ class BatchTimes:
 
     def _best(self, key: Hashable, known: _Key, most: int, single: float, affordable: Callable[[int, float], bool]) -> int:
         best, best_throughput = 1, self.policy.gain / single
-        for size in range(2, most + 1):
+        for size in self._sizes(most):
             seconds = self.seconds(key, size)
             if seconds is None or known.sizes[size].count < self.policy.trials:
                 continue
@@ -117,13 +119,18 @@ class BatchTimes:
         """The smallest size that wants measuring, if this key may spend a turn on that."""
         if known.turn - known.explored_at < self.policy.explore_every:
             return None
-        for size in range(1, most + 1):
+        for size in self._sizes(most):
             measured = known.sizes.get(size)
             if measured is None or measured.count < self.policy.trials:
                 return size
             if known.turn - measured.last_turn > self.policy.refresh_every:
                 return size
         return None
+
+    def _sizes(self, most: int) -> list[int]:
+        """That are ever run, ascending, from one on."""
+        powers = (2**exponent for exponent in range(self.policy.max_size.bit_length()))
+        return [size for size in sorted({*powers, self.policy.max_size}) if size <= most]
 
     def _touch(self, key: Hashable) -> _Key:
         known = self._keys.setdefault(key, _Key())

@@ -32,10 +32,20 @@ def test_nothing_is_batched_before_a_single_run_is_measured() -> None:
 
 
 def test_the_size_with_the_best_measured_throughput_is_chosen_among_those_available() -> None:
-    times = measured({1: 0.3, 2: 0.5, 3: 0.6, 4: 1.0})
-    assert times.choose("k", 4, always) == 3
-    assert times.choose("k", 2, always) == 2
-    assert times.choose("k", 4, lambda size, seconds: seconds < 0.55) == 2
+    times = measured({1: 0.3, 2: 0.5, 4: 0.8, 8: 2.0}, BatchPolicy(max_size=8))
+    assert times.choose("k", 8, always) == 4
+    assert times.choose("k", 3, always) == 2
+    assert times.choose("k", 8, lambda size, seconds: seconds < 0.55) == 2
+
+
+def test_sizes_are_powers_of_two_and_the_largest_allowed() -> None:
+    times = BatchTimes(BatchPolicy(max_size=6, explore_every=1))
+    tried = set()
+    for _ in range(40):
+        size = times.choose("k", 6, always)
+        times.add("k", size, float(size))
+        tried.add(size)
+    assert tried == {1, 2, 4, 6}
 
 
 def test_a_gain_within_the_noise_is_not_worth_the_latency() -> None:
