@@ -128,7 +128,7 @@ def forks(asked: argparse.Namespace) -> dict[str, float]:
     """Seconds of groups of sixteen futures, each group with one past and each stream with its own."""
     recipe, spec, device = _recipe("fork-grpo", 0, asked), find_model("brook"), choose_device(asked.device)
     engine = PolicyRun(recipe, spec, asked.out / FORKS, Path.cwd(), device).engine
-    groups, count, past = (1, 2, 2) if asked.miniature else (8, 16, 8)
+    groups, count, past = (1, 2, 2) if asked.miniature else (recipe.prompts_per_step, 16, 8)
     prompts, chunks = (spec.default_prompt,) * groups, recipe.chunks
     plans = {
         "one_past_s": RolloutPlan(prompts=prompts, group=count, chunks=chunks, fork_at=past, seed=0),
