@@ -106,7 +106,7 @@ def _scored(scored: Scored, device: torch.device) -> Scored:
 
 
 def moved(made: Trajectories, device: torch.device) -> Trajectories:
-    """What is learnt from, elsewhere; not the decoder, of which only pictures are made."""
+    """What was sampled, elsewhere."""
     return Trajectories(
         version=made.version,
         text_BSE=made.text_BSE.to(device),
@@ -115,5 +115,5 @@ def moved(made: Trajectories, device: torch.device) -> Trajectories:
         starts=tuple(start.to(device) for start in made.starts),
         ends=tuple(end.to(device) for end in made.ends),
         log_density_BLK=made.log_density_BLK.to(device),
-        decoder=(),
+        shown_before_PFCYX=made.shown_before_PFCYX.to(device),
     )

@@ -87,8 +87,8 @@ class Trajectories:
     """Of each learnt one."""
     log_density_BLK: Tensor
     """As the rollout had it."""
-    decoder: VAEState
-    """Before the first of them."""
+    shown_before_PFCYX: Tensor
+    """What viewers of each past saw before the first of them, every frame of it: a decoder begins there."""
 
     def __len__(self) -> int:
         return len(self.text_BSE)
@@ -146,7 +146,7 @@ class RolloutEngine:
         version, frames = self.version, self.config.frames_per_chunk
         assert version != BEING_WRITTEN, "a rollout while weights are being written"
         text_PSE, seeds_P, seeds_B = self.read(plan.prompts), *self._seeds(plan)
-        ring, past, state = self._past(plan, text_PSE, seeds_P)
+        ring, past, shown = self._past(plan, text_PSE, seeds_P)
         ring, text, first = (
             fork_stream(ring, plan.group),
             text_PSE.repeat_interleave(plan.group, dim=0),
@@ -167,32 +167,40 @@ class RolloutEngine:
             starts=tuple(torch.cat(parts, dim=1) for parts in zip(*(each.starts for each in made), strict=True)),
             ends=tuple(torch.cat([each.ends[i] for each in made], dim=1) for i in steps),
             log_density_BLK=torch.stack([torch.stack([each.log_density_B[i] for each in made], dim=1) for i in steps], dim=1),
-            decoder=tuple(tail.repeat_interleave(plan.group, dim=0) for tail in state),
+            shown_before_PFCYX=shown,
         )
 
     @torch.no_grad()
     def show(self, made: Trajectories) -> Tensor:
-        """The learnt chunks as pictures, [B, T, 3, Y, X] in uint8."""
-        return self._decode(made.clean_BFCYX, made.decoder)[0]
+        """The learnt chunks as pictures, [B, T, 3, Y, X] in uint8. Some pasts at a time, and of them some streams: pictures
+        and what a decoder remembers are what takes memory."""
+        group, parts = len(made) // len(made.shown_before_PFCYX), []
+        for first in range(0, len(made.shown_before_PFCYX), DECODED):
+            state = self._remembered(made.shown_before_PFCYX[first : first + DECODED])
+            rows = torch.arange(first * group, min((first + DECODED) * group, len(made)), device=made.clean_BFCYX.device)
+            for some in rows.split(DECODED):
+                tails = tuple(tail[some // group - first] for tail in state)
+                parts.append(to_bytes(self.model.vae.decode(made.clean_BFCYX[some].to(self.model.dtype), tails)[0]))
+        return torch.cat(parts)
 
     def read(self, prompts: Sequence[str]) -> Tensor:
         """[P, S, E] in float32."""
         rows = [self.model.text((WeightedPrompt(prompt),)) for prompt in prompts]
         return torch.cat(rows).to(self.model.device, torch.float32)
 
-    def _past(self, plan: RolloutPlan, text_PSE: Tensor, seeds_P: Tensor) -> tuple[KVRing, Tensor, VAEState]:
-        """A ring that holds what all of a group share, the clean frames behind it, and the decoder as it then is."""
+    def _past(self, plan: RolloutPlan, text_PSE: Tensor, seeds_P: Tensor) -> tuple[KVRing, Tensor, Tensor]:
+        """A ring that holds what all of a group share, the clean frames behind it, and all that were shown."""
         ring, frames = self._ring(len(plan.prompts)), self.config.frames_per_chunk
         cross, parts = self._cross(self.read(plan.before) if plan.before else text_PSE), []
         for chunk in range(plan.fork_at):
             parts.append(self._chunk(ring, cross, seeds_P, chunk).clean_BFCYX)
         shape = (len(plan.prompts), 0, self.model.spec.dit.channels, *self.config.latent_size)
         past = torch.cat(parts, dim=1) if parts else torch.zeros(shape, device=self.model.device, dtype=self.dtype)
-        state = self._decode(past, ())[1] if parts else ()
+        shown = past
         if plan.before:  # as `recompute` does: the window once more under the new prompt
             past, ring = past[:, -(self.config.window - frames) :], self._ring(len(plan.prompts))
             recommit(self.dit, ring, self._cross(text_PSE), past, chunks=range(past.shape[1] // frames), frames=frames)
-        return ring, past, state
+        return ring, past, shown
 
     def _chunk(self, ring: KVRing, cross: CrossKV, seeds_B: Tensor, chunk: int, starts_B: Tensor | None = None) -> SampledChunk:
         """`starts_B` are the seeds of what it starts from, if they are others."""
@@ -221,16 +229,9 @@ class RolloutEngine:
         drawn = torch.randint(2**62, (prompts + rows,), generator=generator).to(self.model.device)
         return drawn[:prompts], drawn[prompts:]
 
-    def _decode(self, clean_BFCYX: Tensor, state: VAEState) -> tuple[Tensor, VAEState]:
-        """Pixels as bytes, and the state of all rows: some at a time, since pictures are what takes memory."""
-        parts, states = [], []
-        for first in range(0, len(clean_BFCYX), DECODED):
-            rows = slice(first, first + DECODED)
-            latents = clean_BFCYX[rows].to(self.model.dtype)
-            pixels, after = self.model.vae.decode(latents, tuple(tail[rows] for tail in state))
-            parts.append(to_bytes(pixels))
-            states.append(after)
-        return torch.cat(parts), tuple(torch.cat(tails) for tails in zip(*states, strict=True))
+    def _remembered(self, shown_BFCYX: Tensor) -> VAEState:
+        """By a decoder that has just shown these."""
+        return self.model.vae.decode(shown_BFCYX.to(self.model.dtype), ())[1] if shown_BFCYX.shape[1] else ()
 
 
 def fork_stream(ring: KVRing, count: int) -> KVRing:

@@ -10,7 +10,9 @@ import torch
 
 from millstream.core.errors import WeightsError
 from millstream.models.fast.stack import FastStack
+from millstream.ops.pixels import to_bytes
 from millstream.trainer.evaluate.streams import BatchStream
+from millstream.trainer.policy import rollouts
 from millstream.trainer.policy.rollouts import RolloutEngine, RolloutPlan, fork_stream, write_version
 from millstream.trainer.policy.steps import StepNoise
 from tests.unit.trainer.policy.small_policy import LEVELS, PLAN, policy, tiny_config, tiny_model
@@ -75,6 +77,17 @@ def test_a_forked_group_has_one_past_and_several_futures() -> None:
     assert not torch.equal(made.past_BFCYX[0], made.past_BFCYX[3])
     assert not torch.equal(made.clean_BFCYX[0], made.clean_BFCYX[1])
     assert engine.show(made).shape == (6, 12, 3, 32, 32)
+
+
+@pytest.mark.parametrize("some", [1, 2, 16])
+def test_a_future_is_shown_as_if_its_past_had_been_too(some: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are decoded at a time."""
+    monkeypatch.setattr(rollouts, "DECODED", some)
+    engine, _ = policy()
+    made = engine.roll(replace(PLAN, prompts=("sea", "hills", "city"), fork_at=1, group=3, chunks=1))
+    whole, _ = engine.model.vae.decode(torch.cat([made.past_BFCYX, made.clean_BFCYX], dim=1), ())
+    difference = engine.show(made).int() - to_bytes(whole)[:, -12:].int()
+    assert difference.abs().max() <= 1, "rounding: other rows are decoded together"
 
 
 def test_a_fork_that_does_what_its_parent_did_gives_the_parents_latents() -> None:
