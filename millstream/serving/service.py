@@ -23,10 +23,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import copy
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -38,20 +37,20 @@ from millstream.core.errors import MeshGivenUp, Overloaded, UnknownSession
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
-from millstream.serving.admission_types import AdmissionConfig, AdmissionMetrics, Answer, Request
+from millstream.serving.admission_types import AdmissionConfig, Answer
 from millstream.serving.alike import Alike
 from millstream.serving.batching import BatchPolicy
-from millstream.serving.chunk_times import Geometry
 from millstream.serving.hand_over import HandOver
-from millstream.serving.look_ahead import LookAhead, LookAheadMetrics
+from millstream.serving.look_ahead import LookAhead
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
 from millstream.serving.previews import Previewed, PreviewMaker
 from millstream.serving.scheduler import Scheduler
+from millstream.serving.service_metrics import ServiceMetrics, Standing
 from millstream.serving.session_entry import OpenRequest, PendingDraft, SessionEntry
 from millstream.serving.session_table import SessionTable
 from millstream.serving.trials import Trials
 from millstream.serving.turn_taker import TurnTaker
-from millstream.serving.turns import Halt, SchedulerMetrics, Sleep, Turn
+from millstream.serving.turns import Halt, Sleep, Turn
 from millstream.session.forks import restart_at
 from millstream.session.session import Session
 from millstream.session.trail import Restart
@@ -65,28 +64,6 @@ DRAFT_S = 30.0
 """For so long a draft stands that nothing more is typed of."""
 GRACE_S = 5.0
 """For a chunk under way when everything is to stop; then it is cut off."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServiceMetrics:
-    scheduler: SchedulerMetrics
-    admission: AdmissionMetrics
-    session_bytes: int
-    """Keys, values and prompts that all sessions hold on the device."""
-    device_bytes: int
-    """All that is allocated there, weights among it; 0 on a CPU."""
-    look_ahead: LookAheadMetrics = field(default_factory=LookAheadMetrics)
-    """Since the start."""
-    shared: Mapping[str, int] = field(default_factory=dict)
-    """Chunks that each session had from one that began alike."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    room: AdmissionConfig
-    chunk_s: dict[Geometry, float]
-    asked: dict[str, Request]
-    """Of every session, as admission knows it now."""
 
 
 class Service:

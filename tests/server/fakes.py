@@ -19,7 +19,7 @@ from millstream.serving.admission_types import AdmissionMetrics
 from millstream.serving.hand_over import HandOver
 from millstream.serving.notices import Applied, Ended, Live, Notice, Pictured
 from millstream.serving.previews import Previewed
-from millstream.serving.service import ServiceMetrics
+from millstream.serving.service_metrics import ServiceMetrics
 from millstream.serving.session_entry import OpenRequest
 from millstream.serving.turns import SchedulerMetrics, SessionMetrics
 from millstream.session.chunk import Chunk

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from millstream.core.messages import Stats
 from millstream.server.sessions.live_session import LiveSession
-from millstream.serving.service import ServiceMetrics
+from millstream.serving.service_metrics import ServiceMetrics
 
 
 def report(live_sessions: Mapping[str, LiveSession], metrics: ServiceMetrics) -> None:
