@@ -14,6 +14,8 @@ from millstream.trainer.pool import LatentPool
 from millstream.trainer.rollout import drawn_from, ring_for, stream_batch
 from tests.unit.toy_training import CPU, LEVELS, methods, run, self_forcing, stage
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_stream_goes_on_under_another_prompt_as_a_recompute_does() -> None:
     method = methods()["self-forcing"]

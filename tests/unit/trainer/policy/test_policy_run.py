@@ -18,6 +18,8 @@ from millstream.trainer.policy.run import PolicyReport, PolicyRun, make_actor, m
 from millstream.trainer.reward.rewards import RewardPlan
 from tests.unit.trainer.policy.small_policy import CPU
 
+pytestmark = pytest.mark.slow
+
 SPEC = find_model("wan-tiny")
 SMALL = dict(
     model="wan-tiny", weights=("random:3",), steps=3, height=32, width=32, prompts=("sea", "hills"), prompts_per_step=1,
