@@ -63,6 +63,7 @@ def main() -> None:
         ring = f"*bf16 *bf16 *bf16 *fp32 *fp32 *i64 {q} {scales} *bf16 *bf16 *fp32 i32 fp32"
         build(ring_write._write_ring, ring, ROW | dict(HEAD=128, PACKS=packs, GIVEN=packs))
     build(ring_write._turn_heads, "*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 i32 fp32", ROW | dict(PART=ROW["WIDTH"] // 2, HEAD=128))
+    build(ring_write._put_heads, "*bf16 *i64 *bf16 *bf16", ROW)
     build(ring_write._mean_squares, "*bf16 *fp32 i32 fp32", ROW)
     for head in HEAD_WIDTHS:
         low_attention_kernels(head)
