@@ -17,11 +17,12 @@ from torch import Tensor
 
 from millstream.core.speed import Speed
 from millstream.models.dit import SelfAttention
-from millstream.models.fast.attention import FastSelfAttention, Ring, finished, joined
+from millstream.models.fast.attention import FastSelfAttention, Ring, joined
 from millstream.ops.fp8 import Rows8
 from millstream.ops.packed import PackedQueries
 from millstream.ops.ring_write import put_heads, turn_heads
 from millstream.ops.rope import Phases
+from millstream.ops.rows import join_heads
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.row_spread import RowSpread
 
@@ -91,4 +92,4 @@ class SequenceFastAttention(FastSelfAttention):
             parts_PSX = group.exchange(spread.filled(attended_LX).unflatten(0, (group.size, -1)), "heads for tokens")
         else:
             parts_PSX = group.collect(attended_LX, "heads")
-        return finished(parts_PSX.movedim(0, 1).contiguous()[None], fp8=self.out.is_fp8)
+        return join_heads(parts_PSX, fp8=self.out.is_fp8)

@@ -68,6 +68,7 @@ def main() -> None:
     for head in HEAD_WIDTHS:
         low_attention_kernels(head)
     for fp8, out, scales in ((False, "*bf16", "*bf16"), (True, "*fp8e4nv", "*fp32")):
+        build(rows._join_heads, f"*bf16 {out} {scales} i32", ROW | dict(PART=ROW["WIDTH"] // 2, FP8=fp8))
         for on in (False, True):
             build(
                 rows._add_norm,

@@ -15,7 +15,7 @@ if torch.cuda.is_available():
 pytest.importorskip("triton", reason="needs Triton, which interprets kernels on a CPU")
 
 from millstream.ops.attention import AttentionShare
-from millstream.ops.fp8 import Rows8
+from millstream.ops.fp8 import Rows8, quantise
 from millstream.ops.frame_rows import RowsOfFrames
 from millstream.ops.kernels.ring_write import launch_mean_squares, launch_put_heads, launch_turn_heads, launch_write_ring
 from millstream.ops.kernels.rows import (
@@ -23,11 +23,12 @@ from millstream.ops.kernels.rows import (
     launch_add_norm,
     launch_finish_attention,
     launch_gelu_rows,
+    launch_join_heads,
     launch_norm_query,
 )
 from millstream.ops.ring_write import mean_squares, put_heads, turn_heads, write_ring
 from millstream.ops.rope import frame_phases
-from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, norm_query
+from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, join_heads, norm_query
 from tests.unit.models_for_tests import relative_error
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # numpy, inside the interpreter
@@ -105,6 +106,14 @@ def test_answers_without_sums_are_only_rounded() -> None:
     share = AttentionShare(torch.randn(1, 5, 48), None)
     assert torch.equal(finish_attention([share], 0, fp8=False), share.out_PLD[0])
     assert agree(launch_finish_attention([share], 0, fp8=True), finish_attention([share], 0, fp8=True))
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+def test_heads_of_several_parts_become_rows_of_all(fp8: bool) -> None:
+    parts = torch.randn(3, 5, 16)
+    expected = torch.cat(list(parts), dim=1)
+    for join in (launch_join_heads, join_heads):
+        assert agree(join(parts, fp8=fp8), quantise(expected) if fp8 else expected)
 
 
 @pytest.mark.parametrize("width", [80, 64, 96])
