@@ -23,7 +23,7 @@ from millstream.models.wan.channels_last import Borders
 PATIENCE_S = 60.0
 """How long a tile waits for another's pixels."""
 Boxes = Sequence[Sequence[SimpleQueue[Tensor | None]]]
-"""What each tile gave to each, at most two trades' pixels: nobody is further ahead than one trade."""
+"""What each tile gave to each that has not taken it yet: a few edges, since who trades both ways waits for the other."""
 
 
 class TileLost(DeviceError):

@@ -180,7 +180,7 @@ def test_blocks_and_caches_change_stages_between_chunks_and_the_stream_does_not_
         assert [layers for *_, layers in splits] == [bounds[stage + 1] - bounds[stage] for _, bounds, _ in splits]
 
 
-SPEEDS = {"fast": Speed(blocks=True), "e4m3": Speed(blocks=True, fp8=FP8_GROUPS), "8 bits": Speed(blocks=True, low_attention=True)}
+SPEEDS = {"fast": Speed(blocks=True), "low": Speed(blocks=True, fp8=FP8_GROUPS, low_attention=True)}
 
 
 def fast_streams(rank: int, name: str) -> dict[str, tuple[torch.Tensor, torch.Tensor, list[int]]] | None:
@@ -214,4 +214,4 @@ def test_fast_blocks_change_stages_and_compute_the_same_bits_there() -> None:
         for kind, (moved, stayed, layers) in found.items():
             assert torch.equal(moved, stayed), f"{kind} on rank {rank}"
             assert layers == [(1, 4)[rank // 2]] * 2
-        assert not torch.equal(found["fast"][0], found["e4m3"][0]), "they are different products"
+        assert not torch.equal(found["fast"][0], found["low"][0]), "they are different products"
