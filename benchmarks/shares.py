@@ -328,9 +328,8 @@ def main() -> None:
         write_page()
         return
     before = json.loads(RESULT.read_text())["measured"] if RESULT.exists() else {}
-    measured: dict[str, Any] = {name: before[name] for name in CASES if name in before and name not in options.only}
+    measured: dict[str, Any] = {name: before.get(name, {}) for name in CASES if name in before or name in options.only}
     for name in options.only:
-        measured[name] = {}
         for split, found in measure(CASES[name], options.splits):
             measured[name][split] = found | {"commit": current_commit()}
             print(f"{name} {split}: {found['share_ms']:.1f} of {found['whole_ms']:.1f} ms, {found['of_whole']:.3f}", flush=True)

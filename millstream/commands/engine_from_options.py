@@ -39,7 +39,6 @@ def resolve(options: EngineOptions, *, stream_batch: int = 1) -> EngineConfig:
         device,
         choose_dtype(dtype, device),
         asked.topology,
-        num_vae_devices=len(asked.vae_devices),
         plain_blocks=stream_batch > 1 or bool(asked.compile_backend),
         beside=find_beside(weights, asked.loras),
     )
@@ -58,7 +57,7 @@ def check_or_join(config: EngineConfig) -> None:
         device = choose_device(config.device)
         mesh = MeshConfig.of(config, device, choose_dtype(config.dtype, device))
         run_rank(mesh, place.rank, place.meeting, local_rank=place.local_rank)
-    choose_vae_devices(config.vae_devices, spec, config.speed)  # the front's: other machines need not have them
+    choose_vae_devices(config.vae_devices, spec)  # the front's: other machines need not have them
 
 
 def load_engine(config: EngineConfig, stream: StreamConfig) -> Engine:

@@ -23,7 +23,7 @@ from millstream.core.files import file_digest
 from millstream.core.presets import find_model
 from millstream.engine.engine import Engine, stream_config
 from millstream.engine.staggered import refuse_stream_batch, staggered_stream
-from millstream.parallel.spatial import check_rows
+from millstream.parallel.tiles import choose_grid
 from millstream.session.chunk import Chunk
 from millstream.session.journal import InputVideo, JournalWriter, refuse_existing
 from millstream.session.session import Session
@@ -61,7 +61,7 @@ def generate(request: GenerateRequest) -> None:
     check_or_join(engine_config)
     config = stream_config(spec.stream, request.schedule, **request.changes)
     refuse_stream_batch(request.stream_batch, config, engine_config.speed, engine_config.compile_backend)
-    check_rows(config.latent_size[0], len(engine_config.vae_devices))
+    choose_grid(config.latent_size, len(engine_config.vae_devices) or 1)
     check_prompts(fill_empty((WeightedPrompt(request.prompt),), spec.default_prompt))
     events = read_events(request.events) if request.events else ()
     if request.journal and not request.overwrite:

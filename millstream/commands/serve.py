@@ -23,7 +23,7 @@ from millstream.core.errors import ConfigError, EngineFailed
 from millstream.core.examples import EXAMPLES
 from millstream.core.presets import find_model
 from millstream.engine.engine import Engine, stream_config
-from millstream.parallel.spatial import check_rows
+from millstream.parallel.tiles import choose_grid
 from millstream.serving.admission_types import AdmissionConfig
 from millstream.serving.service import Service
 
@@ -113,7 +113,7 @@ def serve(request: ServeRequest) -> None:
     stream = stream_config(request.stream or find_model(asked.model).stream, request.schedule, **request.changes)
     engine_config = resolve(request.options)
     check_or_join(engine_config)
-    check_rows(stream.latent_size[0], len(asked.vae_devices))
+    choose_grid(stream.latent_size, len(asked.vae_devices) or 1)
     shared = None if member is None else SharedFiles.at(member.storage)
     store = FileStore(request.data, shared=shared)
     stores = key_stores(request.data, keyring.names if keyring else member.keys if member else (), shared)

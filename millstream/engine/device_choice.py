@@ -8,8 +8,7 @@ import torch
 
 from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError, DeviceError
-from millstream.core.speed import Speed
-from millstream.engine.vae_place import refuse_strips
+from millstream.engine.vae_place import refuse_split
 from millstream.ops.precision import DTYPES, working_dtype
 
 
@@ -28,11 +27,11 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
     return device
 
 
-def choose_vae_devices(names: Sequence[str], spec: ModelSpec, speed: Speed | None = None) -> tuple[torch.device, ...]:
+def choose_vae_devices(names: Sequence[str], spec: ModelSpec) -> tuple[torch.device, ...]:
     """Those that are named, if this VAE can use them."""
     devices = tuple(choose_device(name, "--vae-devices") for name in names)
     if len(devices) > 1:
-        refuse_strips(spec, speed or Speed())
+        refuse_split(spec)
     return devices
 
 

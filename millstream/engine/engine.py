@@ -47,7 +47,7 @@ from millstream.models.ring_shape import RingShape
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
 from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.parallel.compiled import check_backend, compile_blocks, let_compile
-from millstream.parallel.spatial import check_rows
+from millstream.parallel.tiles import choose_grid
 from millstream.session.feed import FrameFeed, Frames, LiveFeed
 from millstream.session.journal import Header, InputVideo, ParentJournal
 from millstream.session.ports import ChunkLog, Transport
@@ -78,7 +78,7 @@ class Engine:
         beside = find_beside(config.weights, config.loras)
         self.speed = fitting_speed(config.speed, self.spec, self.device, self.dtype, beside=beside)
         check_backend(config.compile_backend, self.speed)
-        self.vae_devices = choose_vae_devices(config.vae_devices, self.spec, self.speed)
+        self.vae_devices = choose_vae_devices(config.vae_devices, self.spec)
         self.topology.check(self.spec.dit, head_groups=config.head_groups)
         place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
         preview = config.preview_decoder
@@ -223,7 +223,7 @@ class Engine:
         """A new stream. `changes` are fields of StreamConfig; `frames` are an input video's, [H, W, 3] uint8 RGB each."""
         prompts = (WeightedPrompt(prompt),) if isinstance(prompt, str) else tuple(prompt)
         config = config or self.stream_config(**changes)
-        check_rows(config.latent_size[0], len(self.vae_devices))
+        choose_grid(config.latent_size, len(self.vae_devices) or 1)  # refused here rather than by its first picture
         preview = self.preview_for(config)
         return Session(
             session_id or secrets.token_hex(8),

@@ -36,28 +36,25 @@ def automatic_speed(
     dtype: torch.dtype,
     topology: Topology,
     *,
-    num_vae_devices: int = 0,
     plain_blocks: bool = False,
     beside: Beside = NOTHING,
 ) -> Speed:
     """Everything that costs no quality, on one GPU in bfloat16; on a CPU what makes Brook live there; the plain path elsewhere.
 
-    float32 is left plain too: whoever asks for it wants the numbers rather than the speed. A VAE in strips has no fast decoder.
+    float32 is left plain too: whoever asks for it wants the numbers rather than the speed.
     `plain_blocks` are for what works on nothing else: a stream batch, a compiler.
     """
     if device.type == "cpu" and topology.is_local:
         quick = int8.is_available() and cpu_kind() in BYTES_ARE_QUICKER and not plain_blocks
         return Speed(
             int8=quick and beside.ranges is not None,
-            thin_decoder=beside.thin_decoder is not None and num_vae_devices <= 1,
+            thin_decoder=beside.thin_decoder is not None,
         )
     if device.type != "cuda" or dtype != torch.bfloat16 or not topology.is_local:
         return Speed()
     if not has_triton() or torch.cuda.get_device_capability(device) < FIRST_CAPABILITY:
         return Speed()
     speed = ALL
-    if num_vae_devices > 1:
-        speed = replace(speed, decoder=False, own_convolution=False)
     if plain_blocks:
         speed = replace(speed, blocks=False, round_keys=False, even_waves=False, graphs=False)
     return speed

@@ -1,4 +1,4 @@
-"""A VAE on devices of its own: whole on one, or a strip of rows on each of several.
+"""A VAE on devices of its own: whole on one, or a tile of every picture on each of several.
 
 Sessions do not notice: what they hand over comes from the engine's device, and what they get back is there. The state in
 their hands stays where the VAE left it, and may come from anywhere.
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from millstream.core.config import ModelSpec, VAEConfig
 from millstream.core.errors import ConfigError
-from millstream.core.speed import Speed
 from millstream.models.carry import VAE, VAEState
 from millstream.models.wan.vae import WanVAE
 from millstream.parallel.spatial import SplitVAE
@@ -33,12 +32,13 @@ class PlacedVAE:
         return latents.to(self._home), state
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
-        near = state if isinstance(self._vae, SplitVAE) else self._near(state)  # strips fetch their own
         with self._at_work():
-            pixels, state = self._vae.decode(latents_BFCYX.to(self._device), near)
+            pixels, state = self._vae.decode(latents_BFCYX.to(self._device), self._near(state))
         return pixels.to(self._home), state
 
     def _near(self, state: VAEState) -> VAEState:
+        if isinstance(self._vae, SplitVAE):  # tiles fetch their own
+            return state
         return tuple(tail.to(self._device) for tail in state)
 
     def _at_work(self) -> AbstractContextManager[object]:
@@ -52,13 +52,11 @@ def place_vae(vae: VAE, devices: Sequence[torch.device], home: torch.device) -> 
         return vae
     if len(devices) == 1:
         return PlacedVAE(vae, devices[0], home)
-    assert isinstance(vae, WanVAE), f"{type(vae).__name__} has no strips"
+    assert isinstance(vae, WanVAE), f"{type(vae).__name__} has no tiles"
     return PlacedVAE(SplitVAE(vae, devices), devices[0], home)
 
 
-def refuse_strips(spec: ModelSpec, speed: Speed) -> None:
+def refuse_split(spec: ModelSpec) -> None:
     """Raise where a VAE cannot be taken apart."""
     if not isinstance(spec.vae, VAEConfig):
         raise ConfigError(f"the VAE of {spec.name} is not split; give it one device with --vae-devices")
-    if speed.decoder:
-        raise ConfigError("the fast decoder is not split; give it one device with --vae-devices")

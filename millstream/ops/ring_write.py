@@ -50,7 +50,7 @@ def write_ring(
 
 
 def turn_heads(qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: Phases, parts: int, *, eps: float) -> Tensor:
-    """q and k as they would go into a ring, and v, of each of so many parts of the heads: [parts, 3, L, N / parts, H]."""
+    """q and k as they would go into a ring, and v, of each of so many parts of the heads: [parts, L, 3, N / parts, H]."""
     if runs_kernels(qkv_LX):
         from millstream.ops.kernels.ring_write import launch_turn_heads
 
@@ -61,8 +61,20 @@ def turn_heads(qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: P
         rotate(rms_norm(x.float(), weight.float(), eps).unflatten(-1, (-1, head)), phases).to(qkv_LX.dtype)
         for x, weight in ((q_LD, weight_q_D), (k_LD, weight_k_D))
     )
-    heads_3LNH = torch.stack((q, k, v_LD.unflatten(-1, (-1, head))))
-    return heads_3LNH.unflatten(2, (parts, -1)).movedim(2, 0).contiguous()
+    heads_L3NH = torch.stack((q, k, v_LD.unflatten(-1, (-1, head))), dim=1)
+    return heads_L3NH.unflatten(2, (parts, -1)).movedim(2, 0).contiguous()
+
+
+def put_heads(heads_L3NH: Tensor, index_L: Tensor, k_WNH: Tensor, v_WNH: Tensor) -> None:
+    """Keys and values that were turned elsewhere to `index` of the ring."""
+    if runs_kernels(heads_L3NH):
+        from millstream.ops.kernels.ring_write import launch_put_heads
+
+        launch_put_heads(heads_L3NH, index_L, k_WNH, v_WNH)
+        return
+    _, k_LNH, v_LNH = heads_L3NH.unbind(1)
+    k_WNH.index_copy_(0, index_L, k_LNH)
+    v_WNH.index_copy_(0, index_L, v_LNH)
 
 
 def mean_squares(qkv_LX: Tensor, width: int) -> Tensor:

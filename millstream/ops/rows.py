@@ -103,6 +103,16 @@ def finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: b
     return quantise(out) if fp8 else out.to(first.dtype)
 
 
+def join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
+    """Attention's answers of all heads, ready for the next product, where each of the parts has some of the heads."""
+    if runs_kernels(parts_PLX):
+        from millstream.ops.kernels.rows import launch_join_heads
+
+        return launch_join_heads(parts_PLX, fp8=fp8)
+    out = parts_PLX.transpose(0, 1).flatten(1)
+    return quantise(out) if fp8 else out
+
+
 def _put_together(share: AttentionShare, num_zeros: int) -> Tensor:
     out_PLD, lse_PNL = share.out_PLD.float(), share.lse_PNL
     if lse_PNL is None:

@@ -257,13 +257,14 @@ class RankGroup:
         """Begin to send to the rank numbered `to` in the world."""
         self._refuse("send", what, to)
         called, wire = self._begin("send", what, x), self._on_wire(x)
-        return PendingCollective(x, dist.isend(wire, group_dst=self.ranks.index(to), group=self._backend), called, sent=wire)
+        work = dist.isend(_plain_bytes(wire), group_dst=self.ranks.index(to), group=self._backend)
+        return PendingCollective(x, work, called, sent=wire)
 
     def receive(self, x: Tensor, *, source: int, what: str) -> PendingCollective:
         """Begin to receive into `x` from the rank numbered `source` in the world."""
         self._refuse("receive", what, source)
         called, wire = self._begin("receive", what, x), self._on_wire(x)
-        work = dist.irecv(wire, group_src=self.ranks.index(source), group=self._backend)
+        work = dist.irecv(_plain_bytes(wire), group_src=self.ranks.index(source), group=self._backend)
         return PendingCollective(wire, work, called, onto=_other(x, wire))
 
     @property

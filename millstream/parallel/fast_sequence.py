@@ -1,7 +1,8 @@
 """Sequence parallel on the fast path: fused blocks of some tokens, which trade them for heads around attention.
 
 A rank has q, k and v of all heads of its rows, so it norms and turns them by itself and leaves each rank's heads together, as
-they travel. What arrives is put into the ring as it is. A call of several sessions has all rows everywhere: a rank attends with
+they travel. What arrives lies as all tokens of this rank's heads: keys and values go into the ring from there, and queries are
+read where they are. A call of several sessions has all rows everywhere: a rank attends with
 its heads, and all collect the answers.
 Shapes: B rows of a ring, L all tokens of a row, S of them on this rank, P ranks, N all heads, M = N/P heads of this rank,
 H head width, X = q, k and v of all heads.
@@ -16,11 +17,12 @@ from torch import Tensor
 
 from millstream.core.speed import Speed
 from millstream.models.dit import SelfAttention
-from millstream.models.fast.attention import FastSelfAttention, Ring, finished, joined
+from millstream.models.fast.attention import FastSelfAttention, Ring, joined
 from millstream.ops.fp8 import Rows8
 from millstream.ops.packed import PackedQueries
-from millstream.ops.ring_write import turn_heads
+from millstream.ops.ring_write import put_heads, turn_heads
 from millstream.ops.rope import Phases
+from millstream.ops.rows import join_heads
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.row_spread import RowSpread
 
@@ -61,26 +63,25 @@ class SequenceFastAttention(FastSelfAttention):
             self._put(heads, layer, ring)
 
     def _heads(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> list[Tensor]:
-        """q, k and v of this rank's heads, for all tokens of each ring: [3, B, L, M, H]."""
+        """q, k and v of this rank's heads, for all tokens of each ring: [B, L, 3, M, H]."""
         group, batches = self._spread.group, [len(ring.span(layer, rounded=False).k_BWNH) for ring in rings]
         phases = self._spread.phases(layer, rings, batches)
-        turned_P3SMH = turn_heads(self.qkv(x), self.norm_q, self.norm_k, phases, group.size, eps=self.eps)
+        turned_PS3MH = turn_heads(self.qkv(x), self.norm_q, self.norm_k, phases, group.size, eps=self.eps)
         if self._spread.share:
-            arrived = group.exchange(turned_P3SMH, "tokens for heads")
-            mine = arrived.movedim(0, 1).flatten(1, 2)[:, : self._spread.count]
+            mine = group.exchange(turned_PS3MH, "tokens for heads").flatten(0, 1)[: self._spread.count]
         else:
-            mine = turned_P3SMH[group.place]
+            mine = turned_PS3MH[group.place]
         lengths = [batch * len(ring.index) for ring, batch in zip(rings, batches, strict=True)]
-        each = zip(mine.split(lengths, dim=1), batches, strict=True)
-        return [heads.unflatten(1, (batch, -1)) for heads, batch in each]
+        each = zip(mine.split(lengths), batches, strict=True)
+        return [heads.unflatten(0, (batch, -1)) for heads, batch in each]
 
-    def _put(self, heads_3BLMH: Tensor, layer: int, ring: Ring) -> Tensor | PackedQueries:
+    def _put(self, heads_BL3MH: Tensor, layer: int, ring: Ring) -> Tensor | PackedQueries:
         """Keys and values into the ring; the answer is the queries [B, L, M, H]."""
-        q_BLMH, k_BLMH, v_BLMH = heads_3BLMH
         k_BWMH, v_BWMH, _ = ring.span(layer, rounded=False)
-        k_BWMH.index_copy_(1, ring.index, k_BLMH)
-        v_BWMH.index_copy_(1, ring.index, v_BLMH)
+        for heads_L3MH, k_WMH, v_WMH in zip(heads_BL3MH, k_BWMH, v_BWMH, strict=True):
+            put_heads(heads_L3MH, ring.index, k_WMH, v_WMH)
         self._follow(layer, ring)
+        q_BLMH = heads_BL3MH[:, :, 0]
         return PackedQueries.of(q_BLMH) if self.low_attention and ring.bias is None else q_BLMH
 
     def _tokens(self, attended_LX: Tensor | Rows8) -> Tensor | Rows8:
@@ -91,4 +92,4 @@ class SequenceFastAttention(FastSelfAttention):
             parts_PSX = group.exchange(spread.filled(attended_LX).unflatten(0, (group.size, -1)), "heads for tokens")
         else:
             parts_PSX = group.collect(attended_LX, "heads")
-        return finished(parts_PSX.movedim(0, 1).contiguous()[None], fp8=self.out.is_fp8)
+        return join_heads(parts_PSX, fp8=self.out.is_fp8)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from millstream.models.dit import BlockStack, CausalDiT, CrossKV, Embedded
 from millstream.models.fast.recorded import RecordedStack
-from millstream.models.fast.stack import FastStack
 from millstream.models.kv import Memory
 from millstream.models.sampler import Call
 from millstream.parallel.balance import Bounds
@@ -40,8 +39,8 @@ class StagedDiT(MeshDiT):
         assert len(dit.blocks) == layers, f"{len(dit.blocks)} blocks on stage {self.lane.place} of {bounds}"
         self.busy = BusyTime(dit.patch_in.weight.device)
         """With its blocks, whatever it waited for."""
-        self.may_move = not isinstance(dit.blocks, FastStack)
-        """Whether blocks may change stages: plain ones, which hold all that is theirs."""
+        self.may_move = True
+        """Whether blocks may change stages; compiled ones do not."""
         self._sent: deque[PendingCollective] = deque()
 
     @property

@@ -2,7 +2,8 @@
 
 A stage may become slower than another: a device that throttles, a front that shares it. What each stage was busy with is
 measured all the time; every rank of the mesh learns all measures and comes to the same split. No chunk is under way meanwhile,
-and none is lost: sessions go on with the same keys and values elsewhere.
+and none is lost: sessions go on with the same keys and values elsewhere. Fast blocks travel as they are, with the scales of
+their e4m3; calls that were recorded are recorded anew.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from millstream.models.dit import Block, BlockStack, CrossKV
+from millstream.models.dit import Block, CrossKV
+from millstream.models.fast.block import FastBlock
+from millstream.models.fast.stack import FastStack
 from millstream.models.kv import KVRing
+from millstream.models.weights.fill import frozen
 from millstream.parallel.balance import GAIN, Bounds, better_split, owner
 from millstream.parallel.collectives import PendingCollective
 from millstream.parallel.layers import StagedDiT
@@ -67,25 +71,41 @@ def move_layers(dit: StagedDiT, bounds: Bounds, held: Sequence[HeldCache]) -> li
     for pending in sent:
         pending.wait()
     kept = [mine[layer] for layer in range(bounds[place], bounds[place + 1])]
-    dit.dit.blocks, dit.bounds = BlockStack(layer.block for layer in kept), bounds
+    dit.bounds = bounds
+    _have(dit, kept)
     return [_rebuilt(each, [layer.caches[index] for layer in kept]) for index, each in enumerate(held)]
 
 
 class _Layer(NamedTuple):
     """One layer of everything: its block, and each session's row of the ring, its keys and values of the prompt, by name."""
 
-    block: Block
+    block: Block | FastBlock
+    beside: list[Tensor]
+    """What fast blocks keep of it elsewhere: its modulation."""
     caches: list[dict[str, Tensor]]
 
     def tensors(self) -> list[Tensor]:
         return [
             *(parameter.data for parameter in self.block.parameters()),
+            *self.beside,
             *(x for cache in self.caches for x in cache.values()),
         ]
 
 
 def _layers(dit: StagedDiT, held: Sequence[HeldCache]) -> list[_Layer]:
-    return [_Layer(block, [_row(each, index) for each in held]) for index, block in enumerate(dit.dit.blocks)]
+    blocks = dit.dit.blocks
+    beside = [[each] for each in blocks.modulations_N16D.data] if isinstance(blocks, FastStack) else [[] for _ in blocks]
+    rows = ([_row(each, index) for each in held] for index in range(len(blocks)))
+    return [_Layer(*layer) for layer in zip(blocks, beside, rows, strict=True)]
+
+
+def _have(dit: StagedDiT, kept: Sequence[_Layer]) -> None:
+    """These layers' blocks from now on."""
+    blocks = dit.dit.blocks
+    del blocks[:]
+    blocks.extend(layer.block for layer in kept)
+    if isinstance(blocks, FastStack):
+        blocks.changed(torch.stack([modulation for layer in kept for modulation in layer.beside]))
 
 
 def _row(held: HeldCache, index: int) -> dict[str, Tensor]:
@@ -106,12 +126,14 @@ def _taken(dit: StagedDiT, template: _Layer, giver: int) -> _Layer:
         for tensor in template.tensors()
     ]
     arrived = iter([each.wait() for each in pending])
-    block = copy.deepcopy(template.block, {id(dit.stage): dit.stage})  # a process group is not copied
-    for parameter in block.parameters():
-        parameter.data = next(arrived)
+    # What ranks share is not copied, and what has arrived takes the place of the other block's weights.
+    kept = {id(each): each for each in (dit.stage, getattr(dit.dit.blocks, "spread", None))}
+    weights = {id(parameter): frozen(next(arrived)) for parameter in template.block.parameters()}
+    block = copy.deepcopy(template.block, kept | weights)
+    beside = [next(arrived) for _ in template.beside]
     caches = [{name: next(arrived).to(tensor.device) for name, tensor in cache.items()} for cache in template.caches]
     assert next(arrived, None) is None, "a layer came with more tensors than it has"
-    return _Layer(block, caches)
+    return _Layer(block, beside, caches)
 
 
 def _rebuilt(held: HeldCache, rows: list[dict[str, Tensor]]) -> HeldCache:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.controls import Cut, SetPrompt
+from millstream.core.speed import PLAIN, Speed
 from millstream.core.topology import FRONT, Topology
 from millstream.models.dit import CausalDiT
 from tests.dist.spread import parallelise
@@ -40,10 +41,12 @@ def engine() -> Engine:
     return here
 
 
-def spread_engine(topology: Topology, rank: int, whole: CausalDiT | None = None) -> tuple[Engine, Groups]:
+def spread_engine(
+    topology: Topology, rank: int, whole: CausalDiT | None = None, *, groups: Groups | None = None, speed: Speed = PLAIN
+) -> tuple[Engine, Groups]:
     """An engine whose model is this rank's share, of another DiT if one is given."""
-    groups, here = create_groups(topology, rank, timeout_s=60), engine()
-    here.generator.dit = parallelise(whole or here.generator.dit, topology, groups)
+    groups, here = groups or create_groups(topology, rank, timeout_s=60), engine()
+    here.generator.dit = parallelise(whole or here.generator.dit, topology, groups, speed=speed)
     return here, groups
 
 

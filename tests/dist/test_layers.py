@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import pytest
 import torch
 
 from millstream.core.presets import MODELS
+from millstream.core.speed import FP8_GROUPS, Speed
 from millstream.core.topology import FRONT, Topology
 from millstream.models.sampler import Call
 from tests.dist.spread import parallelise
@@ -176,3 +178,40 @@ def test_blocks_and_caches_change_stages_between_chunks_and_the_stream_does_not_
         assert [moved for moved, *_ in splits] == [True, True, False, True]
         stage = rank // 2
         assert [layers for *_, layers in splits] == [bounds[stage + 1] - bounds[stage] for _, bounds, _ in splits]
+
+
+SPEEDS = {"fast": Speed(blocks=True), "low": Speed(blocks=True, fp8=FP8_GROUPS, low_attention=True)}
+
+
+def fast_streams(rank: int, name: str) -> dict[str, tuple[torch.Tensor, torch.Tensor, list[int]]] | None:
+    """Two chunks before blocks move and three after, beside the same stream on blocks that stay."""
+    topology = Topology.parse(name)
+    groups = create_groups(topology, rank, timeout_s=60)
+    if rank == FRONT:
+        return None
+    found = {}
+    for kind, speed in SPEEDS.items():
+        made, layers = [], []
+        for bounds in ((0, 1, 5), None):
+            here, _ = spread_engine(topology, rank, dit(FIVE_LAYERS), groups=groups, speed=speed)
+            session, share = here.session("sea", seed=5, **SMALL), here.generator.dit
+            latents = [newest(session) for _ in session.stream(2)]
+            if bounds is not None:
+                share.busy.lap = lambda share=share: share.cached_layers * (3.0 if share.is_first else 1.0)
+                assert here.generator.rebalance()
+                assert share.bounds == bounds
+                layers = [share.cached_layers, len(share.dit.blocks.modulations_N16D)]
+            made.append(torch.cat([*latents, *(newest(session) for _ in session.stream(3))]))
+            share.drain()
+        found[kind] = (*made, layers)
+    return found
+
+
+@pytest.mark.slow
+def test_fast_blocks_change_stages_and_compute_the_same_bits_there() -> None:
+    _, *ranks = run_ranks(fast_streams, 5, "front+pp2xtp2", timeout_s=120)
+    for rank, found in enumerate(ranks):
+        for kind, (moved, stayed, layers) in found.items():
+            assert torch.equal(moved, stayed), f"{kind} on rank {rank}"
+            assert layers == [(1, 4)[rank // 2]] * 2
+        assert not torch.equal(found["fast"][0], found["low"][0]), "they are different products"

@@ -28,9 +28,9 @@ from millstream.ops.fp8 import Rows8
 from millstream.ops.noise import gaussian, gaussian_rows
 from millstream.ops.pictures import copy_frames, merge_onto, split_frames, sum_taps, to_pictures
 from millstream.ops.pixels import to_bytes
-from millstream.ops.ring_write import write_ring
+from millstream.ops.ring_write import put_heads, turn_heads, write_ring
 from millstream.ops.rope import frame_phases
-from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, norm_query
+from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, join_heads, norm_query
 from millstream.ops.waves import Waves, waves_of
 from tests.unit.models_for_tests import dit, relative_error, vae
 
@@ -112,6 +112,34 @@ def test_words_are_zeroed_by_kernels_to_the_same_bits() -> None:
         out.zero_()
         graph.replay()
         assert torch.equal(out, expected)
+
+
+@torch.inference_mode()
+def test_heads_that_have_travelled_are_those_of_a_ring_that_was_written_at_once() -> None:
+    """Of the 1.3B over two ranks. Queries are read where they lie, between keys and values, and give the same bits."""
+    tokens, heads, parts = 3 * 1560, 12, 2
+    qkv, weights = random(tokens, 3 * 128 * heads), random(2, 128 * heads)
+    phases = frame_phases(torch.tensor([900, 901, 902], device=GPU), (30, 52), 128)
+    index = torch.arange(tokens, 2 * tokens, device=GPU)
+    whole = [random(-(-3 * tokens // 128) * 128, heads, 128) for _ in range(2)]  # a round number, as a ring has
+    shares = [[each.unflatten(1, (parts, -1))[:, part].contiguous() for each in whole] for part in range(parts)]
+    queries = write_ring(qkv, *weights, phases, index, *whole, eps=1e-6)
+    answers = []
+    for part, turned_L3MH in enumerate(turn_heads(qkv, *weights, phases, parts, eps=1e-6)):
+        mine = slice(part * heads // parts, (part + 1) * heads // parts)
+        put_heads(turned_L3MH, index, *shares[part])
+        q, k, v = turned_L3MH[None, :, 0], *(each[None] for each in shares[part])
+        assert relative_error(q[0].float(), queries[:, mine].float()) <= 4e-3
+        assert all(
+            relative_error(one.float(), all_[:, mine].float()) <= 4e-3 for one, all_ in zip(shares[part], whole, strict=True)
+        )
+        for waves in (None, waves_of(q, k)):
+            lying, copied = (finish_attention(attend_in_shares(each, k, v, waves), 0, fp8=True) for each in (q, q.contiguous()))
+            assert torch.equal(restored(lying), restored(copied))
+        answers.append(attend(q, k, v)[0].flatten(1))
+    for fp8 in (False, True):
+        joined = join_heads(torch.stack(answers), fp8=fp8)
+        assert relative_error(restored(joined), torch.cat(answers, dim=1).float()) <= (0.05 if fp8 else 0)
 
 
 @pytest.mark.parametrize("heads", [12, 40])

@@ -13,7 +13,8 @@ from millstream.core.topology import FRONT, Topology
 from millstream.models.fast.apply import quicken
 from millstream.parallel.groups import create_groups
 from millstream.parallel.layers import StagedDiT
-from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows
+from millstream.parallel.rebalance import HeldCache, move_layers
+from tests.dist.calls import FOUR_HEADS, STREAMS, flows, ring_for, whole_flows
 from tests.dist.ranks import run_ranks
 from tests.dist.spread import parallelise
 from tests.unit.models_for_tests import dit, relative_error
@@ -64,6 +65,38 @@ def test_fast_ranks_on_one_gpu_are_as_near_to_float32_as_one_fast_device(name: s
                 cost = relative_error(single, wanted)
                 assert 0 < relative_error(mesh, wanted) < 1.25 * cost
                 assert relative_error(mesh, single) < 1.5 * cost
+
+
+def recorded_blocks_move(rank: int, name: str) -> dict[str, tuple[Tensor, Tensor, list[int]]] | None:
+    """Flows of a window that fills and stays full, before and after a layer has changed stages with a session's ring; and how
+    many calls were recorded at each time."""
+    topology = Topology.parse(name)
+    groups = create_groups(topology, rank, timeout_s=60)
+    if rank == FRONT:
+        return None
+    found = {}
+    for precision, speed in SPEEDS.items():
+        share = parallelise(dit(WIDE).to("cuda", torch.bfloat16), topology, groups, speed=speed)
+        made, recorded = [], []
+        for bounds in ((0, 1, 3), (0, 2, 3)):
+            if bounds != share.bounds:
+                ring = ring_for(share, window=6, sink=0)
+                (held,) = move_layers(share, bounds, [HeldCache(ring, None)])
+                assert held.ring.shape.layers == share.cached_layers == (2, 1)[groups.lane.place]
+                recorded.append(len(share.dit.blocks._recordings))
+            made.append(flows(share, chunks=14, window=6, sink=0).float().cpu())
+            recorded.append(len(share.dit.blocks._recordings))
+            share.drain()
+        found[precision] = (*made, recorded)
+    return found
+
+
+def test_fast_blocks_that_change_stages_are_recorded_anew_and_compute_the_same_bits() -> None:
+    _, *ranks = run_ranks(recorded_blocks_move, 3, "front+pp2", timeout_s=180)
+    for found in ranks:
+        for before, after, recorded in found.values():
+            assert torch.equal(before, after)
+            assert recorded[0] > 0 == recorded[1] < recorded[2], f"recordings before, between and after: {recorded}"
 
 
 @pytest.mark.parametrize("name", ["front+tp2", "front+sp2", "front+pp2"])

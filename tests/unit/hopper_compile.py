@@ -63,10 +63,12 @@ def main() -> None:
         ring = f"*bf16 *bf16 *bf16 *fp32 *fp32 *i64 {q} {scales} *bf16 *bf16 *fp32 i32 fp32"
         build(ring_write._write_ring, ring, ROW | dict(HEAD=128, PACKS=packs, GIVEN=packs))
     build(ring_write._turn_heads, "*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 i32 fp32", ROW | dict(PART=ROW["WIDTH"] // 2, HEAD=128))
+    build(ring_write._put_heads, "*bf16 *i64 *bf16 *bf16", ROW)
     build(ring_write._mean_squares, "*bf16 *fp32 i32 fp32", ROW)
     for head in HEAD_WIDTHS:
         low_attention_kernels(head)
     for fp8, out, scales in ((False, "*bf16", "*bf16"), (True, "*fp8e4nv", "*fp32")):
+        build(rows._join_heads, f"*bf16 {out} {scales} i32", ROW | dict(PART=ROW["WIDTH"] // 2, FP8=fp8))
         for on in (False, True):
             build(
                 rows._add_norm,

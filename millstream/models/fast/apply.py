@@ -37,7 +37,7 @@ def accelerate(model: LoadedModel, speed: Speed, beside: Beside = NOTHING) -> Lo
     if speed.blocks:
         dit = quicken(dit, speed)
     if speed.decoder and isinstance(vae, WanVAE):
-        own = find_convolution() if speed.own_convolution and model.device.type == "cuda" else None
+        own = find_convolution() if speed.own_convolution and vae.unquant.weight.is_cuda else None
         vae = FastVAE(vae, own if model.dtype == torch.bfloat16 else None)
     if speed.int8:
         assert beside.ranges is not None, "bytes need ranges"

@@ -91,11 +91,13 @@ class GraphRecorder:
 
     def __init__(self, device: torch.device, *, zero_words: bool = True) -> None:
         """`zero_words` by kernels; or as whoever is recorded does it."""
-        self._pool = torch.cuda.graph_pool_handle()
+        self._living: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
         self._stream = torch.cuda.Stream(device)
         self._words = MemsetReplacer.on(device) if zero_words else None
 
     def __call__(self, run: Run) -> Run:
+        if not self._living:  # a pool ends with the last recording in it
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph(keep_graph=self._words is not None)
         with torch.cuda.stream(self._stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -106,6 +108,7 @@ class GraphRecorder:
         if self._words is not None:
             self._words.change(graph.raw_cuda_graph())
             graph.instantiate()
+        self._living.add(graph)
         return graph.replay
 
 
@@ -121,6 +124,14 @@ class RecordedStack(FastStack):
         """Calls that some ring has seen often, wherever it is."""
         self._prompt: CrossKV | None = None
         self._told: dict[torch.Size, CrossKV] = {}
+
+    def changed(self, modulations_N16D: Tensor) -> None:
+        """Recordings hold the blocks that were: what comes often is recorded again."""
+        super().changed(modulations_N16D)
+        self._recordings.clear()
+        self._seen.clear()
+        self._told.clear()
+        self._prompt = None
 
     def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
         rings = self._rings(memory)

@@ -28,7 +28,7 @@ class FastStack(TypedModuleList[FastBlock]):
 
     def __init__(self, plain: BlockStack, speed: Speed, spread: Spread = ALONE) -> None:
         super().__init__()
-        self._spread = spread
+        self.spread = spread
         self._low_attention = speed.low_attention
         assert len(plain), "a model has blocks"
         modulations = torch.stack([block.modulation.detach()[0] for block in plain])
@@ -36,6 +36,11 @@ class FastStack(TypedModuleList[FastBlock]):
             self.append(FastBlock(block, speed, spread))
             plain[layer] = nn.Identity()
         self.modulations_N16D = nn.Parameter(modulations[:, None], requires_grad=False)
+
+    def changed(self, modulations_N16D: Tensor) -> None:
+        """Its blocks are others now; theirs are these."""
+        assert len(modulations_N16D) == len(self), f"{len(modulations_N16D)} modulations of {len(self)} blocks"
+        self.modulations_N16D = nn.Parameter(modulations_N16D, requires_grad=False)
 
     def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
         """Changes `x` in place and returns it."""
@@ -48,16 +53,16 @@ class FastStack(TypedModuleList[FastBlock]):
 
     def walk(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
         """All blocks, on `x` in place."""
-        x_LD, levels, pending = self._spread.enter(x_BFTD), self._levels(levels_BF6D), PendingResidual()
+        x_LD, levels, pending = self.spread.enter(x_BFTD), self._levels(levels_BF6D), PendingResidual()
         for layer, block in enumerate(self):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
         assert pending.y_LD is not None
-        add_gated(x_LD, pending.y_LD, pending.gate_FD, self._spread.rows)
-        self._spread.leave(x_BFTD, x_LD)
+        add_gated(x_LD, pending.y_LD, pending.gate_FD, self.spread.rows)
+        self.spread.leave(x_BFTD, x_LD)
 
     def walk_to_keys(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
         """All blocks as far as the last one's keys and values; what is in `x` then means nothing."""
-        x_LD, levels, pending = self._spread.enter(x_BFTD), self._levels(levels_BF6D), PendingResidual()
+        x_LD, levels, pending = self.spread.enter(x_BFTD), self._levels(levels_BF6D), PendingResidual()
         *body, last = self
         for layer, block in enumerate(body):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])

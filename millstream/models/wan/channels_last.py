@@ -2,7 +2,7 @@
 
 Takes layers of `models/wan/vae.py` as they are and computes what they do. Between layers travels an answer without its bias and
 residual, which the next pass adds; a convolution's input is a canvas, whose first frames are what the layer remembers and
-whose rim is the zeros that it pads with.
+whose rim is the zeros that it pads with, or what lies around a picture that is part of a larger one.
 A pass that starts an epoch is of its first frame alone, which stands for a single picture.
 Shapes: T frames, Y and X rows and columns, C channels; batch is 1. Frames are [T, Y, X, C].
 """
@@ -29,6 +29,24 @@ class Convolution(Protocol):
 
     def __call__(self, canvas: Tensor, packed_weight: Tensor) -> Tensor:
         """[T, Y, X, C] of a canvas with a rim of one pixel."""
+
+
+class Borders:
+    """What lies around a picture: nothing, so that rims stay zero. `parallel/` has pictures that are part of a larger one."""
+
+    def fill(self, canvas_TYXC: Tensor, before: int, after: int) -> None:
+        """The rim of a canvas, so many pixels before and after the picture's own in both directions."""
+
+    def surrounded(self, x_TYXC: Tensor) -> tuple[Tensor, int]:
+        """With a pixel more on every side, or as it is, and how many a convolution is to take for zeros."""
+        return x_TYXC, 1
+
+    def everywhere(self, x_TPC: Tensor) -> Tensor:
+        """The same of all pixels that there are."""
+        return x_TPC
+
+
+NOTHING_AROUND = Borders()
 
 
 class Parted(NamedTuple):
@@ -117,8 +135,8 @@ class Canvases:
 class FastLayers:
     """The layers of one network. Each network has its own canvases, so that one may encode while another decodes."""
 
-    def __init__(self, network: nn.Module, own: Convolution | None) -> None:
-        self._own = own
+    def __init__(self, network: nn.Module, own: Convolution | None, borders: Borders) -> None:
+        self._own, self.borders = own, borders
         self._canvases = Canvases()
         self._packed: dict[nn.Module, Tensor] = {}
         for module in network.modules():
@@ -151,7 +169,8 @@ class FastLayers:
         length = value.square().sum(-1, keepdim=True).clamp_min(1e-24).rsqrt() * value.shape[-1] ** 0.5
         normed = (value * length * layer.norm.weight.flatten().float()).to(x_TYXC.dtype)
         qkv = F.linear(normed, layer.qkv.weight.flatten(1), layer.qkv.bias).flatten(1, 2)
-        q, k, v = qkv.chunk(3, dim=-1)
+        q, kv = qkv.tensor_split((x_TYXC.shape[-1],), dim=-1)
+        k, v = self.borders.everywhere(kv).chunk(2, dim=-1)
         attended = _frame_attention(q, k, v).view_as(x_TYXC)
         assert layer.proj.bias is not None
         return Parted(F.linear(attended, layer.proj.weight.flatten(1)), layer.proj.bias, x_TYXC)
@@ -176,13 +195,16 @@ class FastLayers:
         canvas = self._canvases.take(size, (past, pad), parted.y)
         tails.enter(canvas, past, pad)
         tail, flat = tails.room(canvas, past, pad), None if weight is None else weight.flatten()
-        return canvas, merge_onto(*parted, flat, canvas, past=past, pad=pad, keep=keep, tail=tail)
+        kept = merge_onto(*parted, flat, canvas, past=past, pad=pad, keep=keep, tail=tail)
+        self.borders.fill(canvas, pad, pad)
+        return canvas, kept
 
     def with_edge(self, parted: Parted) -> Tensor:
-        """Frames with a row of zeros below them and a column to their right."""
+        """Frames with a row more below them and a column to their right."""
         frames, rows, columns = parted.size
         canvas = self._canvases.take((frames, rows + 1, columns + 1, parted.y.shape[-1]), (0, 0), parted.y)
         merge_onto(*parted, None, canvas, past=0)
+        self.borders.fill(canvas, 0, 1)
         return canvas
 
     def colours(self, pixels_TCYX: Tensor, channels: int, tails: Tails, *, pad: int) -> Tensor:
@@ -194,6 +216,7 @@ class FastLayers:
         tails.enter(coloured, PAST)
         coloured[PAST:] = pixels_TCYX.permute(0, 2, 3, 1)
         tails.leave(coloured, PAST)
+        self.borders.fill(canvas, pad, pad)
         return canvas
 
     def _convolved(self, canvas: Tensor, conv: nn.Conv3d) -> Parted:

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.models.carry import VAEState
-from millstream.models.wan.channels_last import Convolution, FastLayers, Parted, Tails, rim_of
+from millstream.models.wan.channels_last import Borders, Convolution, FastLayers, Parted, Tails, rim_of
 from millstream.models.wan.vae import CausalConv, FrameAttention, Upsample, WanDecoder, WanResBlock
 from millstream.ops.conv3 import PAST, TAPS
 from millstream.ops.pictures import split_frames, sum_taps
 
 
 class FastDecoder:
-    def __init__(self, decoder: WanDecoder, own: Convolution | None) -> None:
-        self._decoder, self._layers = decoder, FastLayers(decoder, own)
+    def __init__(self, decoder: WanDecoder, own: Convolution | None, borders: Borders) -> None:
+        self._decoder, self._layers = decoder, FastLayers(decoder, own, borders)
         self._phases = {layer: four_phases(layer.conv.weight) for layer in decoder.up if isinstance(layer, Upsample)}
         self._taps = tap_rows(decoder.conv_out.weight)
 
@@ -44,7 +44,8 @@ class FastDecoder:
 
     def _upsample(self, layer: Upsample, parted: Parted, tails: Tails) -> Parted:
         x_TYXC = parted.whole() if layer.time_conv is None else self._more_frames(layer.time_conv, parted, tails)
-        y = F.conv2d(x_TYXC.permute(0, 3, 1, 2), self._phases[layer], padding=1).permute(0, 2, 3, 1).contiguous()
+        x_TYXC, missing = self._layers.borders.surrounded(x_TYXC)
+        y = F.conv2d(x_TYXC.permute(0, 3, 1, 2), self._phases[layer], padding=missing).permute(0, 2, 3, 1).contiguous()
         assert layer.conv.bias is not None
         return Parted(y.unflatten(-1, (4, -1)), layer.conv.bias)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.models.carry import VAEState
-from millstream.models.wan.channels_last import Convolution, FastLayers, Parted, Tails, library_convolution, rim_of
+from millstream.models.wan.channels_last import Borders, Convolution, FastLayers, Parted, Tails, library_convolution, rim_of
 from millstream.models.wan.vae import Downsample, FrameAttention, WanEncoder, WanResBlock
 
 _ROUND = 8
@@ -19,8 +19,8 @@ _ROUND = 8
 
 
 class FastEncoder:
-    def __init__(self, encoder: WanEncoder, own: Convolution | None) -> None:
-        self._encoder, self._layers = encoder, FastLayers(encoder, own)
+    def __init__(self, encoder: WanEncoder, own: Convolution | None, borders: Borders) -> None:
+        self._encoder, self._layers = encoder, FastLayers(encoder, own, borders)
         self._first = with_round_inputs(encoder.conv_in.weight)
         for layer in encoder.down:
             if isinstance(layer, Downsample):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from millstream.models.carry import VAEState
 from millstream.models.empty import empty_modules
-from millstream.models.wan.channels_last import Convolution
+from millstream.models.wan.channels_last import NOTHING_AROUND, Borders, Convolution
 from millstream.models.wan.decoder import FastDecoder
 from millstream.models.wan.encoder import FastEncoder
 from millstream.models.wan.vae import WanVAE, check_frames
@@ -21,12 +21,14 @@ from millstream.models.wan.vae import WanVAE, check_frames
 class FastVAE(WanVAE):
     """With the weights of `vae`, in the order that its convolutions read them. One session at a time: batch is 1."""
 
-    def __init__(self, vae: WanVAE, own: Convolution | None = None) -> None:
+    def __init__(self, vae: WanVAE, own: Convolution | None = None, borders: Borders = NOTHING_AROUND) -> None:
         with empty_modules():
             super().__init__(vae.config)
         self.load_state_dict(vae.state_dict(), assign=True)
         self.eval().requires_grad_(False)
-        self._fast_encoder, self._fast_decoder = FastEncoder(self.encoder, own), FastDecoder(self.decoder, own)
+        self.own = own
+        self._fast_encoder = FastEncoder(self.encoder, own, borders)
+        self._fast_decoder = FastDecoder(self.decoder, own, borders)
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         assert pixels_BTCYX.shape[0] == 1, f"one session at a time, got {pixels_BTCYX.shape[0]}"

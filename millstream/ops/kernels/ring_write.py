@@ -55,7 +55,7 @@ def _turn_heads(
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     x = tl.load(qkv + row * 3 * WIDTH + which * WIDTH + column, mask=inside, other=0.0)
-    there = out + ((column // PART) * 3 + which) * tokens * PART + row * PART + column % PART
+    there = out + (((column // PART) * tokens + row) * 3 + which) * PART + column % PART
     if which == 2:
         tl.store(there, x, mask=inside)
     else:
@@ -72,12 +72,42 @@ def launch_turn_heads(
     assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
     assert phases.cos.is_contiguous(), "phases are read as rows"
     assert len(phases.cos) == tokens, f"phases {tuple(phases.cos.shape)} of {tokens} tokens"
-    out = torch.empty(parts, 3, tokens, width // parts // head, head, dtype=qkv_LX.dtype, device=qkv_LX.device)
+    out = torch.empty(parts, tokens, 3, width // parts // head, head, dtype=qkv_LX.dtype, device=qkv_LX.device)
     _turn_heads[(tokens, 3)](
         qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, out, tokens, eps,
         WIDTH=width, PART=width // parts, HEAD=head, BLOCK=triton.next_power_of_2(width), num_warps=warps_for(width),
     )  # fmt: skip
     return out
+
+
+@triton.jit
+def _put_heads(heads, index, k_ring, v_ring, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    which = tl.program_id(1)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    x = tl.load(heads + (row * 3 + 1 + which) * WIDTH + column, mask=inside)
+    place = tl.load(index + row).to(tl.int64)
+    if which == 0:
+        tl.store(k_ring + place * WIDTH + column, x, mask=inside)
+    else:
+        tl.store(v_ring + place * WIDTH + column, x, mask=inside)
+
+
+def launch_put_heads(heads_L3NH: Tensor, index_L: Tensor, k_WNH: Tensor, v_WNH: Tensor) -> None:
+    tokens, _, heads, head = heads_L3NH.shape
+    assert heads_L3NH.is_contiguous(), "the kernel walks rows of q, k and v"
+    _refuse_gaps(k_WNH, v_WNH, heads * head)
+    _put_heads[(tokens, 2)](
+        heads_L3NH, index_L, k_WNH, v_WNH,
+        WIDTH=heads * head, BLOCK=triton.next_power_of_2(heads * head), num_warps=warps_for(heads * head),
+    )  # fmt: skip
+
+
+def _refuse_gaps(k_WNH: Tensor, v_WNH: Tensor, width: int) -> None:
+    for ring in (k_WNH, v_WNH):
+        strides = (width, ring.shape[-1], 1)
+        assert ring.stride()[-3:] == strides, f"ring rows must be contiguous, got strides {ring.stride()}"
 
 
 @triton.jit
@@ -141,8 +171,7 @@ def launch_write_ring(
     (tokens, width), (heads, head) = (qkv_LX.shape[0], qkv_LX.shape[1] // 3), k_WNH.shape[-2:]
     assert heads * head == width, f"{heads} heads of {head} are not the width {width}"
     assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
-    for ring in (k_WNH, v_WNH):
-        assert ring.stride()[-3:] == (width, head, 1), f"ring rows must be contiguous, got strides {ring.stride()}"
+    _refuse_gaps(k_WNH, v_WNH, width)
     assert phases.cos.is_contiguous(), "phases are read as rows"
     assert phases.cos.numel() == tokens * head // 2 == phases.sin.numel(), (
         f"phases {tuple(phases.cos.shape)} of {tokens} tokens"

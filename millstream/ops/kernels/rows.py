@@ -120,6 +120,16 @@ def _finish_attention(
 
 
 @triton.jit
+def _join_heads(parts, out, scales, tokens, WIDTH: tl.constexpr, PART: tl.constexpr, BLOCK: tl.constexpr, FP8: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    there = ((column // PART) * tokens + row) * PART + column % PART
+    value = tl.load(parts + there, mask=inside, other=0.0).to(tl.float32)
+    _store_row(value, out, scales, row, column, inside, WIDTH, FP8)
+
+
+@triton.jit
 def _gelu(x):
     """x * sigmoid(2u) is x / 2 * (1 + tanh(u))."""
     return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
@@ -226,6 +236,17 @@ def launch_finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *,
             SUMS=lse is not None and (num_zeros > 0 or parts > 1), FP8=fp8, num_warps=warps_for(width),
         )  # fmt: skip
         last += tokens
+    return Rows8(out, scales) if fp8 else out
+
+
+def launch_join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
+    parts, tokens, part = parts_PLX.shape
+    assert parts_PLX.is_contiguous(), "everybody's heads are walked by rows"
+    out, scales = _room(parts_PLX, tokens, parts * part, fp8=fp8)
+    _join_heads[(tokens,)](
+        parts_PLX, out, scales, tokens,
+        WIDTH=parts * part, PART=part, BLOCK=triton.next_power_of_2(parts * part), FP8=fp8, num_warps=warps_for(parts * part),
+    )  # fmt: skip
     return Rows8(out, scales) if fp8 else out
 
 

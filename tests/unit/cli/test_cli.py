@@ -207,7 +207,6 @@ MISTAKES = {
     "no such dtype": (lambda t: ["--dtype", "int3"], "bfloat16"),
     "no such speed-up": (lambda t: ["--fast", "quick"], "say auto, off, on"),
     "graphs of nothing": (lambda t: ["--fast", "graphs"], "switch blocks on"),
-    "fast decoder in strips": (lambda t: ["--fast", "on", "--vae-devices", "cpu,cpu"], "one device"),
     "no such preview decoder": (lambda t: ["--preview-decoder", t / "none.pth"], "none.pth"),
     "a preview decoder of something else": (lambda t: ["--preview-decoder", tensors_of(t, "vae.safetensors")], "taew2_1"),
     "fast blocks staggered": (lambda t: ["--fast", "on", "--stream-batch", 2], "--fast auto"),

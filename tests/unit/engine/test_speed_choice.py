@@ -52,12 +52,6 @@ def test_auto_is_plain_elsewhere(device: torch.device, dtype: torch.dtype, topol
 
 
 @pytest.mark.usefixtures("hopper")
-def test_a_vae_in_strips_keeps_its_decoder_and_blocks_are_fast_all_the_same() -> None:
-    assert automatic_speed(GPU, BF16, LOCAL, num_vae_devices=2) == replace(ALL, decoder=False, own_convolution=False)
-    assert automatic_speed(GPU, BF16, LOCAL, num_vae_devices=1) == ALL
-
-
-@pytest.mark.usefixtures("hopper")
 def test_what_needs_plain_blocks_keeps_them_and_the_decoder_is_fast_all_the_same() -> None:
     assert automatic_speed(GPU, BF16, LOCAL, plain_blocks=True) == Speed(decoder=True, own_convolution=True)
 
@@ -72,7 +66,6 @@ def test_brook_on_a_cpu_is_in_bytes_where_that_is_quicker(kind: str, expected: b
     assert not automatic_speed(CPU, FP32, LOCAL).any
     assert not automatic_speed(CPU, FP32, Topology.parse("front+tp2"), beside=BESIDE).any
     assert automatic_speed(CPU, FP32, LOCAL, plain_blocks=True, beside=BESIDE) == Speed(thin_decoder=True)
-    assert not automatic_speed(CPU, FP32, LOCAL, num_vae_devices=2, beside=BESIDE).thin_decoder
 
 
 def test_bytes_and_the_thin_decoder_are_left_out_where_they_cannot_be(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from millstream.core.errors import ConfigError, SnapshotError
-from millstream.core.speed import Speed
+from millstream.core.speed import PLAIN, Speed
 from millstream.engine import snapshot
 from millstream.engine.engine import Engine
 from millstream.engine.replay import differences
+from millstream.session.feed import LiveFeed
 from tests.unit.cli.test_cli import TINY, millstream
 from tests.unit.models_for_tests import SMALL, pictures, tiny_engine
 from tests.unit.session.test_session import moving_square
@@ -20,13 +21,12 @@ from tests.unit.session.test_session import moving_square
 pytestmark = pytest.mark.slow
 
 
-def split_engine(strips: int = 2) -> Engine:
-    return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", vae_devices=["cpu"] * strips)
+def split_engine(tiles: int = 2, speed: Speed = PLAIN) -> Engine:
+    return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", vae_devices=["cpu"] * tiles, speed=speed)
 
 
-@pytest.mark.parametrize("strips", [2, 3])
-def test_pictures_that_several_devices_share_are_the_same_to_rounding(strips: int) -> None:
-    found, expected = pictures(split_engine(strips)), pictures(tiny_engine())
+def test_pictures_that_several_devices_share_are_the_same_to_rounding() -> None:
+    found, expected = pictures(split_engine(4, Speed(decoder=True))), pictures(tiny_engine())
     assert found.std() > 1, "there is something to see"
     assert abs(found - expected).max() <= 1
 
@@ -40,28 +40,27 @@ def test_an_input_and_decoded_anchors_go_through_it_too() -> None:
     assert abs(pictures(split_engine(), **changes) - pictures(tiny_engine(), **changes)).max() <= 1
 
 
-def test_a_saved_session_goes_on_over_as_many_strips_and_is_refused_over_others(tmp_path: Path) -> None:
-    engine, path = split_engine(), tmp_path / "saved.safetensors"
+def test_a_saved_session_goes_on_over_as_many_tiles_and_is_refused_over_others(tmp_path: Path) -> None:
+    engine, path = split_engine(4, Speed(decoder=True)), tmp_path / "saved.safetensors"
     fingerprint = engine.fingerprint()
     assert fingerprint == tiny_engine().fingerprint(), "the weights are the same, wherever they are"
-    session = engine.session("sea", **SMALL)
+    frames = list(moving_square(45))  # 9 for the first chunk, then 12 for each
+    session = engine.session("sea", frames=frames, noise_scale=0.4, **SMALL)
     list(session.stream(2))
     snapshot.write(snapshot.take(engine, session, fingerprint), path)
     expected = [chunk.frames for chunk in session.stream(2)]
-    again = snapshot.revive(snapshot.read(path, engine, fingerprint), engine, "again")
+    feed = LiveFeed((32, 48))
+    for frame in frames[21:]:
+        feed.push(frame)
+    again = snapshot.revive(snapshot.read(path, engine, fingerprint), engine, "again", feed=feed)
     assert all(np.array_equal(*pair) for pair in zip((chunk.frames for chunk in again.stream(2)), expected, strict=True))
     with pytest.raises(SnapshotError, match="decoder"):
         snapshot.read(path, tiny_engine(), fingerprint)
 
 
-def test_a_picture_too_low_for_the_strips_is_refused_when_a_session_begins() -> None:
-    with pytest.raises(ConfigError, match="2 latent rows do not make 3 strips"):
-        split_engine(3).session("sea", height=16, width=48, window=6)
-
-
-def test_the_fast_decoder_stays_whole() -> None:
-    with pytest.raises(ConfigError, match="the fast decoder is not split"):
-        Engine("wan-tiny", weights="random:3", device="cpu", vae_devices=["cpu", "cpu"], speed=Speed(decoder=True))
+def test_a_picture_too_small_for_the_tiles_is_refused_when_a_session_begins() -> None:
+    with pytest.raises(ConfigError, match="2x4 latent cells do not make 5 tiles"):
+        split_engine(5).session("sea", height=16, width=32, window=6)
 
 
 def test_a_journal_tells_over_how_many_devices_pictures_were_split() -> None:
@@ -90,8 +89,8 @@ MISTAKES = {
     "unknown": (["--vae-devices", "tpu"], "use auto, cpu, cuda or cuda:N"),
     "absent": (["--vae-devices", "cpu,cuda:77"], "use --vae-devices cpu"),
     "empty": (["--vae-devices", ""], "use auto, cpu, cuda or cuda:N"),
-    "more strips than rows": (["--vae-devices", "cpu,cpu,cpu,cpu,cpu"], "4 latent rows do not make 5 strips"),
-    "a VAE that has no strips": (["--model", "brook", "--vae-devices", "cpu,cpu"], "give it one device"),
+    "more tiles than cells": (["--vae-devices", ",".join(["cpu"] * 7)], "4x6 latent cells do not make 7 tiles"),
+    "a VAE that has no tiles": (["--model", "brook", "--vae-devices", "cpu,cpu"], "give it one device"),
 }
 
 
@@ -112,7 +111,7 @@ def test_a_mistake_is_refused_in_one_line_before_anything_is_loaded(
 
 def test_a_server_refuses_the_same_before_it_listens(tmp_path: Path) -> None:
     model = ["--model", "wan-tiny", "--weights", "random", "--data", tmp_path / "data"]
-    for asked, fix in (("cuda:77", "use --vae-devices cpu"), (",".join(["cpu"] * 99), "latent rows do not make 99 strips")):
+    for asked, fix in (("cuda:77", "use --vae-devices cpu"), (",".join(["cpu"] * 99), "latent cells do not make 99 tiles")):
         code, _, errors = millstream("serve", *model, "--vae-devices", asked)
         assert (code, len(errors.strip().splitlines())) == (2, 1), errors
         assert fix in errors

@@ -212,6 +212,25 @@ def stream(model: CausalDiT, memory: KVRing, count: int) -> Tensor:
     return torch.cat(found)
 
 
+def test_blocks_that_come_from_elsewhere_are_recorded_anew() -> None:
+    """The same ring in the same place, so that only the blocks are others than what was recorded."""
+    model, other, memory, tape = dit(), dit(), ring(DIT), Tape()
+    with torch.no_grad():
+        for parameter in other.blocks.parameters():
+            parameter.mul_(1.1)
+    expected = stream(deepcopy(other), ring(DIT), 8)
+    recorded(model, tape)
+    stream(model, memory, 8)
+    assert tape.recorded == 2
+    fast = quicken(other, Speed(blocks=True))
+    del model.blocks[:]
+    model.blocks.extend(fast.blocks)
+    model.blocks.changed(fast.blocks.modulations_N16D)
+    memory.reset()
+    assert relative_error(stream(model, memory, 8), expected) <= 2e-6
+    assert tape.recorded == 4, "all that comes often, once more"
+
+
 @pytest.mark.parametrize("kind", [{}, dict(sink=2, positions="windowed")], ids=["ring", "sink"])
 def test_recorded_calls_compute_what_they_did_before(kind: dict[str, object]) -> None:
     model, tape = dit(), Tape()

@@ -5,6 +5,8 @@ The interpreter checks the arithmetic and the masks; what the compiler makes of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -13,19 +15,20 @@ if torch.cuda.is_available():
 pytest.importorskip("triton", reason="needs Triton, which interprets kernels on a CPU")
 
 from millstream.ops.attention import AttentionShare
-from millstream.ops.fp8 import Rows8
+from millstream.ops.fp8 import Rows8, quantise
 from millstream.ops.frame_rows import RowsOfFrames
-from millstream.ops.kernels.ring_write import launch_mean_squares, launch_turn_heads, launch_write_ring
+from millstream.ops.kernels.ring_write import launch_mean_squares, launch_put_heads, launch_turn_heads, launch_write_ring
 from millstream.ops.kernels.rows import (
     launch_add_gated,
     launch_add_norm,
     launch_finish_attention,
     launch_gelu_rows,
+    launch_join_heads,
     launch_norm_query,
 )
-from millstream.ops.ring_write import mean_squares, turn_heads, write_ring
+from millstream.ops.ring_write import mean_squares, put_heads, turn_heads, write_ring
 from millstream.ops.rope import frame_phases
-from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, norm_query
+from millstream.ops.rows import add_gated, add_norm, finish_attention, gelu_rows, join_heads, norm_query
 from tests.unit.models_for_tests import relative_error
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # numpy, inside the interpreter
@@ -105,6 +108,14 @@ def test_answers_without_sums_are_only_rounded() -> None:
     assert agree(launch_finish_attention([share], 0, fp8=True), finish_attention([share], 0, fp8=True))
 
 
+@pytest.mark.parametrize("fp8", [False, True])
+def test_heads_of_several_parts_become_rows_of_all(fp8: bool) -> None:
+    parts = torch.randn(3, 5, 16)
+    expected = torch.cat(list(parts), dim=1)
+    for join in (launch_join_heads, join_heads):
+        assert agree(join(parts, fp8=fp8), quantise(expected) if fp8 else expected)
+
+
 @pytest.mark.parametrize("width", [80, 64, 96])
 def test_gelu_rows_equals_its_twin(width: int) -> None:
     hidden = 3 * torch.randn(5, width)
@@ -153,9 +164,18 @@ def test_heads_that_are_to_travel_lie_together(parts: int) -> None:
     phases = frame_phases(torch.tensor([4, 5, 9]), (1, 2), head)
     ring = [torch.empty(6, heads, head) for _ in range(2)]
     queries = write_ring(qkv, *weights, phases, torch.arange(6), *ring, eps=1e-6)
-    expected = torch.stack((queries, *ring)).unflatten(2, (parts, -1)).movedim(2, 0)
+    expected = torch.stack((queries, *ring), dim=1).unflatten(2, (parts, -1)).movedim(2, 0)
     for turn in (launch_turn_heads, turn_heads):
         assert relative_error(turn(qkv, *weights, phases, parts, eps=1e-6), expected) <= 1e-6
+
+
+@pytest.mark.parametrize("put", [launch_put_heads, put_heads])
+def test_heads_that_have_travelled_go_to_their_places(put: Callable[..., None]) -> None:
+    heads, index = torch.randn(6, 3, 2, 24), torch.tensor([7, 8, 0, 1, 4, 5])
+    ring = torch.zeros(2, 9, 2, 24)
+    put(heads, index, *ring)
+    assert torch.equal(ring[:, index], heads[:, 1:].transpose(0, 1))
+    assert not ring[:, [2, 3, 6]].any(), "what was not told to change has not"
 
 
 @pytest.mark.parametrize("first", [0, 2, 5])

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from millstream.core.config import DiTConfig
 from millstream.core.presets import MODELS
-from millstream.core.topology import Topology
+from millstream.core.speed import FP8_GROUPS, Speed
+from millstream.core.topology import LEADER, Topology
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.models.weights.fill import Keep, fill_random
 from millstream.models.weights.fingerprint import FingerprintRecorder, records
-from millstream.parallel.apply import even_bounds
+from millstream.parallel.apply import connect, even_bounds
+from millstream.parallel.collectives import RankGroup
+from millstream.parallel.groups import Groups
 from millstream.parallel.shares import keep_share, share_of
 from tests.unit.checkpoints import Weights, assert_same, in_layout, random_module, save, weights_of
 from tests.unit.exact_memory import EXACT_MEMORY
+from tests.unit.live_bytes import LiveBytes
 from tests.unit.models.test_lora import LAYERS, SPELLINGS, merged_by_hand
 
 pytestmark = pytest.mark.slow
@@ -34,7 +39,7 @@ def shares_of(name: str, layers: int) -> dict[int, Keep]:
     return {rank: share_of(topology, rank, even_bounds(layers, topology.pp)) for rank in topology.mesh_ranks}
 
 
-def held(dit: CausalDiT) -> Weights:
+def held(dit: nn.Module) -> Weights:
     return {name: parameter for name, parameter in dit.named_parameters() if not parameter.is_meta}
 
 
@@ -154,6 +159,30 @@ def test_reading_a_share_takes_the_memory_of_that_share_and_one_parameter(tmp_pa
         peak, share = map(int, run.stdout.split())
         assert 0.2 * total < share <= most * total
         assert share * 0.9 < peak < share + largest + 2e6, f"{name}: {peak / 1e6:.1f} MB for a share of {share / 1e6:.1f} MB"
+
+
+def leaders_groups(topology: Topology) -> Groups:
+    """Nobody is spoken to."""
+    sizes = dict(mesh=topology.mesh_size, stage=topology.tp * topology.sp, lane=topology.pp)
+    ranks = {name: tuple(range(LEADER, LEADER + size)) for name, size in sizes.items()}
+    made = {name: RankGroup(name=name, purpose="mesh", ranks=ranks[name], rank=LEADER, handle=None) for name in sizes}
+    mesh, stage, lane = made.values()
+    return Groups(world=mesh, mesh=mesh, stages=(stage,), lanes=(lane,), backs=(lane,), record=mesh.record)
+
+
+@pytest.mark.parametrize(("name", "fp8"), [("front+tp2", FP8_GROUPS), ("front+sp2", ()), ("front+pp2", FP8_GROUPS)])
+def test_a_share_becomes_fast_in_the_memory_of_that_share_and_a_block_and_a_half(name: str, fp8: tuple[str, ...]) -> None:
+    """A block's q, k and v are there twice while they become one; a parameter is there in float32 while it is rounded."""
+    topology, spec = Topology.parse(name), replace(MODELS["wan-mini"], dit=DiTConfig(**SIZES | dict(width=256, ffn=1024)))
+    bounds = even_bounds(spec.dit.layers, topology.pp)
+    place = dict(device=torch.device("cpu"), dtype=torch.bfloat16, keep=share_of(topology, LEADER, bounds))
+    with LiveBytes("cpu") as live:
+        share = load_dit(spec, ["random:1"], **place)
+        read, block = (sum(each.nbytes for each in held(part).values()) for part in (share, share.blocks[0]))
+        fast = connect(share, topology, leaders_groups(topology), bounds=bounds, speed=Speed(blocks=True, fp8=fp8))
+    left = sum(each.nbytes for each in held(fast).values())
+    assert read <= live.peak <= read + 1.5 * block, f"{live.peak} for a share of {read} with blocks of {block}"
+    assert left < 0.75 * read if fp8 else left == read
 
 
 def test_a_model_that_is_here_whole_is_cut_to_what_would_have_been_read() -> None:

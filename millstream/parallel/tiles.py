@@ -1,0 +1,131 @@
+"""A picture cut into tiles, rows by columns, each on a device of its own: who is beside whom, and how neighbours trade edges.
+
+A convolution reaches over the edge of a tile, so the canvas it works on has a rim for the neighbours' pixels, or for zeros
+where the picture ends. Rows are traded first and columns after them, rims included: so corners come along. Attention within a
+frame needs all pixels, which everybody gives everybody. All tiles make the same trades in the same order, each on a thread of
+its own; one that fails fails all. Knows no network.
+Shapes: T frames, P pixels of a tile, C channels; pictures are [..., Y, X] unless it says where their rows and columns are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from millstream.core.errors import ConfigError, DeviceError
+from millstream.models.wan.channels_last import Borders
+
+PATIENCE_S = 60.0
+"""How long a tile waits for another's pixels."""
+Boxes = Sequence[Sequence[SimpleQueue[Tensor | None]]]
+"""What each tile gave to each that has not taken it yet: a few edges, since who trades both ways waits for the other."""
+
+
+class TileLost(DeviceError):
+    """Another tile's pixels that do not come."""
+
+
+class Grid(NamedTuple):
+    """Tiles are counted row by row."""
+
+    rows: int
+    columns: int
+
+    def cut(self, x: Tensor, unit: int) -> list[Tensor]:
+        """Its tiles, all of whole units of so many pixels, as even as can be."""
+        return [tile for row in _shares(x, self.rows, unit, -2) for tile in _shares(row, self.columns, unit, -1)]
+
+    def joined(self, tiles: Sequence[Tensor]) -> Tensor:
+        rows = [tiles[first : first + self.columns] for first in range(0, len(tiles), self.columns)]
+        return torch.cat([torch.cat(list(row), dim=-1) for row in rows], dim=-2)
+
+
+def choose_grid(latent_size: tuple[int, int], count: int) -> Grid:
+    """Of all grids of so many tiles, the one whose largest tile is smallest, its rim included; of equals that of most rows."""
+    rows, columns = latent_size
+    grids = [Grid(each, count // each) for each in range(count, 0, -1) if count % each == 0]
+    fitting = [grid for grid in grids if grid.rows <= rows and grid.columns <= columns]
+    if not fitting:
+        raise ConfigError(f"{rows}x{columns} latent cells do not make {count} tiles; split the VAE over fewer devices")
+    return min(fitting, key=lambda grid: (-(-rows // grid.rows) + 2) * (-(-columns // grid.columns) + 2))
+
+
+class Tile(Borders):
+    """One of them, and how it speaks to the others."""
+
+    def __init__(self, place: int, boxes: Boxes) -> None:
+        self.place, self._boxes = place, boxes
+        self.grid = Grid(len(boxes), 1)
+        """Of the picture that is under way."""
+
+    def fill(self, canvas: Tensor, before: int, after: int, dims: tuple[int, int] = (1, 2)) -> None:
+        """The rim of a canvas, so many pixels before and after the tile's own, along `dims` for rows and columns."""
+        row, column = divmod(self.place, self.grid.columns)
+        for dim, at, count, step in (
+            (dims[0], row, self.grid.rows, self.grid.columns),
+            (dims[1], column, self.grid.columns, 1),
+        ):
+            previous = self.place - step if at > 0 else None
+            following = self.place + step if at + 1 < count else None
+            end = canvas.shape[dim] - after
+            if after:
+                self._give(previous, canvas.narrow(dim, before, after))
+            if before:
+                self._give(following, canvas.narrow(dim, end - before, before))
+                self._take(previous, canvas.narrow(dim, 0, before))
+            if after:
+                self._take(following, canvas.narrow(dim, end, after))
+
+    def surrounded(self, x_TYXC: Tensor) -> tuple[Tensor, int]:
+        canvas = F.pad(x_TYXC, (0, 0, 1, 1, 1, 1))
+        self.fill(canvas, 1, 1)
+        return canvas, 0
+
+    def everywhere(self, x_TPC: Tensor) -> Tensor:
+        others = [place for place in range(len(self._boxes)) if place != self.place]
+        for place in others:
+            self._give(place, x_TPC)
+        pixels = {self.place: x_TPC} | {place: self._taken(place).to(x_TPC.device) for place in others}
+        return torch.cat([pixels[place] for place in sorted(pixels)], dim=1)
+
+    def give_up(self) -> None:
+        """Let nobody wait for this tile."""
+        for box in self._boxes[self.place]:
+            box.put(None)
+
+    def forget(self) -> None:
+        """Drop what it was sent and has not taken."""
+        for boxes in self._boxes:
+            while not boxes[self.place].empty():
+                boxes[self.place].get()
+
+    def _give(self, place: int | None, pixels: Tensor) -> None:
+        """A copy: where they lie, the next layer may write before they are taken."""
+        if place is not None:
+            self._boxes[self.place][place].put(pixels.clone())
+
+    def _take(self, place: int | None, onto: Tensor) -> None:
+        if place is not None:
+            onto.copy_(self._taken(place))
+
+    def _taken(self, place: int) -> Tensor:
+        try:
+            pixels = self._boxes[place][self.place].get(timeout=PATIENCE_S)
+        except Empty:
+            raise TileLost(f"tile {self.place} waited {PATIENCE_S:.0f} s for tile {place}; is its device alive?") from None
+        if pixels is None:
+            raise TileLost(f"tile {place} failed, so tile {self.place} cannot go on")
+        return pixels
+
+
+def _shares(x: Tensor, count: int, unit: int, dim: int) -> list[Tensor]:
+    """As `tensor_split` has them, in whole units."""
+    units, rest = divmod(x.shape[dim], unit)
+    assert rest == 0, f"{x.shape[dim]} pixels are no whole units of {unit}"
+    sizes = [units // count + (place < units % count) for place in range(count)]
+    return list(x.split([unit * size for size in sizes], dim=dim))
