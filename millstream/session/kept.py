@@ -38,11 +38,17 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
 
     def unknown(self, logged: Iterable[LoggedControl], timeline: TimelineState) -> tuple[LoggedControl, ...]:
         """Those that came after the state was saved, in order. One applies at the chunk it was queued for, so the state says
-        of each whether it has."""
-        known = {(waiting.control_id, waiting.at_chunk) for waiting in timeline.waiting}
-        known |= {(receipt.control_id, receipt.chunk_index) for receipt in (*self.applied, *timeline.receipts)}
+        of each whether it has. Of those with one id for one chunk the last counts."""
+        newest = dict[tuple[str, int], LoggedControl]()
+        for each in logged:
+            newest.pop((each.control.id, each.at_chunk), None)
+            newest[each.control.id, each.at_chunk] = each
+        applied = {(receipt.control_id, receipt.chunk_index) for receipt in (*self.applied, *timeline.receipts)}
+        waiting = {each.control_id: each.control for each in timeline.waiting}
         return tuple(
-            each for each in logged if each.at_chunk >= timeline.chunk_index and (each.control.id, each.at_chunk) not in known
+            each
+            for (control_id, chunk), each in newest.items()
+            if chunk >= timeline.chunk_index and (control_id, chunk) not in applied and waiting.get(control_id) != each.control
         )
 
 
