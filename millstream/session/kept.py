@@ -27,6 +27,8 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
     """Of its last controls, as they were told."""
     media_s: float = 0.0
     """Of all chunks until then."""
+    source: str = ""
+    """The name of what it restyles, where that is not sent by its owner."""
 
     def receipts(self, timeline: TimelineState) -> tuple[Receipt, ...]:
         """Of every control that the saved state knows of: applied, or still waiting for its chunk."""

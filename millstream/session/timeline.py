@@ -202,8 +202,8 @@ class Timeline:
         )
 
     def queue(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
-        """Take a control for the next unplanned chunk, or a later one; refuse what can never apply. One with the id of another of
-        its kind that waits for the same chunk takes that one's place."""
+        """Take a control for the next unplanned chunk, or a later one; refuse what can never apply. One with the id of another
+        of its kind that waits for the same chunk takes that one's place."""
         control.check()
         chunk = self.chunk_index if at_chunk is None else at_chunk
         self._refuse_if_hopeless(control, chunk)
