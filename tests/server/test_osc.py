@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -126,8 +127,10 @@ def test_an_address_is_a_control_and_its_arguments_are_the_fields(name: str, giv
     assert control_of(name, given) == expected
 
 
-def test_every_control_has_an_address() -> None:
+def test_every_control_has_an_address_and_the_page_has_them_all() -> None:
     assert set(KINDS.values()) == set(get_args(AnyControl))
+    page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
+    assert [name for name in KINDS if f"/{name}" not in page] == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -268,3 +270,53 @@ def test_a_source_that_is_not_there_is_told_and_harms_nobody(server: Serving) ->
         for each in (client, other):
             each.say({"type": "stop"})
         server.until_empty()
+
+
+@pytest.mark.slow
+def test_a_session_that_is_kept_comes_back_with_its_source(tmp_path: Path) -> None:
+    sources = Sources.of([parse_source(f"sea={film(tmp_path / 'sea.mp4', 40, 220)}")])
+    session = ""
+    for number in range(2):
+        with serving(tmp_path / "data", keep_chunks=1) as server, server.client() as client:
+            server.hub.card = replace(server.hub.card, sources=sources)
+            if number == 0:
+                session = start(client, source="sea")["session"]
+            else:
+                client.say({"type": "attach", "version": 1, "session": session})
+            chunk = client.hear("chunk")["index"]
+    assert chunk > 0, "it goes on"
+
+
+RTMP_SENDER = """
+import sys, time, av, numpy as np
+with av.open(sys.argv[1], "w", format="flv") as container:
+    stream = container.add_stream("libx264", rate=25, options={"tune": "zerolatency", "preset": "ultrafast", "g": "5"})
+    stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
+    while True:
+        frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 200, np.uint8), format="rgb24")
+        container.mux(stream.encode(frame))
+        time.sleep(0.04)
+"""
+
+
+@pytest.mark.slow
+def test_an_encoder_streams_to_the_server_by_rtmp_dies_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own: FFmpeg's two ends of a connection in one process wait for each other."""
+    monkeypatch.setattr(live_source, "STEADY_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"rtmp://127.0.0.1:{free.getsockname()[1]}/live/key"
+    told: list[str] = []
+    with playing(f"{place}?listen=1", told) as source:
+        for times in range(2):
+            source.latest = None
+            give_up = time.monotonic() + 30
+            while source.latest is None:  # it may come while nobody listens, as any encoder may
+                assert time.monotonic() < give_up, told
+                encoder = subprocess.Popen([sys.executable, "-c", RTMP_SENDER, place], stderr=subprocess.DEVNULL)
+                while encoder.poll() is None and source.latest is None and time.monotonic() < give_up:
+                    time.sleep(0.05)
+            assert near(200)(source)
+            encoder.kill()
+            encoder.wait()
+            wait_until(lambda times=times: len([words for words in told if "is gone" in words]) > times, "it is told")
+    assert all("key" not in words for words in told)

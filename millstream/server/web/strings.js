@@ -87,6 +87,9 @@ export function control(control) {
   }
 }
 
+/** One that somebody else asked for. */
+export const foreign = (id) => id.replace(/^osc-(.+)-\d+$|.+/, (_, kind) => (kind ? `${kind} by OSC` : "change"));
+
 export const notSent = () => "Not sent: there is no connection just now.";
 export const inLine = () => "Still in line: say it again once the stream runs.";
 export const queued = (name, chunk) => `${capital(name)} queued for chunk ${chunk}`;
