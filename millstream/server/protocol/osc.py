@@ -15,6 +15,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple, cast, get_args
 
 import msgspec
@@ -94,14 +95,27 @@ def bind_osc(place: str, *, insecure: bool) -> OscPort:
     return OscPort(bound, insecure or is_local(host))
 
 
-def fields_of(kind: type[Control]) -> list[msgspec.structs.FieldInfo]:
-    """What a message of this control may have behind its address, in order."""
-    return [each for each in msgspec.structs.fields(kind) if each.name != "id" and isinstance(_item_type(each), SCALARS)]
+class _Field(NamedTuple):
+    """One that a message may have behind its address."""
 
-
-def takes_all(field: msgspec.structs.FieldInfo) -> bool:
+    name: str
+    is_whole: bool
+    """Whether it is a whole number."""
+    takes_all: bool
     """Whether every argument belongs to it."""
-    return isinstance(inspect.type_info(field.type), inspect.VarTupleType)
+
+
+@cache
+def fields_of(name: str) -> tuple[_Field, ...]:
+    """Of a control, in order: all but its id and what has fields of its own."""
+    found = list[_Field]()
+    for each in msgspec.structs.fields(KINDS[name]):
+        kind = inspect.type_info(each.type)
+        is_list = isinstance(kind, inspect.VarTupleType)
+        item = kind.item_type if isinstance(kind, inspect.VarTupleType) else kind
+        if each.name != "id" and isinstance(item, SCALARS):
+            found.append(_Field(each.name, isinstance(item, inspect.IntType), is_list))
+    return tuple(found)
 
 
 def control_of(name: str, given: Sequence[osc.Argument]) -> AnyControl | None:
@@ -111,7 +125,7 @@ def control_of(name: str, given: Sequence[osc.Argument]) -> AnyControl | None:
             return cast(AnyControl, msgspec.json.decode(given[0], type=AnyControl))
         if name not in KINDS:
             raise ProtocolError("not_found", f"the controls are {', '.join(KINDS)}, and {WHOLE} with one as JSON")
-        fields = fields_of(KINDS[name])
+        fields = fields_of(name)
         if not fields and len(given) == 1 and not given[0]:
             return None
         return cast(AnyControl, msgspec.convert({"type": name, **_values(name, fields, given)}, AnyControl))
@@ -119,23 +133,17 @@ def control_of(name: str, given: Sequence[osc.Argument]) -> AnyControl | None:
         raise ProtocolError("bad_control", f"cannot read {name}: {str(error)[:200]}") from None
 
 
-def _values(name: str, fields: list[msgspec.structs.FieldInfo], given: Sequence[osc.Argument]) -> dict[str, Any]:
-    if fields and takes_all(fields[0]):
+def _values(name: str, fields: Sequence[_Field], given: Sequence[osc.Argument]) -> dict[str, Any]:
+    if fields and fields[0].takes_all:
         return {fields[0].name: given}
     if len(given) > max(len(fields), 1):
         raise ProtocolError("bad_control", f"{name} takes {' '.join(each.name for each in fields) or 'nothing'}, and no more")
-    return {each.name: _fitting(each, value) for each, value in zip(fields, given, strict=False)}
+    return {each.name: _rounded(value) if each.is_whole else value for each, value in zip(fields, given, strict=False)}
 
 
-def _item_type(field: msgspec.structs.FieldInfo) -> inspect.Type:
-    found = inspect.type_info(field.type)
-    return found.item_type if isinstance(found, inspect.VarTupleType) else found
-
-
-def _fitting(field: msgspec.structs.FieldInfo, value: osc.Argument) -> osc.Argument:
+def _rounded(value: osc.Argument) -> osc.Argument:
     """Faders know no whole numbers."""
-    whole = isinstance(_item_type(field), inspect.IntType) and isinstance(value, float) and math.isfinite(value)
-    return round(value) if whole else value  # type: ignore[arg-type]
+    return round(value) if isinstance(value, float) and math.isfinite(value) else value
 
 
 @dataclass(slots=True)

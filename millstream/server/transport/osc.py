@@ -29,6 +29,8 @@ BRACKETS = "[]"
 
 def messages(packet: bytes) -> list[tuple[str, bytes]]:
     """The addresses of a message or a bundle, each with arguments that are not read yet."""
+    if not packet.startswith(BUNDLE):
+        return [_addressed(packet)]  # most are
     found: list[tuple[str, bytes]] = []
     rest = [memoryview(packet)]
     while rest:
