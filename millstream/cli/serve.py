@@ -174,7 +174,7 @@ class InputOptions:
         str | None,
         typer.Option(
             metavar="[HOST:]PORT",
-            help="Steer sessions by OSC messages to this UDP port, of this machine alone.",
+            help="Steer sessions by OSC to this UDP port; of this machine alone, unless HOST is named.",
             show_default=False,
         ),
         InFile(int | str),

@@ -130,6 +130,8 @@ def serve(request: ServeRequest) -> None:
     set_up_logging(as_json=request.log_json)
     with listener, plain_out_of_memory(), load_engine(engine_config, stream) as engine:
         log.info("fast: %s", engine.speed)
+        if osc is not None:
+            log.info("OSC at %s:%d", *osc.socket.getsockname()[:2])
         service = _service(request, engine)
         card = replace(model_card(engine, request.lead_s, stream, request.fps), moves=member is not None, sources=sources)
         make_hub = partial(SessionHub, service, card, archive=Archive(engine, store), stores=stores, limits=request.limits)

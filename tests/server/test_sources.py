@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import av
 import numpy as np
@@ -24,7 +24,9 @@ import torch
 from millstream.core.errors import ConfigError, VideoError
 from millstream.engine.engine import Engine
 from millstream.engine.replay import replay
+from millstream.server.sessions import sources
 from millstream.server.sessions.sources import Sources
+from millstream.serving.notices import Noted
 from millstream.session.journal import read_journal
 from millstream.video import live_source
 from millstream.video.live_source import LiveSource, SourceAddress, parse_source, picture_of
@@ -212,6 +214,22 @@ def test_a_protocol_that_this_ffmpeg_has_not_is_named() -> None:
         assert "this PyAV's FFmpeg knows no srt" in str(error)  # noqa: PT017
 
 
+def test_trouble_that_comes_at_once_reaches_the_session_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, address: SourceAddress, tell: Callable[[str], None]) -> None:
+            tell(f"{address.name} is gone")
+
+    class Heard:
+        notes: ClassVar[list[str]] = []
+
+        def tell(self, note: Noted) -> None:
+            self.notes.append(note.words)
+
+    monkeypatch.setattr(sources, "LiveSource", Broken)
+    Sources.of([SourceAddress(name="a", place="tcp://x")])._take("a", Heard())  # type: ignore[arg-type]
+    assert Heard.notes == ["a is gone"]
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("sources")
@@ -274,11 +292,11 @@ def test_a_source_that_is_not_there_is_told_and_harms_nobody(server: Serving) ->
 
 @pytest.mark.slow
 def test_a_session_that_is_kept_comes_back_with_its_source(tmp_path: Path) -> None:
-    sources = Sources.of([parse_source(f"sea={film(tmp_path / 'sea.mp4', 40, 220)}")])
+    offered = Sources.of([parse_source(f"sea={film(tmp_path / 'sea.mp4', 40, 220)}")])
     session = ""
     for number in range(2):
         with serving(tmp_path / "data", keep_chunks=1) as server, server.client() as client:
-            server.hub.card = replace(server.hub.card, sources=sources)
+            server.hub.card = replace(server.hub.card, sources=offered)
             if number == 0:
                 session = start(client, source="sea")["session"]
             else:

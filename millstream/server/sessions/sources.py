@@ -63,17 +63,18 @@ class Sources:
 
     def _take(self, name: str, live_session: LiveSession) -> _Playing:
         playing = self._playing.get(name)
-        if playing is None:
-            sessions: set[LiveSession] = set()
+        if playing is not None:
+            if playing.source.trouble:
+                live_session.tell(Noted(words=playing.source.trouble))
+            playing.sessions.add(live_session)
+            return playing
+        sessions = {live_session}  # before it plays: the first thing it has to tell may be trouble
 
-            def tell(words: str) -> None:
-                for each in tuple(sessions):
-                    each.tell(Noted(words=words))
+        def tell(words: str) -> None:
+            for each in tuple(sessions):
+                each.tell(Noted(words=words))
 
-            playing = self._playing[name] = _Playing(LiveSource(self.addresses[name], tell), sessions)
-        elif playing.source.trouble:
-            live_session.tell(Noted(words=playing.source.trouble))
-        playing.sessions.add(live_session)
+        playing = self._playing[name] = _Playing(LiveSource(self.addresses[name], tell), sessions)
         return playing
 
     async def _leave(self, name: str, live_session: LiveSession) -> None:
