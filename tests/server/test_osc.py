@@ -40,6 +40,14 @@ def bundle(*parts: bytes) -> bytes:
     return b"#bundle\0" + bytes(7) + b"\1" + b"".join(struct.pack(">i", len(part)) + part for part in parts)
 
 
+def deepest() -> bytes:
+    """A packet that is all nesting."""
+    packet = osc.message("/a", 1)
+    while len(packet) < 60_000:
+        packet = bundle(packet)
+    return packet
+
+
 def test_the_examples_of_the_specification_are_read_and_written() -> None:
     assert read(FREQUENCY) == [("/oscillator/4/frequency", [440.0])]
     assert osc.message("/oscillator/4/frequency", 440.0) == FREQUENCY
@@ -72,11 +80,11 @@ def test_another_implementation_reads_and_writes_the_same(sent: list[int | float
     assert (found.message.address, found.message.params) == ("/a", sent)
 
 
-def test_bundles_in_bundles_are_read_in_order_however_deep() -> None:
+def test_bundles_in_bundles_are_read_in_order() -> None:
     packet = bundle(osc.message("/a", 1), bundle(osc.message("/b"), osc.message("/c", "x")), osc.message("/a", 2))
     assert read(packet) == [("/a", [1]), ("/b", []), ("/c", ["x"]), ("/a", [2])]
     deep = osc.message("/a", 1)
-    while len(deep) < 60_000:
+    for _ in range(250):
         deep = bundle(deep)
     assert read(deep) == [("/a", [1])]
 
@@ -99,7 +107,8 @@ def test_whatever_comes_is_read_or_refused_in_words(noise: bytes, cut: int) -> N
         (b"/a\0\0,s\0\0\xff\xfe\0\0", "not UTF-8"),
         (b"/\xff\0\0", "plain letters"),
         (bundle(b""), "empty or cut short"),
-        (bundle(*[b"/a\0\0"] * 257), "256 messages"),
+        (bundle(*[b"/a\0\0"] * 256), "255 messages and bundles"),
+        (deepest(), "255 messages and bundles"),
     ],
 )
 def test_what_is_no_osc_is_refused_in_one_line(packet: bytes, words: str) -> None:
@@ -226,7 +235,11 @@ def test_what_cannot_be_is_answered_and_harms_nobody(scene: tuple[Serving, Desk]
     assert desk.hear() == ("/millstream/error", ["/millstream/cut", "no session is there to steer; start one"])
     with server.client() as client:
         client.start()
-        for address, *given in (("/millstream/nobody/cut",), ("/other/cut",), ("/millstream/noise_scale", 0.5), ("/a/b/c/d",)):
+        wrong = (
+            ("/millstream/nobody/cut",), ("/other/cut",), ("/millstream/noise_scale", 0.5), ("/a/b/c/d",), ("/",), ("/cut",),
+            ("/millstream",), ("/millstream/",), ("//cut",), ("/millstream//cut",), ("/millstream/cut/",),
+        )  # fmt: skip
+        for address, *given in wrong:
             desk.say(address, *given)
             assert desk.hear()[0] == "/millstream/error"
         desk.socket.send(b"\0" * 32)

@@ -40,7 +40,9 @@ WHOLE = "control"
 CYCLE_S = 0.02
 """From one reading to the next."""
 MAX_PER_CYCLE = 512
-"""Messages, one packet more or less."""
+"""Packets; a large one counts as several."""
+PACKET_BYTES = 64
+"""Of one that counts as one."""
 MAX_ADDRESSES = 256
 """That wait to be read, and controls whose receipts are owed."""
 MAX_BYTES = 65_536
@@ -178,22 +180,21 @@ class OscListener:
         left = MAX_PER_CYCLE
         with suppress(OSError):  # nothing waits any more
             while left > 0:
-                left -= self._hear(packet, sender)
+                left -= 1 + len(packet) // PACKET_BYTES
+                self._hear(packet, sender)
                 packet, sender = self.port.socket.recvfrom(MAX_BYTES)
             self._warn("more OSC comes than is read: %s; of each address the newest that is read counts", sender[0])
 
-    def _hear(self, packet: bytes, sender: Sender) -> int:
-        """How many messages were in it."""
+    def _hear(self, packet: bytes, sender: Sender) -> None:
         try:
             found = osc.messages(packet)
         except ProtocolError as error:
             self._refuse("", sender, error)
-            return 1
+            return
         for address, data in found:
             self._heard.pop(address, None)  # its turn is that of the newest
             if len(self._heard) < MAX_ADDRESSES:
                 self._heard[address] = _Heard(data, sender)
-        return max(1, len(found))
 
     async def _steer(self) -> None:
         heard, self._heard = self._heard, {}
@@ -204,17 +205,17 @@ class OscListener:
                 self._refuse(address, sender, error)
 
     async def _control(self, address: str, data: bytes, sender: Sender) -> None:
-        root, *session, name = address.strip("/").split("/")
-        if root != ROOT or len(session) > 1:
+        root, *names = address[1:].split("/")
+        if root != ROOT or len(names) not in (1, 2):
             raise ProtocolError("bad_message", f"addresses are /{ROOT}/CONTROL and /{ROOT}/SESSION/CONTROL")
-        control = control_of(name, osc.arguments(data))
+        control = control_of(names[-1], osc.arguments(data))
         if control is None:
             return
-        live_session = self.hub.find(session[0]) if session else self._newest()
+        live_session = self.hub.find(names[0]) if len(names) == 2 else self._newest()
         if await live_session.has_left():
             raise ProtocolError("not_found", "the session has moved to another server")
         about = address, type(control)
-        named = msgspec.structs.replace(control, id=control.id or self._id(about, live_session))
+        named = msgspec.structs.replace(control, id=self._id(about, live_session))
         receipt = await self.hub.control(live_session, named)
         if len(self._owed) < MAX_ADDRESSES:
             self._owed[about] = _Owed(live_session, receipt.control_id, sender)
@@ -247,7 +248,8 @@ class OscListener:
 
     def _refuse(self, address: str, sender: Sender, error: MillstreamError) -> None:
         self._answer(sender, "error", address, str(error))
-        self._warn("OSC refused: %s; others may have been", f"{address[:40]} from {sender[0]}: {error}")
+        name = address.rpartition("/")[2][:40]  # without the session: its id is a secret
+        self._warn("OSC refused: %s; others may have been", f"{name!r} from {sender[0]}: {error}")
 
     def _answer(self, sender: Sender, kind: str, *told: int | str) -> None:
         if self._answers.take():

@@ -15,8 +15,8 @@ from millstream.core.messages import ProtocolError
 BUNDLE = b"#bundle\0"
 BUNDLE_HEAD = 16
 """Its name and its time tag."""
-MAX_MESSAGES = 256
-"""Of one packet."""
+MAX_PARTS = 256
+"""Messages and bundles of one packet."""
 MAX_ADDRESS = 128
 
 Argument = int | float | str | bool | None
@@ -33,15 +33,15 @@ def messages(packet: bytes) -> list[tuple[str, bytes]]:
         return [_addressed(packet)]  # most are
     found: list[tuple[str, bytes]] = []
     rest = [memoryview(packet)]
-    while rest:
+    for _ in range(MAX_PARTS):
+        if not rest:
+            return found
         part = rest.pop()
         if part[: len(BUNDLE)] == BUNDLE:
             rest.extend(reversed(_elements(part)))
         else:
             found.append(_addressed(bytes(part)))
-        if len(found) + len(rest) > MAX_MESSAGES:
-            raise ProtocolError("too_large", f"a bundle may have {MAX_MESSAGES} messages")
-    return found
+    raise ProtocolError("too_large", f"a packet may have {MAX_PARTS - 1} messages and bundles")
 
 
 def arguments(data: bytes) -> list[Argument]:
@@ -85,7 +85,7 @@ def message(address: str, *given: int | float | str) -> bytes:
 
 def _elements(bundle: memoryview) -> list[memoryview]:
     at, found = BUNDLE_HEAD, list[memoryview]()
-    while at < len(bundle):
+    while at < len(bundle) and len(found) < MAX_PARTS:  # more are too many, however many they are
         end = at + 4 + int.from_bytes(bundle[at : at + 4], "big")
         if end > len(bundle) or end == at + 4:
             raise ProtocolError("bad_message", "a part of an OSC bundle is empty or cut short")
