@@ -27,7 +27,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 PLAYED_SCHEMES = ("http", "https")
 """What may be a whole video, and then plays at its own rate."""
 LIVE_SCHEMES = ("rtmp", "rtmps", "rtsp", "srt", "tcp", "udp")
-LISTEN = "listen=1"
+LISTEN = "?listen=1"
 """Behind an RTMP address: wait there for somebody to stream to it."""
 LIVE_FORMATS = f"{FORMATS},hls,mpjpeg,rtsp,sdp,rtp"
 PROTOCOLS = "http,https,tcp,tls,udp,rtp,rtmp,rtmps,srt,crypto,httpproxy"
@@ -38,6 +38,8 @@ OPEN_S = READ_S = 5.0
 SHORTEST_PASS_S = 0.5
 """A still picture is not opened again a hundred times a second."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
+LONGEST_FRAME_S = 10.0
+"""For clocks that jump."""
 STEADY_S = 10.0
 """What plays for so long is well."""
 
@@ -61,14 +63,21 @@ class SourceAddress:
         """Whether it may come faster than it is to be shown."""
         return self.is_file or self.scheme in PLAYED_SCHEMES
 
+    @property
+    def longest_wait_s(self) -> float:
+        """Between two attempts. Where somebody is to stream to us, somebody has to be there."""
+        is_awaited = self.place.endswith(LISTEN) or "mode=listener" in self.place
+        return FIRST_WAIT_S if is_awaited else LONGEST_WAIT_S
+
     def open(self) -> av.container.InputContainer:
         if self.is_file:
             return open_container(Path(self.place))
         options = {"format_whitelist": LIVE_FORMATS, "protocol_whitelist": PROTOCOLS}
-        place, marker, _ = self.place.partition(f"?{LISTEN}")
         if not self.is_paced:
-            options |= {"analyzeduration": "1000000", "probesize": "500000"} | ({LISTEN[:-2]: "1"} if marker else {})
-        return av.open(place, options=options, metadata_errors="replace", timeout=(OPEN_S, READ_S))
+            options |= {"analyzeduration": "1000000", "probesize": "500000"}
+        if self.place.endswith(LISTEN):
+            options["listen"] = "1"
+        return av.open(self.place.removesuffix(LISTEN), options=options, metadata_errors="replace", timeout=(OPEN_S, READ_S))
 
 
 def parse_source(text: str) -> SourceAddress:
@@ -118,8 +127,8 @@ class LiveSource:
             began, why = time.monotonic(), ""
             try:
                 self._play()
-            except (OSError, av.FFmpegError, VideoError) as error:
-                why = _plain(error)
+            except (OSError, ValueError, av.FFmpegError, VideoError) as error:
+                why = _plain(error).replace(str(Path(self._address.place)), "its file")
             lasted_s = time.monotonic() - began
             if not why and self._address.is_paced:
                 self._over.wait(SHORTEST_PASS_S - lasted_s)
@@ -127,7 +136,7 @@ class LiveSource:
             wait_s = FIRST_WAIT_S if lasted_s > STEADY_S else wait_s
             self._lose(why or "it has ended")
             self._over.wait(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            wait_s = min(2 * wait_s, self._address.longest_wait_s)
 
     def _play(self) -> None:
         """Once, to its end. Raises what is wrong with it."""
@@ -140,10 +149,12 @@ class LiveSource:
                 if frame.width * frame.height > MAX_PIXELS:
                     raise VideoError(f"its frames are {frame.width}x{frame.height}; at most {MAX_PIXELS} pixels are taken")
                 shown_s = end_of(frame)
-                first_s = shown_s if first_s is None else first_s
+                if first_s is None:
+                    upright(frame)  # pixels that nobody can convert are refused here
+                    first_s = shown_s
                 self.latest = frame
                 ahead_s = shown_s - first_s - (time.monotonic() - start)
-                if self._over.wait(min(ahead_s, 1.0) if is_paced and ahead_s > 0 else 0):
+                if self._over.wait(min(ahead_s, LONGEST_FRAME_S) if is_paced and ahead_s > 0 else 0):
                     return
                 if self.trouble and time.monotonic() - start > STEADY_S:
                     self._recover()

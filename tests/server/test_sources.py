@@ -166,6 +166,10 @@ def test_a_place_where_nobody_is_and_frames_that_are_huge_are_told(tmp_path: Pat
     with playing(film(tmp_path / "a.mp4", 40), told):
         wait_until(lambda: len(told) > 1, "it is told")
     assert "its frames are 64x48; at most 1000 pixels" in told[1]
+    with playing(tmp_path / "none.mp4", told):
+        wait_until(lambda: len(told) > 2, "it is told")
+    assert "its file is not there" in told[2]
+    assert str(tmp_path) not in told[2], "where it lies is nobody's business"
 
 
 def test_a_video_at_a_web_address_plays_in_a_loop(tmp_path: Path) -> None:
@@ -195,6 +199,12 @@ def test_a_video_at_a_web_address_plays_in_a_loop(tmp_path: Path) -> None:
 def test_a_source_that_cannot_be_is_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_source(text)
+
+
+def test_where_somebody_is_to_stream_to_us_the_pauses_stay_short() -> None:
+    for place in ("rtmp://x/y?listen=1", "srt://:9?mode=listener"):
+        assert SourceAddress(name="a", place=place).longest_wait_s == live_source.FIRST_WAIT_S
+    assert SourceAddress(name="a", place="rtmp://x/y").longest_wait_s == live_source.LONGEST_WAIT_S
 
 
 def test_files_are_looked_at_before_the_server_starts_and_names_are_unique(tmp_path: Path) -> None:
@@ -243,7 +253,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def start(client: Client, **changes: Any) -> dict[str, Any]:
-    return client.start(noise_scale=0.5, **changes)
+    return client.start(noise_scale=0.5, size="32x32", **changes)
 
 
 def test_a_session_restyles_a_named_source_beside_one_of_words_alone_and_can_be_replayed(server: Serving) -> None:
