@@ -166,6 +166,33 @@ class LifeOptions:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """What it takes in besides what clients say: docs/inputs.md."""
+
+    osc: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Steer sessions by OSC to this UDP port; of this machine alone, unless HOST is named.",
+            show_default=False,
+        ),
+        InFile(int | str),
+    ] = None
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PLACE",
+            help="A video that sessions may restyle: a file, looped, or an http, rtmp, rtsp or srt address. Repeatable.",
+            show_default=False,
+        ),
+    ] = None
+
+    def request(self) -> dict[str, Any]:
+        """Fields of a ServeRequest."""
+        return dict(osc=self.osc, sources=tuple(self.source or ()))
+
+
 def read_config(path: str) -> ConfigFile:
     with plain_errors():
         return ConfigFile.read(path, option="--config", page="docs/serving.md")
@@ -231,6 +258,7 @@ def serve(
     doors: DoorOptions,
     room: RoomOptions,
     lives: LifeOptions,
+    inputs: InputOptions,
     data: Annotated[Path, typer.Option(help="Folder for recordings, journals and saved sessions.")] = Path("out/serve"),
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines for programs.")] = False,
     plan: Annotated[
@@ -259,6 +287,7 @@ def serve(
             options=with_rewind(on.options(), lives.rewind_config()),
             **doors.request(),
             **room.request(),
+            **inputs.request(),
             stream=stream,
             schedule=schedule,
             changes=shape.changes(),

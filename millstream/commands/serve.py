@@ -26,6 +26,7 @@ from millstream.engine.engine import Engine, stream_config
 from millstream.parallel.tiles import choose_grid
 from millstream.serving.admission_types import AdmissionConfig
 from millstream.serving.service import Service
+from millstream.video.live_source import parse_source
 
 try:
     import uvicorn
@@ -38,10 +39,12 @@ try:
     from millstream.server.access.keys import Keyring
     from millstream.server.app import AppConfig, create_app
     from millstream.server.logs import set_up_logging
+    from millstream.server.protocol.osc import bind_osc
     from millstream.server.sessions.archive import Archive
     from millstream.server.sessions.file_store import FileStore
     from millstream.server.sessions.hub import HubLimits, ModelCard, SessionHub
     from millstream.server.sessions.shared_files import SharedFiles
+    from millstream.server.sessions.sources import Sources
     from millstream.server.transport.peers import IceServer
     from millstream.server.transport.sockets import CONNECTIONS, ImpatientHTTP, ImpatientWebSocket, PoliteServer, listen
     from millstream.server.transport.tls import check_certificate
@@ -92,6 +95,10 @@ class ServeRequest:
     proxies: tuple[str, ...] = ()
     """Addresses whose word is taken for who asks."""
     ice_servers: tuple[str, ...] = ()
+    osc: str | None = None
+    """Where to listen for OSC: PORT or HOST:PORT."""
+    sources: tuple[str, ...] = ()
+    """Videos that sessions may restyle: NAME=FILE or NAME=ADDRESS."""
     log_json: bool = False
 
 
@@ -117,14 +124,18 @@ def serve(request: ServeRequest) -> None:
     shared = None if member is None else SharedFiles.at(member.storage)
     store = FileStore(request.data, shared=shared)
     stores = key_stores(request.data, keyring.names if keyring else member.keys if member else (), shared)
+    sources = Sources.of(parse_source(text) for text in request.sources)
+    osc = None if request.osc is None else bind_osc(request.osc, insecure=request.insecure)
     listener = listen(request.host, request.port)
     set_up_logging(as_json=request.log_json)
     with listener, plain_out_of_memory(), load_engine(engine_config, stream) as engine:
         log.info("fast: %s", engine.speed)
+        if osc is not None:
+            log.info("OSC at %s:%d", *osc.socket.getsockname()[:2])
         service = _service(request, engine)
-        card = replace(model_card(engine, request.lead_s, stream, request.fps), moves=member is not None)
+        card = replace(model_card(engine, request.lead_s, stream, request.fps), moves=member is not None, sources=sources)
         make_hub = partial(SessionHub, service, card, archive=Archive(engine, store), stores=stores, limits=request.limits)
-        app = create_app(make_hub, app_config(access, ice_servers, member))
+        app = create_app(make_hub, replace(app_config(access, ice_servers, member), osc=osc))
         service.start(warm_up=[stream])
         run_until_told(app, listener, service, request)
 

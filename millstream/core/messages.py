@@ -56,6 +56,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """How far generation may be ahead of the viewer."""
     input: bool = False
     """Whether frames will be sent."""
+    source: str = ""
+    """Instead of those: the name of a video that the server offers (`hello`)."""
     wait: bool = False
     """Whether to stand in line if there is no room."""
     unattended: Literal["pause", "run"] = "pause"
@@ -188,6 +190,8 @@ class Hello(ServerMessage, frozen=True, kw_only=True, tag="hello"):
     examples: tuple[str, ...]
     moves: bool = False
     """Whether sessions can go on at another address, for clients that `follow`."""
+    sources: tuple[str, ...] = ()
+    """What a session may name as its `source`."""
 
 
 class WaitingMessage(ServerMessage, frozen=True, kw_only=True, tag="waiting"):

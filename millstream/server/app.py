@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,8 +25,10 @@ from millstream.server.protocol import openapi, rest, videos, webrtc
 from millstream.server.protocol.branching import BRANCHING
 from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.endpoints import Endpoint, ServerState
+from millstream.server.protocol.osc import OscListener, OscPort
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.transport.peers import IceServer, Peers
+from millstream.server.transport.tasks import stop_all
 from millstream.server.transport.websocket_loop import converse
 
 WEB = Path(__file__).parent / "web"
@@ -42,6 +45,8 @@ class AppConfig:
     """For WebRTC clients that cannot reach this machine directly."""
     routes: tuple[BaseRoute, ...] = ()
     """Addresses of whoever runs this server as one of several."""
+    osc: OscPort | None = None
+    """Where it can be steered by OSC."""
 
 
 def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlette:
@@ -55,9 +60,11 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
         peers = Peers(config.ice_servers)
         app.state.server = ServerState(hub=hub, peers=peers, limits=config.limits, clients=clients)
         hub.start()
+        listening = [asyncio.ensure_future(OscListener(config.osc, hub).run())] if config.osc is not None else []
         try:
             yield
         finally:
+            await stop_all(listening)
             await peers.close()
             await hub.close()
 

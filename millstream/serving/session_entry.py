@@ -46,6 +46,8 @@ class OpenRequest:
     tree: str = ""
     """Of a branch: the first session that it was forked from."""
     feed: LiveFeed | None = None
+    source: str = ""
+    """What fills that, where it is not its owner."""
     journal: ChunkLog | None = None
     start: Callable[[], Callable[[Engine], Session]] | None = None
     """For one that was saved: reads it, on a thread of its own, once it has its place; what it returns then makes the session,
@@ -58,6 +60,11 @@ class OpenRequest:
     @property
     def pace(self) -> Pace:
         return Pace(fps=self.config.fps, chunk_frames=pixel_frames(1, self.config.frames_per_chunk), lead_s=self.lead_s)
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether its owner sends them."""
+        return self.feed is not None and not self.source
 
     @property
     def has_slack(self) -> bool:

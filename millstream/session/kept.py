@@ -27,6 +27,8 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
     """Of its last controls, as they were told."""
     media_s: float = 0.0
     """Of all chunks until then."""
+    source: str = ""
+    """The name of what it restyles, where that is not sent by its owner."""
 
     def receipts(self, timeline: TimelineState) -> tuple[Receipt, ...]:
         """Of every control that the saved state knows of: applied, or still waiting for its chunk."""
@@ -38,11 +40,17 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
 
     def unknown(self, logged: Iterable[LoggedControl], timeline: TimelineState) -> tuple[LoggedControl, ...]:
         """Those that came after the state was saved, in order. One applies at the chunk it was queued for, so the state says
-        of each whether it has."""
-        known = {(waiting.control_id, waiting.at_chunk) for waiting in timeline.waiting}
-        known |= {(receipt.control_id, receipt.chunk_index) for receipt in (*self.applied, *timeline.receipts)}
+        of each whether it has. Of those with one id for one chunk the last counts."""
+        newest = dict[tuple[str, int], LoggedControl]()
+        for each in logged:
+            newest.pop((each.control.id, each.at_chunk), None)
+            newest[each.control.id, each.at_chunk] = each
+        applied = {(receipt.control_id, receipt.chunk_index) for receipt in (*self.applied, *timeline.receipts)}
+        waiting = {each.control_id: each.control for each in timeline.waiting}
         return tuple(
-            each for each in logged if each.at_chunk >= timeline.chunk_index and (each.control.id, each.at_chunk) not in known
+            each
+            for (control_id, chunk), each in newest.items()
+            if chunk >= timeline.chunk_index and (control_id, chunk) not in applied and waiting.get(control_id) != each.control
         )
 
 

@@ -202,13 +202,16 @@ class Timeline:
         )
 
     def queue(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
-        """Take a control for the next unplanned chunk, or a later one; refuse what can never apply."""
+        """Take a control for the next unplanned chunk, or a later one; refuse what can never apply. One with the id of another
+        of its kind that waits for the same chunk takes that one's place."""
         control.check()
         chunk = self.chunk_index if at_chunk is None else at_chunk
         self._refuse_if_hopeless(control, chunk)
         control_id = control.id or self._free_id()
-        if any(waiting.control_id == control_id for waiting in self._waiting):
+        older = [waiting for waiting in self._waiting if waiting.control_id == control_id]
+        if any(type(waiting.control) is not type(control) or waiting.at_chunk != chunk for waiting in older):
             raise ControlError(f"a control with id {control_id!r} is already waiting; give each its own")
+        self._waiting = [waiting for waiting in self._waiting if waiting not in older]
         self._waiting.append(_Waiting(control, control_id, chunk))
         return Receipt(control_id=control_id, state="queued", chunk_index=chunk)
 

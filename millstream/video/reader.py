@@ -77,13 +77,17 @@ class VideoReader:
             for frame in self._container.decode(self._stream):
                 self.num_frames += 1
                 shown_until_s = end_of(frame)
-                # FFmpeg says how far to turn the picture counter-clockwise: phones store it lying on its side.
-                yield np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
+                yield upright(frame)
             whole = self.num_frames and not is_cut_short(self._container, self._stream, shown_until_s)
         except (OSError, av.FFmpegError) as error:
             raise broken_off(self.path, self.num_frames) from error
         if not whole:
             raise broken_off(self.path, self.num_frames)
+
+
+def upright(frame: av.VideoFrame) -> np.ndarray:
+    """FFmpeg says how far to turn the picture counter-clockwise: phones store it lying on its side."""
+    return np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
 
 
 def check_source(path: Path) -> None:
@@ -108,7 +112,7 @@ def open_container(path: Path) -> av.container.InputContainer:
         raise VideoError(f"{path} {NOT_A_VIDEO if path.stat().st_size else 'is empty'}; {USE_THESE}") from error
 
 
-def video_stream(container: av.container.InputContainer, path: Path) -> av.VideoStream:
+def video_stream(container: av.container.InputContainer, path: Path | str) -> av.VideoStream:
     for stream in container.streams.video:
         if stream.disposition & Disposition.attached_pic:  # a song's cover
             continue

@@ -102,6 +102,8 @@ class FakeStream:
     dropped: int = 0
     """What chunk headers say about a client that reads too slowly."""
     overloaded: bool = False
+    sources: tuple[str, ...] = ("stage-left", "sea")
+    """Videos that it offers as an input."""
     url: str = ""
     sessions: dict[str, FakeSession] = field(default_factory=dict)
     heard: list[Any] = field(default_factory=list)
@@ -128,7 +130,7 @@ class FakeStream:
         self._sockets.add(socket)
         streaming: asyncio.Task[None] | None = None
         try:
-            await socket.send_text(words.encode(hello()))
+            await socket.send_text(words.encode(hello(self.sources)))
             while True:
                 message = await socket.receive()
                 if message["type"] == "websocket.disconnect":
@@ -239,11 +241,11 @@ class FakeStream:
                 session.queued.append(receipt)
 
 
-def hello() -> say.Hello:
+def hello(sources: tuple[str, ...] = ()) -> say.Hello:
     defaults = say.Defaults(
         size=f"{SIZE}x{SIZE}", fps=FPS, steps=(1000, 750, 500, 250), window=21, sink=3, lead_s=1.0, noise_scale=0.7, seed=0
     )
-    return say.Hello(model="painted", defaults=defaults, limits={}, examples=EXAMPLES)
+    return say.Hello(model="painted", defaults=defaults, limits={}, examples=EXAMPLES, sources=sources)
 
 
 def previews(prompts: tuple[str, ...]) -> say.Previews:

@@ -209,9 +209,9 @@ SURFACE = {
         "--abandon", "--allow-origin", "--anchor", "--api-key", "--batch", "--compile", "--config", "--context-noise", "--data",
         "--device", "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server", "--idle", "--insecure",
         "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--look-ahead", "--lora", "--max-chunks",
-        "--max-life", "--max-waiting", "--memory", "--model", "--no-look-ahead", "--offload-text", "--plan", "--port",
+        "--max-life", "--max-waiting", "--memory", "--model", "--no-look-ahead", "--offload-text", "--osc", "--plan", "--port",
         "--positions", "--precision", "--preview-decoder", "--rewind", "--rewind-every", "--rewind-memory", "--schedule",
-        "--share", "--sink", "--size", "--steps", "--threads", "--tls-cert", "--tls-key", "--topology",
+        "--share", "--sink", "--size", "--source", "--steps", "--threads", "--tls-cert", "--tls-key", "--topology",
         "--trusted-proxy", "--vae-devices", "--weights", "--window",
     },
     "replay": {

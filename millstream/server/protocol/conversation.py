@@ -248,13 +248,13 @@ class Conversation:
     async def _take_frame(self, data: bytes) -> None:
         self._frames.spend("frames")
         live_session = self._own()
-        if live_session.request.feed is None:
+        feed = live_session.request.feed
+        if feed is None or not live_session.request.takes_frames:
             raise ProtocolError("bad_state", 'this session takes no frames; start one with "input": true')
         if len(data) > self._limits.max_frame_bytes:
             raise ProtocolError("too_large", f"a frame may have {self._limits.max_frame_bytes} bytes, got {len(data)}")
         loop, limit = asyncio.get_running_loop(), self._limits.max_frame_pixels
-        size = live_session.request.feed.size
-        frame = await loop.run_in_executor(self._hub.pool, lambda: read_frame(data, size, max_pixels=limit))
+        frame = await loop.run_in_executor(self._hub.pool, lambda: read_frame(data, feed.size, max_pixels=limit))
         live_session.push(frame)
 
     def _live(self, note: str) -> LiveMessage:
@@ -281,7 +281,14 @@ class Conversation:
 def hello(card: ModelCard, limits: ClientLimits) -> Hello:
     """What every client hears first."""
     said = {name: float(value) for name, value in asdict(limits).items()}
-    return Hello(model=card.name, defaults=defaults_of(card), limits=said, examples=card.examples, moves=card.moves)
+    return Hello(
+        model=card.name,
+        defaults=defaults_of(card),
+        limits=said,
+        examples=card.examples,
+        moves=card.moves,
+        sources=card.sources.names,
+    )
 
 
 def _recording(on: bool, name: str) -> RecordingMessage:

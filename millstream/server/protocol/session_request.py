@@ -51,8 +51,18 @@ def _terms(hub: SessionHub, ask: Ask, key: Key) -> dict[str, Any]:
         may_wait=ask.wait,
         unattended=ask.unattended,
         weight=ask.weight,
-        takes_input=ask.input,
+        source=_source(hub, ask),
     )
+
+
+def _source(hub: SessionHub, ask: Ask) -> str | None:
+    """What it restyles: None for nothing, a name, or what its owner sends."""
+    if not ask.source:
+        return "" if ask.input else None
+    if ask.input:
+        raise ConfigError("a session has a source or is sent frames: leave source or input out")
+    hub.card.sources.check(ask.source)
+    return ask.source
 
 
 def _changes(ask: Ask, fps: float | Literal["auto"]) -> dict[str, Any]:

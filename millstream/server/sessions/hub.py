@@ -32,6 +32,7 @@ from millstream.server.sessions.live_session import LiveSession, LiveSessionPart
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.quotas import within_quota
 from millstream.server.sessions.recordings import Recordings
+from millstream.server.sessions.sources import Sources
 from millstream.server.sessions.threads import num_encoders, start_threads
 from millstream.server.sessions.upkeep import abandoned, report
 from millstream.serving.service import Service
@@ -91,6 +92,7 @@ class ModelCard:
     """The same; None: two chunks."""
     moves: bool = False
     """Whether sessions can go on at another server."""
+    sources: Sources = field(default_factory=Sources)
 
 
 class SessionHub:
@@ -175,13 +177,14 @@ class SessionHub:
         lead_s: float | None = None,
         may_wait: bool = False,
         unattended: Literal["pause", "run"] = "pause",
-        takes_input: bool = False,
+        source: str | None = None,
         weight: float = 1.0,
         max_chunks: int | None = None,
         key: Key = NAMELESS,
         session_id: str = "",
     ) -> OpenRequest:
-        """A new session as it is asked for, of so many chunks where that is said. Raises what is wrong with it."""
+        """A new session as it is asked for, of so many chunks where that is said. `source` names its input; empty: what its
+        owner sends. Raises what is wrong with it."""
         check_prompts(prompts)
         config = key.paced(config, rate)
         return OpenRequest(
@@ -195,17 +198,12 @@ class SessionHub:
             weight=weight * key.weight,
             owner=key.name,
             **self._bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
-            feed=LiveFeed((config.height, config.width)) if takes_input else None,
+            feed=None if source is None else LiveFeed((config.height, config.width)),
+            source=source or "",
         )
 
     def open(
-        self,
-        prompts: tuple[WeightedPrompt, ...],
-        config: StreamConfig,
-        *,
-        client: str = "",
-        key: Key = NAMELESS,
-        **terms: Any,
+        self, prompts: tuple[WeightedPrompt, ...], config: StreamConfig, *, client: str = "", key: Key = NAMELESS, **terms: Any
     ) -> LiveSession:
         """A new session, on the terms of `request`. Raises `Overloaded` when it cannot be, and what is wrong with it."""
         request = self.request(prompts, config, key=key, **terms)
@@ -248,7 +246,7 @@ class SessionHub:
 
     def _brought_back(self, back: Returned, client: str, key: Key, seen: int) -> LiveSession:
         kept = back.kept
-        terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended)
+        terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended, source=kept.source)
         request = self._going_on(back.saved, kept.session_id, key, late=back.late, **terms)
         try:
             return self.opened(replace(request, media_s=kept.media_s, seen=seen), client, key, back)
@@ -370,6 +368,8 @@ class SessionHub:
             raise
         self.live_sessions[live_session.session_id] = self._views[live_session.view_id] = live_session
         self.spawn(self._attend(live_session))
+        if request.source:
+            self.spawn(self.card.sources.feed(live_session, self.pool))
         return live_session
 
     def let_be(self, live_session: LiveSession) -> None:

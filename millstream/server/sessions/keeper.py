@@ -241,6 +241,7 @@ class Keeper:
                 unattended=request.unattended,
                 applied=tuple(held.applied),
                 media_s=held.media_s,
+                source=request.source,
             )
             return _Copy(held.num_copies, self._archive_of(held.live_session.key).copy(session, kept))
 

@@ -94,7 +94,7 @@ class Peer:
         self._party, self._hub, self._limits = party, hub, limits
         config = party.live_session.request.config
         self._track = PictureTrack((config.height, config.width))
-        self._takes_camera = party.may_feed and party.live_session.request.feed is not None
+        self._takes_camera = party.may_feed and party.live_session.request.takes_frames
         self._words = Outbox()
         """What waits for the channel."""
         self._heard: asyncio.Queue[str | bytes] = asyncio.Queue(MAX_UNHEARD)
@@ -241,7 +241,7 @@ class Peer:
         for transceiver in self._connection.getTransceivers():
             ours = transceiver.sender.track is self._track
             sends = transceiver.kind == "video" and transceiver.receiver.track is not None and not fed
-            reads = sends and self._party.may_feed and self._party.live_session.request.feed is not None
+            reads = sends and self._party.may_feed and self._party.live_session.request.takes_frames
             fed = fed or reads
             if ours:
                 transceiver.direction = "sendrecv" if reads else "sendonly"

@@ -7,6 +7,7 @@ import { canPlayFragments } from "./fragments.js";
 import { Futures } from "./futures.js";
 import { Keeping } from "./keeping.js";
 import * as memory from "./memory.js";
+import { Midi } from "./midi.js";
 import { Meters } from "./meters.js";
 import * as shortcuts from "./shortcuts.js";
 import { SourceChoice } from "./source.js";
@@ -46,7 +47,7 @@ const composer = new Composer(
 const steering = new Steering(
   {
     seed: $("seed"), dice: $("dice"), steps: $("steps"), stepsValue: $("steps-value"),
-    window: $("window"), noise: $("noise"), noiseValue: $("noise-value"),
+    window: $("window"), noise: $("noise"), noiseValue: $("noise-value"), past: $("past"), pastValue: $("past-value"),
   },
   (control) => stream.running && change(control),
 );
@@ -81,6 +82,11 @@ const source = new SourceChoice(
   },
 );
 
+new Midi(
+  { status: $("midi-status"), connect: $("midi-connect"), learn: $("midi-learn"), list: $("midi-bindings") },
+  (prompt) => composer.choose(prompt),
+);
+
 const view = new URLSearchParams(location.search).get("view");
 let promptInForce = "";
 const NOTHING = { index: -1, media_s: 0 };
@@ -106,7 +112,8 @@ function start(prompt, instead = {}) {
     size: $("size").value,
     fps: strings.rate($("fps").value),
     wait: $("wait").checked,
-    input: source.takesInput,
+    input: source.sendsFrames,
+    ...(source.named && { source: source.named }),
     ...instead,
   });
 }
@@ -155,9 +162,10 @@ const formats = () => ($("format").value === "mp4" && canPlayFragments() ? ["mp4
 
 // What the server says.
 
-stream.addEventListener("hello", ({ detail: { model, defaults, examples } }) => {
+stream.addEventListener("hello", ({ detail: { model, defaults, examples, sources } }) => {
   $("model").textContent = model;
   composer.offer(examples);
+  source.offer(sources ?? []);
   if (stream.live) return;
   const { seed, ...rest } = defaults; // each new stream has noise of its own
   steering.show(rest, source);
@@ -170,13 +178,13 @@ stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   stage.prepare({ format, ...shape, lead_s: config.lead_s }, { onFrame, onChunk, onThumbnail });
   explainRate(note);
   steering.show(config, source);
-  if (source.takesInput) source.pump(shape, (blob) => stream.sendFrame(blob));
+  if (source.sendsFrames) source.pump(shape, (blob) => stream.sendFrame(blob));
 });
 
 stream.addEventListener("rate", ({ detail: { fps, lead_s, note } }) => {
   Object.assign(stream.live.config, { fps, lead_s });
   stage.setPace({ fps, lead_s });
-  if (source.takesInput) source.pump(geometry(stream.live.config), (blob) => stream.sendFrame(blob));
+  if (source.sendsFrames) source.pump(geometry(stream.live.config), (blob) => stream.sendFrame(blob));
   explainRate(note);
 });
 

@@ -1,11 +1,13 @@
-/** What this browser remembers between visits: prompts, saved and left streams, the theme. Every list has its bound. */
+/** What this browser remembers between visits: prompts, saved and left streams, knobs, the theme. Every list has its bound. */
 
 const PROMPTS = "millstream.prompts";
 const SAVES = "millstream.saves";
 const LEFT = "millstream.left";
+const BINDINGS = "millstream.midi";
 const MAX_PROMPTS = 50;
 const MAX_SAVES = 12;
 const MAX_LEFT = 8;
+const MAX_BINDINGS = 128;
 const KEPT_S = 120;
 
 function read(key, otherwise) {
@@ -30,6 +32,12 @@ export const rememberPrompt = (text) => write(PROMPTS, [...prompts().filter((old
 export const saves = () => read(SAVES, []);
 export const rememberSave = (save) => write(SAVES, [save, ...saves()].slice(0, MAX_SAVES));
 export const forgetSave = (snapshot) => write(SAVES, saves().filter((save) => save.snapshot !== snapshot));
+
+/** Knobs and what each moves: one control; a control may have several. */
+export const bindings = () => read(BINDINGS, []);
+export const forgetBinding = (knob) => write(BINDINGS, bindings().filter((bound) => bound.knob !== knob));
+export const rememberBinding = (bound) =>
+  write(BINDINGS, [...bindings().filter(({ knob }) => knob !== bound.knob), bound].slice(-MAX_BINDINGS));
 
 export const theme = () => read("millstream.theme", null);
 export const rememberTheme = (name) => write("millstream.theme", name);

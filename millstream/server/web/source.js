@@ -1,7 +1,9 @@
-/** What a stream starts from: words alone, a camera or a file, as chosen. Knows nothing of streams or of sending. */
+/** What a stream starts from: words alone, a camera, a file, or a video of the server's. Knows nothing of streams or of sending. */
 
 import { FrameSource } from "./frames.js";
 import * as strings from "./strings.js";
+
+const NAMED = "named:"; // before the name of one that the server has
 
 export class SourceChoice {
   #frames;
@@ -19,6 +21,27 @@ export class SourceChoice {
     return this.#name !== "words";
   }
 
+  get sendsFrames() {
+    return this.takesInput && !this.named;
+  }
+
+  /** Of a video that the server has; empty for all else. */
+  get named() {
+    return this.#name.startsWith(NAMED) ? this.#name.slice(NAMED.length) : "";
+  }
+
+  /** The server's own videos, beside the rest. */
+  offer(names) {
+    for (const { value } of this.choice.querySelectorAll(`[value^="${NAMED}"]`)) names = names.filter((name) => NAMED + name !== value);
+    for (const name of names) {
+      const [label, input, words] = ["label", "input", "span"].map((tag) => document.createElement(tag));
+      Object.assign(input, { type: "radio", name: "source", value: NAMED + name });
+      words.textContent = name;
+      label.append(input, words);
+      this.choice.append(label);
+    }
+  }
+
   /** Send frames of this shape until something else is chosen. */
   pump(shape, send) {
     this.#frames.pump(shape, send);
@@ -30,7 +53,7 @@ export class SourceChoice {
 
   #choose() {
     this.#frames.close();
-    if (this.#name === "words") this.onChoice();
+    if (!this.sendsFrames) this.onChoice();
     else if (this.#name === "file") this.file.click(); // goes on when one is chosen
     else this.#open(this.#openCamera);
   }

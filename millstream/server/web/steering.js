@@ -1,5 +1,5 @@
 /**
- * The knobs: seed, steps, window, noise. Each change goes to `onChange` as a control. Knows nothing of streams but their
+ * The knobs: seed, steps, window, noise, past. Each change goes to `onChange` as a control. Knows nothing of streams but their
  * configuration.
  */
 
@@ -10,9 +10,10 @@ export const randomSeed = () => Math.floor(Math.random() * MAX_SEED);
 export class Steering {
   #schedule = [1000, 750, 500, 250];
   #sink = 0;
+  #weighed = false; // whether a person has moved the past; until then it is as the server has it
 
-  constructor({ seed, dice, steps, stepsValue, window, noise, noiseValue }, onChange) {
-    Object.assign(this, { seed, steps, stepsValue, window, noise, noiseValue });
+  constructor({ seed, dice, steps, stepsValue, window, noise, noiseValue, past, pastValue }, onChange) {
+    Object.assign(this, { seed, steps, stepsValue, window, noise, noiseValue, past, pastValue });
     seed.value = randomSeed();
     seed.addEventListener("change", () => seed.reportValidity() && onChange({ type: "seed", seed: Number(seed.value) }));
     dice.addEventListener("click", () => this.rollSeed());
@@ -21,6 +22,11 @@ export class Steering {
     window.addEventListener("change", () => window.reportValidity() && onChange(this.#windowControl()));
     noise.addEventListener("input", () => this.#showValues());
     noise.addEventListener("change", () => onChange({ type: "noise_scale", noise_scale: Number(noise.value) }));
+    past.addEventListener("input", () => this.#showValues());
+    past.addEventListener("change", () => {
+      this.#weighed = true;
+      onChange({ type: "kv_bias", kv_bias: Number(past.value) });
+    });
   }
 
   rollSeed() {
@@ -29,13 +35,14 @@ export class Steering {
   }
 
   /** Show what a stream has, or would start with. */
-  show({ steps, window, sink, noise_scale, seed }, { takesInput = false } = {}) {
+  show({ steps, window, sink, noise_scale, kv_bias, seed }, { takesInput = false } = {}) {
     this.#schedule = steps;
     this.#sink = sink;
     this.steps.value = steps.length;
     this.steps.max = Math.max(8, steps.length);
     this.window.value = window;
     if (noise_scale !== undefined) this.noise.value = noise_scale;
+    if (kv_bias !== undefined) this.past.value = kv_bias;
     if (seed !== undefined) this.seed.value = seed;
     this.noise.disabled = !takesInput;
     this.#showValues();
@@ -48,6 +55,7 @@ export class Steering {
       steps: this.#levels(),
       window: Number(this.window.value),
       noise_scale: Number(this.noise.value),
+      ...(this.#weighed && { kv_bias: Number(this.past.value) }),
     };
   }
 
@@ -63,6 +71,7 @@ export class Steering {
   #showValues() {
     this.stepsValue.textContent = this.steps.value;
     this.noiseValue.textContent = `${Math.round(100 * this.noise.value)}%`;
+    this.pastValue.textContent = `${Math.round(100 * this.past.value)}%`;
   }
 }
 

@@ -102,7 +102,7 @@ export class Stream extends EventTarget {
     this.#goOn();
     return controlsIn(header).map((id) => {
       this.#applied(id, header.index);
-      return this.#sent.get(id)?.name ?? "change";
+      return this.#sent.get(id)?.name ?? strings.foreign(id);
     });
   }
 

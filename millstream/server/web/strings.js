@@ -54,6 +54,21 @@ export const noCamera = (error) =>
     : `The camera cannot be used: ${error.message || error.name}`;
 export const noFile = (file) => `${file.name} is not a video or picture that this browser can play.`;
 
+export const noMidi = () => "This browser offers no MIDI here: use Chrome, Edge or Firefox, over HTTPS or on the server's machine.";
+export const midiRefused = (error) =>
+  error.name === "NotAllowedError" || error.name === "SecurityError"
+    ? "MIDI is blocked. Allow it for this page, then connect again."
+    : `MIDI cannot be used: ${error.message || error.name}`;
+export const midiInputs = (names) =>
+  names.length ? `Listening to ${names.join(", ")}.` : "No MIDI device is connected: plug one in.";
+export const midiReady = () => "Bound knobs steer the stream.";
+export const chooseControl = () => "Choose a control on the page: click it or go to it by Tab.";
+export const moveKnob = (name) => `Now move a knob or press a pad for ${name}.`;
+export const promptFirst = () => "Type the prompt that the pad should send, then choose it again.";
+export const promptOf = (text) => `Prompt “${text}”`;
+export const bound = ({ knob, label }) => `${capital(knob)} is bound to ${label}.`;
+export const binding = ({ knob, label }) => `${capital(knob)}: ${label}`;
+
 /** A control in a few strings. */
 export function control(control) {
   switch (control.type) {
@@ -65,10 +80,15 @@ export function control(control) {
       return `noise ${Math.round(100 * control.noise_scale)}%`;
     case "window":
       return `window ${control.window}`;
+    case "kv_bias":
+      return `past ${Math.round(100 * control.kv_bias)}%`;
     default:
       return control.type;
   }
 }
+
+/** One that somebody else asked for. */
+export const foreign = (id) => id.replace(/^osc-(.+)-\d+$|.+/, (_, kind) => (kind ? `${kind} by OSC` : "change"));
 
 export const notSent = () => "Not sent: there is no connection just now.";
 export const inLine = () => "Still in line: say it again once the stream runs.";

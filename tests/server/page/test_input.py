@@ -12,7 +12,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import Page, expect
 
-from millstream.core.controls import SetNoiseScale, SetSeed, SetSteps, SetWindow
+from millstream.core.controls import SetKVBias, SetNoiseScale, SetSeed, SetSteps, SetWindow
 from millstream.core.messages import Start
 from millstream.video.picture import png
 from millstream.video.writer import VideoWriter
@@ -41,12 +41,14 @@ def test_every_knob_sends_its_control(page: Page, server: FakeStream) -> None:
     page.get_by_role("spinbutton", name="Window").fill("12")
     page.get_by_role("spinbutton", name="Window").press("Enter")
     page.get_by_role("slider", name="Noise").press("ArrowRight")
-    expect(page.get_by_role("status", name="Last change")).to_contain_text("Noise 75% applied")
+    page.get_by_role("slider", name="Weight of the past").press("ArrowLeft")
+    expect(page.get_by_role("status", name="Last change")).to_contain_text("Past 95% applied")
     sent = {type(control): control for control in controls(server)}
     assert sent[SetSeed].seed == 7  # type: ignore[attr-defined]
     assert sent[SetSteps].steps == pytest.approx((1000, 2000 / 3, 1000 / 3))  # type: ignore[attr-defined]
     assert (sent[SetWindow].window, sent[SetWindow].sink) == (12, 3)  # type: ignore[attr-defined]
     assert sent[SetNoiseScale].noise_scale == pytest.approx(0.75)  # type: ignore[attr-defined]
+    assert sent[SetKVBias].kv_bias == pytest.approx(0.95)  # type: ignore[attr-defined]
 
 
 def test_camera_frames_reach_the_server_at_the_streams_rate(page: Page, server: FakeStream) -> None:
@@ -59,6 +61,17 @@ def test_camera_frames_reach_the_server_at_the_streams_rate(page: Page, server: 
     wait_for_frames(page, server, already + rate)
     assert 1 / 1.2 <= time.monotonic() - begun < 2, "a second's worth of frames in about a second"
     assert [asked.input for asked in server.heard if isinstance(asked, Start)] == [False, True]
+
+
+def test_a_video_of_the_servers_is_asked_for_by_name_and_no_frame_is_sent(page: Page, server: FakeStream) -> None:
+    page.get_by_role("textbox", name="Prompt").fill("a kite")
+    page.get_by_role("radio", name="sea").check(force=True)
+    screen.wait_until_moving(page)
+    expect(page.get_by_role("slider", name="Noise")).to_be_enabled()
+    page.get_by_role("radio", name="Words").check(force=True)
+    screen.wait_until_moving(page)
+    assert [(asked.input, asked.source) for asked in server.heard if isinstance(asked, Start)] == [(False, "sea"), (False, "")]
+    assert server.frames_in == 0
 
 
 @pytest.mark.parametrize("kind", ["still.png", "film.mp4"])

@@ -245,12 +245,23 @@ def test_noise_scale_without_an_input_is_refused_rather_than_ignored() -> None:
 def test_waiting_controls_are_bounded_and_ids_unique() -> None:
     run = Run()
     run.timeline.queue(Cut(id="a"))
-    with pytest.raises(ControlError, match="already waiting"):
-        run.timeline.queue(Cut(id="a"))
+    for other, at_chunk in ((SetSeed(id="a", seed=1), None), (Cut(id="a"), 1)):
+        with pytest.raises(ControlError, match="already waiting"):
+            run.timeline.queue(other, at_chunk=at_chunk)
     for _ in range(MAX_WAITING - 1):
         run.timeline.queue(SetSeed(seed=1))
     with pytest.raises(ControlError, match="wait for their receipts"):
         run.timeline.queue(Cut())
+
+
+def test_a_control_with_the_id_of_one_that_waits_takes_its_place_and_its_turn_is_the_newer_ones() -> None:
+    run = Run()
+    for seed in range(3 * MAX_WAITING):
+        run.timeline.queue(SetSeed(id="knob", seed=seed))
+    run.timeline.queue(SetSeed(seed=7))
+    run.timeline.queue(SetSeed(id="knob", seed=9))
+    assert run.plan().seed == 9
+    assert [receipt.control_id for receipt in run.timeline.take_receipts()] == ["c1", "knob"]
 
 
 control_lists = st.lists(
