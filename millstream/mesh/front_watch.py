@@ -61,7 +61,7 @@ class FrontWatch:
         deadline = time.monotonic() + 2 * GATHER_S
         while self._problem is None and not self._stopped.is_set() and time.monotonic() < deadline:
             time.sleep(TICK_S)
-        return self._problem or MeshLost(symptom)
+        return self._problem or MeshLost(symptom, from_outside=self._rank_processes is None)
 
     def _run(self) -> None:
         with suppress(MeshLost):  # somebody else has lost the mesh, and closed the board
@@ -76,7 +76,9 @@ class FrontWatch:
 
     def _gone(self) -> MeshLost | None:
         """Who is not there any more, and why, as soon as that is known."""
-        if self._rank_processes is None or not self._rank_processes.codes():
+        if self._rank_processes is None:
+            return self._gone_elsewhere()
+        if not self._rank_processes.codes():
             return None
         deadline = time.monotonic() + GATHER_S
         while (
@@ -89,6 +91,19 @@ class FrontWatch:
         first = {rank: code for rank, code in codes.items() if code != GAVE_UP} or codes
         said = "; ".join(f"rank {rank} {spelled(code)}" for rank, code in first.items())
         return MeshLost(said, from_outside=FROM_OUTSIDE.issuperset(first.values()))
+
+    def _gone_elsewhere(self) -> MeshLost | None:
+        """The same of ranks that somebody else starts: what they said, or that they come to another mesh."""
+        if self._rendezvous.is_past():
+            return MeshLost("ranks of the mesh were started again", from_outside=True)
+        if not self._rendezvous.failures(self._ranks):
+            return None
+        time.sleep(GATHER_S)
+        if told := self._told():
+            return MeshLost(told)
+        failed = self._rendezvous.failures(self._ranks)
+        missing = [rank for rank in self._ranks if rank not in failed] or list(failed)
+        return MeshLost(f"rank {', '.join(map(str, missing))} is gone", from_outside=True)
 
     def _told(self) -> str:
         """What a rank that knows why said on the board; those that only lost a peer do not know."""

@@ -75,6 +75,8 @@ def run_rank(
     code = 0
     try:
         rendezvous = Rendezvous.join(meeting, timeout_s=config.limits.window_s)
+        if meeting.restarts_left is not None:
+            rendezvous = rendezvous.take_turn(rank, config.topology.world_size)
         rendezvous.claim(rank)
         _live(config, rank, rendezvous, local_rank, make_generator)
     except BaseException as error:

@@ -68,6 +68,8 @@ class Watchdog:
                 heard = self._rendezvous.read(f"beat/{FRONT}")
                 if heard != last:
                     last, self._heard = heard, time.monotonic()
+                if self._rendezvous.is_past():
+                    self._leave(self._rank, "this mesh is over, another begins")
                 if not answered and self._rendezvous.read("report"):
                     self._rendezvous.post(f"report/{self._rank}", describe_rank(self._rank, self.record, self._doing))
                     answered = True

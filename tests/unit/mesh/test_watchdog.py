@@ -21,6 +21,9 @@ class FakeBoard:
     def post(self, key: str, value: Any) -> None:
         pass
 
+    def is_past(self) -> bool:
+        return False
+
     def read(self, key: str) -> Any:
         return self.beat if key.startswith("beat/") else None
 
