@@ -16,7 +16,7 @@ from contextlib import suppress
 from millstream.core.errors import MeshLost
 from millstream.core.topology import FRONT
 from millstream.mesh.config import MeshConfig
-from millstream.mesh.hang_report import describe_rank, write_report
+from millstream.mesh.hang_report import describe_rank, parted, write_report
 from millstream.mesh.processes import FROM_OUTSIDE, RankProcesses, spelled
 from millstream.mesh.rank import PEER_GONE
 from millstream.mesh.rendezvous import Rendezvous
@@ -81,16 +81,13 @@ class FrontWatch:
         if not self._rank_processes.codes():
             return None
         deadline = time.monotonic() + GATHER_S
-        while (
-            len(codes := self._rank_processes.codes()) < len(self._ranks) and not self._told() and time.monotonic() < deadline
-        ):
+        while len(codes := self._rank_processes.codes()) < len(self._ranks) and time.monotonic() < deadline:
             time.sleep(TICK_S / 10)
         told = self._told()
-        if told:
-            return MeshLost(told)
-        first = {rank: code for rank, code in codes.items() if code != GAVE_UP} or codes
-        said = "; ".join(f"rank {rank} {spelled(code)}" for rank, code in first.items())
-        return MeshLost(said, from_outside=FROM_OUTSIDE.issuperset(first.values()))
+        first = {rank: code for rank, code in codes.items() if code != GAVE_UP} or ({} if told else codes)
+        said = [*(f"rank {rank} {spelled(code)}" for rank, code in first.items()), *([told] if told else ())]
+        from_outside = not told and FROM_OUTSIDE.issuperset(first.values())
+        return MeshLost(self._with_calls("; ".join(said)), from_outside=from_outside)
 
     def _gone_elsewhere(self) -> MeshLost | None:
         """The same of ranks that somebody else starts: what they said, or that they come to another mesh."""
@@ -100,10 +97,14 @@ class FrontWatch:
             return None
         time.sleep(GATHER_S)
         if told := self._told():
-            return MeshLost(told)
+            return MeshLost(self._with_calls(told))
         failed = self._rendezvous.failures(self._ranks)
         missing = [rank for rank in self._ranks if rank not in failed] or list(failed)
-        return MeshLost(f"rank {', '.join(map(str, missing))} is gone", from_outside=True)
+        return MeshLost(self._with_calls(f"rank {', '.join(map(str, missing))} is gone"), from_outside=True)
+
+    def _with_calls(self, reason: str) -> str:
+        """A reason, and the collectives that ranks part ways at or wait in."""
+        return "; ".join([reason, *parted(self._rendezvous, self._ranks)])
 
     def _told(self) -> str:
         """What a rank that knows why said on the board; those that only lost a peer do not know."""
@@ -122,7 +123,7 @@ class FrontWatch:
             reason = f"the mesh has not answered for {limits.hang_s:g} s"
         else:
             return None
-        self._report(reason)
+        reason = self._report(reason)
         return MeshLost(reason, from_outside=silent is not None)
 
     def _silent(self) -> int | None:
@@ -139,10 +140,12 @@ class FrontWatch:
                 return rank
         return None
 
-    def _report(self, reason: str) -> None:
-        """Ask every rank what it is doing and write it down; who does not answer is known by its last sign of life."""
+    def _report(self, reason: str) -> str:
+        """Ask every rank what it is doing and write it down; who does not answer is known by its last sign of life. The reason
+        with what was found."""
         self._rendezvous.post("report", reason)
         time.sleep(min(2.0, 2 * self._config.limits.heartbeat_s))
+        reason = self._with_calls(reason)
         found = {rank: self._rendezvous.read(f"report/{rank}") for rank in self._ranks}
         told: Mapping[int, str] = {rank: text or self._last_sign(rank) for rank, text in found.items()}
         try:
@@ -151,6 +154,7 @@ class FrontWatch:
             log.error("%s; what each rank was doing cannot be written: %s", reason, error)
         else:
             log.error("%s; what each rank was doing is in %s", reason, path)
+        return reason
 
     def _last_sign(self, rank: int) -> str:
         beat, _ = self._beats.get(rank, (None, 0.0))
