@@ -34,7 +34,7 @@ from millstream.mesh.first_split import first_split
 from millstream.mesh.hang_report import post_calls
 from millstream.mesh.rank_check import ComparedRecord, RankCheck, recorded
 from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
-from millstream.mesh.startup import Facts, agree, facts_of, facts_of_share
+from millstream.mesh.startup import Facts, agree, facts_of, facts_of_card, facts_of_share
 from millstream.mesh.watchdog import GAVE_UP, Watchdog
 from millstream.mesh.worker import Leader, MeshRank
 from millstream.models.dit import CausalDiT
@@ -162,7 +162,10 @@ def _assembled(
     """This rank's share of the model, connected to the others', and the groups it speaks on, on record."""
     topology, spec = config.topology, find_model(config.model)
     topology.check(spec.dit, head_groups=config.head_groups)
-    compare_with_all(rendezvous, rank, config, facts_of(config, backend), "start")
+    card = (
+        facts_of_card(device) if topology.stage_size > 1 else {}
+    )  # stages alone may be of different cards: layers are split so
+    compare_with_all(rendezvous, rank, config, facts_of(config, backend) | card, "start")
     bounds = first_split(config, spec, rank, rendezvous, device=device, dtype=DTYPES[config.dtype])
     dit, weights = _load_share(config, spec, share_of(topology, rank, bounds), device)
     if rank == LEADER:

@@ -45,6 +45,11 @@ def carries_commits_alone(config: MeshConfig, number: int, meeting: MeetingPoint
     rank.run_rank(other if number == GUILTY else config, number, meeting)
 
 
+def other_card(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
+    rank.facts_of_card = lambda device: {"card": "NVIDIA L4" if number == GUILTY else "NVIDIA H200"}
+    rank.run_rank(config, number, meeting)
+
+
 def other_attention(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     if number == GUILTY:
         torch.backends.cuda.enable_flash_sdp(False)

@@ -68,6 +68,10 @@ def test_ranks_with_different_speed_ups_are_found_at_the_start() -> None:
     assert "speed: rank 0 has off; rank 1 has off; rank 2 has paired_commits" in refusal(broken.carries_commits_alone)
 
 
+def test_cards_of_different_kinds_are_found_before_weights_are_read() -> None:
+    assert "ranks differ (start). card: rank 1 has NVIDIA H200; rank 2 has NVIDIA L4" in refusal(broken.other_card)
+
+
 def test_a_fast_decoder_carried_commits_and_fast_blocks_go_with_a_mesh() -> None:
     speed = Speed(decoder=True, paired_commits=True, blocks=True)
     place = dict(topology=Topology.parse("front+tp2"), limits=LIMITS)

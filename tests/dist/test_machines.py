@@ -25,11 +25,12 @@ from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.topology import Topology
 from millstream.mesh.rendezvous import Rendezvous, MeetingPoint
 from millstream.session.journal import read_journal
-from millstream.mesh.launch import Placement, placement
+from millstream.engine.engine import Engine
+from millstream.mesh.launch import Placement, joiner, placement
 from millstream.mesh.config import MeshConfig, MeshLimits
 from millstream.mesh.rank import GLOO, NCCL, rank_device
 from millstream.mesh.startup import differences, facts_of
-from tests.dist.meshes import mesh_engine
+from tests.dist.meshes import MODEL, mesh_engine
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 GENERATE = ["-m", "millstream", "generate", "sea", "--model", "wan-tiny", "--weights", "random:3", "--device", "cpu"]
@@ -67,6 +68,30 @@ def test_a_wrong_number_of_ranks_is_said_by_every_rank_at_once(rank: str, tmp_pa
     assert done.exit_code == 2
     assert "front+tp2 needs 3 ranks, the front among them; 2 were started" in done.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_is_said_in_one_line_before_anything_is_loaded(tmp_path: Path) -> None:
+    words = [*GENERATE[2:], "--out", str(tmp_path / "clip.mp4"), "--topology"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        front = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for topology, environment, said in (
+            ("front+tp3", {}, "tp3 does not divide 2 heads and an MLP of 96; tp may be 1, 2"),
+            ("front+tp2", front, f"cannot listen on 127.0.0.1:{port}: Address already in use"),
+        ):
+            done = CliRunner().invoke(app, [*words, topology], env=environment)
+            assert done.exit_code == 2
+            assert said in done.output
+            assert len(done.output.strip().splitlines()) == 1, done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_front_whose_ranks_never_come_says_so_and_ends() -> None:
+    meeting = MeetingPoint(host="127.0.0.1", port=free_port(), restarts_left=3)
+    place = Placement(rank=0, world_size=3, local_rank=0, meeting=meeting, agent_hosts=False)
+    limits = MeshLimits(heartbeat_s=0.1, window_s=0.5, start_s=1.0, hang_s=5.0)
+    with pytest.raises(MeshError, match=r"^rank 1, 2 did not come within 1 s \(start\)$"):
+        Engine("wan-tiny", **MODEL, topology=Topology.parse("front+tp2"), limits=limits, launch=joiner(place))
 
 
 @contextmanager
