@@ -87,7 +87,7 @@ class FrontWatch:
         first = {rank: code for rank, code in codes.items() if code != GAVE_UP} or ({} if told else codes)
         said = [*(f"rank {rank} {spelled(code)}" for rank, code in first.items()), *([told] if told else ())]
         from_outside = not told and FROM_OUTSIDE.issuperset(first.values())
-        return MeshLost(self._with_calls("; ".join(said)), from_outside=from_outside)
+        return MeshLost("; ".join(said), from_outside=from_outside, calls=parted(self._rendezvous, self._ranks))
 
     def _gone_elsewhere(self) -> MeshLost | None:
         """The same of ranks that somebody else starts: what they said, or that they come to another mesh."""
@@ -96,15 +96,12 @@ class FrontWatch:
         if not self._rendezvous.failures(self._ranks):
             return None
         time.sleep(GATHER_S)
-        if told := self._told():
-            return MeshLost(self._with_calls(told))
+        told, calls = self._told(), parted(self._rendezvous, self._ranks)
+        if told:
+            return MeshLost(told, calls=calls)
         failed = self._rendezvous.failures(self._ranks)
         missing = [rank for rank in self._ranks if rank not in failed] or list(failed)
-        return MeshLost(self._with_calls(f"rank {', '.join(map(str, missing))} is gone"), from_outside=True)
-
-    def _with_calls(self, reason: str) -> str:
-        """A reason, and the collectives that ranks part ways at or wait in."""
-        return "; ".join([reason, *parted(self._rendezvous, self._ranks)])
+        return MeshLost(f"rank {', '.join(map(str, missing))} is gone", from_outside=True, calls=calls)
 
     def _told(self) -> str:
         """What a rank that knows why said on the board; those that only lost a peer do not know."""
@@ -123,8 +120,10 @@ class FrontWatch:
             reason = f"the mesh has not answered for {limits.hang_s:g} s"
         else:
             return None
-        reason = self._report(reason)
-        return MeshLost(reason, from_outside=silent is not None)
+        self._ask_all(reason)
+        lost = MeshLost(reason, from_outside=silent is not None, calls=parted(self._rendezvous, self._ranks))
+        self._report(lost.in_full)
+        return lost
 
     def _silent(self) -> int | None:
         """The first rank that has said nothing for the window. Those of one machine begin together: once one has spoken, the
@@ -140,12 +139,13 @@ class FrontWatch:
                 return rank
         return None
 
-    def _report(self, reason: str) -> str:
-        """Ask every rank what it is doing and write it down; who does not answer is known by its last sign of life. The reason
-        with what was found."""
+    def _ask_all(self, reason: str) -> None:
+        """Have every rank say what it is doing, and wait as long as one that lives takes to hear it."""
         self._rendezvous.post("report", reason)
         time.sleep(min(2.0, 2 * self._config.limits.heartbeat_s))
-        reason = self._with_calls(reason)
+
+    def _report(self, reason: str) -> None:
+        """Write down what each has said; who did not answer is known by its last sign of life."""
         found = {rank: self._rendezvous.read(f"report/{rank}") for rank in self._ranks}
         told: Mapping[int, str] = {rank: text or self._last_sign(rank) for rank, text in found.items()}
         try:
@@ -154,7 +154,6 @@ class FrontWatch:
             log.error("%s; what each rank was doing cannot be written: %s", reason, error)
         else:
             log.error("%s; what each rank was doing is in %s", reason, path)
-        return reason
 
     def _last_sign(self, rank: int) -> str:
         beat, _ = self._beats.get(rank, (None, 0.0))

@@ -42,7 +42,7 @@ def post_calls(rendezvous: Rendezvous, rank: int, record: CollectiveRecord | Non
 
 
 def recorded_by_torch() -> dict[str, Any]:
-    """What the flight recorder holds: NCCL's, or gloo's where TORCH_FR_BUFFER_SIZE is set. Nothing where there is none."""
+    """What the flight recorder holds: NCCL's, or else gloo's. Nothing where there is none."""
     for dump in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
         if hasattr(_distributed_c10d, dump):
             flight: dict[str, Any] = json.loads(getattr(_distributed_c10d, dump)())
