@@ -34,11 +34,10 @@ def describe_rank(rank: int, record: CollectiveRecord | None, doing: str) -> str
     return "\n".join([*lines, *_stacks()])
 
 
-def post_calls(rendezvous: Rendezvous, rank: int, record: CollectiveRecord | None) -> None:
+def post_calls(rendezvous: Rendezvous, rank: int, record: CollectiveRecord) -> None:
     """For whoever compares them with the others'."""
-    for name, flight in ((CALLS, {} if record is None else record.flight()), (FLIGHT, recorded_by_torch())):
-        if flight.get("entries"):
-            rendezvous.post(f"{name}/{rank}", flight)
+    for name, flight in ((CALLS, record.flight()), (FLIGHT, recorded_by_torch())):
+        rendezvous.post(f"{name}/{rank}", flight)
 
 
 def recorded_by_torch() -> dict[str, Any]:
@@ -48,15 +47,15 @@ def recorded_by_torch() -> dict[str, Any]:
             flight: dict[str, Any] = json.loads(getattr(_distributed_c10d, dump)())
             if flight.get("entries"):
                 return flight
-    return {}
+    return {"entries": []}
 
 
 def parted(rendezvous: Rendezvous, ranks: Iterable[int]) -> list[str]:
     """Where these ranks wait for each other or have called different things, as far as they have said; ours first."""
     found = []
     for name, source in ((CALLS, ""), (FLIGHT, "flight recorder: ")):
-        flights = {rank: flight for rank in ranks if (flight := rendezvous.read(f"{name}/{rank}"))}
-        found += [source + line for line in (read_flights(flights).findings if flights else ())]
+        flights = {rank: flight for rank in ranks if (flight := rendezvous.read(f"{name}/{rank}")) is not None}
+        found += [source + line for line in read_flights(flights).findings]
     return found
 
 

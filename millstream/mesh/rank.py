@@ -207,5 +207,5 @@ def _say(rendezvous: Rendezvous | None, rank: int, record: ComparedRecord, error
 
 def _tell(rendezvous: Rendezvous, rank: int, record: ComparedRecord, reason: str) -> None:
     with suppress(dist.DistError):  # gone with the front: then there is nobody to tell
-        post_calls(rendezvous, rank, record)
         rendezvous.fail(rank, reason)
+        post_calls(rendezvous, rank, record)
