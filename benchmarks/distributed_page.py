@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import report_of, row, write_tables
+from benchmarks.report import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
 SHOWN = (
@@ -19,6 +20,7 @@ SHOWN = (
     "anchor decoded, send first, d_in 2, d_out 2",
 )
 """Of all settings of `bench overlap`."""
+COUNTED = ("controls_lost", "chunks_shown_twice", "chunks_skipped", "chunks_out_of_order")
 
 
 def overlap() -> Iterator[str]:
@@ -68,6 +70,14 @@ def breaks() -> Iterator[str]:
     )
     said = ", ".join(f"{name} {seconds:g} s" for name, seconds in back["recovered_s"].items())
     yield _line(what, rank_kills, said, f"p95 {back['goal_p95_s']:g} s")
+    counted = {name: back[name] for name in COUNTED if name in back}
+    yield _line("the same kills", rank_kills, ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in counted.items()), "0")
+    if (RESULTS / "long_mesh.json").exists():
+        long = report_of("long_mesh")
+        error, grown = long["measured"]["relative_error_at_the_end"], max(long["measured"]["resident_growth"].values())
+        asked = long["configuration"]
+        what = f"chunk {asked['chunks']} of a steered stream on `{asked['topology']}`, against one process"
+        yield _line(what, long, f"off by {error:.1e}, memory grew by {max(0.0, grown):.1%}", "1e-5, 1%")
     over = envelope["measured"]
     said = f"{over['over_the_bare_transfer_ms']:.1f} ms, of which {over['metadata_ms']:.2f} ms metadata"
     goals = f"{over['goal_over_ms']:g} ms, {over['goal_metadata_ms']:g} ms"

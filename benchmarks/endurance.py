@@ -22,6 +22,7 @@ import torch
 from benchmarks.report import write_report
 from millstream import Engine
 from millstream.core.controls import AnyControl, Cut, SetPrompt, SetSeed
+from millstream.core.topology import Topology
 from millstream.session.chunk import Chunk
 from millstream.session.journal import JournalWriter
 
@@ -49,14 +50,14 @@ class LongStream:
         self.journal.close()
 
 
-def tiny_engine() -> Engine:
-    return Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
+def tiny_engine(topology: str = "local") -> Engine:
+    return Engine("wan-tiny", weights="random", device="cpu", dtype="float32", topology=Topology.parse(topology))
 
 
-def resident_bytes() -> int:
+def resident_bytes(pid: int | str = "self") -> int:
     if sys.platform != "linux":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def growth(readings: list[int], warm_up: int) -> float:

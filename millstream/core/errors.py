@@ -120,10 +120,13 @@ class MeshError(MillstreamError):
 class MeshLost(MeshError):
     """A mesh that worked, or was about to, and does not any more. What it held can be built again from what the front holds."""
 
-    def __init__(self, reason: str, *, from_outside: bool = False) -> None:
-        """`from_outside`: a rank was killed or stopped, which says little about the chunk that it was at work on."""
+    def __init__(self, reason: str, *, from_outside: bool = False, calls: Sequence[str] = ()) -> None:
+        """`from_outside`: a rank was killed or stopped, which says little about the chunk that it was at work on. `calls`: the
+        collectives that ranks part ways at or wait in."""
         super().__init__(reason)
         self.from_outside = from_outside
+        self.in_full = "; ".join([reason, *calls])
+        """For who runs the mesh; the reason alone is for those who watch."""
 
 
 class MeshGivenUp(MeshError):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from millstream.core.errors import MeshLost
 from millstream.core.topology import FRONT
 from millstream.mesh.config import MeshConfig
-from millstream.mesh.hang_report import describe_rank, write_report
+from millstream.mesh.hang_report import describe_rank, parted, write_report
 from millstream.mesh.processes import FROM_OUTSIDE, RankProcesses, spelled
 from millstream.mesh.rank import PEER_GONE
 from millstream.mesh.rendezvous import Rendezvous
@@ -61,7 +61,7 @@ class FrontWatch:
         deadline = time.monotonic() + 2 * GATHER_S
         while self._problem is None and not self._stopped.is_set() and time.monotonic() < deadline:
             time.sleep(TICK_S)
-        return self._problem or MeshLost(symptom)
+        return self._problem or MeshLost(symptom, from_outside=self._rank_processes is None)
 
     def _run(self) -> None:
         with suppress(MeshLost):  # somebody else has lost the mesh, and closed the board
@@ -76,19 +76,32 @@ class FrontWatch:
 
     def _gone(self) -> MeshLost | None:
         """Who is not there any more, and why, as soon as that is known."""
-        if self._rank_processes is None or not self._rank_processes.codes():
+        if self._rank_processes is None:
+            return self._gone_elsewhere()
+        if not self._rank_processes.codes():
             return None
         deadline = time.monotonic() + GATHER_S
-        while (
-            len(codes := self._rank_processes.codes()) < len(self._ranks) and not self._told() and time.monotonic() < deadline
-        ):
+        while len(codes := self._rank_processes.codes()) < len(self._ranks) and time.monotonic() < deadline:
             time.sleep(TICK_S / 10)
         told = self._told()
+        first = {rank: code for rank, code in codes.items() if code != GAVE_UP} or ({} if told else codes)
+        said = [*(f"rank {rank} {spelled(code)}" for rank, code in first.items()), *([told] if told else ())]
+        from_outside = not told and FROM_OUTSIDE.issuperset(first.values())
+        return MeshLost("; ".join(said), from_outside=from_outside, calls=parted(self._rendezvous, self._ranks))
+
+    def _gone_elsewhere(self) -> MeshLost | None:
+        """The same of ranks that somebody else starts: what they said, or that they come to another mesh."""
+        if self._rendezvous.is_past():
+            return MeshLost("ranks of the mesh were started again", from_outside=True)
+        if not self._rendezvous.failures(self._ranks):
+            return None
+        time.sleep(GATHER_S)
+        told, calls = self._told(), parted(self._rendezvous, self._ranks)
         if told:
-            return MeshLost(told)
-        first = {rank: code for rank, code in codes.items() if code != GAVE_UP} or codes
-        said = "; ".join(f"rank {rank} {spelled(code)}" for rank, code in first.items())
-        return MeshLost(said, from_outside=FROM_OUTSIDE.issuperset(first.values()))
+            return MeshLost(told, calls=calls)
+        failed = self._rendezvous.failures(self._ranks)
+        missing = [rank for rank in self._ranks if rank not in failed] or list(failed)
+        return MeshLost(f"rank {', '.join(map(str, missing))} is gone", from_outside=True, calls=calls)
 
     def _told(self) -> str:
         """What a rank that knows why said on the board; those that only lost a peer do not know."""
@@ -107,8 +120,10 @@ class FrontWatch:
             reason = f"the mesh has not answered for {limits.hang_s:g} s"
         else:
             return None
-        self._report(reason)
-        return MeshLost(reason, from_outside=silent is not None)
+        self._ask_all(reason)
+        lost = MeshLost(reason, from_outside=silent is not None, calls=parted(self._rendezvous, self._ranks))
+        self._report(lost.in_full)
+        return lost
 
     def _silent(self) -> int | None:
         """The first rank that has said nothing for the window. Those of one machine begin together: once one has spoken, the
@@ -124,10 +139,13 @@ class FrontWatch:
                 return rank
         return None
 
-    def _report(self, reason: str) -> None:
-        """Ask every rank what it is doing and write it down; who does not answer is known by its last sign of life."""
+    def _ask_all(self, reason: str) -> None:
+        """Have every rank say what it is doing, and wait as long as one that lives takes to hear it."""
         self._rendezvous.post("report", reason)
         time.sleep(min(2.0, 2 * self._config.limits.heartbeat_s))
+
+    def _report(self, reason: str) -> None:
+        """Write down what each has said; who did not answer is known by its last sign of life."""
         found = {rank: self._rendezvous.read(f"report/{rank}") for rank in self._ranks}
         told: Mapping[int, str] = {rank: text or self._last_sign(rank) for rank, text in found.items()}
         try:

@@ -1,16 +1,28 @@
-"""What a process was doing: the last collectives it called and where its threads stand. Written before a mesh is killed."""
+"""What a process was doing: the last collectives it called and where its threads stand. Written before a mesh is killed.
+
+Where ranks have parted ways is read off the collectives of all of them, as their own records have them and, where it is on, as
+torch's flight recorder has them, which knows those of compiled blocks too.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from torch._C import _distributed_c10d
+
+from millstream.mesh.rendezvous import Rendezvous
 from millstream.parallel.collectives import CollectiveRecord
+from millstream.profiler.dumps.flight import read_flights
 
+CALLS, FLIGHT = "calls", "flight"
+"""On the board, of each rank: what it called last, by its own record and by torch's."""
 SHOWN_COLLECTIVES = 5
 KEPT_REPORTS = 20
 
@@ -20,6 +32,31 @@ def describe_rank(rank: int, record: CollectiveRecord | None, doing: str) -> str
     called = [] if record is None else [str(each) for each in list(record.last)[-SHOWN_COLLECTIVES:]]
     lines = [f"rank {rank}: {doing or 'nothing under way'}", *(f"  {each}" for each in called or ["no collective yet"])]
     return "\n".join([*lines, *_stacks()])
+
+
+def post_calls(rendezvous: Rendezvous, rank: int, record: CollectiveRecord) -> None:
+    """For whoever compares them with the others'."""
+    for name, flight in ((CALLS, record.flight()), (FLIGHT, recorded_by_torch())):
+        rendezvous.post(f"{name}/{rank}", flight)
+
+
+def recorded_by_torch() -> dict[str, Any]:
+    """What the flight recorder holds: NCCL's, or else gloo's. Nothing where there is none."""
+    for dump in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+        if hasattr(_distributed_c10d, dump):
+            flight: dict[str, Any] = json.loads(getattr(_distributed_c10d, dump)())
+            if flight.get("entries"):
+                return flight
+    return {"entries": []}
+
+
+def parted(rendezvous: Rendezvous, ranks: Iterable[int]) -> list[str]:
+    """Where these ranks wait for each other or have called different things, as far as they have said; ours first."""
+    found = []
+    for name, source in ((CALLS, ""), (FLIGHT, "flight recorder: ")):
+        flights = {rank: flight for rank in ranks if (flight := rendezvous.read(f"{name}/{rank}")) is not None}
+        found += [source + line for line in read_flights(flights).findings]
+    return found
 
 
 def write_report(folder: Path, reason: str, ranks: Mapping[int, str]) -> Path:

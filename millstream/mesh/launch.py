@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 import torch
@@ -57,12 +58,17 @@ def placement() -> Placement | None:
             meeting=MeetingPoint(
                 host=environment["MASTER_ADDR"],
                 port=int(environment["MASTER_PORT"]),
-                incarnation=int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
+                restarts_left=_restarts_left(environment),
             ),
             agent_hosts=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(f"RANK is set but the rest of what torchrun sets is not: {error}; start with torchrun") from None
+
+
+def _restarts_left(environment: Mapping[str, str]) -> int:
+    most, so_far = (int(environment.get(f"TORCHELASTIC_{name}", 0)) for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    return most - so_far
 
 
 class LaunchedMesh:
@@ -146,21 +152,35 @@ def launcher(config: MeshConfig, device: torch.device, *, run: Run = run_rank) -
 
 
 def joiner(place: Placement) -> Launch:
-    """With the ranks that torchrun has started. Once: only torchrun can start them again."""
+    """With the ranks that torchrun has started, and every time it is called again with those that it has started since."""
+    return lambda config, device: Joining(place, config, device).launch
 
-    def join(config: MeshConfig, device: torch.device) -> Callable[[], LaunchedMesh]:
-        joined: list[LaunchedMesh] = []
 
-        def launch() -> LaunchedMesh:
-            if joined:
-                raise MeshGivenUp(f"{joined[0].link.lost}; only torchrun can start these ranks again")
-            rendezvous = meet(place, config.limits.start_s)
-            joined.append(LaunchedMesh(config, rendezvous, device=device, run=None, local_rank=place.local_rank))
-            return joined[0]
+class Joining:
+    """The front's side of meshes that torchrun starts, one after the other on one board."""
 
-        return launch
+    def __init__(self, place: Placement, config: MeshConfig, device: torch.device) -> None:
+        self._place, self._config, self._device = place, config, device
+        self._board: Rendezvous | None = None
+        self._last: LaunchedMesh | None = None
+        self._number, self._begun = 0, 0.0
 
-    return join
+    def launch(self) -> LaunchedMesh:
+        if self._board is None:
+            self._board = meet(self._place, self._config.limits.start_s)
+        if self._last is not None:
+            self._refuse_hopeless(self._board, self._last.link.lost)
+        rendezvous = self._board.take_turn(FRONT, self._place.world_size)
+        self._number, self._begun = rendezvous.meeting.incarnation, time.monotonic()
+        self._last = LaunchedMesh(self._config, rendezvous, device=self._device, run=None, local_rank=self._place.local_rank)
+        return self._last
+
+    def _refuse_hopeless(self, board: Rendezvous, lost: MeshLost | None) -> None:
+        waited = time.monotonic() - self._begun >= self._config.limits.start_s
+        gone = board.never_again(self._number, self._config.topology.mesh_ranks, waited=waited)
+        if gone:
+            said = ", ".join(map(str, gone))
+            raise MeshGivenUp(f"{lost}; torchrun does not start rank {said} again; give it --max-restarts 100")
 
 
 def meet(place: Placement, timeout_s: float) -> Rendezvous:

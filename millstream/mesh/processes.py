@@ -87,4 +87,6 @@ class RankProcesses:
 
 
 def spelled(code: int) -> str:
+    if code == -signal.SIGABRT:
+        return "was ended by SIGABRT, as gloo does when ranks call collectives of different kinds or shapes"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -31,9 +31,10 @@ from millstream.generation.generator import Generator
 from millstream.generation.stopwatch import Stopwatch
 from millstream.mesh.config import MeshConfig, MeshLimits
 from millstream.mesh.first_split import first_split
-from millstream.mesh.rank_check import ComparedRecord, RankCheck, compared
+from millstream.mesh.hang_report import post_calls
+from millstream.mesh.rank_check import ComparedRecord, RankCheck, recorded
 from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
-from millstream.mesh.startup import Facts, agree, facts_of, facts_of_share
+from millstream.mesh.startup import Facts, agree, facts_of, facts_of_card, facts_of_share
 from millstream.mesh.watchdog import GAVE_UP, Watchdog
 from millstream.mesh.worker import Leader, MeshRank
 from millstream.models.dit import CausalDiT
@@ -72,14 +73,18 @@ def run_rank(
     of this machine, where there are several machines."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front is told to stop, and tells the mesh
     rendezvous: Rendezvous | None = None
+    record = ComparedRecord(timeout_s=config.limits.window_s)
     code = 0
     try:
         rendezvous = Rendezvous.join(meeting, timeout_s=config.limits.window_s)
+        if meeting.restarts_left is not None:
+            rendezvous = rendezvous.take_turn(rank, config.topology.world_size)
         rendezvous.claim(rank)
-        _live(config, rank, rendezvous, local_rank, make_generator)
+        record.rendezvous = rendezvous
+        _live(config, rank, rendezvous, record, local_rank, make_generator)
     except BaseException as error:
-        code, reason = GAVE_UP, plain_reason(error)
-        _say(rendezvous, rank, reason, error)
+        code = GAVE_UP
+        _say(rendezvous, rank, record, error)
     sys.stdout.flush()
     os._exit(code)
 
@@ -124,15 +129,21 @@ def plain_reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"
 
 
-def _live(config: MeshConfig, rank: int, rendezvous: Rendezvous, local_rank: int | None, make_generator: MakeGenerator) -> None:
+def _live(
+    config: MeshConfig,
+    rank: int,
+    rendezvous: Rendezvous,
+    record: ComparedRecord,
+    local_rank: int | None,
+    make_generator: MakeGenerator,
+) -> None:
     torch.set_num_threads(config.threads)
-    watchdog = Watchdog(rendezvous, rank, config.limits)
+    watchdog = Watchdog(rendezvous, rank, config.limits, record)
     watchdog.start()
     device, backend = rank_device(config, rank, local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    share, groups, record = _assembled(config, rank, rendezvous, device, backend)
-    watchdog.record = record
+    share, groups = _assembled(config, rank, rendezvous, record, device, backend)
     generator = make_generator(share, Stopwatch(device, rank=rank))
     generator.commits = "paired" if config.speed.paired_commits else "at once"
     rank_check = RankCheck(share, rendezvous, config, groups, record)
@@ -146,12 +157,15 @@ def _live(config: MeshConfig, rank: int, rendezvous: Rendezvous, local_rank: int
 
 
 def _assembled(
-    config: MeshConfig, rank: int, rendezvous: Rendezvous, device: torch.device, backend: str
-) -> tuple[CausalDiT | MeshDiT, Groups, ComparedRecord]:
-    """This rank's share of the model, connected to the others', the groups it speaks on and the record of what it says."""
+    config: MeshConfig, rank: int, rendezvous: Rendezvous, record: ComparedRecord, device: torch.device, backend: str
+) -> tuple[CausalDiT | MeshDiT, Groups]:
+    """This rank's share of the model, connected to the others', and the groups it speaks on, on record."""
     topology, spec = config.topology, find_model(config.model)
     topology.check(spec.dit, head_groups=config.head_groups)
-    compare_with_all(rendezvous, rank, config, facts_of(config, backend), "start")
+    card = (
+        facts_of_card(device) if topology.stage_size > 1 else {}
+    )  # stages alone may be of different cards: layers are split so
+    compare_with_all(rendezvous, rank, config, facts_of(config, backend) | card, "start")
     bounds = first_split(config, spec, rank, rendezvous, device=device, dtype=DTYPES[config.dtype])
     dit, weights = _load_share(config, spec, share_of(topology, rank, bounds), device)
     if rank == LEADER:
@@ -159,12 +173,11 @@ def _assembled(
     share_facts = facts_of_share(config, spec.dit, device, fingerprint_of({"dit": weights}))
     facts = facts_of(config, backend) | share_facts | {"layers": str(bounds)}
     compare_with_all(rendezvous, rank, config, facts, "weights")
-    groups = join_groups(rendezvous, topology, rank, config.limits, backend=backend)
-    groups, record = compared(groups, rendezvous, config.limits.window_s)
+    groups = recorded(join_groups(rendezvous, topology, rank, config.limits, backend=backend), record)
     share = connect(dit, topology, groups, bounds=bounds, head_groups=config.head_groups, speed=config.speed)
     if config.compile_backend:
         compile_blocks(share, backend=config.compile_backend)
-    return share, groups, record
+    return share, groups
 
 
 def _load_share(config: MeshConfig, spec: ModelSpec, share: ParameterShare, device: torch.device) -> tuple[CausalDiT, bytes]:
@@ -180,17 +193,19 @@ def _load_share(config: MeshConfig, spec: ModelSpec, share: ParameterShare, devi
     return dit, recorder.records()
 
 
-def _say(rendezvous: Rendezvous | None, rank: int, reason: str, error: BaseException) -> None:
+def _say(rendezvous: Rendezvous | None, rank: int, record: ComparedRecord, error: BaseException) -> None:
     """On the board for the others, and as one line for a person; a traceback where the mistake is ours."""
+    reason = plain_reason(error)
     print(f"millstream: rank {rank}: {reason}", file=sys.stderr, flush=True)
     if not isinstance(error, (MillstreamError, dist.DistError, torch.OutOfMemoryError)) and log.isEnabledFor(logging.DEBUG):
         traceback.print_exc()
     if rendezvous is not None:
-        telling = threading.Thread(target=_tell, args=(rendezvous, rank, reason), daemon=True)
+        telling = threading.Thread(target=_tell, args=(rendezvous, rank, record, reason), daemon=True)
         telling.start()
         telling.join(1.0)  # a board that does not answer must not hold anybody
 
 
-def _tell(rendezvous: Rendezvous, rank: int, reason: str) -> None:
+def _tell(rendezvous: Rendezvous, rank: int, record: ComparedRecord, reason: str) -> None:
     with suppress(dist.DistError):  # gone with the front: then there is nobody to tell
         rendezvous.fail(rank, reason)
+        post_calls(rendezvous, rank, record)

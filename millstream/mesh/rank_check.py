@@ -2,26 +2,24 @@
 
 While a mesh warms up, every collective is compared on the board before it begins: one that calls something the others do not
 would wait, or be answered by what was meant for another call. Once it is warm, each rank must still hold the weights it loaded,
-and its own share of them; and where blocks are compiled, all have compiled alike and whole. From then on nothing compiles.
+and its own share of them; and where blocks are compiled, all have compiled alike and whole. From then on nothing compiles, and
+collectives are compared chunk by chunk, by a digest of all there were (`mesh/worker.py`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 
 from millstream.core.errors import MeshError
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.rendezvous import Rendezvous
 from millstream.models.dit import CausalDiT
 from millstream.models.weights.fingerprint import fingerprint
-from millstream.parallel.collectives import Called, CollectiveRecord, Kind, RankGroup
+from millstream.parallel.collectives import POINT_TO_POINT, Called, CollectiveRecord, Kind, RankGroup
 from millstream.parallel.compiled import check_after_warm_up, let_compile, read_counters
 from millstream.parallel.groups import Groups
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
-
-POINT_TO_POINT = frozenset({"send", "receive"})
 
 
 @dataclass(slots=True)
@@ -30,33 +28,29 @@ class ComparedRecord(CollectiveRecord):
 
     rendezvous: Rendezvous | None = None
     timeout_s: float = 10.0
-    calls: Counter[str] = field(default_factory=Counter)
-    """Compared so far, by group."""
 
-    def began(self, kind: Kind, what: str, group: RankGroup, shape: tuple[int, ...]) -> Called:
-        called = CollectiveRecord.began(self, kind, what, group, shape)
+    def began(self, kind: Kind, what: str, group: RankGroup, shape: tuple[int, ...], device: str = "cpu") -> Called:
+        called = CollectiveRecord.began(self, kind, what, group, shape, device)
         if self.rendezvous is not None and group.purpose == "mesh" and kind not in POINT_TO_POINT:
-            self._compare(self.rendezvous, group, f"{kind} ({what}) of {list(shape)}")
+            self._compare(self.rendezvous, group, called)
         return called
 
-    def _compare(self, rendezvous: Rendezvous, group: RankGroup, mine: str) -> None:
-        number = self.calls[group.name] = self.calls[group.name] + 1
-        key = f"collective {number} on {group.name}"
-        rendezvous.post(f"{key}/{group.rank}", mine)
+    def _compare(self, rendezvous: Rendezvous, group: RankGroup, called: Called) -> None:
+        key = f"collective {called.number} on {group.name}"
+        rendezvous.post(f"{key}/{group.rank}", called.call)
         found = rendezvous.collect(key, group.ranks, timeout_s=self.timeout_s)
         if len(set(found.values())) > 1:
             said = "; ".join(f"rank {rank} calls {value}" for rank, value in found.items())
             raise MeshError(f"ranks part ways at {key}: {said}")
 
 
-def compared(groups: Groups, rendezvous: Rendezvous, timeout_s: float) -> tuple[Groups, ComparedRecord]:
-    """The same groups, each call compared until the record's board is taken away."""
-    record = ComparedRecord(rendezvous=rendezvous, timeout_s=timeout_s)
+def recorded(groups: Groups, record: ComparedRecord) -> Groups:
+    """The same groups on this record: each call is compared until its board is taken away."""
     for held in (getattr(groups, each.name) for each in fields(groups)):
         for group in held if isinstance(held, tuple) else (held,):
             if isinstance(group, RankGroup):
                 group.record = record
-    return replace(groups, record=record), record
+    return replace(groups, record=record)
 
 
 class RankCheck:

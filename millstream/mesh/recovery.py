@@ -251,7 +251,8 @@ class MeshTransport:
             raise
         self.recoveries += 1
         self._cold, self._copies = {session.id for session in self._watched()}, set()
-        log.warning("%s; the mesh is back after %.1f s, %d sessions go on", lost, time.monotonic() - begun, len(self._cold))
+        seconds, sessions = time.monotonic() - begun, len(self._cold)
+        log.warning("%s; the mesh is back after %.1f s, %d sessions go on", lost.in_full, seconds, sessions)
         for flight in self._flights:
             if flight is not guilty:
                 flight.parcels = [self._warmed(parcel) for parcel in (*self._owed(flight), *flight.parcels)]
@@ -269,7 +270,7 @@ class MeshTransport:
                 self._mesh = self._launched()
                 self.check()
             except MeshLost as again:
-                log.warning("%s; it was being brought back because: %s", again, lost)
+                log.warning("%s; it was being brought back because: %s", again.in_full, lost)
                 lost = again
             else:
                 self._mending, self._stands_since = "", time.monotonic()
@@ -310,7 +311,7 @@ class MeshTransport:
 
     def _refuse_hopeless(self, lost: MeshLost) -> None:
         if not self._checked:
-            raise MeshError(str(lost))
+            raise MeshError(lost.in_full)
         self._losses += 1
         if self._losses >= MAX_LOSSES:
             raise MeshGivenUp(f"the mesh was lost {MAX_LOSSES} times without a chunk in between, the last time because: {lost}")

@@ -1,9 +1,12 @@
 """The board: what ranks tell each other outside of collectives, so that it arrives when collectives do not.
 
-A key-value store that lives in the front's process: when the front dies, the board is gone and everybody notices. Under
-torchrun it lives with the agent of the first machine. Nothing here waits inside the store: whoever wants a key asks for it
-again and again, so that a missing rank is a message and not a hang; and when the front closes it, everybody who waits in it
-is told at once.
+A key-value store that lives in the front's process: when the front dies, the board is gone and everybody notices. Nothing here
+waits inside the store: whoever wants a key asks for it again and again, so that a missing rank is a message and not a hang; and
+when the front closes it, everybody who waits in it is told at once.
+
+Under torchrun it lives with the agent of the first machine and outlives meshes. There meshes have numbers, and everybody who
+starts takes the next one: newer than its own last, no older than anybody's. Whoever sees a newer one than its own leaves, so
+all come to the same number, in whichever order they were lost and started again.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import json
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -32,11 +35,14 @@ class MeetingPoint:
     host: str
     port: int
     incarnation: int = 0
+    restarts_left: int | None = None
+    """How often torchrun would start this process again; None where the front starts ranks itself."""
 
 
 class Rendezvous:
-    def __init__(self, store: TCPStore, meeting: MeetingPoint) -> None:
-        self.meeting = meeting
+    def __init__(self, store: TCPStore, meeting: MeetingPoint, *, in_turns: Sequence[int] = ()) -> None:
+        """`in_turns` are the ranks that come to this store mesh after mesh; none where it serves one mesh only."""
+        self.meeting, self._in_turns = meeting, in_turns
         self._stores: tuple[PrefixStore, TCPStore] | None = (PrefixStore(f"mesh{meeting.incarnation}", store), store)
         """The second is what the first looks into, and does not keep alive by itself."""
 
@@ -71,10 +77,7 @@ class Rendezvous:
 
     @property
     def store(self) -> PrefixStore:
-        stores = self._stores
-        if stores is None:
-            raise MeshLost("the board of this mesh is closed")
-        return stores[0]
+        return self._open()[0]
 
     def close(self) -> None:
         """Nothing more is said here. Where this process hosts the store, that ends with it: whoever waits inside, on a
@@ -84,6 +87,29 @@ class Rendezvous:
     def another(self, timeout_s: float) -> Rendezvous:
         """A connection of its own to the same board, for whoever may wait inside the store."""
         return Rendezvous.join(self.meeting, timeout_s=timeout_s)
+
+    def take_turn(self, rank: int, world_size: int) -> Rendezvous:
+        """The board of the next mesh, on a store that serves several."""
+        _, store = self._open()
+        store.set(f"restarts left/{rank}", str(self.meeting.restarts_left or 0))
+        turns = _turns(store, range(world_size))
+        mine = max(turns[rank] + 1, *turns.values())
+        store.add(f"turn/{rank}", mine - turns[rank])
+        return Rendezvous(store, replace(self.meeting, incarnation=mine), in_turns=range(world_size))
+
+    def is_past(self) -> bool:
+        """Whether somebody has gone on to a later mesh."""
+        return any(turn > self.meeting.incarnation for turn in _turns(self._open()[1], self._in_turns).values())
+
+    def never_again(self, mesh: int, ranks: Iterable[int], *, waited: bool) -> list[int]:
+        """Who does not come back after the mesh of this number: torchrun has no restart left for it, or it was waited for and
+        did not come to that one."""
+        _, store = self._open()
+        return [
+            rank
+            for rank, turn in _turns(store, ranks).items()
+            if (waited and turn < mesh) or (turn == mesh and store.get(f"restarts left/{rank}") == b"0")
+        ]
 
     def claim(self, rank: int) -> None:
         if self.store.add(f"claim/{rank}", 1) > 1:
@@ -120,3 +146,14 @@ class Rendezvous:
                 raise MeshError(f"rank {', '.join(map(str, missing))} did not come within {timeout_s:g} s ({key})")
             time.sleep(pause_s)
             pause_s = min(POLL_S, 2 * pause_s)
+
+    def _open(self) -> tuple[PrefixStore, TCPStore]:
+        stores = self._stores
+        if stores is None:
+            raise MeshLost("the board of this mesh is closed")
+        return stores
+
+
+def _turns(store: TCPStore, ranks: Iterable[int]) -> dict[int, int]:
+    """The number of the last mesh that each has joined."""
+    return {rank: store.add(f"turn/{rank}", 0) for rank in ranks}

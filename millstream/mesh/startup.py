@@ -41,6 +41,11 @@ def facts_of(config: MeshConfig, backend: str) -> dict[str, str]:
     }
 
 
+def facts_of_card(device: torch.device) -> dict[str, str]:
+    """What a rank of the mesh works on: a slower card would keep the others waiting, another kind would round otherwise."""
+    return {"card": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+
+
 def facts_of_share(config: MeshConfig, dit: DiTConfig, device: torch.device, weights: str) -> dict[str, str]:
     """What a rank of the mesh can say besides, once it has its share. `weights` is the DiT's fingerprint."""
     head_width, dtype = dit.width // dit.heads, DTYPES[config.dtype]

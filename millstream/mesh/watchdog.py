@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from millstream.core.topology import FRONT
 from millstream.mesh.config import MeshLimits
-from millstream.mesh.hang_report import describe_rank
+from millstream.mesh.hang_report import describe_rank, post_calls
 from millstream.mesh.rendezvous import Rendezvous
 from millstream.parallel.collectives import CollectiveRecord
 
@@ -33,10 +33,16 @@ def leave(rank: int, reason: str) -> NoReturn:
 
 class Watchdog:
     def __init__(
-        self, rendezvous: Rendezvous, rank: int, limits: MeshLimits, *, leave: Callable[[int, str], NoReturn] = leave
+        self,
+        rendezvous: Rendezvous,
+        rank: int,
+        limits: MeshLimits,
+        record: CollectiveRecord,
+        *,
+        leave: Callable[[int, str], NoReturn] = leave,
     ) -> None:
-        self.record: CollectiveRecord | None = None
-        """What this rank calls, once it has groups."""
+        """`record` is of what this rank calls, once it has groups."""
+        self.record = record
         self._rendezvous, self._rank, self._limits, self._leave = rendezvous, rank, limits, leave
         self._since = time.monotonic()
         self._heard = self._since + limits.start_s - limits.window_s  # its first word may take as long as a start
@@ -68,7 +74,10 @@ class Watchdog:
                 heard = self._rendezvous.read(f"beat/{FRONT}")
                 if heard != last:
                     last, self._heard = heard, time.monotonic()
+                if self._rendezvous.is_past():
+                    self._leave(self._rank, "this mesh is over, another begins")
                 if not answered and self._rendezvous.read("report"):
+                    post_calls(self._rendezvous, self._rank, self.record)
                     self._rendezvous.post(f"report/{self._rank}", describe_rank(self._rank, self.record, self._doing))
                     answered = True
                 self._stopped.wait(self._limits.heartbeat_s)
@@ -88,5 +97,5 @@ class Watchdog:
                 self._leave(self._rank, f"{self._doing} took longer than {limits.hang_s:g} s")
 
     def _summary(self) -> str:
-        last = self.record.last[-1] if self.record is not None and self.record.last else None
+        last = self.record.last[-1] if self.record.last else None
         return f"{self._doing or 'waiting'}; last collective: {last or 'none'}"

@@ -11,7 +11,7 @@ import functools
 import logging
 import operator
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -58,7 +58,7 @@ class MeshRank:
     def __init__(self, generator: Generator, groups: Groups, watchdog: Watchdog, *, check: Callable[[], None]) -> None:
         """`check` compares this rank with the others and raises where they differ."""
         self.generator = generator
-        self.mesh = groups.mesh
+        self.mesh, self._groups = groups.mesh, groups
         self._watchdog, self._check = watchdog, check
         self._everybody = Wire(Broadcast(groups.mesh), LEADER)
         self._without_room: dict[str, str] = {}
@@ -156,8 +156,12 @@ class MeshRank:
         log.debug("call %s: first collective", parcels[0].envelope.call_id)
         refusals = sum(bool(self.generator.refusal(parcel)) << number for number, parcel in enumerate(parcels))
         assert len(parcels) < DIGEST_BITS, f"{len(parcels)} chunks in one call"
-        mine = torch.tensor([refusals << DIGEST_BITS | inputs_digest(parcels)])
-        heard = self.mesh.collect(mine, "digests of inputs").flatten().tolist()
+        groups = self.mesh, self._groups.stage
+        called = [groups[0].record.digests[group.name] for group in groups]
+        mine = torch.tensor([refusals << DIGEST_BITS | inputs_digest(parcels), *called])
+        heard, *calls = self.mesh.collect(mine, "digests of inputs").T.tolist()
+        for group, digests in zip(groups, calls, strict=True):
+            _refuse_parted(group, dict(zip(self.mesh.ranks, digests, strict=True)))
         found = [each % (1 << DIGEST_BITS) for each in heard]
         if len(set(found)) > 1:
             said = "; ".join(f"rank {rank} has {value:08x}" for rank, value in zip(self.mesh.ranks, found, strict=True))
@@ -296,6 +300,12 @@ def refused(envelope: Envelope, reason: str) -> Delivery:
         error=reason,
     )
     return Delivery(result=result)
+
+
+def _refuse_parted(group: RankGroup, digests: Mapping[int, int]) -> None:
+    """Where ranks of a group have called other collectives, or in another order, and none has waited for it."""
+    if len({digests[rank] for rank in group.ranks}) > 1:
+        raise MeshError(f"ranks {group.ranks} have called different collectives on {group.name} since they last compared them")
 
 
 def inputs_digest(parcels: Sequence[Parcel]) -> int:

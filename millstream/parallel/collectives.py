@@ -9,6 +9,7 @@ memory. What a rank called last is kept for the report that is written when a me
 from __future__ import annotations
 
 import time
+import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +38,11 @@ ALLOWED: dict[Purpose, frozenset[Kind]] = {
 INSIDE: frozenset[Kind] = frozenset({"sum", "scatter", "exchange", "collect"})
 """What a block may do; everything else belongs between model calls."""
 
-KEPT = 64
+POINT_TO_POINT: frozenset[Kind] = frozenset({"send", "receive"})
+DEVICES = frozenset({"cpu", "cuda"})
+"""Where a tensor may lie that a backend is given."""
+KEPT = 2048
+"""Calls that are remembered: more than a chunk of the largest model makes."""
 
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -49,6 +54,7 @@ class Called:
     """One collective of this rank."""
 
     number: int
+    """Of its group; sends and receives, which only two ranks know of, have that of the last one before them."""
     kind: Kind
     what: str
     group: str
@@ -56,7 +62,23 @@ class Called:
     shape: tuple[int, ...]
     began: float
     """Seconds of `time.monotonic`."""
+    device: str = "cpu"
     done: bool = False
+
+    @property
+    def call(self) -> str:
+        """What must be the same on all ranks of the group."""
+        return f"{self.kind} ({self.what}) of {list(self.shape)} on {self.device}"
+
+    def entry(self) -> dict[str, Any]:
+        """As torch's flight recorder would write it."""
+        return {
+            "collective_seq_id": self.number,
+            "process_group": [f"{self.group} {self.ranks}", ""],
+            "profiling_name": self.call,
+            "state": "completed" if self.done else "started",
+            "is_p2p": self.kind in POINT_TO_POINT,
+        }
 
     def __str__(self) -> str:
         state = "done" if self.done else f"waiting for {time.monotonic() - self.began:.1f} s"
@@ -73,12 +95,24 @@ class CollectiveRecord:
     last: deque[Called] = field(default_factory=lambda: deque(maxlen=KEPT))
     counts: Counter[tuple[Kind, str]] = field(default_factory=Counter)
     """By kind and by what the caller calls it."""
+    numbers: Counter[str] = field(default_factory=Counter)
+    """Collectives so far, by group."""
+    digests: Counter[str] = field(default_factory=Counter)
+    """Of every collective so far and their order, by group: the same on all of its ranks, or these have parted ways."""
 
-    def began(self, kind: Kind, what: str, group: RankGroup, shape: tuple[int, ...]) -> Called:
+    def began(self, kind: Kind, what: str, group: RankGroup, shape: tuple[int, ...], device: str = "cpu") -> Called:
+        name = group.name
         self.counts[kind, what] += 1
-        called = Called(self.counts.total(), kind, what, group.name, group.ranks, shape, time.monotonic())
+        self.numbers[name] += kind not in POINT_TO_POINT
+        called = Called(self.numbers[name], kind, what, name, group.ranks, shape, time.monotonic(), device)
+        if kind not in POINT_TO_POINT:
+            self.digests[name] = zlib.crc32(called.call.encode(), self.digests[name])
         self.last.append(called)
         return called
+
+    def flight(self) -> dict[str, Any]:
+        """The last calls as a dump of torch's flight recorder has them."""
+        return {"entries": [called.entry() for called in list(self.last)]}
 
 
 @dataclass(slots=True)
@@ -142,7 +176,7 @@ class RankGroup:
 
     def sum(self, x: Tensor, what: str) -> Tensor:
         """The sum over the group. `x` may be overwritten."""
-        self._refuse("sum", what)
+        self._refuse("sum", what, x)
         if self.size == 1:
             return x
         if torch.compiler.is_compiling():
@@ -158,7 +192,7 @@ class RankGroup:
 
     def start_sum(self, x: Tensor, what: str) -> PendingCollective:
         """Begin to sum over the group, in the place of `x`."""
-        self._refuse("sum", what)
+        self._refuse("sum", what, x)
         if self.size == 1:
             return PendingCollective(x)
         called, wire = self._begin("sum", what, x), self._on_wire(x)
@@ -166,7 +200,7 @@ class RankGroup:
 
     def start_scatter(self, x_N: Tensor, what: str) -> PendingCollective:
         """Begin to sum over the group; each place gets its own part of the sum, in order."""
-        self._refuse("scatter", what)
+        self._refuse("scatter", what, x_N)
         if self.size == 1:
             return PendingCollective(x_N)
         assert x_N.ndim == 1, f"numbers end to end are scattered, got {tuple(x_N.shape)}"
@@ -190,7 +224,7 @@ class RankGroup:
 
     def collect_into(self, whole_N: Tensor, part: Tensor, what: str) -> None:
         """Everybody's part, end to end in the order of places."""
-        self._refuse("collect", what)
+        self._refuse("collect", what, part)
         if self.size == 1:
             whole_N.copy_(part)
             return
@@ -206,7 +240,7 @@ class RankGroup:
 
     def start_exchange(self, parts: Tensor, what: str) -> PendingCollective:
         """Begin to exchange, and go on while the parts travel."""
-        self._refuse("exchange", what)
+        self._refuse("exchange", what, parts)
         if self.size == 1:
             return PendingCollective(parts)
         assert parts.shape[0] == self.size, f"{parts.shape[0]} parts for {self.size} ranks"
@@ -221,7 +255,7 @@ class RankGroup:
 
     def collect(self, x: Tensor, what: str) -> Tensor:
         """Everybody's `x`, stacked in the order of places, [size, ...]."""
-        self._refuse("collect", what)
+        self._refuse("collect", what, x)
         if self.size == 1:
             return x.unsqueeze(0)
         x = x.contiguous()
@@ -235,7 +269,7 @@ class RankGroup:
 
     def broadcast(self, x: Tensor, *, source: int, what: str) -> Tensor:
         """`x` of the rank numbered `source` in the world, written over everybody's."""
-        self._refuse("broadcast", what)
+        self._refuse("broadcast", what, x)
         if self.size == 1:
             return x
         wire = self._on_wire(x)
@@ -255,14 +289,14 @@ class RankGroup:
 
     def send(self, x: Tensor, *, to: int, what: str) -> PendingCollective:
         """Begin to send to the rank numbered `to` in the world."""
-        self._refuse("send", what, to)
+        self._refuse("send", what, x, to)
         called, wire = self._begin("send", what, x), self._on_wire(x)
         work = dist.isend(_plain_bytes(wire), group_dst=self.ranks.index(to), group=self._backend)
         return PendingCollective(x, work, called, sent=wire)
 
     def receive(self, x: Tensor, *, source: int, what: str) -> PendingCollective:
         """Begin to receive into `x` from the rank numbered `source` in the world."""
-        self._refuse("receive", what, source)
+        self._refuse("receive", what, x, source)
         called, wire = self._begin("receive", what, x), self._on_wire(x)
         work = dist.irecv(_plain_bytes(wire), group_src=self.ranks.index(source), group=self._backend)
         return PendingCollective(wire, work, called, onto=_other(x, wire))
@@ -272,17 +306,25 @@ class RankGroup:
         assert self.handle is not None, f"group {self.name} {self.ranks} was not made on rank {self.rank}"
         return self.handle
 
-    def _refuse(self, kind: Kind, what: str, peer: int | None = None) -> None:
+    def _refuse(self, kind: Kind, what: str, x: Tensor | None = None, peer: int | None = None) -> None:
         """Say no before the backend is called, where ranks would wait for each other."""
         if kind not in ALLOWED[self.purpose]:
             does = ", ".join(sorted(ALLOWED[self.purpose]))
-            raise CollectiveRefused(f"{what}: no {kind} on group {self.name}, which is for {self.purpose} ({does})")
+            raise CollectiveRefused(f"{self._spelled(kind, what, x)}: the group is for {self.purpose} ({does})")
         if self._inside and kind not in INSIDE:
-            raise CollectiveRefused(f"{what}: no {kind} inside a block; blocks may only {', '.join(sorted(INSIDE))}")
+            raise CollectiveRefused(
+                f"{self._spelled(kind, what, x)} inside a block, which may only {', '.join(sorted(INSIDE))}"
+            )
         if self.rank not in self.ranks:
             raise CollectiveRefused(f"{what}: rank {self.rank} is not in group {self.name} {self.ranks}")
+        if x is not None and x.device.type not in DEVICES:
+            raise CollectiveRefused(f"{self._spelled(kind, what, x)}: the tensor is on {x.device}, not on a CPU or GPU")
         if peer is not None and (peer == self.rank or peer not in self.ranks):
             raise CollectiveRefused(f"{what}: rank {self.rank} has no peer {peer} in group {self.name} {self.ranks}")
+
+    def _spelled(self, kind: Kind, what: str, x: Tensor | None) -> str:
+        shape = "" if x is None else f" of {list(x.shape)}"
+        return f"{what}: no {kind}{shape} on group {self.name} {self.ranks}"
 
     def _on_wire(self, x: Tensor) -> Tensor:
         """What the backend is given: `x` itself, or a copy in pinned host memory."""
@@ -295,7 +337,7 @@ class RankGroup:
         return x if wire is x else x.copy_(wire)
 
     def _begin(self, kind: Kind, what: str, x: Tensor | None) -> Called:
-        return self.record.began(kind, what, self, () if x is None else tuple(x.shape))
+        return self.record.began(kind, what, self, *((), "cpu") if x is None else (tuple(x.shape), x.device.type))
 
     @contextmanager
     def _called(self, kind: Kind, what: str, x: Tensor | None) -> Iterator[None]:

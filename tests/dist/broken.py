@@ -20,6 +20,7 @@ from millstream.mesh import rank
 from millstream.mesh.rendezvous import MeetingPoint
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.rank_check import RankCheck
+from millstream.parallel.groups import Groups
 from millstream.wire.parcel import Delivery, Parcel
 
 GUILTY = 2
@@ -42,6 +43,11 @@ def compiles_alone(config: MeshConfig, number: int, meeting: MeetingPoint) -> No
 def carries_commits_alone(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     other = replace(config, speed=Speed(paired_commits=True))
     rank.run_rank(other if number == GUILTY else config, number, meeting)
+
+
+def other_card(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
+    rank.facts_of_card = lambda device: {"card": "NVIDIA L4" if number == GUILTY else "NVIDIA H200"}
+    rank.run_rank(config, number, meeting)
 
 
 def other_attention(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
@@ -249,3 +255,44 @@ def waits_while_starting(config: MeshConfig, number: int, meeting: MeetingPoint,
     while number == GUILTY and gate.exists():
         time.sleep(0.02)
     rank.run_rank(config, number, meeting)
+
+
+def fails_once(config: MeshConfig, number: int, meeting: MeetingPoint, *, marks: Path) -> None:
+    """One rank that does what its session is called, in chunk 1 of that and while a file of this name is there."""
+    joined, join = [], rank.join_groups
+
+    def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
+        envelope = parcels[0].envelope
+        mark = marks / envelope.session_id
+        fails = number == GUILTY and envelope.chunk_index == 1 and mark.exists()
+        if fails:
+            mark.unlink()
+        if envelope.session_id in ("wrong order", "wrong shape"):  # of sums that all make
+            for what in ("second", "first") if fails and "order" in mark.name else ("first", "second"):
+                joined[0].stage.sum(torch.zeros(4 if fails and "shape" in mark.name else 2, 3), what)
+        elif fails:
+            FAILURES[envelope.session_id](joined[0])
+        return honest(self, parcels)
+
+    def join_and_keep(*args: Any, **options: Any) -> Any:
+        joined.append(join(*args, **options))
+        return joined[0]
+
+    honest = mesh.MeshRank.run
+    mesh.MeshRank.run = run
+    rank.join_groups = join_and_keep
+    rank.run_rank(config, number, meeting)
+
+
+def _die_in_a_collective(groups: Groups) -> None:
+    time.sleep(0.3)  # the other rank is in it by then
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+FAILURES: dict[str, Callable[[Groups], object]] = {
+    "wrong group": lambda groups: groups.world.sum(torch.zeros(2, 3), "debug"),
+    "wrong device": lambda groups: groups.mesh.sum(torch.zeros(2, 3, device="meta"), "debug"),
+    "slow": lambda groups: time.sleep(3600),
+    "dies in a collective": _die_in_a_collective,
+    "stopped": lambda groups: os.kill(os.getpid(), signal.SIGSTOP),
+}

@@ -190,7 +190,7 @@ def test_before_a_mesh_that_hangs_is_killed_every_rank_says_what_it_is_doing(
     report = sorted(Path("out/hangs").iterdir())[0].read_text()
     assert "rank 1: INFER call" in report
     assert "session stuck chunk 1" in report
-    assert "collect (digests of inputs) on mesh (1, 2), shape (1,): waiting for" in report
+    assert "collect (digests of inputs) on mesh (1, 2), shape (3,): waiting for" in report
     assert "time.sleep(3600)" in report, "the stack of the one that hangs"
 
 

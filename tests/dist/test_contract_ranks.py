@@ -37,16 +37,16 @@ def test_om_04_ranks_of_different_topology_or_configuration_print_the_difference
 def test_om_05_a_collective_that_one_rank_alone_calls_is_noticed_before_anybody_waits() -> None:
     line = refusal(broken.debug_collective)
     assert "part ways" in line
-    assert "rank 2 calls sum (debug) of [1]" in line
-    assert "rank 1 calls collect (digests of inputs) of [1]" in line
+    assert "rank 2 calls sum (debug) of [1] on cpu" in line
+    assert "rank 1 calls collect (digests of inputs) of [3] on cpu" in line
 
 
 def test_om_06_a_broadcast_inside_a_block_is_refused_by_the_wrapper() -> None:
-    assert "debug: no broadcast inside a block" in refusal(broken.broadcast_in_a_block)
+    assert "debug: no broadcast of [1] on group stage0 (1, 2) inside a block" in refusal(broken.broadcast_in_a_block)
 
 
 def test_om_08_a_collective_of_the_mesh_on_the_world_is_refused_before_the_backend() -> None:
-    assert "attention: no sum on group world, which is for start-up" in refusal(broken.sum_on_the_world)
+    assert "attention: no sum of [1] on group world (1, 2): the group is for start-up" in refusal(broken.sum_on_the_world)
 
 
 def test_om_11_an_input_that_differs_on_one_rank_is_found_by_its_digest() -> None:
@@ -66,6 +66,10 @@ def test_c_01_a_rank_that_compiles_alone_is_found_at_the_start() -> None:
 
 def test_ranks_with_different_speed_ups_are_found_at_the_start() -> None:
     assert "speed: rank 0 has off; rank 1 has off; rank 2 has paired_commits" in refusal(broken.carries_commits_alone)
+
+
+def test_cards_of_different_kinds_are_found_before_weights_are_read() -> None:
+    assert "ranks differ (start). card: rank 1 has NVIDIA H200; rank 2 has NVIDIA L4" in refusal(broken.other_card)
 
 
 def test_a_fast_decoder_carried_commits_and_fast_blocks_go_with_a_mesh() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from millstream.cli.main import app
@@ -21,11 +25,12 @@ from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.topology import Topology
 from millstream.mesh.rendezvous import Rendezvous, MeetingPoint
 from millstream.session.journal import read_journal
-from millstream.mesh.launch import Placement, placement
+from millstream.engine.engine import Engine
+from millstream.mesh.launch import Placement, joiner, placement
 from millstream.mesh.config import MeshConfig, MeshLimits
 from millstream.mesh.rank import GLOO, NCCL, rank_device
 from millstream.mesh.startup import differences, facts_of
-from tests.dist.meshes import mesh_engine
+from tests.dist.meshes import MODEL, mesh_engine
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 GENERATE = ["-m", "millstream", "generate", "sea", "--model", "wan-tiny", "--weights", "random:3", "--device", "cpu"]
@@ -65,6 +70,30 @@ def test_a_wrong_number_of_ranks_is_said_by_every_rank_at_once(rank: str, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_cannot_be_is_said_in_one_line_before_anything_is_loaded(tmp_path: Path) -> None:
+    words = [*GENERATE[2:], "--out", str(tmp_path / "clip.mp4"), "--topology"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        front = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for topology, environment, said in (
+            ("front+tp3", {}, "tp3 does not divide 2 heads and an MLP of 96; tp may be 1, 2"),
+            ("front+tp2", front, f"cannot listen on 127.0.0.1:{port}: Address already in use"),
+        ):
+            done = CliRunner().invoke(app, [*words, topology], env=environment)
+            assert done.exit_code == 2
+            assert said in done.output
+            assert len(done.output.strip().splitlines()) == 1, done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_front_whose_ranks_never_come_says_so_and_ends() -> None:
+    meeting = MeetingPoint(host="127.0.0.1", port=free_port(), restarts_left=3)
+    place = Placement(rank=0, world_size=3, local_rank=0, meeting=meeting, agent_hosts=False)
+    limits = MeshLimits(heartbeat_s=0.1, window_s=0.5, start_s=1.0, hang_s=5.0)
+    with pytest.raises(MeshError, match=r"^rank 1, 2 did not come within 1 s \(start\)$"):
+        Engine("wan-tiny", **MODEL, topology=Topology.parse("front+tp2"), limits=limits, launch=joiner(place))
+
+
 @contextmanager
 def two_machines() -> Iterator[tuple[str, str]]:
     """Two network namespaces with a wire between them: 10.77.0.1 and 10.77.0.2."""
@@ -89,22 +118,74 @@ def _ip(*words: str) -> None:
         pytest.skip(f"no network namespaces here: ip {' '.join(words)}: {done.stderr.strip()}")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and ip")
-def test_two_machines_make_one_stream(tmp_path: Path) -> None:
-    """The front on one, a mesh of two on the other."""
+@pytest.mark.slow
+def test_a_rank_that_is_lost_under_torchrun_is_replaced_and_the_stream_goes_on(tmp_path: Path) -> None:
+    """The front under one torchrun, a mesh of two under another, which starts its ranks again: on two machines, or on this one
+    where namespaces cannot be made, which need root and ip."""
+    journal = tmp_path / "run.jsonl"
+    out = ["--topology", "front+tp2", "--chunks", "12", "--out", str(tmp_path / "clip.mp4"), "--journal", str(journal)]
 
-    def machine(name: str, number: int, *more: str) -> subprocess.Popen[str]:
+    def machine(number: int, names: Sequence[str], address: str, port: int) -> subprocess.Popen[str]:
         torchrun = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", str(number + 1), "--node-rank", str(number)]
-        torchrun += ["--master-addr", "10.77.0.1", "--master-port", "29577"]
-        words = ["ip", "netns", "exec", name, *torchrun, *GENERATE, "--topology", "front+tp2", *more]
-        return started(words, GLOO_SOCKET_IFNAME="msw0")
+        torchrun += ["--master-addr", address, "--master-port", str(port), "--max-restarts", "3"]
+        inside = ["ip", "netns", "exec", names[number]] if names else []
+        return started([*inside, *torchrun, *GENERATE, *out], GLOO_SOCKET_IFNAME="msw0" if names else "lo")
 
-    with two_machines() as names:
-        out = ["--out", str(tmp_path / "clip.mp4")]
-        ranks = [machine(name, number, *out) for number, name in enumerate(names)]
-        errors = [rank.communicate(timeout=PATIENCE_S)[1] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0], errors
-        assert (tmp_path / "clip.mp4").exists()
+    namespaces = os.geteuid() == 0 and shutil.which("ip") is not None
+    with two_machines() if namespaces else nullcontext(()) as names:
+        address, port = ("10.77.0.1", 29577) if names else ("127.0.0.1", free_port())
+        front, mesh = (machine(number, names, address, port) for number in (0, 1))
+        try:
+            until(lambda: journal.exists() and len(journal.read_text().splitlines()) > 3, front)
+            os.kill(worker_of(mesh.pid), signal.SIGKILL)
+            errors = [each.communicate(timeout=PATIENCE_S)[1] for each in (front, mesh)]
+        finally:
+            front.kill()
+            mesh.kill()
+    assert [front.returncode, mesh.returncode] == [0, 0], errors
+    assert "the mesh is back after" in errors[0]
+    envelopes = [line.envelope for line in read_journal(journal).chunks]
+    assert [each.chunk_index for each in envelopes] == list(range(12)), "none twice, none left out"
+    assert [each.init_cache for each in envelopes].count(True) == 2, "at the beginning, and where the mesh was another"
+
+
+def until(holds: Callable[[], bool], front: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline and front.poll() is None, front.communicate()[1]
+        time.sleep(0.02)
+
+
+def worker_of(torchrun: int) -> int:
+    """The process of rank 2."""
+    children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
+    (found,) = [int(pid) for pid in children if b"\0RANK=2\0" in Path(f"/proc/{pid}/environ").read_bytes()]
+    return found
+
+
+@given(st.lists(st.integers(0, 2), max_size=30))
+@settings(max_examples=30)
+def test_whoever_starts_again_and_again_in_whichever_order_all_come_to_the_same_mesh(starts: list[int]) -> None:
+    board = Rendezvous.host()
+    boards = {rank: board.take_turn(rank, 3) for rank in (0, 1, 2)}
+    for rank in starts:
+        boards[rank] = board.take_turn(rank, 3)
+    while behind := [rank for rank in boards if boards[rank].is_past()]:
+        before = boards[behind[0]].meeting.incarnation
+        boards[behind[0]] = board.take_turn(behind[0], 3)
+        assert boards[behind[0]].meeting.incarnation > before, "nothing of an earlier one is read"
+    assert len({each.meeting.incarnation for each in boards.values()}) == 1
+
+
+def test_ranks_that_torchrun_does_not_start_again_are_not_waited_for() -> None:
+    board = Rendezvous.host()
+    ranks = {rank: Rendezvous.join(replace(board.meeting, restarts_left=left), timeout_s=5) for rank, left in ((1, 0), (2, 3))}
+    mesh = board.take_turn(0, 3).meeting.incarnation
+    assert board.never_again(mesh, (1, 2), waited=False) == []
+    assert board.never_again(mesh, (1, 2), waited=True) == [1, 2], "they did not come"
+    for rank, each in ranks.items():
+        each.take_turn(rank, 3)
+    assert board.never_again(mesh, (1, 2), waited=True) == [1], "the last of its restarts"
 
 
 CONFIG = MeshConfig(topology=Topology.parse("front+tp2"), model="wan-tiny", weights=("random",), device="cpu", dtype="float32",

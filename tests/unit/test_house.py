@@ -32,7 +32,7 @@ ARROWS = {
     "profiler": {"planner", "core"},
     "generation": {"wire", "parallel", "models", "ops", "core"},
     "session": {"generation", "wire", "models", "ops", "core"},
-    "mesh": {"generation", "wire", "parallel", "models", "ops", "core"},
+    "mesh": {"generation", "profiler", "wire", "parallel", "models", "ops", "core"},
     "engine": {"session", "mesh", "generation", "wire", "parallel", "models", "ops", "core"},
     "serving": {"engine", "session", "generation", "planner", "core"},
     "video": {"core"},

@@ -43,7 +43,10 @@ def run_read_dumps(paths: Sequence[Path], *, as_json: bool) -> None:
 def _read(paths: Sequence[Path]) -> MemorySnapshot | FlightReading:
     records = [load_plain(path) for path in paths]
     if all(map(is_flight, records)):
-        return read_flights(records)
+        flights = read_flights(dict(enumerate(records)))
+        if not flights.collectives:
+            raise TraceError("the flight recorder holds no collective; set TORCH_NCCL_TRACE_BUFFER_SIZE and dump again")
+        return flights
     if len(records) == 1 and is_snapshot(records[0]):
         return read_snapshot(records[0])
     raise TraceError(f"{paths[0]} is neither a snapshot of memory (give one) nor a flight recorder's dump (give one a rank)")

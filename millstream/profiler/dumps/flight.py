@@ -1,12 +1,10 @@
-"""What NCCL's flight recorder dumped, one file a rank, JSON or pickle: who hangs, and at what."""
+"""What torch's flight recorder, NCCL's or gloo's, dumped, one file a rank, JSON or pickle: who hangs, and at what."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from millstream.core.errors import TraceError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,28 +29,31 @@ def is_flight(record: Any) -> bool:
     return isinstance(record, dict) and isinstance(record.get("entries"), list) and "traceEvents" not in record
 
 
-def read_flights(records: Sequence[dict[str, Any]]) -> FlightReading:
-    ranks = [_collectives(record) for record in records]
-    if not any(ranks):
-        raise TraceError("the flight recorder holds no collective; set TORCH_NCCL_TRACE_BUFFER_SIZE and dump again")
-    findings = [line for group in sorted({c.group for rank in ranks for c in rank}) for line in _of_group(group, ranks)]
-    return FlightReading(ranks=len(ranks), collectives=sum(map(len, ranks)), findings=tuple(findings))
+def read_flights(records: Mapping[int, dict[str, Any]]) -> FlightReading:
+    """One record a rank."""
+    ranks = {rank: _collectives(record) for rank, record in records.items()}
+    groups = sorted({c.group for found in ranks.values() for c in found})
+    findings = [line for group in groups for line in _of_group(group, ranks)]
+    return FlightReading(ranks=len(ranks), collectives=sum(map(len, ranks.values())), findings=tuple(findings))
 
 
-def _of_group(group: str, ranks: Sequence[Sequence[Collective]]) -> list[str]:
+def _of_group(group: str, ranks: Mapping[int, Sequence[Collective]]) -> list[str]:
     """The first number at which the ranks of a group part ways, or that did not end."""
-    by_rank = {rank: {c.number: c for c in found if c.group == group} for rank, found in enumerate(ranks)}
+    by_rank = {rank: {c.number: c for c in found if c.group == group} for rank, found in ranks.items()}
     members = {rank: found for rank, found in by_rank.items() if found}
     for number in sorted({number for found in members.values() for number in found}):
         here = {rank: found[number] for rank, found in members.items() if number in found}
         behind = sorted(rank for rank, found in members.items() if max(found) < number)
         if len({c.name for c in here.values()}) > 1:
-            said = "; ".join(f"rank {rank} {c.name} {c.sizes}" for rank, c in sorted(here.items())[:4])
+            said = "; ".join(f"rank {rank} {c.name} {c.sizes}".strip() for rank, c in sorted(here.items())[:4])
             return [f"group {group}, collective {number}: ranks called different things: {said}"]
         stuck = sorted(rank for rank, c in here.items() if not c.done)
         if stuck:
             name = here[stuck[0]].name
-            waits = f"ranks {_list(stuck)} are in {name}, collective {number} of group {group}"
+            is_in = "is" if len(stuck) == 1 else "are"
+            waits = (
+                f"{_ranks(stuck)} {is_in} in {f'{name} {here[stuck[0]].sizes}'.strip()}, collective {number} of group {group}"
+            )
             return [f"{waits}; {_ranks(behind)} never came" if behind else f"{waits}, which did not end"]
     return []
 
@@ -66,7 +67,8 @@ def _collectives(record: dict[str, Any]) -> list[Collective]:
         if isinstance(number, int):
             name = str(group[0]) if isinstance(group, list | tuple) and group else str(group or entry.get("pg_id", ""))
             sizes, said = str(entry.get("input_sizes", "")), str(entry.get("profiling_name", "collective"))
-            done = entry.get("state") == "completed"
+            # gloo never says completed; what it lets go of is over
+            done = entry.get("state") == "completed" or (said.startswith("gloo:") and entry.get("retired") is True)
             found.append(Collective(group=name, number=number, name=said, sizes=sizes[:60], done=done))
     return found
 

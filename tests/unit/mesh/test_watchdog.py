@@ -8,6 +8,7 @@ from typing import Any
 
 from millstream.mesh.config import MeshLimits
 from millstream.mesh.watchdog import Watchdog
+from millstream.parallel.collectives import CollectiveRecord
 
 LIMITS = MeshLimits(heartbeat_s=0.02, window_s=0.1, start_s=60.0)
 PATIENCE_S = 20.0
@@ -21,6 +22,9 @@ class FakeBoard:
     def post(self, key: str, value: Any) -> None:
         pass
 
+    def is_past(self) -> bool:
+        return False
+
     def read(self, key: str) -> Any:
         return self.beat if key.startswith("beat/") else None
 
@@ -33,7 +37,7 @@ def test_a_front_that_still_starts_is_waited_for_and_one_that_falls_silent_is_le
         watchdog.stop()
         left.set()
 
-    watchdog = Watchdog(rendezvous, 1, LIMITS, leave=leave)  # type: ignore[arg-type]
+    watchdog = Watchdog(rendezvous, 1, LIMITS, CollectiveRecord(), leave=leave)  # type: ignore[arg-type]
     watchdog.start()
     time.sleep(5 * LIMITS.window_s)
     assert reasons == []

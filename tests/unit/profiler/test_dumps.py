@@ -76,13 +76,13 @@ def flight(*states: str, name: str = "nccl:all_reduce") -> dict[str, Any]:
 
 def test_the_flight_recorder_says_who_never_came() -> None:
     ranks = [flight("completed", "started"), flight("completed", "started"), flight("completed")]
-    (line,) = read_flights(ranks).findings
-    assert line == "ranks 0, 1 are in nccl:all_reduce, collective 1 of group 0; rank 2 never came"
-    assert read_flights([flight("completed")] * 3).findings == ()
+    (line,) = read_flights(dict(enumerate(ranks))).findings
+    assert line == "ranks 0, 1 are in nccl:all_reduce [[8]], collective 1 of group 0; rank 2 never came"
+    assert read_flights(dict.fromkeys(range(3), flight("completed"))).findings == ()
 
 
 def test_the_flight_recorder_says_that_ranks_called_different_things() -> None:
-    (line,) = read_flights([flight("started"), flight("started", name="nccl:broadcast")]).findings
+    (line,) = read_flights({0: flight("started"), 1: flight("started", name="nccl:broadcast")}).findings
     assert "ranks called different things: rank 0 nccl:all_reduce" in line
 
 
@@ -96,7 +96,7 @@ def test_profile_read_takes_dumps_and_leaves_traces_to_others(tmp_path: Path, ca
     assert "40 MiB held of 60 reserved; 33% of what is reserved lies idle" in capsys.readouterr().out
     run_read_dumps([flown], as_json=True)
     assert json.loads(capsys.readouterr().out)["findings"] == [
-        "ranks 0 are in nccl:all_reduce, collective 1 of group 0, which did not end"
+        "rank 0 is in nccl:all_reduce [[8]], collective 1 of group 0, which did not end"
     ]
     with pytest.raises(TraceError, match="neither a snapshot of memory"):
         run_read_dumps([memory, flown], as_json=False)
