@@ -102,9 +102,9 @@ def run(rank: int, store: str, answers: multiprocessing.Queue[dict[str, list[flo
     way = told[0]
     assert way is not None, "the front tells the leader the way"
     if door is not None:
-        answers.put(front(Wire(door.admit(MEET_S), LEADER), sent) | {"bare": times})
+        answers.put(front(Wire(door.admit(MEET_S)), sent) | {"bare": times})
     else:
-        leader(Wire(call(way, MEET_S), FRONT))
+        leader(Wire(call(way, MEET_S)))
 
 
 def main() -> None:

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-import torch
-
 from millstream.core.errors import ConfigError, MeshGivenUp, MeshLost
 from millstream.core.topology import FRONT, Topology
 from millstream.mesh.config import MeshConfig
@@ -73,7 +71,6 @@ class LaunchedMesh:
         config: MeshConfig,
         rendezvous: Rendezvous,
         *,
-        device: torch.device,
         run: Run | None = run_rank,
         local_rank: int | None = None,
     ) -> None:
@@ -86,7 +83,7 @@ class LaunchedMesh:
         rendezvous.post(f"{DOOR}/{FRONT}", asdict(self._door.way))
         self.rank_processes = RankProcesses(run, config, rendezvous.meeting) if run is not None else None
         self._watch = FrontWatch(config, rendezvous, self.rank_processes, lost=self.lose)
-        self.link = MeshLink(self._join, device=device, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
+        self.link = MeshLink(self._join, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
         self._watch.waiting_since = lambda: self.link.waiting_since
         self._watch.start()
 
@@ -135,27 +132,27 @@ class LaunchedMesh:
         return self._door.admit(config.limits.start_s)
 
 
-Launch = Callable[[MeshConfig, torch.device], Callable[[], LaunchedMesh]]
-"""How meshes of a configuration are started, for a front that works on a device."""
+Launch = Callable[[MeshConfig], Callable[[], LaunchedMesh]]
+"""How meshes of a configuration are started."""
 
 
-def launcher(config: MeshConfig, device: torch.device, *, run: Run = run_rank) -> Callable[[], LaunchedMesh]:
+def launcher(config: MeshConfig, *, run: Run = run_rank) -> Callable[[], LaunchedMesh]:
     """On this machine, and every time it is called again another one, with a board of its own: what an earlier one said goes
     with it."""
-    return lambda: LaunchedMesh(config, Rendezvous.host(), device=device, run=run)
+    return lambda: LaunchedMesh(config, Rendezvous.host(), run=run)
 
 
 def joiner(place: Placement) -> Launch:
     """With the ranks that torchrun has started. Once: only torchrun can start them again."""
 
-    def join(config: MeshConfig, device: torch.device) -> Callable[[], LaunchedMesh]:
+    def join(config: MeshConfig) -> Callable[[], LaunchedMesh]:
         joined: list[LaunchedMesh] = []
 
         def launch() -> LaunchedMesh:
             if joined:
                 raise MeshGivenUp(f"{joined[0].link.lost}; only torchrun can start these ranks again")
             rendezvous = meet(place, config.limits.start_s)
-            joined.append(LaunchedMesh(config, rendezvous, device=device, run=None, local_rank=place.local_rank))
+            joined.append(LaunchedMesh(config, rendezvous, run=None, local_rank=place.local_rank))
             return joined[0]
 
         return launch

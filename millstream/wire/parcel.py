@@ -63,6 +63,8 @@ class Delivery:
     result: Result
     latents_out: Tensor | None = None
     """[B, F, C, Y, X] clean latents, there when the result is ok."""
+    on_host: Tensor | None = None
+    """The same as they were read back, where they were made here."""
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     """Its part of where the generator's time went, where that is another process's."""
 
