@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,8 +85,14 @@ def quality(
 
 
 @bench.command()
+@grouped
 def overlap(
-    stages: Annotated[str, typer.Option(help="Milliseconds of front and mesh for a chunk: FRONT,MESH.")] = "185,805",
+    *,
+    on: ModelOptions,
+    shape: ShapeOptions,
+    stages: Annotated[
+        str, typer.Option(help="Milliseconds of front and mesh for a chunk, FRONT,MESH; or real: those of --model, here.")
+    ] = "185,805",
     scale: Annotated[float, typer.Option(help="Of those times.")] = 0.1,
     chunks: Annotated[int, typer.Option(help="For each line of the table; the first 10 do not count.")] = 40,
     topology: TopologyName = "front+1",
@@ -94,21 +100,33 @@ def overlap(
     out: Out = None,
     plot: Annotated[Path | None, typer.Option(help="Draw timelines to this file, PNG or SVG.", show_default=False)] = None,
 ) -> None:
-    """Show how front and mesh overlap, over queue depths and anchors, with stages that sleep to a set length.
+    """Show how front and mesh overlap, over queue depths and anchors, with stages that sleep to a set length or a model's own.
 
     [bold]Try[/]: millstream bench overlap --plot overlap.png
     """
     with plain_errors():
         from millstream.commands.bench.overlap import OverlapRequest, run_bench_overlap
+        from millstream.commands.engine_from_options import resolve
         from millstream.core.topology import Topology
 
-        times = parse_numbers(stages)
-        if len(times) != 2:
-            raise ConfigError(f"--stages takes two times, FRONT,MESH, got {stages!r}")
-        request = OverlapRequest(
-            stage0_ms=times[0], stage1_ms=times[1], scale=scale, chunks=chunks, topology=Topology.parse(topology)
-        )
+        how: dict[str, Any] = dict(chunks=chunks, topology=Topology.parse(topology))
+        if stages == "real":
+            options = on.options()
+            placed = replace(options, engine=replace(options.engine, topology=how["topology"]))
+            request = OverlapRequest(engine=resolve(placed), changes=shape.changes(), **how)
+        elif (on, shape) != (ModelOptions(), ShapeOptions()):
+            raise ConfigError("stages that sleep have no model; give --stages real with --model and its options")
+        else:
+            front_ms, mesh_ms = _two(stages)
+            request = OverlapRequest(stage0_ms=front_ms, stage1_ms=mesh_ms, scale=scale, **how)
         run_bench_overlap(request, as_json=as_json, out=out, plot=plot)
+
+
+def _two(stages: str) -> tuple[float, ...]:
+    times = parse_numbers(stages)
+    if len(times) != 2:
+        raise ConfigError(f"--stages takes two times, FRONT,MESH, or real; got {stages!r}")
+    return times
 
 
 @bench.command()
