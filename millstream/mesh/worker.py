@@ -49,7 +49,8 @@ class Broadcast:
     def send(self, x: Tensor, *, what: str) -> None:
         self._mesh.broadcast(x, source=LEADER, what=what)
 
-    receive = send
+    def receive(self, x: Tensor, *, what: str) -> None:
+        self._mesh.broadcast(x, source=LEADER, what=what)
 
 
 class MeshRank:

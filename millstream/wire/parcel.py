@@ -84,5 +84,6 @@ class Posted(Protocol):
 def digest(latents: Tensor) -> str:
     """Fingerprint of the exact bits, dtype and shape included."""
     head = f"{latents.dtype}{tuple(latents.shape)}".encode()
-    raw = latents.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
-    return hashlib.blake2b(head + raw, digest_size=16).hexdigest()
+    hasher = hashlib.blake2b(head, digest_size=16)
+    hasher.update(latents.detach().contiguous().cpu().view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
