@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.cli.options import Fast, ModelOptions, Precision, ShapeOptions, grouped
+from millstream.cli.options import Compile, Compiler, Fast, ModelOptions, Precision, ShapeOptions, grouped
 from millstream.cli.parts import TopologyName, Weights, parse_fps, parse_numbers, plain_errors
 from millstream.core.errors import ConfigError
 
@@ -127,6 +127,42 @@ def _two(stages: str) -> tuple[float, ...]:
     if len(times) != 2:
         raise ConfigError(f"--stages takes two times, FRONT,MESH, or real; got {stages!r}")
     return times
+
+
+@bench.command()
+@grouped
+def mesh(
+    *,
+    on: ModelOptions,
+    shape: ShapeOptions,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="front+tp2, or another; repeat for several. Without: all that the devices allow.", show_default=False
+        ),
+    ] = None,
+    compile: Compile = Compiler.off,
+    chunks: Annotated[int, typer.Option(help="Chunks that count, of each topology.")] = 20,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Hold one stream over several devices against one: a chunk's time, frames a second, what ranks say to each other.
+
+    For whoever has several GPUs; without one, ranks are processes of this CPU. With --compile, each is measured as it is and
+    compiled.
+    [bold]Try[/]: millstream bench mesh --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9 --out mesh.json
+    """
+    with plain_errors():
+        from millstream.commands.bench.mesh import MeshRequest, run_bench_mesh
+        from millstream.commands.engine_from_options import resolve
+        from millstream.core.topology import Topology
+
+        options = on.options()
+        backend = "" if compile is Compiler.off else compile.value
+        asked = replace(options, engine=replace(options.engine, compile_backend=backend))
+        topologies = tuple(Topology.parse(name) for name in topology or ())
+        request = MeshRequest(engine=resolve(asked), topologies=topologies, changes=shape.changes(), chunks=chunks)
+        run_bench_mesh(request, as_json=as_json, out=out)
 
 
 @bench.command()

@@ -265,6 +265,10 @@ SURFACE = {
     "fleet scale": {"--address"},
     "fleet status": {"--address", "--json"},
     "fleet up": {"--address"},
+    "bench mesh": {
+        "--chunks", "--compile", "--device", "--dtype", "--fast", "--json", "--model", "--offload-text", "--out", "--precision",
+        "--size", "--steps", "--threads", "--topology", "--weights", "--window",
+    },
     "bench overlap": {
         "--chunks", "--device", "--dtype", "--fast", "--json", "--model", "--offload-text", "--out", "--plot", "--precision",
         "--scale", "--size", "--stages", "--steps", "--threads", "--topology", "--weights", "--window",
