@@ -213,8 +213,12 @@ class RankGroup:
 
     def sum_rows(self, x_LD: Tensor, what: str) -> Tensor:
         """The sum over the group, of which each place gets its own rows, in order."""
+        return self.start_sum_rows(x_LD, what).wait().unflatten(0, (-1, *x_LD.shape[1:]))
+
+    def start_sum_rows(self, x_LD: Tensor, what: str) -> PendingCollective:
+        """Begin to; the value is the rows end to end."""
         assert len(x_LD) % self.size == 0, f"{len(x_LD)} rows do not divide over {self.size} ranks"
-        return self.start_scatter(x_LD.flatten(), what).wait().unflatten(0, (-1, *x_LD.shape[1:]))
+        return self.start_scatter(x_LD.flatten(), what)
 
     def collect_rows(self, x_SD: Tensor, what: str) -> Tensor:
         """Everybody's rows, one place's after the other's."""
