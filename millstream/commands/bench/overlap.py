@@ -184,8 +184,9 @@ def _spelled(request: OverlapRequest) -> dict[str, Any]:
 def _table(request: OverlapRequest, measured: Sequence[Measured]) -> Table:
     stages = f"front {request.front_ms:g} ms, mesh {request.mesh_ms:g} ms, anchor {request.anchor_ms:.1f} ms"
     if request.engine is not None:
-        stages = f"real stages of {request.engine.model}"
-    columns = ("anchor", "first", "in", "out", "score", "period", "front", "mesh", "idle", "latency", "KiB", "signature")
+        first = measured[0].overlap
+        stages = f"{request.engine.model}, front {first.stage0_ms:.1f} ms, mesh {first.stage1_ms:.1f} ms"
+    columns = ("anchor", "first", "in", "out", "score", "period", "idle", "latency", "KiB", "signature")
     table = Table(*columns, title=f"{request.topology}: {stages}; times in ms", title_justify="left")
     for each in measured:
         overlap, setting = each.overlap, each.setting
@@ -195,7 +196,8 @@ def _table(request: OverlapRequest, measured: Sequence[Measured]) -> Table:
             str(setting.depths.d_in),
             str(setting.depths.d_out),
             f"{overlap.score:.2f}",
-            *(f"{ms:.1f}" for ms in (overlap.period_ms, overlap.stage0_ms, overlap.stage1_ms, overlap.idle_ms)),
+            f"{overlap.period_ms:.1f}",
+            f"{overlap.idle_ms:.1f}",
             f"{overlap.latency_ms:.0f}",
             f"{each.queued_bytes / 1024:.0f}",
             overlap.signature,
