@@ -56,7 +56,7 @@ class SyncGuard:
         return noted
 
     def _warned(self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-        if "synchroniz" in str(message):
+        if "called a synchronizing" in str(message):  # another warning, once, says that this watch is new
             self._note(f"{HIDDEN} at {filename}:{lineno}")
 
     def _note(self, what: str) -> None:
