@@ -33,6 +33,20 @@ def overlap() -> Iterator[str]:
         yield row([setting, f"{run['score']:.2f}", *times, run["signature"]])
 
 
+def overlap_real() -> Iterator[str]:
+    report = report_of("overlap_real")
+    where = report["hardware"].get("gpu") or f"{report['hardware']['cores']} cores"
+    yield ""
+    yield "| setting | score | period, ms | front, ms | mesh, ms | the mesh idles, ms |"
+    yield "|---|---|---|---|---|---|"
+    for run in report["measured"]["runs"]:
+        times = [f"{run[key]:.1f}" for key in ("period_ms", "stage0_ms", "stage1_ms", "idle_ms")]
+        yield row([run["setting"], f"{run['score']:.2f}", *times])
+    yield ""
+    asked = report["configuration"]
+    yield f"`{asked['engine']['model']}` on `{asked['topology']}`, one {where}, commit `{report['commit']}`."
+
+
 def stream_batch() -> Iterator[str]:
     found = report_of("stream_batch")["measured"]
     yield row(["chunks under way", *(f"{schedule}: latents off by, pictures" for schedule in found)])
@@ -79,9 +93,9 @@ def breaks() -> Iterator[str]:
         what = f"chunk {asked['chunks']} of a steered stream on `{asked['topology']}`, against one process"
         yield _line(what, long, f"off by {error:.1e}, memory grew by {max(0.0, grown):.1%}", "1e-5, 1%")
     over = envelope["measured"]
-    said = f"{over['over_the_bare_transfer_ms']:.1f} ms, of which {over['metadata_ms']:.2f} ms metadata"
-    goals = f"{over['goal_over_ms']:g} ms, {over['goal_metadata_ms']:g} ms"
-    yield _line("an envelope and its result, 14B sizes, over the bare transfer", envelope, said, goals)
+    said = f"{over['over_the_bare_transfer_ms']:.1f} ms; with empty tensors {over['beyond_the_bytes_ms']:.2f} ms"
+    goals = f"{over['goal_over_ms']:g} ms; {over['goal_beyond_ms']:g} ms"
+    yield _line("an envelope and its result, 14B sizes, over the bare transfer of their bytes", envelope, said, goals)
 
 
 def _line(what: str, report: dict[str, Any], found: str, goal: str) -> str:
@@ -94,6 +108,9 @@ TABLES = {
     "stream_batch_pipeline": stream_batch_pipeline,
     "breaks": breaks,
 }
+
+if (RESULTS / "overlap_real.json").exists():  # measured where there is a GPU
+    TABLES["overlap_real"] = overlap_real
 
 if __name__ == "__main__":
     write_tables(PAGE, TABLES)

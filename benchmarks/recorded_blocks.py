@@ -23,7 +23,8 @@ from millstream.core.presets import find_model
 from millstream.core.speed import Speed
 from millstream.engine.engine import stream_config
 from millstream.models.dit import BlockStack, CausalDiT, CrossKV
-from millstream.models.fast.recorded import GraphRecorder, Run
+from millstream.models.fast.recorded import GraphRecorder
+from millstream.models.fast.spread import Run
 from millstream.models.fast.stack import FastStack
 from millstream.models.kv import KVRing
 from millstream.models.ring_shape import RingShape

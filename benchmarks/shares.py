@@ -97,8 +97,8 @@ class AbsentPeers(RankGroup):
     def collect(self, x: Tensor, what: str) -> Tensor:
         return self._copied("collect", x).expand(self.size, *x.shape).contiguous()
 
-    def sum_rows(self, x_LD: Tensor, what: str) -> Tensor:
-        return self._copied("scatter", x_LD)[: len(x_LD) // self.size]
+    def start_scatter(self, x_N: Tensor, what: str) -> PendingCollective:
+        return PendingCollective(self._copied("scatter", x_N)[: len(x_N) // self.size])
 
     def collect_rows(self, x_SD: Tensor, what: str) -> Tensor:
         self.sent["collect", x_SD.nbytes] += 1
@@ -116,7 +116,7 @@ def groups_of(topology: Topology) -> Groups:
 
     def group(name: str, size: int) -> AbsentPeers:
         ranks = tuple(range(LEADER, LEADER + size))
-        return AbsentPeers(name=name, purpose="mesh", ranks=ranks, rank=LEADER, handle=None, record=record)
+        return AbsentPeers(name=name, purpose="mesh", ranks=ranks, rank=LEADER, handle=None, record=record, warm=True)
 
     stage = group("stage", topology.tp * topology.sp)
     lane = group("lane", topology.pp)
@@ -127,9 +127,9 @@ def groups_of(topology: Topology) -> Groups:
 class Chunks:
     """A chunk's model calls over a full window, again and again."""
 
-    def __init__(self, case: Case, topology: Topology) -> None:
+    def __init__(self, case: Case, topology: Topology, groups: Groups | None = None) -> None:
         spec, self.stream = case.spec, case.stream
-        self.groups, self.steps = groups_of(topology), len(self.stream.steps)
+        self.groups, self.steps = groups or groups_of(topology), len(self.stream.steps)
         self.dit = self._made(spec, topology, case)
         config = self.dit.config
         grid = RingShape.of(config, self.stream).grid
@@ -222,13 +222,18 @@ def measure(case: Case, splits: Sequence[str]) -> Iterator[tuple[str, dict[str, 
 
 def sent_ms(sent: Sequence[dict[str, Any]], ranks: int, link: Link) -> float:
     """What a chunk's collectives take between cards, none of it hidden."""
+    return sum(each["times"] * collective_ms(each["kind"], each["bytes"], ranks, link) for each in sent)
+
+
+def collective_ms(kind: str, size: float, ranks: int, link: Link) -> float:
+    """What one takes, of which a rank gives `size` bytes."""
     of_kind: dict[str, Callable[[float, int, Link], float]] = {
         "sum": all_reduce,
         "scatter": all_gather,
         "exchange": all_to_all,
         "collect": lambda size, ranks, link: all_gather(ranks * size, ranks, link),
     }
-    return sum(each["times"] * of_kind[each["kind"]](each["bytes"], ranks, link) for each in sent)
+    return of_kind[kind](size, ranks, link)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from millstream.cli.options import Fast, ModelOptions, Precision, ShapeOptions, grouped
+from millstream.cli.options import Compile, Compiler, Fast, ModelOptions, Precision, ShapeOptions, grouped
 from millstream.cli.parts import TopologyName, Weights, parse_fps, parse_numbers, plain_errors
 from millstream.core.errors import ConfigError
 
@@ -85,8 +85,14 @@ def quality(
 
 
 @bench.command()
+@grouped
 def overlap(
-    stages: Annotated[str, typer.Option(help="Milliseconds of front and mesh for a chunk: FRONT,MESH.")] = "185,805",
+    *,
+    on: ModelOptions,
+    shape: ShapeOptions,
+    stages: Annotated[
+        str, typer.Option(help="Milliseconds of front and mesh for a chunk, FRONT,MESH; or real: those of --model, here.")
+    ] = "185,805",
     scale: Annotated[float, typer.Option(help="Of those times.")] = 0.1,
     chunks: Annotated[int, typer.Option(help="For each line of the table; the first 10 do not count.")] = 40,
     topology: TopologyName = "front+1",
@@ -94,21 +100,69 @@ def overlap(
     out: Out = None,
     plot: Annotated[Path | None, typer.Option(help="Draw timelines to this file, PNG or SVG.", show_default=False)] = None,
 ) -> None:
-    """Show how front and mesh overlap, over queue depths and anchors, with stages that sleep to a set length.
+    """Show how front and mesh overlap, over queue depths and anchors, with stages that sleep to a set length or a model's own.
 
     [bold]Try[/]: millstream bench overlap --plot overlap.png
     """
     with plain_errors():
         from millstream.commands.bench.overlap import OverlapRequest, run_bench_overlap
+        from millstream.commands.engine_from_options import resolve
         from millstream.core.topology import Topology
 
-        times = parse_numbers(stages)
-        if len(times) != 2:
-            raise ConfigError(f"--stages takes two times, FRONT,MESH, got {stages!r}")
-        request = OverlapRequest(
-            stage0_ms=times[0], stage1_ms=times[1], scale=scale, chunks=chunks, topology=Topology.parse(topology)
-        )
+        how: dict[str, Any] = dict(chunks=chunks, topology=Topology.parse(topology))
+        if stages == "real":
+            options = on.options()
+            placed = replace(options, engine=replace(options.engine, topology=how["topology"]))
+            request = OverlapRequest(engine=resolve(placed), changes=shape.changes(), **how)
+        elif (on, shape) != (ModelOptions(), ShapeOptions()):
+            raise ConfigError("stages that sleep have no model; give --stages real with --model and its options")
+        else:
+            front_ms, mesh_ms = _two(stages)
+            request = OverlapRequest(stage0_ms=front_ms, stage1_ms=mesh_ms, scale=scale, **how)
         run_bench_overlap(request, as_json=as_json, out=out, plot=plot)
+
+
+def _two(stages: str) -> tuple[float, ...]:
+    times = parse_numbers(stages)
+    if len(times) != 2:
+        raise ConfigError(f"--stages takes two times, FRONT,MESH, or real; got {stages!r}")
+    return times
+
+
+@bench.command()
+@grouped
+def mesh(
+    *,
+    on: ModelOptions,
+    shape: ShapeOptions,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="front+tp2, or another; repeat for several. Without: all that the devices allow.", show_default=False
+        ),
+    ] = None,
+    compile: Compile = Compiler.off,
+    chunks: Annotated[int, typer.Option(help="Chunks that count, of each topology.")] = 20,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Hold one stream over several devices against one: a chunk's time, frames a second, what ranks say to each other.
+
+    For whoever has several GPUs; without one, ranks are processes of this CPU. With --compile, each is measured as it is and
+    compiled.
+    [bold]Try[/]: millstream bench mesh --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9 --out mesh.json
+    """
+    with plain_errors():
+        from millstream.commands.bench.mesh import MeshRequest, run_bench_mesh
+        from millstream.commands.engine_from_options import resolve
+        from millstream.core.topology import Topology
+
+        options = on.options()
+        backend = "" if compile is Compiler.off else compile.value
+        asked = replace(options, engine=replace(options.engine, compile_backend=backend))
+        topologies = tuple(Topology.parse(name) for name in topology or ())
+        request = MeshRequest(engine=resolve(asked), topologies=topologies, changes=shape.changes(), chunks=chunks)
+        run_bench_mesh(request, as_json=as_json, out=out)
 
 
 @bench.command()

@@ -315,7 +315,7 @@ class Engine:
         """To a mesh that is started for it."""
         config = replace(self.config, speed=self.speed)
         mesh = MeshConfig.of(config, self.device, self.dtype, limits=limits, front_s=self._front_s())
-        return MeshTransport(launch(mesh, self.device))
+        return MeshTransport(launch(mesh), self.device)
 
     def _front_s(self) -> float:
         """What pictures take of the leader's device for every model call, where a pipeline shares it with the front."""

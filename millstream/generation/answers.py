@@ -36,7 +36,7 @@ class CleanLatents:
             error = f"chunk {envelope.chunk_index} came out with latents that are not finite; try --dtype float32"
             return Delivery(result=result_of(envelope, error, self.calls, stage1_ms, idle_ms, ""))
         result = result_of(envelope, "", self.calls, stage1_ms, idle_ms, fingerprint)
-        return Delivery(result=result, latents_out=self.latents)
+        return Delivery(result=result, latents_out=self.latents, on_host=self._there.wait())
 
 
 @dataclass(frozen=True, slots=True)

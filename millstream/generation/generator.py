@@ -209,7 +209,7 @@ class Generator:
         (memory, cross), kind, tally = _joined(caches), envelopes[0], Tally()
         memory = StaggeredMemory(caches[0].ring) if staggered else memory
         self.stopwatch.attend_to(kind)
-        latents = torch.cat([parcel.latents_in for parcel in parcels]).to(self.device, self.dtype)
+        latents = torch.cat([self._here(parcel.latents_in) for parcel in parcels])
 
         def noise(step: int) -> Tensor:
             return torch.cat([self._noise(envelope, latents[:1].shape, step) for envelope in envelopes])
@@ -292,18 +292,22 @@ class Generator:
         if envelope.reset_cross:
             assert conditioning is not None
             with self.stopwatch.span("prompt"):
-                cache.cross = self.dit.read_prompt(conditioning.to(self.device, self.dtype))
+                cache.cross = self.dit.read_prompt(self._here(conditioning))
         return cache
 
     def _recompute(self, cache: SessionCache, envelope: Envelope, context_BFCYX: Tensor) -> Asking[None]:
         """Rebuild the window from clean latents, oldest first, each group seeing those before it."""
         assert cache.cross is not None
-        level, context = envelope.context_noise, context_BFCYX.to(self.device, self.dtype)
+        level, context = envelope.context_noise, self._here(context_BFCYX)
         settled = sampler.settle(context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP))
         for start in range(0, len(envelope.context_indices), envelope.frames):
             group = slice(start, start + envelope.frames)
             cache.ring.place(list(envelope.context_indices[group]), end_frame=envelope.end_frame)
             yield from sampler.committing("recompute", settled[:, group], level, cache.ring, cache.cross)
+
+    def _here(self, x: Tensor) -> Tensor:
+        """Where it is computed on. Nobody waits: what came over a wire is in pinned memory, and work is queued behind it."""
+        return x.to(self.device, self.dtype, non_blocking=True)
 
     def _noise(self, envelope: Envelope, shape: torch.Size, step: int) -> Tensor:
         with self.stopwatch.span("noise"):

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-import torch
-
 from millstream.core.errors import ConfigError, MeshGivenUp, MeshLost
 from millstream.core.topology import FRONT, Topology
 from millstream.mesh.config import MeshConfig
@@ -79,7 +77,6 @@ class LaunchedMesh:
         config: MeshConfig,
         rendezvous: Rendezvous,
         *,
-        device: torch.device,
         run: Run | None = run_rank,
         local_rank: int | None = None,
     ) -> None:
@@ -92,7 +89,7 @@ class LaunchedMesh:
         rendezvous.post(f"{DOOR}/{FRONT}", asdict(self._door.way))
         self.rank_processes = RankProcesses(run, config, rendezvous.meeting) if run is not None else None
         self._watch = FrontWatch(config, rendezvous, self.rank_processes, lost=self.lose)
-        self.link = MeshLink(self._join, device=device, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
+        self.link = MeshLink(self._join, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
         self._watch.waiting_since = lambda: self.link.waiting_since
         self._watch.start()
 
@@ -141,26 +138,26 @@ class LaunchedMesh:
         return self._door.admit(config.limits.start_s)
 
 
-Launch = Callable[[MeshConfig, torch.device], Callable[[], LaunchedMesh]]
-"""How meshes of a configuration are started, for a front that works on a device."""
+Launch = Callable[[MeshConfig], Callable[[], LaunchedMesh]]
+"""How meshes of a configuration are started."""
 
 
-def launcher(config: MeshConfig, device: torch.device, *, run: Run = run_rank) -> Callable[[], LaunchedMesh]:
+def launcher(config: MeshConfig, *, run: Run = run_rank) -> Callable[[], LaunchedMesh]:
     """On this machine, and every time it is called again another one, with a board of its own: what an earlier one said goes
     with it."""
-    return lambda: LaunchedMesh(config, Rendezvous.host(), device=device, run=run)
+    return lambda: LaunchedMesh(config, Rendezvous.host(), run=run)
 
 
 def joiner(place: Placement) -> Launch:
     """With the ranks that torchrun has started, and every time it is called again with those that it has started since."""
-    return lambda config, device: Joining(place, config, device).launch
+    return lambda config: Joining(place, config).launch
 
 
 class Joining:
     """The front's side of meshes that torchrun starts, one after the other on one board."""
 
-    def __init__(self, place: Placement, config: MeshConfig, device: torch.device) -> None:
-        self._place, self._config, self._device = place, config, device
+    def __init__(self, place: Placement, config: MeshConfig) -> None:
+        self._place, self._config = place, config
         self._board: Rendezvous | None = None
         self._last: LaunchedMesh | None = None
         self._number, self._begun = 0, 0.0
@@ -172,7 +169,7 @@ class Joining:
             self._refuse_hopeless(self._board, self._last.link.lost)
         rendezvous = self._board.take_turn(FRONT, self._place.world_size)
         self._number, self._begun = rendezvous.meeting.incarnation, time.monotonic()
-        self._last = LaunchedMesh(self._config, rendezvous, device=self._device, run=None, local_rank=self._place.local_rank)
+        self._last = LaunchedMesh(self._config, rendezvous, run=None, local_rank=self._place.local_rank)
         return self._last
 
     def _refuse_hopeless(self, board: Rendezvous, lost: MeshLost | None) -> None:

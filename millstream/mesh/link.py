@@ -1,12 +1,14 @@
-"""The front's end of a mesh: a thread that owns the line to its leader, and the only one that ever speaks on it.
+"""The front's end of a mesh: two threads that own the line to its leader. One sends and the other listens; nobody else does.
 
-    post ─► waiting (bounded) ─► send, receive ─► futures
-    tell ─►
+    post ─► waiting (bounded) ─► sender ─► line ─► leader
+    tell ─►                      futures ◄─ link ◄─┘
 
 Answers come in the order of what was sent. One message may leave while the one before it is not answered, so that the mesh
-finds it there when it is done. Meanwhile whoever posted does something else; that is where overlap comes from. When nothing is
-to do, the mesh hears that the front still wants it. A failure ends the thread, and whoever knows that the mesh is lost may say
-so while the thread waits for it: everything that waits then fails with `MeshLost`, and the line is closed.
+finds it there when it is done. Meanwhile whoever posted does something else; that is where overlap comes from. A device begins
+to copy what is posted to pinned host memory at the post, on a stream of its own; the sender waits for that copy and for
+nothing else of the device, and the link's thread for nothing at all: what it hears stays in pinned memory, for whoever asked.
+When nothing is to do, the mesh hears that the front still wants it. A failure ends both threads, and whoever knows that the
+mesh is lost may say so while they wait for it: everything that waits then fails with `MeshLost`, and the line is closed.
 """
 
 from __future__ import annotations
@@ -19,17 +21,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-import torch
-
 from millstream.core.envelope import Action, instruction
 from millstream.core.errors import MeshLost, MillstreamError, WireError
-from millstream.core.topology import LEADER
+from millstream.ops.host import HostCopy
 from millstream.wire.conditioning import KnownConditionings
-from millstream.wire.framing import Answers, Frame
+from millstream.wire.framing import Answers, Frame, on_host
 from millstream.wire.line import Line
 from millstream.wire.packing import pack_instruction, pack_parcels, unpack_deliveries
 from millstream.wire.parcel import Delivery, Parcel
-from millstream.wire.process import ComingTensor, Received, Wire
+from millstream.wire.process import Received, Wire
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +37,11 @@ MAX_WAITING = 8
 """Parcels posted and not yet sent; whoever posts one more waits."""
 MAX_SENT = 2
 """Messages that the leader has or will have next, unanswered."""
-MOMENT_S = 0.004
-"""For whoever got an answer to post the next chunk, before the thread waits for another answer and cannot send."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkAnswer:
-    """What came back for one post."""
+    """What came back for one post, in host memory."""
 
     deliveries: list[Delivery]
     held_bytes: int
@@ -56,13 +54,13 @@ class LinkAnswer:
 class _Job:
     what: str
     frame: Frame
+    copies: list[HostCopy]
+    """Its tensors, on their way to the host."""
     sequence: int
     heard: bool
     """Whether the leader answers."""
     future: Future[LinkAnswer] = field(default_factory=Future)
     sent_s: float = 0.0
-    leaving: list[ComingTensor] = field(default_factory=list)
-    """Its parts, until they have left."""
 
 
 class MeshLink:
@@ -70,11 +68,10 @@ class MeshLink:
         self,
         join: Callable[[], Line],
         *,
-        device: torch.device,
         heartbeat_s: float,
         why_lost: Callable[[str], MeshLost] = MeshLost,
     ) -> None:
-        """`join` makes the line, on the thread that will use it; `why_lost` may know better why that failed."""
+        """`join` makes the line, on the link's thread; `why_lost` may know better why that failed."""
         self.ready = threading.Event()
         """The line is there, or never will be."""
         self.lost: MeshLost | None = None
@@ -83,11 +80,12 @@ class MeshLink:
         """Told once, on whichever thread finds out."""
         self.waiting_since: float | None = None
         """Since when, by `time.monotonic`, the leader owes an answer."""
-        self._join, self._device, self._heartbeat_s, self._why_lost = join, device, heartbeat_s, why_lost
+        self._join, self._heartbeat_s, self._why_lost = join, heartbeat_s, why_lost
         self._changed = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._sent: deque[_Job] = deque()
-        self._closing = self._said_goodbye = False
+        """Those that the leader answers."""
+        self._closing = False
         self._sequence = 0
         self._known = KnownConditionings()
         self._line: Line | None = None
@@ -113,7 +111,7 @@ class MeshLink:
             return self._put(action, pack_instruction(envelope, sequence=self._sequence + 1), heard=heard)
 
     def lose(self, lost: MeshLost) -> None:
-        """Nothing more can be asked of this mesh. Who waits for it learns so now, wherever the thread is."""
+        """Nothing more can be asked of this mesh. Who waits for it learns so now, wherever the threads are."""
         with self._changed:
             if self.lost is not None:
                 return
@@ -142,7 +140,7 @@ class MeshLink:
 
     def _put(self, what: str, frame: Frame, *, heard: bool) -> Future[LinkAnswer]:
         self._sequence += 1
-        job = _Job(what, frame, self._sequence, heard)
+        job = _Job(what, frame, [HostCopy(tensor, beside=True) for tensor in frame.tensors], self._sequence, heard)
         if self.lost is not None:
             job.future.set_exception(self.lost)
         else:
@@ -150,79 +148,89 @@ class MeshLink:
             self._changed.notify_all()
         return job.future
 
-    # Below: the thread.
+    def _fail(self, error: BaseException) -> None:
+        if self.lost is None:
+            self.lose(self._why_lost(_plain(error)))
+
+    # Below: the link's thread.
 
     def _run(self) -> None:
         try:
             line = self._join()
-            try:
-                self._speak(line)
-            finally:
-                line.close()
         except BaseException as error:
-            if self.lost is None:
-                self.lose(self._why_lost(_plain(error)))
-
-    def _speak(self, line: Line) -> None:
-        """Until goodbye is said, or the mesh is lost."""
+            self._fail(error)
+            return
         with self._changed:
             self._line = line
+        sender = threading.Thread(target=self._send_all, args=(Wire(line),), name="millstream-send", daemon=True)
+        sender.start()
         self.ready.set()
-        wire = Wire(line, LEADER)
-        while not self._said_goodbye and self.lost is None:
-            self._send(wire)
-            self._hear(wire)
-        self.lose(MeshLost("the mesh was closed"))
+        try:
+            self._hear_all(Wire(line))
+        except BaseException as error:
+            self._fail(error)
+        sender.join()
+        line.close()
 
-    def _send(self, wire: Wire) -> None:
-        """What waits, as far as the leader takes it; a sign of life, or a goodbye, when nothing does."""
-        with self._changed:
-            pause_s = MOMENT_S if self._sent else self._heartbeat_s
-            self._changed.wait_for(
-                lambda: self.lost is not None or self._waiting or (self._closing and not self._sent), timeout=pause_s
-            )
-            if self.lost is not None:
-                return
-            if not self._waiting and not self._sent:
-                self._said_goodbye = self._closing
-                self.tell("SHUTDOWN" if self._closing else "NOOP")
-            while self._waiting and len(self._sent) < MAX_SENT:
-                self._sent.append(self._waiting.popleft())
-            self._changed.notify_all()
-        for job in self._sent:
-            if not job.leaving:
+    def _hear_all(self, wire: Wire) -> None:
+        while self.lost is None:
+            received = wire.receive()
+            back_s = time.perf_counter()
+            with self._changed:
+                if self.lost is not None:
+                    return
+                answers = _believed(received, self._sent[0].sequence if self._sent else None)
+                job = self._sent.popleft()
+                self.waiting_since = time.monotonic() if self._sent else None
+                self._changed.notify_all()
+            deliveries = unpack_deliveries(answers, received.tensors)
+            held_bytes = answers.held_bytes
+            job.future.set_result(LinkAnswer(deliveries=deliveries, held_bytes=held_bytes, sent_s=job.sent_s, back_s=back_s))
+
+    # Below: the sender's thread.
+
+    def _send_all(self, wire: Wire) -> None:
+        try:
+            while (job := self._next()) is not None:
+                frame = on_host(job.frame, [copy.wait() for copy in job.copies])
                 log.debug("message %s, %s: header leaves", job.sequence, job.what)
-                job.sent_s, job.leaving = time.perf_counter(), wire.begin(job.frame)
-                self.waiting_since = self.waiting_since or time.monotonic()
+                job.sent_s = time.perf_counter()
+                wire.send(frame)
+                if job.what == "SHUTDOWN":
+                    self.lose(MeshLost("the mesh was closed"))
+        except BaseException as error:
+            self._fail(error)
 
-    def _hear(self, wire: Wire) -> None:
-        """Wait until the oldest message is answered, or has left where no answer comes."""
-        if not self._sent or self.lost is not None:
-            return
-        job = self._sent[0]
-        assert job.leaving, f"message {job.sequence} is waited for and has not left"
-        answer = self._answer(wire.receive(), job) if job.heard else None
-        for part in job.leaving:
-            part.wait()
+    def _next(self) -> _Job | None:
+        """What leaves next, as far as the leader takes it: a sign of life, or a goodbye, where nothing waits. None when it is
+        over."""
         with self._changed:
-            self._sent.popleft()
-            self.waiting_since = time.monotonic() if self._sent else None
-            if answer is not None and self.lost is None:
-                job.future.set_result(answer)
+            while self.lost is None:
+                if self._waiting and len(self._sent) < MAX_SENT:
+                    return self._taken()
+                if self._closing and not self._sent:
+                    self.tell("SHUTDOWN")
+                elif not self._changed.wait(self._heartbeat_s) and not (self._waiting or self._sent):
+                    self.tell("NOOP")
+            return None
 
-    def _answer(self, received: Received, job: _Job) -> LinkAnswer:
-        answers = received.message
-        if not isinstance(answers, Answers) or answers.sequence != job.sequence:
-            raise WireError(f"message {job.sequence} was answered by {answers!r:.80}")
-        if answers.fatal:
-            raise WireError(f"the mesh could not go on: {answers.fatal}")
-        kept = {name: tensor.to(self._device, copy=True) for name, tensor in received.tensors.items()}
-        return LinkAnswer(
-            deliveries=unpack_deliveries(answers, kept),
-            held_bytes=answers.held_bytes,
-            sent_s=job.sent_s,
-            back_s=time.perf_counter(),
-        )
+    def _taken(self) -> _Job:
+        job = self._waiting.popleft()
+        if job.heard:
+            self._sent.append(job)
+            self.waiting_since = self.waiting_since or time.monotonic()
+        self._changed.notify_all()
+        return job
+
+
+def _believed(received: Received, asked: int | None) -> Answers:
+    """The answer to message `asked`, the oldest that has none."""
+    answers = received.message
+    if isinstance(answers, Answers) and answers.fatal:
+        raise WireError(f"the mesh could not go on: {answers.fatal}")
+    if not isinstance(answers, Answers) or answers.sequence != asked:
+        raise WireError(f"message {asked} was answered by {answers!r:.80}")
+    return answers
 
 
 def _plain(error: BaseException) -> str:

@@ -41,7 +41,7 @@ from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit
 from millstream.models.weights.fingerprint import FingerprintRecorder, fingerprint_of
 from millstream.ops.precision import DTYPES
-from millstream.parallel.apply import connect
+from millstream.parallel.apply import connect, disconnect
 from millstream.parallel.collectives import GLOO, NCCL
 from millstream.parallel.compiled import compile_blocks
 from millstream.parallel.groups import Groups, create_groups
@@ -154,6 +154,7 @@ def _live(
     else:
         member.follow()
     watchdog.stop()
+    disconnect(share, groups)
 
 
 def _assembled(

@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from millstream.core.envelope import Action
@@ -31,6 +32,7 @@ from millstream.wire.parcel import Delivery, Parcel
 
 log = logging.getLogger(__name__)
 
+HOST = torch.device("cpu")
 MAX_ATTEMPTS = 2
 """Meshes that one chunk may bring down; then it is the chunk."""
 MAX_KILLED = 5
@@ -97,9 +99,10 @@ class RecoverablePost:
 
 
 class MeshTransport:
-    def __init__(self, launch: Callable[[], Mesh]) -> None:
-        """Recovers nothing until the ranks have been checked once: what fails before that fails again."""
-        self._launch = launch
+    def __init__(self, launch: Callable[[], Mesh], device: torch.device = HOST) -> None:
+        """Latents go on to `device`. Recovers nothing until the ranks have been checked once: what fails before that fails
+        again."""
+        self._launch, self._device = launch, device
         self._checked = False
         self._closing = threading.Event()
         self._weights = b""
@@ -201,7 +204,7 @@ class MeshTransport:
         try:
             while True:
                 try:
-                    answer = _together([future.result() for future in flight.sent])
+                    answer = _together([future.result() for future in flight.sent], self._device)
                 except MeshLost as lost:
                     guilty = self._blamed(lost)
                     self._recover(lost, guilty)
@@ -330,7 +333,12 @@ def _refusal(guilty: RecoverablePost, lost: MeshLost) -> EnvelopeRefused:
     return EnvelopeRefused(f"chunk {envelope.chunk_index} of {envelope.session_id} brought the mesh down {times}: {lost}")
 
 
-def _together(answers: Sequence[LinkAnswer]) -> LinkAnswer:
-    """To all messages of a flight."""
-    deliveries = [delivery for answer in answers for delivery in answer.deliveries]
+def _together(answers: Sequence[LinkAnswer], device: torch.device) -> LinkAnswer:
+    """To all messages of a flight. What is queued on the device from now on finds the latents there; nobody waits for that."""
+    deliveries = [_moved(delivery, device) for answer in answers for delivery in answer.deliveries]
     return replace(answers[-1], deliveries=deliveries, sent_s=answers[0].sent_s)
+
+
+def _moved(delivery: Delivery, device: torch.device) -> Delivery:
+    latents = delivery.latents_out
+    return delivery if latents is None else replace(delivery, latents_out=latents.to(device, non_blocking=True))

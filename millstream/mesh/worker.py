@@ -19,7 +19,7 @@ from torch import Tensor
 
 from millstream.core.envelope import Action, Envelope, Result, instruction
 from millstream.core.errors import MeshError, PoolFull, UnknownSession, WireError
-from millstream.core.topology import FRONT, LEADER
+from millstream.core.topology import LEADER
 from millstream.generation.generator import Generator
 from millstream.generation.stream_batch import StreamBatch
 from millstream.mesh.watchdog import Watchdog
@@ -27,8 +27,7 @@ from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import Groups
 from millstream.wire.conditioning import HeldConditionings
 from millstream.wire.framing import Answers, Orders, checksum_of, pack
-from millstream.wire.line import ReadyTensor
-from millstream.wire.packing import PARTS, pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
+from millstream.wire.packing import pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
 from millstream.wire.parcel import Delivery, Parcel
 from millstream.wire.process import Channel, Received, Wire
 
@@ -47,11 +46,11 @@ class Broadcast:
     def __init__(self, mesh: RankGroup) -> None:
         self._mesh = mesh
 
-    def send(self, x: Tensor, *, to: int, what: str) -> ReadyTensor:
-        return ReadyTensor(self._mesh.broadcast(x, source=LEADER, what=what))
+    def send(self, x: Tensor, *, what: str) -> None:
+        self._mesh.broadcast(x, source=LEADER, what=what)
 
-    def receive(self, x: Tensor, *, source: int, what: str) -> ReadyTensor:
-        return ReadyTensor(self._mesh.broadcast(x, source=source, what=what))
+    def receive(self, x: Tensor, *, what: str) -> None:
+        self._mesh.broadcast(x, source=LEADER, what=what)
 
 
 class MeshRank:
@@ -60,7 +59,7 @@ class MeshRank:
         self.generator = generator
         self.mesh, self._groups = groups.mesh, groups
         self._watchdog, self._check = watchdog, check
-        self._everybody = Wire(Broadcast(groups.mesh), LEADER)
+        self._everybody = Wire(Broadcast(groups.mesh))
         self._without_room: dict[str, str] = {}
         """Branches that could not be made, and why."""
         self._batches: dict[str, StreamBatch] = {}
@@ -84,7 +83,7 @@ class MeshRank:
         short = self._compare(parcels)
         if parcels[0].envelope.under_way == 1:
             return self._run_together(parcels, short)
-        return [delivery for parcel in parcels for delivery in self._batch(parcel.envelope).push(_kept(parcel))]
+        return [delivery for parcel in parcels for delivery in self._batch(parcel.envelope).push(parcel)]
 
     def _run_together(self, parcels: Sequence[Parcel], short: set[str]) -> list[Delivery]:
         """Without those that a rank has no room for: they end on all of them."""
@@ -173,8 +172,8 @@ class MeshRank:
 class Leader:
     def __init__(self, rank: MeshRank, groups: Groups, front: Channel, watchdog: Watchdog) -> None:
         self._rank, self._watchdog = rank, watchdog
-        self._front = Wire(front, FRONT)
-        self._everybody = Wire(Broadcast(groups.mesh), LEADER) if groups.mesh.size > 1 else None
+        self._front = Wire(front)
+        self._everybody = Wire(Broadcast(groups.mesh)) if groups.mesh.size > 1 else None
         self._conditionings = HeldConditionings()
         self._sequence = 0
         self._answered: dict[str, Delivery] = {}
@@ -281,7 +280,7 @@ class Leader:
     def _answer(self, deliveries: Sequence[Delivery]) -> None:
         generator = self._rank.generator
         frame = pack_deliveries(
-            [_on_host(delivery) for delivery in deliveries],
+            [replace(delivery, latents_out=delivery.on_host) for delivery in deliveries],
             sequence=self._sequence,
             held_bytes=generator.held_bytes(),
             phases_ms=generator.stopwatch.lap(),
@@ -326,17 +325,6 @@ def misfit(parcel: Parcel, generator: Generator) -> str:
     if parcel.conditioning is not None and tuple(parcel.conditioning.shape) != text:
         return f"chunk {envelope.chunk_index} has a conditioning of {tuple(parcel.conditioning.shape)}, the model reads {text}"
     return ""
-
-
-def _kept(parcel: Parcel) -> Parcel:
-    """The same in memory of its own: what it arrived in is used again before a staggered chunk is done."""
-    parts = {part: tensor.clone() for part in PARTS if (tensor := getattr(parcel, part)) is not None}
-    return replace(parcel, **parts)
-
-
-def _on_host(delivery: Delivery) -> Delivery:
-    latents = delivery.latents_out
-    return delivery if latents is None else Delivery(result=delivery.result, latents_out=latents.cpu())
 
 
 def _spelled(orders: Orders) -> str:

@@ -8,12 +8,13 @@ from millstream.core.speed import PLAIN, Speed
 from millstream.core.topology import Topology
 from millstream.models.dit import CausalDiT
 from millstream.models.fast.apply import quicken
+from millstream.models.fast.recorded import RecordedStack
 from millstream.models.fast.spread import ALONE
 from millstream.parallel.balance import Bounds, balance
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.fast_sequence import SequenceSpread
 from millstream.parallel.fast_tensor import TensorSpread
-from millstream.parallel.groups import Groups
+from millstream.parallel.groups import Groups, leave_groups
 from millstream.parallel.layers import StagedDiT, stage_blocks
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.overlapped import overlap_exchange
@@ -43,6 +44,14 @@ def connect(
     if topology.sp > 1:
         return SequenceDiT(dit, groups.stage)
     return MeshDiT(dit, groups.stage) if topology.tp > 1 else dit
+
+
+def disconnect(dit: CausalDiT | MeshDiT, groups: Groups) -> None:
+    """The opposite, at the end: what was recorded is forgotten, and then the groups are left."""
+    blocks = dit.dit.blocks if isinstance(dit, MeshDiT) else dit.blocks
+    if isinstance(blocks, RecordedStack):
+        blocks.forget_recordings()
+    leave_groups(groups)
 
 
 def _connect_fast(dit: CausalDiT, topology: Topology, groups: Groups, bounds: Bounds, speed: Speed) -> CausalDiT | MeshDiT:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.distributed import _functional_collectives as functional
 
 from millstream.core.errors import CollectiveRefused
+from millstream.models.fast.spread import Record, Run
 
 GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
 """What ranks speak through: host memory alone, or devices too."""
@@ -139,6 +141,17 @@ class PendingCollective:
         return self.value if self.onto is None else self.onto.copy_(self.value)
 
 
+class GroupRecording:
+    """A recorded call with collectives inside. As long as it is held, their communicator must stay: a process whose graph has
+    outlived it waits for ever when it ends."""
+
+    def __init__(self, replay: Run) -> None:
+        self._replay = replay
+
+    def __call__(self) -> object:
+        return self._replay()
+
+
 @dataclass(slots=True, eq=False)
 class RankGroup:
     """The ranks of one group, and the only way to speak to them."""
@@ -150,15 +163,36 @@ class RankGroup:
     rank: int
     """This process's number in the world."""
     handle: dist.ProcessGroup | None
-    """None for a group of one, where every collective is nothing, and for one that this rank is not in."""
+    """None for a group of one, where every collective is then nothing, and for one that this rank is not in."""
     record: CollectiveRecord = field(default_factory=CollectiveRecord)
     through_host: bool = False
     """Whether its backend takes tensors in host memory only."""
+    warm: bool = False
+    """Whether it was spoken on: then its communicator is there, and calls may be recorded over it."""
+    recordings: WeakSet[GroupRecording] = field(default_factory=WeakSet)
+    """Recorded calls with its collectives inside that somebody still holds."""
     _inside: bool = False
 
     @property
     def size(self) -> int:
         return len(self.ranks)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is nobody to speak to, and nothing to speak through."""
+        return self.size == 1 and self.handle is None
+
+    def recorder(self, record: Record) -> Record:
+        """`record`, for calls with collectives of this group inside. A communicator makes itself with the first collective, and
+        that cannot be recorded."""
+
+        def recorded(run: Run) -> GroupRecording:
+            assert self.warm or self.is_alone, f"group {self.name} was never spoken on: a recording cannot be its first call"
+            recording = GroupRecording(record(run))
+            self.recordings.add(recording)
+            return recording
+
+        return recorded
 
     @property
     def place(self) -> int:
@@ -177,7 +211,7 @@ class RankGroup:
     def sum(self, x: Tensor, what: str) -> Tensor:
         """The sum over the group. `x` may be overwritten."""
         self._refuse("sum", what, x)
-        if self.size == 1:
+        if self.is_alone:
             return x
         if torch.compiler.is_compiling():
             return _waited(functional.all_reduce(x, "sum", self._backend))
@@ -193,7 +227,7 @@ class RankGroup:
     def start_sum(self, x: Tensor, what: str) -> PendingCollective:
         """Begin to sum over the group, in the place of `x`."""
         self._refuse("sum", what, x)
-        if self.size == 1:
+        if self.is_alone:
             return PendingCollective(x)
         called, wire = self._begin("sum", what, x), self._on_wire(x)
         return PendingCollective(wire, dist.all_reduce(wire, group=self._backend, async_op=True), called, onto=_other(x, wire))
@@ -201,7 +235,7 @@ class RankGroup:
     def start_scatter(self, x_N: Tensor, what: str) -> PendingCollective:
         """Begin to sum over the group; each place gets its own part of the sum, in order."""
         self._refuse("scatter", what, x_N)
-        if self.size == 1:
+        if self.is_alone:
             return PendingCollective(x_N)
         assert x_N.ndim == 1, f"numbers end to end are scattered, got {tuple(x_N.shape)}"
         assert len(x_N) % self.size == 0, f"{len(x_N)} numbers do not divide over {self.size} ranks"
@@ -213,8 +247,12 @@ class RankGroup:
 
     def sum_rows(self, x_LD: Tensor, what: str) -> Tensor:
         """The sum over the group, of which each place gets its own rows, in order."""
+        return self.start_sum_rows(x_LD, what).wait().unflatten(0, (-1, *x_LD.shape[1:]))
+
+    def start_sum_rows(self, x_LD: Tensor, what: str) -> PendingCollective:
+        """Begin to; the value is the rows end to end."""
         assert len(x_LD) % self.size == 0, f"{len(x_LD)} rows do not divide over {self.size} ranks"
-        return self.start_scatter(x_LD.flatten(), what).wait().unflatten(0, (-1, *x_LD.shape[1:]))
+        return self.start_scatter(x_LD.flatten(), what)
 
     def collect_rows(self, x_SD: Tensor, what: str) -> Tensor:
         """Everybody's rows, one place's after the other's."""
@@ -225,7 +263,7 @@ class RankGroup:
     def collect_into(self, whole_N: Tensor, part: Tensor, what: str) -> None:
         """Everybody's part, end to end in the order of places."""
         self._refuse("collect", what, part)
-        if self.size == 1:
+        if self.is_alone:
             whole_N.copy_(part)
             return
         assert len(whole_N) == self.size * len(part), f"{self.size} parts of {len(part)} for {len(whole_N)}"
@@ -241,7 +279,7 @@ class RankGroup:
     def start_exchange(self, parts: Tensor, what: str) -> PendingCollective:
         """Begin to exchange, and go on while the parts travel."""
         self._refuse("exchange", what, parts)
-        if self.size == 1:
+        if self.is_alone:
             return PendingCollective(parts)
         assert parts.shape[0] == self.size, f"{parts.shape[0]} parts for {self.size} ranks"
         parts = parts.contiguous()
@@ -256,7 +294,7 @@ class RankGroup:
     def collect(self, x: Tensor, what: str) -> Tensor:
         """Everybody's `x`, stacked in the order of places, [size, ...]."""
         self._refuse("collect", what, x)
-        if self.size == 1:
+        if self.is_alone:
             return x.unsqueeze(0)
         x = x.contiguous()
         if torch.compiler.is_compiling():
@@ -270,7 +308,7 @@ class RankGroup:
     def broadcast(self, x: Tensor, *, source: int, what: str) -> Tensor:
         """`x` of the rank numbered `source` in the world, written over everybody's."""
         self._refuse("broadcast", what, x)
-        if self.size == 1:
+        if self.is_alone:
             return x
         wire = self._on_wire(x)
         with self._called("broadcast", what, x):
@@ -281,7 +319,7 @@ class RankGroup:
         """Everybody's item, in the order of places; any plain object, for start-up and checks."""
         self._refuse("gather", what)
         found: list[Any] = [item]
-        if self.size > 1:
+        if not self.is_alone:
             found *= self.size
             with self._called("gather", what, None):
                 dist.all_gather_object(found, item, group=self._backend)
@@ -337,6 +375,7 @@ class RankGroup:
         return x if wire is x else x.copy_(wire)
 
     def _begin(self, kind: Kind, what: str, x: Tensor | None) -> Called:
+        self.warm = True
         return self.record.began(kind, what, self, *((), "cpu") if x is None else (tuple(x.shape), x.device.type))
 
     @contextmanager

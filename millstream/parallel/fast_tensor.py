@@ -6,7 +6,8 @@ norms its rows and asks the prompt for them, instead of all ranks for all. A cal
 prompts, sums everything everywhere.
 
 Products and kernels are the fast path's own, of fewer rows or columns. The norms of q and k take their mean squares from all
-ranks, one small sum for both. The bias of a product that is summed comes from the first rank alone.
+ranks, one small sum for both. The bias of a product that is summed comes from the first rank alone. A large sum is made in two
+halves, one on its way while the other is multiplied.
 Shapes: L tokens of a call, D width, X = q, k and v of this rank's heads.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from millstream.core.speed import Speed
@@ -23,6 +25,10 @@ from millstream.models.fast.linear import Dense
 from millstream.ops.fp8 import Rows8
 from millstream.ops.ring_write import mean_squares
 from millstream.parallel.row_spread import RowSpread
+
+HIDDEN_FROM_BYTES = 8 * 2**20
+"""A sum of so much is made in two halves, of the outputs: one travels while the other is multiplied. Below, one more collective
+costs more than that hides."""
 
 
 class TensorSpread(RowSpread):
@@ -80,7 +86,12 @@ class SummedDense(SharedDense):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor | Rows8) -> Tensor:
-        return self._spread.summed(super().forward(x), self._what)
+        spread, (outputs, _) = self._spread, self.weight.shape
+        if spread.share * spread.group.size * outputs * self.bias.itemsize < HIDDEN_FROM_BYTES:
+            return spread.summed(super().forward(x), self._what)
+        halves = slice(outputs // 2), slice(outputs // 2, None)
+        travelling = [spread.group.start_sum_rows(spread.filled(self.some(x, half)), self._what) for half in halves]
+        return torch.cat([each.wait().unflatten(0, (spread.share, -1)) for each in travelling], dim=1)
 
 
 class TensorFastAttention(FastSelfAttention):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
 from millstream.core.topology import FRONT, LEADER, Topology
@@ -41,6 +42,19 @@ class Groups:
     def back(self) -> RankGroup:
         """The one of this rank, which must be of the mesh."""
         return _own(self.backs)
+
+    def all_groups(self) -> tuple[RankGroup, ...]:
+        return self.world, self.mesh, *self.stages, *self.lanes, *self.backs
+
+
+def leave_groups(groups: Groups) -> None:
+    """Let the communicators go, once nothing is under way. Recorded calls over them must be gone by then."""
+    for group in groups.all_groups():
+        count = len(group.recordings)
+        assert not count, f"{count} recorded calls are held over group {group.name}: forget them before it is left"
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    dist.destroy_process_group()
 
 
 def create_groups(topology: Topology, rank: int = 0, *, timeout_s: float = 60.0) -> Groups:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from millstream.models.fast.spread import Spread
+from millstream.models.fast.spread import Record, Spread
 from millstream.ops.frame_rows import RowsOfFrames
 from millstream.parallel.collectives import RankGroup
 
@@ -19,6 +19,9 @@ class RowSpread(Spread):
         self.group = group
         self.count, self.share = 0, 0
         """Rows of the call, and how many of them each rank has; 0 if each has all."""
+
+    def recorder(self, record: Record) -> Record:
+        return self.group.recorder(record)
 
     def enter(self, x_BFTD: Tensor) -> Tensor:
         batch, _, tokens = x_BFTD.shape[:3]

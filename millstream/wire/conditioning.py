@@ -65,7 +65,7 @@ class HeldConditionings:
         if not parcel.envelope.reset_cross:
             return parcel
         if parcel.conditioning is not None:
-            self._tensors[name] = parcel.conditioning.clone()  # what it arrived in is used again
+            self._tensors[name] = parcel.conditioning
         elif name not in self._tensors:
             return parcel
         self._tensors.move_to_end(name)

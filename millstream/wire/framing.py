@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -105,13 +105,17 @@ class _Meta(msgspec.Struct, frozen=True, kw_only=True):
     tensors: tuple[TensorEntry, ...]
 
 
+_ENCODER, _META_DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Meta)
+_DECODERS: dict[int, Any] = {number: msgspec.msgpack.Decoder(kind) for number, kind in _KINDS.items()}
+
+
 def pack(message: Message, tensors: Mapping[str, Tensor]) -> Frame:
     """Refuses what the wire does not carry; afterwards only the connection can fail."""
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     entries = tuple(_entry(name, tensor) for name, tensor in contiguous.items())
     _check_manifest(entries)
     try:
-        meta = msgspec.msgpack.encode(_Meta(message=msgspec.Raw(msgspec.msgpack.encode(message)), tensors=entries))
+        meta = _ENCODER.encode(_Meta(message=msgspec.Raw(_ENCODER.encode(message)), tensors=entries))
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise WireError(f"{type(message).__name__} cannot be serialised: {error}") from None
     if len(meta) > MAX_META_BYTES:
@@ -120,12 +124,13 @@ def pack(message: Message, tensors: Mapping[str, Tensor]) -> Frame:
     return Frame(_header(_NUMBERS[type(message)], meta, len(entries), payload), meta, tuple(contiguous.values()))
 
 
-def on_host(frame: Frame) -> Frame:
-    """As it travels: its tensors in host memory, each with its checksum. Waits for a device that still makes them."""
+def on_host(frame: Frame, tensors: Sequence[Tensor]) -> Frame:
+    """As it travels: with its tensors as they came to host memory, each with its checksum."""
     if all(tensor.device.type == "cpu" for tensor in frame.tensors):
         return frame
+    assert all(tensor.device.type == "cpu" for tensor in tensors), "what travels is in host memory"
     message, entries = read_meta(read_header(frame.header), frame.meta)
-    return pack(message, {entry.name: tensor.cpu() for entry, tensor in zip(entries, frame.tensors, strict=True)})
+    return pack(message, {entry.name: tensor for entry, tensor in zip(entries, tensors, strict=True)})
 
 
 def read_header(data: bytes) -> FrameHeader:
@@ -151,8 +156,8 @@ def read_meta(header: FrameHeader, data: bytes) -> tuple[Message, tuple[TensorEn
     if len(data) != header.meta_bytes or zlib.crc32(data) != header.checksum:
         raise WireError("metadata was damaged on its way")
     try:
-        meta = msgspec.msgpack.decode(data, type=_Meta)
-        message: Message = msgspec.msgpack.decode(meta.message, type=_KINDS[header.kind])
+        meta = _META_DECODER.decode(data)
+        message: Message = _DECODERS[header.kind].decode(meta.message)
     except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is no text
         raise WireError(f"metadata cannot be read: {error}") from None
     _check_manifest(meta.tensors)

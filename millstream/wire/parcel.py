@@ -63,6 +63,8 @@ class Delivery:
     result: Result
     latents_out: Tensor | None = None
     """[B, F, C, Y, X] clean latents, there when the result is ok."""
+    on_host: Tensor | None = None
+    """The same as they were read back, where they were made here."""
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     """Its part of where the generator's time went, where that is another process's."""
 
@@ -82,5 +84,6 @@ class Posted(Protocol):
 def digest(latents: Tensor) -> str:
     """Fingerprint of the exact bits, dtype and shape included."""
     head = f"{latents.dtype}{tuple(latents.shape)}".encode()
-    raw = latents.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
-    return hashlib.blake2b(head + raw, digest_size=16).hexdigest()
+    hasher = hashlib.blake2b(head, digest_size=16)
+    hasher.update(latents.detach().contiguous().cpu().view(torch.uint8).numpy().data)
+    return hasher.hexdigest()

@@ -1,8 +1,8 @@
-"""Frames between two processes, over a group of ranks: header, then metadata, then tensors in manifest order.
+"""Frames between two processes, over a line or a group of ranks: header, then metadata, then tensors in manifest order.
 
-One thread of a process calls this, and nobody else touches the group. A failure after the header leaves the group unusable:
-the caller leaves it, it does not repair it. Frames travel through host memory: tensors of a device are copied there first,
-and arrive in pinned memory where there is a device to go on to.
+A failure after the header leaves the connection unusable: the caller leaves it, it does not repair it. Frames travel through
+host memory, and arrive in memory of their own, pinned where there is a device to go on to: torch gives that out again only
+when copies from it are over.
 """
 
 from __future__ import annotations
@@ -14,30 +14,25 @@ import torch
 from torch import Tensor
 
 from millstream.core.errors import WireError
-from millstream.wire.buffers import Buffers
 from millstream.wire.framing import (
+    DTYPES,
     HEADER_BYTES,
     Frame,
     Message,
     TensorEntry,
     as_bytes,
     check_tensor,
-    on_host,
     read_header,
     read_meta,
 )
 
 
-class ComingTensor(Protocol):
-    def wait(self) -> Tensor: ...
-
-
 class Channel(Protocol):
-    """Point to point between ranks, each numbered as in the world."""
+    """To one peer, or to all of them. Both wait until it is done."""
 
-    def send(self, x: Tensor, *, to: int, what: str) -> ComingTensor: ...
+    def send(self, x: Tensor, *, what: str) -> None: ...
 
-    def receive(self, x: Tensor, *, source: int, what: str) -> ComingTensor: ...
+    def receive(self, x: Tensor, *, what: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,28 +42,21 @@ class Received:
     frame: Frame
     message: Message
     tensors: dict[str, Tensor]
-    """In memory that the next but one message uses again."""
 
 
 class Wire:
-    """Both directions between this process and one peer."""
+    """Both directions between this process and one peer. One thread sends and one receives, the same or another."""
 
-    def __init__(self, channel: Channel, peer: int) -> None:
-        self._channel, self._peer = channel, peer
-        self._buffers = Buffers(pinned=torch.cuda.is_available())
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
 
-    def begin(self, frame: Frame) -> list[ComingTensor]:
-        """Everything that can be refused has been by now. What is sent must not change before each part has been waited for."""
-        frame = on_host(frame)
+    def send(self, frame: Frame) -> None:
+        """Everything that can be refused has been by now. Returns when it has left."""
         assert len(frame.header) == HEADER_BYTES, f"a header of {len(frame.header)} bytes"
         parts = [(_as_tensor(frame.header), "header"), (_as_tensor(frame.meta), "metadata")]
         parts += [(as_bytes(tensor), "tensor") for tensor in frame.tensors if tensor.numel()]
-        return [self._channel.send(raw, to=self._peer, what=what) for raw, what in parts]
-
-    def send(self, frame: Frame) -> None:
-        """The same, and it has left."""
-        for part in self.begin(frame):
-            part.wait()
+        for raw, what in parts:
+            self._channel.send(raw, what=what)
 
     def receive(self) -> Received:
         """Waits for a message. What is not believable ends the connection: its sizes cannot be trusted either."""
@@ -83,14 +71,14 @@ class Wire:
         if count == 0:
             raise WireError("a message without metadata")
         raw = torch.empty(count, dtype=torch.uint8)
-        self._channel.receive(raw, source=self._peer, what=what).wait()
+        self._channel.receive(raw, what=what)
         return raw.numpy().tobytes()
 
     def _receive_tensor(self, entry: TensorEntry) -> Tensor:
-        buffer = self._buffers.take(entry)
-        if buffer.numel():
-            self._channel.receive(as_bytes(buffer), source=self._peer, what="tensor").wait()
-        return check_tensor(entry, buffer)
+        tensor = torch.empty(entry.shape, dtype=DTYPES[entry.dtype], pin_memory=torch.cuda.is_available())
+        if tensor.numel():
+            self._channel.receive(as_bytes(tensor), what="tensor")
+        return check_tensor(entry, tensor)
 
 
 def _as_tensor(data: bytes) -> Tensor:

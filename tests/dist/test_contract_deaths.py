@@ -24,7 +24,7 @@ from millstream.session.journal import Journal, JournalWriter, read_journal
 from millstream.session.session import Session
 from millstream.wire.framing import Frame
 from millstream.wire.parcel import Parcel
-from millstream.wire.process import ComingTensor, Wire
+from millstream.wire.process import Wire
 from tests.dist import broken
 from tests.dist.fronts import front
 from tests.dist.meshes import LIMITS, MODEL, SMALL, alive, mesh_engine, mesh_of, pids_of, seconds_until_gone
@@ -198,19 +198,19 @@ def test_before_a_mesh_that_hangs_is_killed_every_rank_says_what_it_is_doing(
 def test_a_message_that_was_damaged_on_its_way_ends_the_mesh_and_not_the_stream(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, damaged = Wire.begin, []
+    send, damaged = Wire.send, []
 
-    def damage_once(self: Wire, frame: Frame) -> list[ComingTensor]:
+    def damage_once(self: Wire, frame: Frame) -> None:
         if not damaged and frame.tensors:
             damaged.append(part)
             raw = bytearray(getattr(frame, part))
             raw[9] ^= 4
             frame = frame._replace(**{part: bytes(raw)})
-        return begin(self, frame)
+        send(self, frame)
 
     with mesh_engine() as engine, engine.session("sea", seed=1, **ROOMY) as session:
         latents_of(session, 2)
-        monkeypatch.setattr(Wire, "begin", damage_once)
+        monkeypatch.setattr(Wire, "send", damage_once)
         assert [chunk.index for chunk in session.stream(2)] == [2, 3]
         assert damaged == [part]
         assert engine.transport.recoveries == 1

@@ -265,7 +265,14 @@ SURFACE = {
     "fleet scale": {"--address"},
     "fleet status": {"--address", "--json"},
     "fleet up": {"--address"},
-    "bench overlap": {"--chunks", "--json", "--out", "--plot", "--scale", "--stages", "--topology"},
+    "bench mesh": {
+        "--chunks", "--compile", "--device", "--dtype", "--fast", "--json", "--model", "--offload-text", "--out", "--precision",
+        "--size", "--steps", "--threads", "--topology", "--weights", "--window",
+    },
+    "bench overlap": {
+        "--chunks", "--device", "--dtype", "--fast", "--json", "--model", "--offload-text", "--out", "--plot", "--precision",
+        "--scale", "--size", "--stages", "--steps", "--threads", "--topology", "--weights", "--window",
+    },
     "bench quality": {
         "--chunks", "--device", "--dtype", "--exact", "--fast", "--json", "--model", "--no-exact", "--offload-text", "--out",
         "--precision", "--prompts", "--size", "--steps", "--threads", "--weights", "--window",

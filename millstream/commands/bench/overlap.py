@@ -1,12 +1,14 @@
-"""`millstream bench overlap`: front and mesh as real processes whose stages take set times, over queue depths and anchors.
+"""`millstream bench overlap`: front and mesh as real processes, over queue depths and anchors.
 
-The stages sleep to their length, so what shows is what the order of work, the queues and the wire make of it.
+Stages sleep to a set length, so that what shows is what the order of work, the queues and the wire make of it; or they are a
+model's own, and the times are what they take here. Where both share one GPU, its time is shared out between them, and each
+takes longer than alone: a score then says that neither waits for the other's messages, not what a second card would bring.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,19 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.commands.bench.queued import QueuedBytes
+from millstream.commands.engine_from_options import open_engine
 from millstream.commands.report import describe, make_folder, tell
 from millstream.core.config import Anchor
 from millstream.core.controls import WeightedPrompt
+from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
+from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.overlap import LEFT_OUT, Overlap, overlap_of
+from millstream.core.presets import find_model
 from millstream.core.topology import Topology
+from millstream.core.undo import undone_by
 from millstream.engine.depths import Depths
-from millstream.engine.engine import Engine
+from millstream.engine.engine import Engine, stream_config
 from millstream.engine.stream import Stream, Stretch
 from millstream.mesh.launch import launcher
 from millstream.mesh.paced import PacedVAE, run_paced_rank
@@ -41,6 +48,10 @@ class OverlapRequest:
     scale: float = 0.1
     chunks: int = 40
     topology: Topology = Topology(front_apart=True)  # noqa: RUF009 - frozen
+    engine: EngineConfig | None = None
+    """The model whose stages are real; None where they sleep."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Of its stream."""
 
     def __post_init__(self) -> None:
         if self.topology.is_local:
@@ -104,7 +115,7 @@ def settings(depths: Sequence[int] = (1, 2, 3, 4)) -> Iterator[OverlapSetting]:
 def run_bench_overlap(request: OverlapRequest, *, as_json: bool, out: Path | None, plot: Path | None) -> None:
     make_folder(out)
     make_folder(plot)
-    measured = [*measure(request, settings())]
+    measured = [*measure(request, settings() if request.engine is None else settings(depths=(2,)))]
     report = describe("overlap", _spelled(request), {"runs": [_figures(each) for each in measured]})
     if plot is not None:
         _draw(plot, measured)
@@ -113,8 +124,14 @@ def run_bench_overlap(request: OverlapRequest, *, as_json: bool, out: Path | Non
 
 def measure(request: OverlapRequest, chosen: Iterator[OverlapSetting] | Sequence[OverlapSetting]) -> Iterator[Measured]:
     """Each setting on the same mesh, with a session of its own."""
+    with _sleeping(request) if request.engine is None else _real(request.engine, request) as engine:
+        for setting in chosen:
+            yield _measure(engine, request, setting)
+
+
+def _sleeping(request: OverlapRequest) -> Engine:
     torch.set_num_threads(1)
-    engine = Engine(
+    return Engine(
         "wan-tiny",
         weights="random",
         device="cpu",
@@ -122,16 +139,24 @@ def measure(request: OverlapRequest, chosen: Iterator[OverlapSetting] | Sequence
         topology=request.topology,
         launch=partial(launcher, run=partial(run_paced_rank, stage1_ms=request.mesh_ms)),
     )
-    with engine:
-        for setting in chosen:
-            yield _measure(engine, request, setting)
+
+
+def _real(config: EngineConfig, request: OverlapRequest) -> Engine:
+    """With calls recorded and kernels built: a later session finds them."""
+    stream = stream_config(find_model(config.model).stream, None, **request.changes)
+    engine = open_engine(config, stream)
+    with undone_by(engine.close), engine.session(DEFAULT_PROMPT, config=stream) as session:
+        engine.warm_up(session)
+    return engine
 
 
 def _measure(engine: Engine, request: OverlapRequest, setting: OverlapSetting) -> Measured:
-    config = engine.stream_config(**STREAM, anchor=setting.anchor)
-    vae = PacedVAE(engine.spec.dit.channels, config.frames_per_chunk, request.front_ms, request.encode_ms)
-    name = setting.name.replace(" ", "-")
-    with Session(name, config, (WeightedPrompt("sea"),), replace(engine.parts, vae=vae)) as session:
+    parts, changes = engine.parts, request.changes
+    config = engine.stream_config(**(STREAM if request.engine is None else changes), anchor=setting.anchor)
+    if request.engine is None:
+        vae = PacedVAE(engine.spec.dit.channels, config.frames_per_chunk, request.front_ms, request.encode_ms)
+        parts = replace(parts, vae=vae)
+    with Session(setting.name.replace(" ", "-"), config, (WeightedPrompt(DEFAULT_PROMPT),), parts) as session:
         queued = QueuedBytes(engine.transport.post)
         stream = Stream(session, queued.post, setting.depths, engine.parts.stopwatch)
         for _ in stream.stream(request.chunks):
@@ -151,11 +176,16 @@ def _figures(measured: Measured) -> dict[str, Any]:
 
 
 def _spelled(request: OverlapRequest) -> dict[str, Any]:
-    return asdict(request) | {"topology": str(request.topology), "left_out": LEFT_OUT}
+    asked = asdict(request) | {"topology": str(request.topology), "left_out": LEFT_OUT}
+    left_out = ("engine", "changes") if request.engine is None else ("stage0_ms", "stage1_ms", "scale")
+    return {name: value for name, value in asked.items() if name not in left_out}
 
 
 def _table(request: OverlapRequest, measured: Sequence[Measured]) -> Table:
     stages = f"front {request.front_ms:g} ms, mesh {request.mesh_ms:g} ms, anchor {request.anchor_ms:.1f} ms"
+    if request.engine is not None:
+        first = measured[0].overlap
+        stages = f"{request.engine.model}, front {first.stage0_ms:.1f} ms, mesh {first.stage1_ms:.1f} ms"
     columns = ("anchor", "first", "in", "out", "score", "period", "idle", "latency", "KiB", "signature")
     table = Table(*columns, title=f"{request.topology}: {stages}; times in ms", title_justify="left")
     for each in measured:

@@ -52,7 +52,7 @@ def quicken(dit: CausalDiT, speed: Speed, spread: Spread = ALONE) -> CausalDiT:
     """The same model with its blocks and its head on the fast path."""
     dit.set_submodule("head", FastHead(dit.head))
     if speed.graphs and dit.patch_in.weight.is_cuda:
-        recorder = GraphRecorder(dit.patch_in.weight.device)
+        recorder = spread.recorder(GraphRecorder(dit.patch_in.weight.device))
         dit.set_submodule("blocks", RecordedStack(dit.blocks, speed, recorder, spread))
     else:
         dit.set_submodule("blocks", FastStack(dit.blocks, speed, spread))

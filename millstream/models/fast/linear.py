@@ -34,12 +34,20 @@ class Dense(nn.Module):
         return self.scales is not None
 
     def forward(self, x: Tensor | Rows8) -> Tensor:
-        if isinstance(x, Rows8):
-            assert self.scales is not None, "only an e4m3 weight takes Rows8"
-            return linear_rows(x, Rows8(self.weight, self.scales), self.bias)
-        assert not self.is_fp8, "an e4m3 weight wants its input as Rows8"
-        return F.linear(x, self.weight, self.bias)
+        return _product(x, self.weight, self.bias, self.scales)
+
+    def some(self, x: Tensor | Rows8, outputs: slice) -> Tensor:
+        """Those of the outputs."""
+        return _product(x, self.weight[outputs], self.bias[outputs], None if self.scales is None else self.scales[outputs])
 
     def with_gelu(self, x_LI: Tensor) -> Tensor:
         assert not self.is_fp8, "an e4m3 product has no GELU at its end"
         return linear_gelu(x_LI, self.weight, self.bias)
+
+
+def _product(x: Tensor | Rows8, weight_OI: Tensor, bias_O: Tensor, scales_O1: Tensor | None) -> Tensor:
+    if isinstance(x, Rows8):
+        assert scales_O1 is not None, "only an e4m3 weight takes Rows8"
+        return linear_rows(x, Rows8(weight_OI, scales_O1), bias_O)
+    assert scales_O1 is None, "an e4m3 weight wants its input as Rows8"
+    return F.linear(x, weight_OI, bias_O)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from millstream.core.speed import Speed
 from millstream.models.dit import BlockStack, CrossKV
 from millstream.models.fast.graph_memsets import MemsetReplacer
-from millstream.models.fast.spread import ALONE, Spread
+from millstream.models.fast.spread import ALONE, Record, Run, Spread
 from millstream.models.fast.stack import FastStack
 from millstream.models.kv import KVRing, Memory, PaddedSpan
 from millstream.models.packed import PackedWindow
@@ -32,9 +32,6 @@ MAX_RECORDINGS = 64
 """The one that was not used for longest goes."""
 MAX_COUNTED = 1024
 """Calls that are counted; beyond it, counting starts over."""
-
-Run = Callable[[], object]
-Record = Callable[[Run], Run]
 
 
 class RingView:
@@ -128,8 +125,7 @@ class RecordedStack(FastStack):
     def changed(self, modulations_N16D: Tensor) -> None:
         """Recordings hold the blocks that were: what comes often is recorded again."""
         super().changed(modulations_N16D)
-        self._recordings.clear()
-        self._seen.clear()
+        self.forget_recordings()
         self._told.clear()
         self._prompt = None
 
@@ -147,6 +143,12 @@ class RecordedStack(FastStack):
             super().remember(x_BFTD, levels_BF6D, memory, cross)
         else:
             recording.replay(x_BFTD, levels_BF6D, rings)
+
+    def forget_recordings(self) -> None:
+        """Before what they call, or the memory they name, is gone."""
+        self._recordings.clear()
+        self._seen.clear()
+        self._often.clear()
 
     def _recording(
         self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], cross: CrossKV

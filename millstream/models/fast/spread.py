@@ -5,6 +5,8 @@ Shapes: B rows (sessions), F frames, T tokens a frame, L = B*F*T tokens, D width
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from millstream.core.speed import Speed
@@ -12,6 +14,9 @@ from millstream.models.dit import SelfAttention
 from millstream.models.fast.attention import FastSelfAttention
 from millstream.models.fast.linear import Dense
 from millstream.ops.frame_rows import RowsOfFrames
+
+Run = Callable[[], object]
+Record = Callable[[Run], Run]
 
 
 class Spread:
@@ -30,6 +35,10 @@ class Spread:
     def down(self, own: Dense) -> Dense:
         """Its second one."""
         return own
+
+    def recorder(self, record: Record) -> Record:
+        """What records blocks that are spread so."""
+        return record
 
     def enter(self, x_BFTD: Tensor) -> Tensor:
         """The rows of the residual that blocks work on here, in memory that they may write."""

@@ -57,7 +57,7 @@ def test_a_front_measures_its_pictures_only_where_a_stage_shares_its_device() ->
     assert 0 < taken_s < 60
     asked = []
 
-    def launch(config: MeshConfig, device: torch.device) -> Callable[[], LaunchedMesh]:
+    def launch(config: MeshConfig) -> Callable[[], LaunchedMesh]:
         asked.append(config)
         raise MeshError("enough is known")
 

@@ -16,9 +16,8 @@ from millstream.core.controls import WeightedPrompt
 from millstream.core.envelope import Envelope, Result, instruction
 from millstream.core.errors import EnvelopeRefused, WireError
 from millstream.wire import framing
-from millstream.wire.buffers import Buffers
 from millstream.wire.conditioning import HeldConditionings, KnownConditionings
-from millstream.wire.framing import Answers, Frame, Orders, TensorEntry, as_bytes, check_tensor, pack, read_header, read_meta
+from millstream.wire.framing import Answers, Frame, Orders, as_bytes, check_tensor, on_host, pack, read_header, read_meta
 from millstream.wire.packing import pack_deliveries, pack_instruction, pack_parcels, unpack_deliveries, unpack_parcels
 from millstream.wire.parcel import Delivery, Parcel
 
@@ -50,12 +49,11 @@ def unwire(data: bytes) -> tuple[object, dict[str, torch.Tensor]]:
     rest = data[framing.HEADER_BYTES :]
     message, manifest = read_meta(header, rest[: header.meta_bytes])
     rest, tensors = rest[header.meta_bytes :], {}
-    buffers = Buffers()
     for entry in manifest:
         raw, rest = rest[: entry.num_bytes], rest[entry.num_bytes :]
         if len(raw) != entry.num_bytes:
             raise WireError("the connection ended early")
-        buffer = buffers.take(entry)
+        buffer = torch.empty(entry.shape, dtype=framing.DTYPES[entry.dtype])
         if raw:
             as_bytes(buffer).copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
         tensors[entry.name] = check_tensor(entry, buffer)
@@ -158,15 +156,17 @@ def test_a_header_that_asks_for_too_much_is_refused_before_anything_is_allocated
         read_header(head + struct.pack("<I", zlib.crc32(head)))
 
 
-def test_buffers_are_used_again_and_bounded() -> None:
-    buffers = Buffers(capacity=2)
-    entry = TensorEntry(name="t", dtype="float32", shape=(2, 2))
-    one, two, three = (buffers.take(entry) for _ in range(3))
-    assert one is three
-    assert one is not two
-    for number in range(5):
-        buffers.take(TensorEntry(name=f"u{number}", dtype="float32", shape=(1,)))
-    assert len(buffers) == 2
+def test_what_a_device_still_makes_has_its_checksum_when_it_is_on_the_host() -> None:
+    """A tensor without memory stands for one of a device."""
+    made = torch.arange(6.0).view(2, 3)
+    frame = pack(orders(), {"latents_in": torch.empty(2, 3, device="meta")})
+    _, (entry,) = read_meta(read_header(frame.header), frame.meta)
+    assert entry.checksum is None
+    message, arrived = unwire(wire(on_host(frame, [made])))
+    assert message == orders()
+    assert torch.equal(arrived["latents_in"], made)
+    with pytest.raises(AssertionError, match="host memory"):
+        on_host(frame, frame.tensors)
 
 
 def parcel(name: str = "c", *, resets: bool = True, conditioning: torch.Tensor | None = None) -> Parcel:

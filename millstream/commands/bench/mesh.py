@@ -1,0 +1,232 @@
+"""`millstream bench mesh`: one stream on one device and on every topology that the devices of this machine allow, side by side.
+
+Each is an engine of its own, one after the other. A chunk's time and frames a second are measured with the window full and
+every call warm; after them, a few more chunks of the leader are traced, for the time that its collectives take and how much of
+it no computation covers. Where ranks share a device, or have none, they speak over gloo, and the report says so.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from millstream.commands.bench.sessions import SETTLE
+from millstream.commands.memory import plain_out_of_memory
+from millstream.commands.profile.capture import ProfiledGenerator, RankCapture, rank_path
+from millstream.commands.report import describe, make_folder, spelled, tell
+from millstream.core.config import DiTConfig, StreamConfig
+from millstream.core.engine_config import EngineConfig
+from millstream.core.errors import ConfigError
+from millstream.core.examples import DEFAULT_PROMPT
+from millstream.core.overlap import ChunkPace, overlap_of
+from millstream.core.presets import find_model
+from millstream.core.topology import LEADER, LOCAL, Topology, divisors
+from millstream.engine.device_choice import choose_device
+from millstream.engine.engine import Engine, stream_config
+from millstream.mesh.launch import launcher, placement
+from millstream.mesh.rank import run_rank
+from millstream.models.fast.recorded import chunks_before
+from millstream.profiler.reading import read
+
+SESSION = "bench-mesh"
+BETWEEN, TRACED = 3, 2
+"""Chunks between the timed and the traced ones, of which a mesh is ahead of its front, and traced ones."""
+CPU_RANKS = 2
+"""What a machine without GPUs is taken to have cores for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeshRequest:
+    engine: EngineConfig
+    topologies: tuple[Topology, ...] = ()
+    """None: all that the devices allow."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of StreamConfig that were given."""
+    chunks: int = 20
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.chunks <= 10_000:
+            raise ConfigError(f"--chunks must be 2 to 10000, got {self.chunks}")
+        place = placement()
+        if place is not None and place.world_size > 1:
+            raise ConfigError("bench mesh starts its ranks itself; leave torchrun out")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeshResult:
+    """One line of the table. Times are milliseconds, medians of a chunk."""
+
+    topology: str
+    compiled_by: str
+    through: str
+    """What ranks speak through, nccl or gloo, which passes through host memory; empty for one process."""
+    start_s: float
+    """Until the first chunk is there: weights, ranks, and what is compiled for it."""
+    chunk_ms: float
+    fps: float
+    front_ms: float
+    mesh_ms: float
+    idle_ms: float
+    """The mesh's, before a chunk."""
+    overlap: float
+    collectives_ms: float
+    """The leader's for a chunk, calls between two ranks among them."""
+    exposed_ms: float
+    """Of them, what no computation covers."""
+    off_by: float
+    """Mean difference of the first chunk's pixels from those of one device, in levels of 255."""
+
+
+def run_bench_mesh(request: MeshRequest, *, as_json: bool, out: Path | None) -> None:
+    make_folder(out)
+    spec = find_model(request.engine.model)
+    config = stream_config(spec.stream, None, **request.changes)
+    device = choose_device(request.engine.device)
+    chosen = request.topologies or allowed(spec.dit, device_count(device), front_apart=device.type != "cuda")
+    for topology in chosen:
+        topology.check(spec.dit)
+    with plain_out_of_memory():
+        found = [*measure(request, config, chosen)]
+    measured = {"devices": device_count(device), "runs": [asdict(each) for each in found]}
+    report = describe("mesh", spelled(request) | {"stream": asdict(config)}, measured)
+    tell(report, as_json=as_json, out=out, show=lambda: Console().print(_table(found)))
+
+
+def device_count(device: torch.device) -> int:
+    return torch.cuda.device_count() if device.type == "cuda" else CPU_RANKS
+
+
+def allowed(dit: DiTConfig, devices: int, *, front_apart: bool) -> tuple[Topology, ...]:
+    """Those that give every rank a device of its own: all axes over 2, 4, 8, ... of them. Where ranks are processes of one CPU,
+    the front is apart."""
+    sizes = [2**power for power in range(1, 7) if 2**power <= devices]
+    axes = {"tp": divisors(dit, "tp"), "sp": divisors(dit, "sp"), "pp": range(1, dit.layers + 1)}
+    found = [Topology(**{axis: size}, front_apart=front_apart) for size in sizes for axis in axes if size in axes[axis]]
+    if devices >= 4 and 2 in axes["tp"] and dit.layers > 1:
+        found.append(Topology(pp=2, tp=2, front_apart=front_apart))
+    if not found:
+        raise ConfigError(
+            f"{devices} GPU is here, and nothing to compare it with; name a topology whose ranks share it: --topology front+tp2"
+        )
+    return tuple(found)
+
+
+def measure(request: MeshRequest, config: StreamConfig, topologies: Sequence[Topology]) -> Iterator[MeshResult]:
+    """One device first; where blocks are to be compiled, each as it is and compiled."""
+    compilers = ("", request.engine.compile_backend) if request.engine.compile_backend else ("",)
+    reference: NDArray[np.uint8] | None = None
+    for topology in (LOCAL, *topologies):
+        for compiler in compilers:
+            engine = replace(request.engine, topology=topology, compile_backend=compiler)
+            result, pictures = _measure(engine, config, request.chunks, reference)
+            reference = pictures if reference is None else reference
+            yield result
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStream:
+    """A stream of one engine, as its front saw it."""
+
+    through: str
+    pictures: NDArray[np.uint8]
+    """Of the first chunk."""
+    start_s: float
+    shown: list[tuple[float, int]]
+    """When each chunk's pictures were there, by `time.perf_counter`, and how many."""
+    paces: list[ChunkPace]
+
+
+def _measure(
+    on: EngineConfig, config: StreamConfig, chunks: int, reference: NDArray[np.uint8] | None
+) -> tuple[MeshResult, NDArray[np.uint8]]:
+    settling = config.chunks_to_fill + SETTLE + (chunks_before(1) if on.speed.graphs else 0)
+    alone = on.topology.is_local
+    with tempfile.TemporaryDirectory() as folder:
+        out, first = Path(folder) / "trace.json", settling + chunks + BETWEEN
+        capture = RankCapture(out=out, ranks=(LEADER,), session_id=SESSION, first_chunk=first, chunks=TRACED)
+        streamed = _streamed(on, config, capture)
+        talk, exposed = (0.0, 0.0) if alone else _talk_ms(rank_path(out, LEADER))
+    timed = streamed.shown[settling - 1 : settling + chunks]
+    seconds = [after - before for (before, _), (after, _) in pairwise(timed)]
+    pace = overlap_of(streamed.paces[: settling + chunks - 1], left_out=settling - 1)
+    result = MeshResult(
+        topology=str(on.topology),
+        compiled_by=on.compile_backend,
+        through=streamed.through,
+        start_s=streamed.start_s,
+        chunk_ms=1e3 * median(seconds),
+        fps=sum(frames for _, frames in timed[1:]) / sum(seconds),
+        front_ms=pace.stage0_ms,
+        mesh_ms=pace.stage1_ms,
+        idle_ms=0.0 if alone else pace.idle_ms,
+        overlap=0.0 if alone else pace.score,
+        collectives_ms=talk,
+        exposed_ms=exposed,
+        off_by=0.0 if reference is None else float(np.abs(streamed.pictures.astype(np.int16) - reference).mean()),
+    )
+    return result, streamed.pictures
+
+
+def _streamed(on: EngineConfig, config: StreamConfig, capture: RankCapture) -> MeasuredStream:
+    """All chunks, and the leader's trace of the last ones."""
+    begun = time.perf_counter()
+    run = partial(run_rank, make_generator=partial(ProfiledGenerator, capture=capture))
+    with (
+        Engine(on, stream=config, launch=partial(launcher, run=run)) as engine,
+        engine.session(DEFAULT_PROMPT, config=config, session_id=capture.session_id) as session,
+    ):
+        stream, shown = engine.stream(session), list[tuple[float, int]]()
+        chunks = stream.stream(capture.first_chunk + capture.chunks)
+        first = next(chunks)
+        start_s = time.perf_counter() - begun
+        shown.append((time.perf_counter(), len(first.frames)))
+        for chunk in chunks:
+            shown.append((time.perf_counter(), len(chunk.frames)))
+    return MeasuredStream(_through(engine), first.frames, start_s, shown, list(stream.paces))
+
+
+def _talk_ms(trace: Path) -> tuple[float, float]:
+    """Of a chunk: what a rank's collectives take, and what of it no computation covers."""
+    (leader,) = read([trace]).group.ranks
+    talk = leader.collectives | leader.exchanges
+    return talk.total / 1e3 / TRACED, (talk - leader.work).total / 1e3 / TRACED
+
+
+def _through(engine: Engine) -> str:
+    if engine.topology.is_local:
+        return ""
+    own = engine.device.type == "cuda" and engine.topology.num_devices <= torch.cuda.device_count()
+    return "nccl" if own else "gloo"
+
+
+def _table(found: Sequence[MeshResult]) -> Table:
+    off_by = max(each.off_by for each in found)
+    title = f"milliseconds of a chunk; ranks speak through {found[-1].through}; pixels differ by {off_by:.2f} at most"
+    table = Table(title=title, title_justify="left")
+    table.add_column("topology", no_wrap=True)
+    for name in ("FPS", "of local", "chunk", "overlap", "talk", "exposed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in found:
+        table.add_row(
+            f"{each.topology} {each.compiled_by}".strip(),
+            f"{each.fps:.1f}",
+            f"{each.fps / found[0].fps:.2f}",
+            f"{each.chunk_ms:.1f}",
+            f"{each.overlap:.2f}",
+            f"{each.collectives_ms:.1f}",
+            f"{each.exposed_ms:.1f}",
+        )
+    return table
