@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from millstream.models.brook.text import PAD, BrookText
 from millstream.models.dit import CausalDiT
 from millstream.ops.precision import mixed_precision
+from millstream.parallel.training.precision import Precision, in_precision
 from millstream.trainer.loop import LossTurn
 from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.options import FlowOptions
@@ -43,7 +44,17 @@ class TextAndDiT(nn.Module):
 
 
 class FlowMethod:
-    def __init__(self, pair: TextAndDiT, pool: LatentPool, *, batch: int, options: FlowOptions, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        pair: TextAndDiT,
+        pool: LatentPool,
+        *,
+        batch: int,
+        options: FlowOptions,
+        compiled: bool = False,
+        precision: Precision | None = None,
+    ) -> None:
+        """Products are made in the precision, or in what the device is quick at."""
         self.turns = (LossTurn("student", pair, self._losses),)
         self._pair, self._pool, self._batch = pair, pool, batch
         self._options, frames_per_chunk, window = options, options.frames_per_chunk, options.window
@@ -60,6 +71,7 @@ class FlowMethod:
         if options.whole:
             layout, places = beside(layout, together(window)), [*places, *range(frames - window, frames)]
         device = pool.latents_KFCYX.device
+        self._products = mixed_precision(device) if precision is None else in_precision(precision, device)
         self._learnt = torch.tensor(places, device=device)
         self._sequence = ChunkedSequence(layout, pair.dit.config, (rows, columns), device)
 
@@ -71,7 +83,7 @@ class FlowMethod:
         level_BF = self._levels(clean, generator)
         noisy = at_levels(clean, noise, level_BF)
         ids = ids.masked_fill(torch.rand(len(ids), 1, generator=generator, device=ids.device) < self._options.drop, PAD)
-        with mixed_precision(clean.device):
+        with self._products:
             cross = self._pair.dit.read_prompt(self._pair.text(ids))
             if self._options.forcing == "teacher":
                 flow = forced_flow(self._flow, clip, noisy, level_BF, self._sequence, cross)
