@@ -41,9 +41,7 @@ def test_two_ranks_end_at_the_losses_and_weights_of_one_process(tmp_path: Path) 
     train(0, tmp_path / "one", 1)
     run_ranks(train, 2, tmp_path / "two", 2, timeout_s=240.0)
     for stage in small_plan().stages:
-        one, two = (
-            json.loads((tmp_path / run / f"{stage.name}.jsonl").read_text().splitlines()[-1]) for run in ("one", "two")
-        )
+        one, two = (json.loads((tmp_path / run / f"{stage.name}.jsonl").read_text().splitlines()[-1]) for run in ("one", "two"))
         del one["seconds"], two["seconds"]
         assert two == pytest.approx(one, rel=1e-4, abs=2e-6), stage.name
         kept = [torch.load(tmp_path / run / f"{stage.name}-average.pt", weights_only=True) for run in ("one", "two")]
