@@ -87,7 +87,7 @@ def train_stage(
     assert len(modules) == len(method.turns), f"two turns have the same name: {[turn.name for turn in method.turns]}"
     optimisers = {turn.name: Optimisers(turn.module, stage) for turn in method.turns}
     carried = {turn.name: turn.carries for turn in method.turns}
-    copies = {turn.name: Replicas(turn.module, share.group) for turn in method.turns} if share.ranks > 1 else {}
+    copies = {turn.name: Replicas(turn.module, share.group) for turn in method.turns if share.group.handle is not None}
     student, average = method.turns[0].module, Average(method.turns[0].module, stage.ema)
     path, begun = folder / f"{stage.name}.pt", time.perf_counter()
     done = load_checkpoint(path, modules, optimisers, average, carried) if path.exists() else 0
