@@ -181,11 +181,12 @@ def table(report: dict[str, Any]) -> Iterator[str]:
 
 
 def write(found: list[dict[str, Any]], steps: int, missed: list[str]) -> None:
-    """With the rows of other models that were measured in as many steps."""
+    """With the rows of other models that were measured alike, by the same torch."""
     path, frames = RESULTS / "train_equality.json", CHUNKS * FRAMES_PER_CHUNK
-    last = json.loads(path.read_text()) if path.exists() else {"configuration": {}}
+    last = json.loads(path.read_text())
     about = {"steps": steps, "batch": BATCH, "frames": frames, "window": WINDOW, "dtype": "float32"}
-    before = last["measured"]["rows"] if last["configuration"] == about else []
+    is_alike = last["configuration"] == about and last["versions"]["torch"] == str(torch.__version__)
+    before = last["measured"]["rows"] if is_alike else []
     write_report("train_equality", about, {"at_most": AT_MOST, "missed": missed, "rows": merged(found, before)})
 
 
