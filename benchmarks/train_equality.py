@@ -5,15 +5,17 @@
     python -m benchmarks.train_equality --page         # writes the last result into docs/training.md
 
 Real processes over gloo, float32, 50 steps of diffusion forcing with AdamW and clipping. A row's difference is the largest of
-two: that of any loss, relative to it, and that of any parameter, relative to its norm.
+two: that of any loss, relative to it, and that of any parameter, relative to its norm. What is not measured again keeps the row
+that it had, with the commit it was of: models can be run one at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from benchmarks.pages import row, write_between
 from benchmarks.report import RESULTS, write_report
+from millstream.commands.report import current_commit
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.checkpoint import Checkpoints
@@ -150,9 +153,16 @@ def rows(models: list[str], only: list[str], steps: int) -> Iterator[dict[str, A
                 "strategy": name,
                 "ranks": plan.world_size,
                 "difference": difference(found, alone),
+                "commit": current_commit(),
                 "first_loss": alone.losses[0],
                 "last_loss": found.losses[-1],
             }
+
+
+def merged(found: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of now in the place of those before them."""
+    by_name = {(each["model"], each["strategy"]): each for rows in (before, found) for each in rows}
+    return [by_name[key] for key in itertools.product(MODELS, STRATEGIES) if key in by_name]
 
 
 def table(report: dict[str, Any]) -> Iterator[str]:
@@ -163,10 +173,21 @@ def table(report: dict[str, Any]) -> Iterator[str]:
     yield row(["---"] * (2 + len(models)))
     by_name = {(each["strategy"], each["model"]): each for each in found}
     for name in dict.fromkeys(each["strategy"] for each in found):
-        differences = (f"{by_name[name, model]['difference']:.1e}" for model in models)
-        yield row((name, str(by_name[name, models[0]]["ranks"]), *differences))
+        differences = (f"{by_name[name, model]['difference']:.1e}" if (name, model) in by_name else "" for model in models)
+        yield row((name, str(STRATEGIES[name].world_size), *differences))
     yield ""
-    yield f"{report['hardware']['cpu'] or 'ARM CPU'}, torch {report['versions']['torch']}, commit `{report['commit']}`."
+    commits = ", ".join(f"`{each}`" for each in dict.fromkeys(each["commit"] for each in found))
+    yield f"{report['hardware']['cpu'] or 'ARM CPU'}, torch {report['versions']['torch']}, commit {commits}."
+
+
+def write(found: list[dict[str, Any]], steps: int, missed: list[str]) -> None:
+    """With the rows of other models that were measured alike, by the same torch."""
+    path, frames = RESULTS / "train_equality.json", CHUNKS * FRAMES_PER_CHUNK
+    last = json.loads(path.read_text())
+    about = {"steps": steps, "batch": BATCH, "frames": frames, "window": WINDOW, "dtype": "float32"}
+    is_alike = last["configuration"] == about and last["versions"]["torch"] == str(torch.__version__)
+    before = last["measured"]["rows"] if is_alike else []
+    write_report("train_equality", about, {"at_most": AT_MOST, "missed": missed, "rows": merged(found, before)})
 
 
 def main() -> None:
@@ -190,14 +211,7 @@ def main() -> None:
         print(line, file=sys.stdout if options.json else sys.stderr, flush=True)
     missed = [f"{each['model']}, {each['strategy']}" for each in found if not each["difference"] <= AT_MOST]
     if not options.only:
-        about = {
-            "steps": options.steps,
-            "batch": BATCH,
-            "frames": CHUNKS * FRAMES_PER_CHUNK,
-            "window": WINDOW,
-            "dtype": "float32",
-        }
-        write_report("train_equality", about, {"at_most": AT_MOST, "missed": missed, "rows": found})
+        write(found, options.steps, missed)
     sys.exit(f"differs by more than {AT_MOST:g}: {'; '.join(missed)}" if missed else 0)
 
 

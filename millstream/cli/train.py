@@ -191,7 +191,7 @@ def brook(
     """Train Brook from nothing: VAE, teacher, few-step student, self-forcing, and the classifier that judges it.
 
     Leaves brook.safetensors and classifier.safetensors in the run's folder. Interrupt it when you like: the same command
-    goes on from the last checkpoint, to the same bits.
+    goes on from the last checkpoint, to the same bits. On several GPUs: torchrun --nproc-per-node 4 -m millstream train brook
     """
     from millstream.commands.train.brook import run_train_brook
 

@@ -15,7 +15,7 @@ h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-t
 table { border-collapse: collapse; width: 100%; font-size: 13px; }
 @media (max-width: 700px) { table { display: block; overflow-x: auto; } }
 td, th { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid #e3e6e8; }
-td.n { white-space: nowrap; }
+td.long { overflow-wrap: anywhere; } td.n { white-space: nowrap; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } tr.no { color: #7b848b; } tr.best { background: #f1f6f2; }
 svg { width: 100%; height: auto; font: 13px system-ui, sans-serif; } .small { font-size: 11.5px; fill: #49525a; }
 .limit { stroke: #1d2328; stroke-dasharray: 4 3; } .axis { stroke: #9aa3a9; fill: none; }
@@ -23,6 +23,10 @@ svg { width: 100%; height: auto; font: 13px system-ui, sans-serif; } .small { fo
 .curve { fill: none; stroke-width: 1.5; } code { font-size: 12px; }
 p.note { color: #5b656d; font-size: 13px; }
 """
+
+
+LONG_WORD = 30
+"""Letters: a kernel's name, a path."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,10 +42,13 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Row], *, numeric: Container[int] = ()) -> str:
-    """Columns that are `numeric` stand to the right."""
+    """Columns that are `numeric` stand to the right; names that are longer than a column may break anywhere."""
+
+    def kind(i: int, text: str) -> str:
+        return " class=n" if i in numeric else " class=long" if max(map(len, text.split()), default=0) > LONG_WORD else ""
 
     def cells(tag: str, texts: Sequence[str]) -> str:
-        return "".join(f"<{tag}{' class=n' if i in numeric else ''}>{escape(text)}</{tag}>" for i, text in enumerate(texts))
+        return "".join(f"<{tag}{kind(i, text)}>{escape(text)}</{tag}>" for i, text in enumerate(texts))
 
     body = "".join(f"<tr class='{row.kind}'>{cells('td', row.cells)}</tr>" for row in rows)
     return f"<table><tr>{cells('th', heads)}</tr>{body}</table>"

@@ -12,7 +12,8 @@ were fitted to the 1.3B with 32,760 tokens on an H200; `python -m benchmarks.tra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from millstream.core.config import DiTConfig, Recompute
@@ -167,6 +168,19 @@ def lora_parameters(dit: DiTConfig, rank: int) -> int:
     """Adapters on every product of every block."""
     square, up = 8 * 2 * dit.width * rank, 2 * (dit.width + dit.ffn) * rank
     return dit.layers * (square + up)
+
+
+def fullest_rank(dit: DiTConfig, *, tp: int = 1, pp: int = 1, lora_rank: int = 0) -> int:
+    """Parameters of the rank that has most, or adapters of that rank: of a pipeline it is the one that embeds. Tensor parallel
+    repeats the prompt's attention, what is added after a sum, and of each adapter the factor that is not beside the split."""
+    width, ffn, rank = dit.width, dit.ffn, lora_rank
+    if rank:
+        block, outside, split = lora_parameters(dit, rank) // dit.layers, 0, rank * (4 * width + 2 * ffn)
+    else:
+        block = dit_parameters(replace(dit, layers=dit.layers + 1)) - dit_parameters(dit)
+        outside = dit_parameters(dit) - dit.layers * block
+        split = 4 * width**2 + 2 * width * ffn + 5 * width + ffn
+    return outside + math.ceil(dit.layers / pp) * (block - split + split // tp)
 
 
 def activation_bytes(

@@ -2,7 +2,7 @@
 
 Every cause is a share of the wall that would be gone if the cause were; the verdict is the one that could gain most. Only where
 nothing but work is left does the work itself get the name: near the peak, near the memory's bandwidth, or neither.
-A trace that cannot be trusted gets that name and no advice.
+A trace that cannot be trusted gets that name, and no advice but to record another.
 """
 
 from __future__ import annotations

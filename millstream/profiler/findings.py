@@ -7,20 +7,20 @@ from dataclasses import dataclass
 UNTRUSTED = "trace not to be trusted"
 UNEXPLAINED = "unexplained"
 ADVICE = {
-    "CPU-bound": "compile, CUDA graphs, fewer .item() and less Python between launches",
-    "launch-bound": "CUDA graphs, fused kernels, larger batches",
+    "CPU-bound": "compile the model, record CUDA graphs, and take .item() and other Python out from between launches",
+    "launch-bound": "record CUDA graphs or compile, so that fewer and longer kernels are launched; or take larger batches",
     "warm-up": "capture later: let a few steps pass first, in which kernels are loaded",
     "queue-bound": "see what streams and ranks wait for each other; give the device to one process alone",
-    "synchronisation": "events instead of synchronising, pinned memory, copies that do not block",
-    "communication-bound": "overlap it with work, a better topology, smaller TP",
+    "synchronisation": "wait for events, not for the device; copy from pinned memory with non_blocking=True",
+    "communication-bound": "let it overlap with work (buckets, prefetch), keep it within a machine, or share tensors less (TP)",
     "straggler": "rebalance: give the slow rank less",
-    "bubble-bound": "more chunks or micro-batches in flight, another schedule",
-    "memory-bound": "fuse, quantise, a smaller window",
-    "compute-bound": "lower precision, fewer steps",
-    "decode-bound": "a faster VAE, anchor first, a device of its own",
-    "data- or encode-bound": "prefetch input, encode in hardware or on other cores",
-    "allocator": "expandable segments, static pools",
-    UNTRUSTED: "",
+    "bubble-bound": "have more chunks or micro-batches in flight, or take another schedule",
+    "memory-bound": "fuse what walks over memory, quantise, or take a smaller window",
+    "compute-bound": "compute in lower precision, or take fewer steps",
+    "decode-bound": "take a faster VAE, anchor first, or give decoding a device of its own",
+    "data- or encode-bound": "load and prepare input ahead in other processes, encode in hardware or on other cores",
+    "allocator": "let the allocator grow (PYTORCH_ALLOC_CONF=expandable_segments:True), and use buffers of one size again",
+    UNTRUSTED: "record again: whole steps after a warm-up, host and device, ended by a synchronisation; then read that",
     UNEXPLAINED: "kernels are too small for the device, or it is busy elsewhere",
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+import numpy as np
+
 from millstream.profiler.anatomy import Anatomy
 from millstream.profiler.findings import UNEXPLAINED, Finding
 from millstream.profiler.kinds import PREPARES, Kind
@@ -15,6 +17,9 @@ SHORT_US = 10.0
 RECORD_HOST = "record the host as well: without its launch calls nobody knows why the device idles"
 BETWEEN_OPERATORS = "compile, larger batches, less Python between operators"
 """Where the host is all there is."""
+LONG_US = 5000.0
+IN_LONG_GAPS = "see what the host does in the longest gaps (record stacks if it is not named); do it ahead in other processes"
+"""Where most of the idle time is in gaps that no launch would fill."""
 Ranks = Sequence[Anatomy]
 
 
@@ -37,7 +42,7 @@ def _host(group: TracedGroup, explained: float) -> list[Finding]:
             name="CPU-bound",
             gain=host,
             evidence=_host_evidence(ranks, host, share["compile"]),
-            remedy="" if _has_device(ranks) else BETWEEN_OPERATORS,
+            remedy=_host_remedy(ranks),
         ),
         Finding(name="launch-bound", gain=share["launch"], evidence=_launch_evidence(ranks, share["launch"])),
         Finding(name="warm-up", gain=share["warm-up"], evidence=_warm_up_evidence(share["warm-up"])),
@@ -114,6 +119,13 @@ def _sync_gain(ranks: Ranks, share: dict[str, float]) -> float:
         return lost
     room = _mean(ranks, lambda rank: 1 - max(rank.shares["work"], 1 - rank.blocked.total / rank.wall))
     return min(lost, max(room, 0.0))
+
+
+def _host_remedy(ranks: Ranks) -> str:
+    if not _has_device(ranks):
+        return BETWEEN_OPERATORS
+    lengths = np.concatenate([rank.idle.end - rank.idle.begin for rank in ranks])
+    return IN_LONG_GAPS if lengths[lengths >= LONG_US].sum() > lengths.sum() / 2 else ""
 
 
 def _host_evidence(ranks: Ranks, share: float, compiling: float) -> tuple[str, ...]:

@@ -122,7 +122,7 @@ def _verdict(reading: Reading) -> str:
     found, doubts = reading.diagnosis.verdict, reading.diagnosis.doubts
     kind = " no" if found.name == UNTRUSTED or found.gain >= BAD else " unsure" if found.name == UNEXPLAINED else ""
     gain = f" At most {100 * found.gain:.0f}% of the wall could be gained." if found.gain else ""
-    advice = f"<br>{escape(found.advice[:1].upper() + found.advice[1:])}." if found.advice else ""
+    advice = f"<br><b>Next:</b> {escape(found.advice)}."
     said = "".join(f"<br>{escape(line[:1].upper() + line[1:])}." for line in found.evidence)
     less = "".join(f"<p class='note'>{escape(doubt)}.</p>" for doubt in doubts)
     return f"<p class='verdict{kind}'><b>{escape(found.name)}</b>, confidence {found.confidence}.{gain}{said}{advice}</p>{less}"

@@ -1,4 +1,4 @@
-"""Whether a trace can be believed at all. A trace that lies gives no advice."""
+"""Whether a trace can be believed at all. Of one that lies nothing is said but how to record another."""
 
 from __future__ import annotations
 

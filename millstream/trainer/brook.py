@@ -44,6 +44,7 @@ from millstream.trainer.options import DMDOptions, FlowOptions, ODEOptions, Self
 from millstream.trainer.plan import RunPlan, StagePlan
 from millstream.trainer.pool import LatentPool, PixelPool
 from millstream.trainer.samples import reconstructions, student_streams, taught_streams
+from millstream.trainer.share import ALONE, BatchShare
 
 Report = Callable[[str, StepReport], None]
 Show = Callable[[str, int, np.ndarray], None]
@@ -59,8 +60,10 @@ MINUTE = 16 * 60
 class BrookRun:
     """The roles of one run, trained as far as its folder says."""
 
-    def __init__(self, plan: RunPlan, folder: Path, *, device: torch.device) -> None:
-        self.plan, self.folder, self.device = plan, folder, device
+    def __init__(self, plan: RunPlan, folder: Path, *, device: torch.device, share: BatchShare = ALONE) -> None:
+        """On one process, or on every rank of those that share the batches; they share the folder too."""
+        plan.check_ranks(share.ranks)
+        self.plan, self.folder, self.device, self.share = plan, folder, device, share
         self.spec = find_model(plan.model)
         self.tokenizer = WordTokenizer(WORDS)
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +83,7 @@ class BrookRun:
             if not done.exists():
                 with self._timed(stage.name):
                     self._train(stage, done, report, show)
+            self.share.wait()  # until it is written
             self._adopt(stage, read_checkpoint(done))
             if stage.name == until:
                 return
@@ -105,7 +109,10 @@ class BrookRun:
             report=lambda said: report(stage.name, said),
             checkpoint_every=self.plan.checkpoint_every,
             at_checkpoint=picture,
+            share=self.share,
         )
+        if not self.share.is_first:
+            return
         if isinstance(average, BrookVAE):
             generator = torch.Generator(self.device).manual_seed(self.plan.seed)
             measure_latents(average, self._clips(), batch=stage.batch, batches=8, generator=generator)
@@ -113,27 +120,28 @@ class BrookRun:
             torch.save(average.state_dict(), staging.path(done.name))
 
     def _method(self, stage: StagePlan) -> Method:
+        batch, share = stage.batch, self.share
         if stage.method == "vae":
-            return VAEMethod(self.vae, self._clips(), batch=stage.batch, options=stage.choose(VAEOptions))
+            return VAEMethod(self.vae, self._clips(), batch=batch, options=stage.choose(VAEOptions), share=share)
         if stage.method == "classify":
-            return ClassifyMethod(self.classifier, self.thumbnails, batch=stage.batch)
+            return ClassifyMethod(self.classifier, self.thumbnails, batch=batch, share=share)
         if stage.method == "flow":
             flow = stage.choose(FlowOptions)
-            return FlowMethod(self.pair, self.latents, batch=stage.batch, options=flow, compiled=self.plan.compiled)
+            return FlowMethod(self.pair, self.latents, batch=batch, options=flow, compiled=self.plan.compiled, share=share)
         teacher = copy.deepcopy(self.pair).requires_grad_(False).eval()
         student = self.student or copy.deepcopy(self.pair)
         student.text.requires_grad_(False)
         if stage.method == "ode":
             ode = stage.choose(ODEOptions)
-            return ODEMethod(student, teacher, self.latents, batch=stage.batch, levels=self._levels, options=ode)
+            return ODEMethod(student, teacher, self.latents, batch=batch, levels=self._levels, options=ode, share=share)
         critic, pool, levels = copy.deepcopy(self.pair.dit), self.latents, self._levels
         if stage.method == "dmd":
             given = stage.choose(DMDOptions)
-            return DMDMethod(student, teacher, critic, pool, batch=stage.batch, levels=levels, options=given)
+            return DMDMethod(student, teacher, critic, pool, batch=batch, levels=levels, options=given, share=share)
         own = stage.choose(SelfForcingOptions)
         favoured = self._word_ids(own.favoured)
         return SelfForcingMethod(
-            student, teacher, critic, pool, batch=stage.batch, levels=levels, options=own, favoured=favoured
+            student, teacher, critic, pool, batch=batch, levels=levels, options=own, favoured=favoured, share=share
         )
 
     def _word_ids(self, words: str) -> list[int]:
@@ -162,8 +170,9 @@ class BrookRun:
         try:
             yield
         finally:
-            with (self.folder / "ledger.jsonl").open("a") as ledger:
-                ledger.write(json.dumps({"what": what, "seconds": round(time.perf_counter() - begun, 2)}) + "\n")
+            if self.share.is_first:
+                with (self.folder / "ledger.jsonl").open("a") as ledger:
+                    ledger.write(json.dumps({"what": what, "seconds": round(time.perf_counter() - begun, 2)}) + "\n")
 
     @property
     def _levels(self) -> tuple[float, ...]:
@@ -196,7 +205,7 @@ class BrookRun:
         if self._rendered is None and path.exists():
             return LatentPool(**{name: kept.to(self.device) for name, kept in read_checkpoint(path).items()})
         pool = self._pools()[0]
-        if not path.exists():
+        if self.share.is_first and not path.exists():
             with Staging(self.folder) as staging:
                 torch.save(
                     {field.name: getattr(pool, field.name) for field in dataclasses.fields(pool)}, staging.path(path.name)

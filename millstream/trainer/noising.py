@@ -12,16 +12,23 @@ from torch import Tensor
 
 from millstream.core.schedule import FULL
 from millstream.models import sampler
+from millstream.trainer.share import ALONE, BatchShare
 
 
 def chunk_levels(
-    clean_BFCYX: Tensor, frames_per_chunk: int, shift: float, generator: torch.Generator, *, margin: float = 0.0
+    clean_BFCYX: Tensor,
+    frames_per_chunk: int,
+    shift: float,
+    generator: torch.Generator,
+    *,
+    margin: float = 0.0,
+    share: BatchShare = ALONE,
 ) -> Tensor:
     """Levels [B, F]. `margin` keeps that far, of 1, from both ends."""
     frames = clean_BFCYX.shape[1]
     assert frames % frames_per_chunk == 0, f"{frames} frames are not whole chunks of {frames_per_chunk}"
     chunks = clean_BFCYX.shape[1] // frames_per_chunk
-    uniform_BK = torch.rand(clean_BFCYX.shape[0], chunks, generator=generator, device=clean_BFCYX.device)
+    uniform_BK = share.uniform((clean_BFCYX.shape[0], chunks), generator)
     return spread_levels(uniform_BK, frames_per_chunk, shift, margin=margin)
 
 
@@ -41,11 +48,17 @@ class Noised(NamedTuple):
 
 
 def noised(
-    clean_BFCYX: Tensor, frames_per_chunk: int, shift: float, generator: torch.Generator, *, margin: float = 0.0
+    clean_BFCYX: Tensor,
+    frames_per_chunk: int,
+    shift: float,
+    generator: torch.Generator,
+    *,
+    margin: float = 0.0,
+    share: BatchShare = ALONE,
 ) -> Noised:
     """Each chunk at a level of its own."""
-    level_BF = chunk_levels(clean_BFCYX, frames_per_chunk, shift, generator, margin=margin)
-    noise = torch.randn(clean_BFCYX.shape, generator=generator, device=clean_BFCYX.device)
+    level_BF = chunk_levels(clean_BFCYX, frames_per_chunk, shift, generator, margin=margin, share=share)
+    noise = share.normal(clean_BFCYX.shape, generator)
     return Noised(at_levels(clean_BFCYX, noise, level_BF), noise, level_BF)
 
 

@@ -76,6 +76,15 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 return stage
         raise ConfigError(f"the run has no stage {name!r}; it has {', '.join(stage.name for stage in self.stages)}")
 
+    def check_ranks(self, ranks: int) -> None:
+        """Whether so many can share every batch."""
+        for stage in self.stages:
+            if stage.batch % ranks:
+                fits = ", ".join(str(n) for n in range(1, ranks) if all(stage.batch % n == 0 for stage in self.stages))
+                raise ConfigError(
+                    f"stage {stage.name!r}: a batch of {stage.batch} does not divide over {ranks} ranks; {fits} would"
+                )
+
 
 def read_plan(path: Path) -> RunPlan:
     try:

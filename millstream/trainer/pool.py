@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from millstream.ops.pixels import from_bytes
+from millstream.trainer.share import ALONE, BatchShare
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,9 +23,9 @@ class PixelPool:
     pixels_KTCYX: Tensor
     labels: dict[str, Tensor]
 
-    def draw(self, batch: int, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+    def draw(self, batch: int, generator: torch.Generator, share: BatchShare = ALONE) -> tuple[Tensor, dict[str, Tensor]]:
         """Pixels [B, T, 3, Y, X] in [-1, 1] and the id of each attribute [B]."""
-        clip = torch.randint(len(self.pixels_KTCYX), (batch,), generator=generator, device=self.pixels_KTCYX.device)
+        clip = share.integers(len(self.pixels_KTCYX), batch, generator)
         return from_bytes(self.pixels_KTCYX[clip]), {name: ids[clip] for name, ids in self.labels.items()}
 
 
@@ -38,10 +39,9 @@ class LatentPool:
     true_from_K: Tensor
     """The first frame a clip's captions are true of: 0, but where the picture turns from one scene into another."""
 
-    def draw(self, batch: int, generator: torch.Generator) -> Drawn:
-        device = self.latents_KFCYX.device
-        clip = torch.randint(len(self.latents_KFCYX), (batch,), generator=generator, device=device)
-        wording = torch.randint(self.ids_KWS.shape[1], (batch,), generator=generator, device=device)
+    def draw(self, batch: int, generator: torch.Generator, share: BatchShare = ALONE) -> Drawn:
+        clip = share.integers(len(self.latents_KFCYX), batch, generator)
+        wording = share.integers(self.ids_KWS.shape[1], batch, generator)
         return Drawn(self.latents_KFCYX[clip].float(), self.ids_KWS[clip, wording], self.true_from_K[clip])
 
     def favouring(self, words: Sequence[int], by: float) -> Tensor:
@@ -49,10 +49,10 @@ class LatentPool:
         said = torch.tensor(words, dtype=torch.long, device=self.ids_KWS.device)
         return 1.0 + (by - 1.0) * torch.isin(self.ids_KWS, said).any(dim=-1)
 
-    def draw_captions(self, batch: int, generator: torch.Generator, weight_KW: Tensor) -> Tensor:
+    def draw_captions(self, batch: int, generator: torch.Generator, weight_KW: Tensor, share: BatchShare = ALONE) -> Tensor:
         """Token ids [B, S] of captions alone."""
-        chosen = torch.multinomial(weight_KW.flatten(), batch, replacement=True, generator=generator)
-        return self.ids_KWS.flatten(0, 1)[chosen]
+        chosen = torch.multinomial(weight_KW.flatten(), batch * share.ranks, replacement=True, generator=generator)
+        return self.ids_KWS.flatten(0, 1)[share.part(chosen)]
 
 
 class Drawn(NamedTuple):

@@ -23,6 +23,11 @@ class Reservoir:
         }
         """All there is of it, by name; saved with checkpoints."""
 
+    @property
+    def frames(self) -> int:
+        """That are kept of a stream."""
+        return self.state["windows"].shape[1]
+
     def draw(self, batch: int, generator: torch.Generator) -> Tensor:
         """Different rows at random [B]."""
         begun = self.state["begun"]

@@ -19,6 +19,7 @@ from millstream.models.kv import KVRing, Memory
 from millstream.models.ring_shape import RingShape
 from millstream.ops.precision import working_dtype
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.trainer.share import ALONE, BatchShare
 
 Noise = Callable[[int, int], Tensor]
 """What a chunk, by its number in the stream, is given at a step."""
@@ -135,9 +136,9 @@ def continued(
     return made if before is None else torch.cat([before, made], dim=1)
 
 
-def drawn_from(generator: torch.Generator, shape: tuple[int, ...]) -> Noise:
+def drawn_from(generator: torch.Generator, shape: tuple[int, ...], share: BatchShare = ALONE) -> Noise:
     """One after the other."""
-    return lambda chunk, step: torch.randn(shape, generator=generator, device=generator.device)
+    return lambda chunk, step: share.normal(shape, generator)
 
 
 @torch.no_grad()

@@ -57,14 +57,21 @@ def test_a_run_goes_on_with_other_ranks_and_other_ways_of_sharing(tmp_path: Path
     assert difference(Trained(losses, found.weights), alone) < 1e-5
 
 
+def test_a_checkpoint_of_another_model_is_told_in_a_line(tmp_path: Path) -> None:
+    train(0, "two-blocks", ParallelPlan(), 2, tmp_path)
+    with pytest.raises(WeightsError, match="of another model"):
+        train(0, "brook-size", ParallelPlan(), 4, tmp_path)
+
+
 def test_the_last_few_are_kept_and_what_is_half_written_is_not_one(tmp_path: Path) -> None:
     trained(ParallelPlan(), 10, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000006", "step-00000008", "step-00000010"]
     (tmp_path / ".step-00000012").mkdir()
     assert trained(ParallelPlan(), 12, tmp_path).losses, "it went on from the tenth"
-    for damage in ("unlink", "truncate"):
+    for damage in ("half", "unlink", "truncate"):
         for file in (tmp_path / "step-00000012").iterdir():
-            file.unlink() if damage == "unlink" else file.write_bytes(file.read_bytes()[:50])
+            left = {"half": file.stat().st_size // 2, "truncate": 50}
+            file.unlink() if damage == "unlink" else file.write_bytes(file.read_bytes()[: left[damage]])
         with pytest.raises(WeightsError, match=r"step-00000012 .*half written, or of another model"):
             trained(ParallelPlan(), 14, tmp_path)
         (tmp_path / "step-00000012" / ".metadata").write_bytes(b"")

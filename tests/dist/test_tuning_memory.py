@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from millstream.parallel.training.learner import ZeroLearner
+from millstream.commands.train.role_memory import role_memory
+from millstream.parallel.training.learner import Learner, PipelineLearner, ZeroLearner
 from millstream.parallel.training.optimisers.offloaded import Offloaded
 from millstream.parallel.training.plan import Data
 from millstream.planner.training import learner_state, optimiser_bytes
@@ -39,20 +40,62 @@ class Held(NamedTuple):
     """By the optimiser, after a step."""
     masters: int
     """Weights in host memory."""
+    gradients: int
+    """Whose squares are summed up."""
 
 
 def held(rank: int, folder: Path, changed: dict[str, Any]) -> Held:
     made = TuningRun(recipe(steps=1, ema=0.9, **changed), SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"))
     learner = made.learner
-    dit = learner._dit  # type: ignore[attr-defined]
-    frozen = sum(parameter.numel() for parameter in dit.parameters() if not parameter.requires_grad)
+    whole: torch.nn.Module = (
+        learner._pipeline.module if isinstance(learner, PipelineLearner) else learner._dit  # type: ignore[attr-defined]
+    )
+    frozen = sum(parameter.numel() for parameter in whole.parameters() if not parameter.requires_grad)
+    gradients = weighed_gradients(learner)
     made.train(lambda _: None, lambda: False)
-    weights = list(dit.parameters())
+    weights = list(whole.parameters())
     if isinstance(learner, ZeroLearner):
         weights += [unit.mine for unit in learner._zero.units]
     masters = list(learner.optimiser.masters.values()) if isinstance(learner.optimiser, Offloaded) else []
     kept = [value for state in learner.optimiser.state.values() for value in state.values() if value.ndim]
-    return Held(made.learning, frozen, bytes_of(weights), bytes_of(kept), bytes_of(list[Tensor](masters)))
+    return Held(made.learning, frozen, bytes_of(weights), bytes_of(kept), bytes_of(list[Tensor](masters)), gradients[0])
+
+
+def weighed_gradients(learner: Learner) -> list[int]:
+    """Filled in when the backward pass is done."""
+    found, squares = list[int](), learner._squares
+
+    def weigh() -> Tensor:
+        followed = [parameter for group in learner.optimiser.param_groups for parameter in group["params"]]
+        found.append(bytes_of([each.grad for each in followed if each.grad is not None]))
+        return squares()
+
+    learner._squares = weigh  # type: ignore[method-assign]
+    return found
+
+
+PLANS: dict[str, dict[str, Any]] = {
+    "ddp": {"dp": 2, "data": "ddp"},
+    "hsdp": {"dp": 2, "data": "hsdp", "shards": 2},
+    "context": {"cp": 2, "data": "fsdp"},
+    "tensor": {"tp": 2},
+    "pipeline": {"pp": 2, "micro_batches": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("plan", "lora"),
+    [*((plan, None) for plan in PLANS), ("tensor", LoRAPlan(rank=8))],
+    ids=[*PLANS, "tensor lora"],
+)
+def test_a_dry_run_says_what_a_rank_of_every_plan_holds(tmp_path: Path, plan: str, lora: LoRAPlan | None) -> None:
+    small_dataset(tmp_path / "clips")
+    changed = {"parallel": PLANS[plan], "lora": lora}
+    found: Held = run_ranks(held, RANKS, tmp_path, changed)[0]  # the first rank of a pipeline is the fullest: it embeds
+    (said,) = role_memory(recipe(steps=1, ema=0.9, **changed), SPEC)
+    assert found.weights == pytest.approx(said.state.weights, rel=0.05)
+    assert found.gradients == pytest.approx(said.state.gradients, rel=0.05)
+    assert found.kept == pytest.approx(said.state.optimizer + said.state.average, rel=0.05)
 
 
 @pytest.mark.parametrize("lora", [None, LoRAPlan(rank=8)], ids=["whole", "lora"])
@@ -64,6 +107,8 @@ def test_a_rank_holds_what_the_planner_says(tmp_path: Path, data: Data, lora: Lo
     said = learner_state(found.learning, found.frozen, data=data, ranks=RANKS, ema=True)
     assert found.weights == pytest.approx(said.weights, rel=0.05)
     assert found.kept == pytest.approx(said.optimizer + said.average, rel=0.05)
+    if data != "zero1":  # which has them whole until they are summed
+        assert found.gradients == pytest.approx(said.gradients, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +124,7 @@ def test_an_optimiser_keeps_what_the_planner_says(tmp_path: Path, data: Data, op
     found: Held = run_ranks(held, RANKS, tmp_path, changed)[0]
     kept_bytes = optimiser_bytes(SPEC.dit, optimiser, bits)
     whole = optimiser == "adafactor"
-    said = learner_state(
-        found.learning, 0, data=data, ranks=RANKS, ema=True, kept_bytes=kept_bytes, is_kept_whole=whole
-    )
+    said = learner_state(found.learning, 0, data=data, ranks=RANKS, ema=True, kept_bytes=kept_bytes, is_kept_whole=whole)
     assert found.kept == pytest.approx(said.optimizer + said.average, rel=0.05)
 
 

@@ -93,9 +93,8 @@ def show(reading: Reading, lines: Sequence[ComparedLine], console: Console) -> N
     console.print(f"[bold]{verdict.name}[/], confidence {verdict.confidence}", highlight=False)
     for line in verdict.evidence:
         console.print(f"  {line}", highlight=False)
-    if verdict.advice:
-        most = f"at most {100 * verdict.gain:.0f}% to gain: " if verdict.gain else ""
-        console.print(f"  {most}{verdict.advice}", highlight=False)
+    most = f"at most {100 * verdict.gain:.0f}% to gain: " if verdict.gain else "next: "
+    console.print(f"  {most}{verdict.advice}", highlight=False)
     for doubt in reading.diagnosis.doubts:
         console.print(f"  but: {doubt}", highlight=False)
     if reading.diagnosis.others:

@@ -1,23 +1,31 @@
-"""`millstream train brook`: all stages in order, going on from whatever the run's folder already holds."""
+"""`millstream train brook`: all stages in order, going on from whatever the run's folder already holds.
+
+    torchrun --nproc-per-node 2 -m millstream train brook
+
+Ranks share every batch and end where one process does; the first writes.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from millstream.commands.train.gallery import Gallery
+from millstream.commands.train.tune import process_group
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
-from millstream.engine.device_choice import choose_device
+from millstream.parallel.training.groups import create_world
 from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters
 from millstream.trainer.brook import BrookRun
 from millstream.trainer.evaluate.classifier import ClipClassifier
 from millstream.trainer.loop import StepReport
 from millstream.trainer.plan import RECIPES, RunPlan, read_plan
+from millstream.trainer.share import ALONE, BatchShare
 
 MIB = 2**20
 
@@ -32,16 +40,24 @@ def run_train_brook(*, recipe: Path | None, smoke: bool, out: Path, device: str,
     if dry_run:
         console.print(_table(plan))
         return
-    run = BrookRun(plan, out, device=choose_device(device))
-    with _StageProgress(console) as progress, Gallery(out) as gallery:
+    with process_group(device) as here:
+        run = BrookRun(plan, out, device=here, share=BatchShare(create_world()) if dist.is_initialized() else ALONE)
+        if run.share.is_first:
+            _train_shown(run, console, until)
+        else:
+            run.train(lambda stage, said: None, until=until)
+        if run.share.is_first and until in (None, plan.stages[-1].name):
+            run.export(out / "brook.safetensors", {"seed": plan.seed, "torch": str(torch.__version__), "stages": _stages(plan)})
+
+
+def _train_shown(run: BrookRun, console: Console, until: str | None) -> None:
+    with _StageProgress(console) as progress, Gallery(run.folder) as gallery:
 
         def report(stage: str, said: StepReport) -> None:
             progress.add(stage, said)
             gallery.add_losses(stage, said)
 
         run.train(report, gallery.add_sheet, until=until)
-    if until is None or until == plan.stages[-1].name:
-        run.export(out / "brook.safetensors", {"seed": plan.seed, "torch": str(torch.__version__), "stages": _stages(plan)})
 
 
 def _stages(plan: RunPlan) -> list[dict[str, object]]:

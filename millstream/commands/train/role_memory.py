@@ -8,7 +8,7 @@ from millstream.core.config import ModelSpec
 from millstream.core.presets import find_model
 from millstream.parallel.training.precision import IN_BFLOAT16
 from millstream.planner.memory import dit_parameters
-from millstream.planner.training import TrainingState, learner_state, lora_parameters, optimiser_bytes
+from millstream.planner.training import TrainingState, fullest_rank, learner_state, lora_parameters, optimiser_bytes
 from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.roles import Role
 
@@ -36,14 +36,14 @@ def role_memory(recipe: TuningRecipe, spec: ModelSpec) -> list[RoleMemory]:
 
 def _state(recipe: TuningRecipe, role: Role) -> TrainingState:
     dit = find_model(recipe.model_of(role)).dit
-    plan, whole = recipe.plan_of(role), dit_parameters(dit)
-    learns = whole if recipe.lora is None else lora_parameters(dit, recipe.lora.rank)
+    plan = recipe.plan_of(role)
+    whole = fullest_rank(dit, tp=plan.tp, pp=plan.pp)
+    learns = whole if recipe.lora is None else fullest_rank(dit, tp=plan.tp, pp=plan.pp, lora_rank=recipe.lora.rank)
     if role == "teacher":
         learns = 0
-    in_parts = plan.tp * plan.pp
     return learner_state(
-        learns // in_parts,
-        0 if learns == whole else whole // in_parts,
+        learns,
+        0 if learns == whole else whole,
         data=plan.data,
         ranks=plan.shards or plan.dp * plan.cp,
         frozen_bytes=_reduced(recipe),

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Protocol
 
 import torch
@@ -108,7 +109,7 @@ class Checkpoints:
             self._learner.take(partial(_read, reader, kinds))
             for each in self._beside.keys() & kinds.keys():
                 self._beside[each].take(_read(reader, kinds, each))
-        except (OSError, CheckpointException, KeyError, EOFError) as error:
+        except (OSError, CheckpointException, KeyError, EOFError, UnpicklingError) as error:
             wrong = f"has no {error}" if isinstance(error, KeyError) else f"cannot be read ({type(error).__name__})"
             raise WeightsError(f"{path} {wrong}: it is half written, or of another model; remove it or name another") from None
         return step_of(path)

@@ -13,24 +13,30 @@ from millstream.ops.precision import mixed_precision
 from millstream.trainer.evaluate.classifier import GLIMPSE, GLIMPSED, AttributeNet, slowed
 from millstream.trainer.loop import LossTurn
 from millstream.trainer.pool import PixelPool
+from millstream.trainer.share import ALONE, BatchShare
 
 GLIMPSES = 0.3
 """Share of a batch that shows no more than a chunk would."""
 
 
 class ClassifyMethod:
-    def __init__(self, classifier: AttributeNet, pool: PixelPool, *, batch: int) -> None:
+    def __init__(self, classifier: AttributeNet, pool: PixelPool, *, batch: int, share: BatchShare = ALONE) -> None:
         self.turns = (LossTurn("classifier", classifier, self._losses),)
-        self._classifier, self._pool, self._batch = classifier, pool, batch
+        self._classifier, self._pool, self._batch, self._share = classifier, pool, batch, share
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
         pixels, labels = self._pool.draw(self._batch, generator)
         looks, count = soften(pixels, generator), round(GLIMPSES * self._batch)
-        shown = torch.cat([glimpses(looks[:count], generator), looks[count:]])
+        shown = torch.cat([glimpses(looks[:count], generator), looks[count:]])  # thumbnails: cheap for all rows on every rank
         with mixed_precision(pixels.device):
-            scores = self._classifier(shown)
-        told = {name: slice(None) if name in GLIMPSED else slice(count, None) for name in scores}
-        return {name: F.cross_entropy(score[told[name]].float(), labels[name][told[name]]) for name, score in scores.items()}
+            scores = self._classifier(self._share.part(shown))
+        is_long_B = self._share.part(torch.arange(self._batch, device=pixels.device) >= count).float()
+        losses = dict[str, Tensor]()
+        for name, score in scores.items():
+            errors_B = F.cross_entropy(score.float(), self._share.part(labels[name]), reduction="none")
+            told_B = torch.ones_like(is_long_B) if name in GLIMPSED else is_long_B
+            losses[name] = (errors_B * told_B).sum() / self._share.mean(told_B.sum())
+        return losses
 
 
 def glimpses(looks_BTCYX: Tensor, generator: torch.Generator) -> Tensor:

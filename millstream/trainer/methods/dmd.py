@@ -21,6 +21,7 @@ from millstream.trainer.noising import clean_estimate, noised
 from millstream.trainer.options import DMDOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.sequence import ChunkedSequence, teacher_forced
+from millstream.trainer.share import ALONE, BatchShare
 
 
 class DMDMethod:
@@ -34,12 +35,14 @@ class DMDMethod:
         batch: int,
         levels: tuple[float, ...],
         options: DMDOptions,
+        share: BatchShare = ALONE,
     ) -> None:
         _, _, _, rows, columns = pool.latents_KFCYX.shape
         frames, window, device = options.frames_per_chunk, options.window, pool.latents_KFCYX.device
         assert window % frames == 0, f"window {window} is not whole chunks of {frames}"
-        self._student, self._pool, self._batch, self._levels, self._options = student, pool, batch, levels, options
-        self._matching = Matching(student, teacher, critic, options=options, tokens=pool.ids_KWS.shape[-1])
+        self._student, self._pool, self._levels, self._options = student, pool, levels, options
+        self._batch, self._share = batch // share.ranks, share
+        self._matching = Matching(student, teacher, critic, options=options, tokens=pool.ids_KWS.shape[-1], share=share)
         self.turns = self._matching.turns(self._paint)
         layout = teacher_forced(range(window // frames), frames, window)
         self._view = StreamView(ChunkedSequence(layout, student.dit.config, (rows, columns), device), frames)
@@ -47,7 +50,7 @@ class DMDMethod:
     @torch.no_grad()
     def _paint(self, generator: torch.Generator) -> Painted:
         """All chunks of real clips at once: none sees another that is painted."""
-        clip, ids, _ = self._pool.draw(self._batch, generator)
+        clip, ids, _ = self._pool.draw(self._batch, generator, self._share)
         clip, text = clip[:, : self._options.window], self._student.text(ids)
         shown = self._shown(clip, generator)
         past, past_BF = shown or (clip, None)
@@ -57,7 +60,7 @@ class DMDMethod:
             starts, clean = painted_steps(
                 lambda start, level_BF: self._view.flows(self._student.dit, past, start, level_BF, cross, past_BF),
                 self._levels,
-                lambda step: torch.randn(clip.shape, generator=generator, device=clip.device),
+                lambda step: self._share.normal(clip.shape, generator),
             )
         return Painted(
             text=text,
@@ -75,7 +78,8 @@ class DMDMethod:
         """A clip as a noisy past, each chunk at a level of its own."""
         if self._options.forcing == "teacher":
             return None
-        noisy, _, level_BF = noised(clip, self._options.frames_per_chunk, self._options.context_shift, generator)
+        frames, shift = self._options.frames_per_chunk, self._options.context_shift
+        noisy, _, level_BF = noised(clip, frames, shift, generator, share=self._share)
         return noisy, level_BF
 
 

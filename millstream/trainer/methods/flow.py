@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from millstream.models.brook.text import PAD, BrookText
 from millstream.models.dit import CausalDiT
 from millstream.ops.precision import mixed_precision
+from millstream.parallel.training.precision import Precision, in_precision
 from millstream.trainer.loop import LossTurn
 from millstream.trainer.noising import at_levels, chunk_levels
 from millstream.trainer.options import FlowOptions
@@ -31,6 +32,7 @@ from millstream.trainer.sequence import (
     teacher_forced,
     together,
 )
+from millstream.trainer.share import ALONE, BatchShare
 
 
 class TextAndDiT(nn.Module):
@@ -43,9 +45,20 @@ class TextAndDiT(nn.Module):
 
 
 class FlowMethod:
-    def __init__(self, pair: TextAndDiT, pool: LatentPool, *, batch: int, options: FlowOptions, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        pair: TextAndDiT,
+        pool: LatentPool,
+        *,
+        batch: int,
+        options: FlowOptions,
+        compiled: bool = False,
+        precision: Precision | None = None,
+        share: BatchShare = ALONE,
+    ) -> None:
+        """Products are made in the precision, or in what the device is quick at."""
         self.turns = (LossTurn("student", pair, self._losses),)
-        self._pair, self._pool, self._batch = pair, pool, batch
+        self._pair, self._pool, self._batch, self._share = pair, pool, batch // share.ranks, share
         self._options, frames_per_chunk, window = options, options.frames_per_chunk, options.window
         self._flow = torch.compile(pair.dit) if compiled else pair.dit
         _, frames, _, rows, columns = pool.latents_KFCYX.shape
@@ -60,33 +73,34 @@ class FlowMethod:
         if options.whole:
             layout, places = beside(layout, together(window)), [*places, *range(frames - window, frames)]
         device = pool.latents_KFCYX.device
+        self._products = mixed_precision(device) if precision is None else in_precision(precision, device)
         self._learnt = torch.tensor(places, device=device)
         self._sequence = ChunkedSequence(layout, pair.dit.config, (rows, columns), device)
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        clip, ids, true_from = self._pool.draw(self._batch, generator)
+        clip, ids, true_from = self._pool.draw(self._batch, generator, self._share)
         clean, told_BF = clip[:, self._learnt], self._learnt >= true_from[:, None]
         told_BF[:, self._apart :] = (true_from == 0)[:, None]
-        noise = torch.randn(clean.shape, generator=generator, device=clean.device)
+        noise = self._share.normal(clean.shape, generator)
         level_BF = self._levels(clean, generator)
         noisy = at_levels(clean, noise, level_BF)
-        ids = ids.masked_fill(torch.rand(len(ids), 1, generator=generator, device=ids.device) < self._options.drop, PAD)
-        with mixed_precision(clean.device):
+        ids = ids.masked_fill(self._share.uniform((len(ids), 1), generator) < self._options.drop, PAD)
+        with self._products:
             cross = self._pair.dit.read_prompt(self._pair.text(ids))
             if self._options.forcing == "teacher":
                 flow = forced_flow(self._flow, clip, noisy, level_BF, self._sequence, cross)
             else:
                 flow = self._flow(noisy, level_BF, self._sequence, cross)
         errors_BF = (flow.float() - (noise - clean)).square().mean(dim=(2, 3, 4))
-        return {"flow": (errors_BF * told_BF).sum() / told_BF.sum()}
+        return {"flow": (errors_BF * told_BF).sum() / self._share.mean(told_BF.sum())}
 
     def _levels(self, clean: Tensor, generator: torch.Generator) -> Tensor:
         """One a chunk, and one for the whole window."""
-        apart, window = clean[:, : self._apart], clean[:, self._apart :]
-        level_BF = chunk_levels(apart, self._options.frames_per_chunk, self._options.shift, generator)
+        apart, window, shift = clean[:, : self._apart], clean[:, self._apart :], self._options.shift
+        level_BF = chunk_levels(apart, self._options.frames_per_chunk, shift, generator, share=self._share)
         if not window.shape[1]:
             return level_BF
-        return torch.cat([level_BF, chunk_levels(window, window.shape[1], self._options.shift, generator)], dim=1)
+        return torch.cat([level_BF, chunk_levels(window, window.shape[1], shift, generator, share=self._share)], dim=1)
 
 
 def _every_chunk(chunks: Sequence[int], frames_per_chunk: int, window: int) -> Layout:

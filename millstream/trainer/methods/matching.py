@@ -23,6 +23,7 @@ from millstream.trainer.noising import Noised, clean_estimate, noised
 from millstream.trainer.options import MatchingOptions
 from millstream.trainer.rollout import guided_flow
 from millstream.trainer.sequence import ChunkedSequence, forced_flow
+from millstream.trainer.share import ALONE, BatchShare
 
 MARGIN = 0.02
 """Of the noise levels that pictures are judged at, from both ends."""
@@ -68,11 +69,18 @@ class Painted:
 
 class Matching:
     def __init__(
-        self, student: TextAndDiT, teacher: TextAndDiT, critic: CausalDiT, *, options: MatchingOptions, tokens: int
+        self,
+        student: TextAndDiT,
+        teacher: TextAndDiT,
+        critic: CausalDiT,
+        *,
+        options: MatchingOptions,
+        tokens: int,
+        share: BatchShare = ALONE,
     ) -> None:
         """`tokens` is how many an empty prompt has."""
         self._student, self._teacher, self._critic = student, teacher, critic
-        self._options, self._tokens = options, tokens
+        self._options, self._tokens, self._share = options, tokens, share
 
     def turns(
         self, paint: Callable[[torch.Generator], Painted], carries: Mapping[str, Tensor] = MappingProxyType({})
@@ -122,7 +130,7 @@ class Matching:
 
     def noised(self, clean: Tensor, view: StreamView, generator: torch.Generator) -> Noised:
         """At the levels a view is judged at."""
-        return noised(clean, view.alike, self._options.shift, generator, margin=MARGIN)
+        return noised(clean, view.alike, self._options.shift, generator, margin=MARGIN, share=self._share)
 
 
 def pulled(mine: Tensor, seen: Noised, wanted: Tensor, found: Tensor, unjudged: int) -> Tensor:

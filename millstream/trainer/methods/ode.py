@@ -23,6 +23,7 @@ from millstream.trainer.options import ODEOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.rollout import Guided, guided_end, ring_for
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
+from millstream.trainer.share import ALONE, BatchShare
 
 
 class ODEMethod:
@@ -35,9 +36,11 @@ class ODEMethod:
         batch: int,
         levels: tuple[float, ...],
         options: ODEOptions,
+        share: BatchShare = ALONE,
     ) -> None:
         self.turns = (LossTurn("student", student.dit, self._losses),)
-        self._student, self._teacher, self._pool, self._batch = student, teacher, pool, batch
+        self._student, self._teacher, self._pool = student, teacher, pool
+        self._batch, self._share = batch // share.ranks, share
         self._levels, self._options, self._frames = levels, options, options.frames_per_chunk
         _, frames, _, rows, columns = pool.latents_KFCYX.shape
         longest = min(frames, options.window) // self._frames
@@ -48,12 +51,12 @@ class ODEMethod:
         self._path = teacher_path(options)
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        clip, ids, _ = self._pool.draw(self._batch, generator)
+        clip, ids, _ = self._pool.draw(self._batch, generator, self._share)
         device = clip.device
         chunk = int(torch.randint(-1, len(self._sequences), (1,), generator=generator, device=device))
         before = self._frames * max(0, chunk)  # the first chunk twice as often: it is the hardest
         context = clip[:, :before]
-        noise = torch.randn(clip[:, : self._frames].shape, generator=generator, device=device)
+        noise = self._share.normal(clip[:, : self._frames].shape, generator)
         with mixed_precision(device):
             text = self._teacher.text(ids).detach()
             target = self._teach(context, noise, text, ids)
@@ -61,7 +64,7 @@ class ODEMethod:
             told, context_BF = self._forced(context, generator)
             losses, clean = {}, noise
             for step, level in enumerate(self._levels):
-                fresh = torch.randn(noise.shape, generator=generator, device=device)
+                fresh = self._share.normal(noise.shape, generator)
                 start = noise if step == 0 else sampler.mix(clean.detach(), fresh, level)
                 clean = self._estimate(told, context_BF, start, level, cross)
                 losses[f"step {step}"] = (clean - target).square().mean()
@@ -79,7 +82,7 @@ class ODEMethod:
         """The context as the student is shown it, and the noise level of each of its frames."""
         if self._options.forcing == "teacher" or not context.shape[1]:
             return context, torch.zeros(context.shape[:2], device=context.device)
-        noisy, _, level_BF = noised(context, self._frames, self._options.context_shift, generator)
+        noisy, _, level_BF = noised(context, self._frames, self._options.context_shift, generator, share=self._share)
         return noisy, level_BF
 
     def _estimate(self, context: Tensor, context_BF: Tensor, start: Tensor, level: float, cross: CrossKV) -> Tensor:

@@ -34,6 +34,7 @@ from millstream.trainer.pool import LatentPool
 from millstream.trainer.reservoir import Reservoir
 from millstream.trainer.rollout import continued, drawn_from, ring_for
 from millstream.trainer.sequence import ChunkedSequence, Layout, teacher_forced, together
+from millstream.trainer.share import ALONE, BatchShare
 
 Kind = Literal["begin", "go on", "switch"]
 
@@ -57,6 +58,7 @@ class SelfForcingMethod:
         levels: tuple[float, ...],
         options: SelfForcingOptions,
         favoured: Sequence[int] = (),
+        share: BatchShare = ALONE,
     ) -> None:
         """`favoured` are the ids of the words that the options name."""
         window, frames_per_chunk = options.window, options.frames_per_chunk
@@ -64,11 +66,12 @@ class SelfForcingMethod:
         assert options.longest * frames_per_chunk >= window, f"{options.longest} chunks do not show a window of {window}"
         _, _, channels, rows, columns = pool.latents_KFCYX.shape
         self._chunks, device = window // frames_per_chunk, pool.latents_KFCYX.device
-        self._shape, self._options = (batch, frames_per_chunk, channels, rows, columns), options
+        self._shape, self._options = (batch // share.ranks, frames_per_chunk, channels, rows, columns), options
+        self._batch, self._share = batch, share
         kept = (window - frames_per_chunk, channels, rows, columns)
         self._reservoir = Reservoir(max(options.streams, batch), kept, pool.ids_KWS.shape[-1], device)
         self._student, self._pool = student, pool
-        self._matching = Matching(student, teacher, critic, options=options, tokens=pool.ids_KWS.shape[-1])
+        self._matching = Matching(student, teacher, critic, options=options, tokens=pool.ids_KWS.shape[-1], share=share)
         self.turns = self._matching.turns(self._roll, carries=self._reservoir.state)
         self._caption_weights = pool.favouring(favoured, options.favoured_by)
         self._levels = levels
@@ -83,17 +86,16 @@ class SelfForcingMethod:
     def _roll(self, generator: torch.Generator) -> Rollout:
         """Paint some chunks of streams new or kept, and keep them as they are then."""
         batch, frames, device = self._shape[0], self._shape[1], generator.device
-        rows, lot = self._reservoir.draw(batch, generator), torch.rand(4, generator=generator, device=device).tolist()
+        rows, lot = self._reservoir.draw(self._batch, generator), torch.rand(4, generator=generator, device=device).tolist()
         begun = self._reservoir.all_begun(rows)
         kind, count, chosen, as_whole = choose_rollout(lot, self._options, len(self._levels), all_begun=begun)
-        before, ids = (None, None) if kind == "begin" else self._reservoir.take(rows)
+        before, ids = (None, None) if kind == "begin" else self._reservoir.take(self._share.part(rows))
         if ids is None or kind == "switch":
-            ids = self._pool.draw_captions(batch, generator, self._caption_weights)
+            ids = self._pool.draw_captions(batch, generator, self._caption_weights, self._share)
         torch._foreach_copy_(list(self._painter.parameters()), list(self._student.dit.parameters()))
         recorder, text = StepRecorder(self._painter, chosen, len(self._levels)), self._student.text(ids)
         stream = self._stream(recorder, text, count, generator, before)
-        kept = self._renewed if kind == "begin" and begun else batch
-        self._reservoir.put(rows[:kept], stream[:kept], ids[:kept])
+        self._keep(rows[: self._renewed] if kind == "begin" and begun else rows, stream, ids)
         learnt = self._chunks * frames
         shown = learnt if before is None else learnt + before.shape[1]
         past = stream[:, -shown:].float()
@@ -109,6 +111,11 @@ class SelfForcingMethod:
             guidance=self._guidance[kind],
         )
 
+    def _keep(self, rows: Tensor, stream: Tensor, ids: Tensor) -> None:
+        """Everybody's streams, or as many as there are rows for, on every rank: whoever draws one goes on with it."""
+        ends, count = stream[:, -self._reservoir.frames :].contiguous(), len(rows)
+        self._reservoir.put(rows, self._share.collect(ends)[:count], self._share.collect(ids)[:count])
+
     def _stream(
         self, model: FlowModel, text: Tensor, chunks: int, generator: torch.Generator, before: Tensor | None = None
     ) -> Tensor:
@@ -121,7 +128,7 @@ class SelfForcingMethod:
             self._shape,
             chunks=chunks,
             levels=self._levels,
-            noise=drawn_from(generator, self._shape),
+            noise=drawn_from(generator, self._shape, self._share),
             before=before,
             dtype=dtype,
         )

@@ -16,20 +16,21 @@ from millstream.ops.precision import mixed_precision
 from millstream.trainer.loop import LossTurn
 from millstream.trainer.options import VAEOptions
 from millstream.trainer.pool import PixelPool
+from millstream.trainer.share import ALONE, BatchShare
 
 
 class VAEMethod:
-    def __init__(self, vae: BrookVAE, pool: PixelPool, *, batch: int, options: VAEOptions) -> None:
+    def __init__(self, vae: BrookVAE, pool: PixelPool, *, batch: int, options: VAEOptions, share: BatchShare = ALONE) -> None:
         self.turns = (LossTurn("vae", vae, self._losses),)
         self._vae, self._pool = vae, pool
-        self._batch, self._options = batch, options
+        self._batch, self._options, self._share = batch // share.ranks, options, share
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        pixels, _ = self._pool.draw(self._batch, generator)
+        pixels, _ = self._pool.draw(self._batch, generator, self._share)
         with mixed_precision(pixels.device):
             mean, log_variance, _ = self._vae.moments(pixels)
             mean, log_variance = mean.float(), log_variance.float().clamp(-12, 6)
-            noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+            noise = self._share.normal(mean.shape, generator)
             found, _ = self._vae.reconstruct(mean + noise * (0.5 * log_variance).exp())
         found = found.float()
         kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).mean()

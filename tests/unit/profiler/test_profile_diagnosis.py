@@ -16,7 +16,7 @@ from benchmarks.simulated_traces import COMPUTE, TALK, SimulatedRank, collective
 from benchmarks.workloads import WORKLOADS, Workload, block
 from millstream.planner.hardware import DEVICES
 from millstream.profiler.findings import ADVICE, UNTRUSTED, Finding
-from millstream.profiler.overheads import BETWEEN_OPERATORS
+from millstream.profiler.overheads import BETWEEN_OPERATORS, IN_LONG_GAPS
 from millstream.profiler.ranks import gather
 from millstream.profiler.reading import Reading, read
 from millstream.profiler.trace import read_trace
@@ -191,10 +191,26 @@ def test_ranks_whose_clocks_differ_are_still_compared_by_lengths(tmp_path: Path)
     assert any("clocks do not agree" in doubt for doubt in found.diagnosis.doubts)
 
 
+@pytest.mark.parametrize(("gap_us", "advice"), [(100.0, ADVICE["CPU-bound"]), (20_000.0, IN_LONG_GAPS)])
+def test_a_gap_that_no_launch_would_fill_is_to_be_looked_into(tmp_path: Path, gap_us: float, advice: str) -> None:
+    """Ten kernels with Python before each: compiling helps between short gaps, and not where the host is at something else."""
+    events = []
+    for number in range(10):
+        at = number * (gap_us + 200.0)
+        call = dict(cat="cuda_runtime", name="cudaLaunchKernel", tid=1, ts=at + gap_us, dur=5.0, args={"correlation": number})
+        kernel = dict(cat="kernel", name="gemm", tid=7, ts=at + gap_us + 10.0, dur=150.0, args={"correlation": number})
+        events += [dict(ph="X", pid=0, **call), dict(ph="X", pid=0, **kernel)]
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = read([path]).diagnosis
+    said = [finding for finding in (found.verdict, *found.others) if finding.name == "CPU-bound"]
+    assert [finding.advice for finding in said] == [advice]
+
+
 @pytest.mark.parametrize("name", [w.name for w in WORKLOADS if w.expected == UNTRUSTED])
-def test_a_trace_that_cannot_be_trusted_gets_no_advice(tmp_path: Path, name: str) -> None:
+def test_of_a_trace_that_cannot_be_trusted_nothing_is_said_but_to_record_again(tmp_path: Path, name: str) -> None:
     diagnosis = reading(tmp_path, name).diagnosis
-    assert diagnosis.verdict.advice == ""
+    assert diagnosis.verdict.advice.startswith("record again")
     assert diagnosis.verdict.gain == 0
     assert diagnosis.others == ()
 

@@ -9,6 +9,8 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
+from millstream.core.errors import WeightsError
+
 WEIGHT, STEP = "weight", "step"
 
 
@@ -49,6 +51,11 @@ def kept_by(optimiser: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[s
 @torch.no_grad()
 def take_back(optimiser: torch.optim.Optimizer, parameter: nn.Parameter, weight: Tensor, state: Mapping[str, Tensor]) -> None:
     """A parameter's weight and state, on its device."""
+    if weight.shape != parameter.shape:
+        raise WeightsError(
+            f"the checkpoint is of another model: a weight is {tuple(weight.shape)} there and {tuple(parameter.shape)} here; "
+            "remove it, or name another folder"
+        )
     parameter.copy_(weight)
     if not isinstance(optimiser, OwnOptimiser):
         _put(optimiser, parameter, state)

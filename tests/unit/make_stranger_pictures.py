@@ -1,0 +1,48 @@
+"""Makes docs/pictures/stranger-*.png again: the tops of reports on five traces of other projects, as a browser shows them.
+
+    python -m tests.unit.make_stranger_pictures
+
+Their tables of events are not in this repository: `benchmarks/strangers.py` says how they are fetched, and --tables where they
+lie. What is left out of a table, Python stacks and most arguments, the report then does not know.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.event_tables import write_trace
+from benchmarks.strangers import FOLDER
+from tests.server.browser import chromium
+from tests.unit.make_report_pictures import PICTURES, millstream
+
+SHOWN = {
+    "tracelens-02488a": "communication",
+    "tracelens-737b43": "launches",
+    "tracelens-5e8c10": "data",
+    "tracelens-941dea": "allocator",
+    "tracelens-b6a467": "cut-out",
+}
+TOP = {"width": 960, "height": 760}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=Path, default=FOLDER)
+    parser.add_argument("--out", type=Path, default=PICTURES)
+    parser.add_argument("--whole", action="store_true", help="the whole pages, to look at")
+    options = parser.parse_args()
+    with TemporaryDirectory() as text, chromium() as chrome:
+        for name, called in SHOWN.items():
+            trace, page_file = Path(text) / f"{called}.json", Path(text) / f"{called}.html"
+            write_trace(options.tables / f"{name}.json.xz", trace)
+            millstream("profile", "read", str(trace), "--html", str(page_file))
+            page = chrome.new_page(viewport=TOP)
+            page.goto(page_file.as_uri())
+            page.screenshot(path=options.out / f"stranger-{called}.png", full_page=options.whole)
+            page.close()
+
+
+if __name__ == "__main__":
+    main()
