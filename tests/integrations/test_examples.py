@@ -80,6 +80,7 @@ def test_the_notebooks_cells_run_one_after_another(
     server.until_empty()
 
 
+@pytest.mark.filterwarnings("ignore")  # Gradio's own
 def test_the_gradio_demo_has_thirty_lines_plays_and_steers(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     path = EXAMPLES / "gradio" / "demo.py"
     assert len([line for line in path.read_text().splitlines() if line]) <= 30
