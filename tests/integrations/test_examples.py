@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from millstream.client import Client
 from tests.server.serving import Serving, serving
 
 EXAMPLES = Path(__file__).parents[2] / "integrations"
@@ -80,25 +80,27 @@ def test_the_notebooks_cells_run_one_after_another(
     server.until_empty()
 
 
-@pytest.mark.filterwarnings("ignore")  # Gradio's own
-def test_the_gradio_demo_has_thirty_lines_plays_and_steers(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradio_demo_has_thirty_lines_plays_and_steers(server: Serving) -> None:
     path = EXAMPLES / "gradio" / "demo.py"
     assert len([line for line in path.read_text().splitlines() if line]) <= 30
-    gradio = pytest.importorskip("gradio", reason="pip install gradio, to try the demo")
-    monkeypatch.setattr(sys, "argv", ["demo.py", server.url()])
-    monkeypatch.setattr(gradio.Blocks, "launch", lambda demo: None)
-    demo = runpy.run_path(str(path))
-    page = type("Page", (), {"session_hash": "a page"})
-    frames: Iterator[np.ndarray] = demo["play"]("sea", page)
-    assert next(frames).shape == (*size_of(demo["STREAMS"]["a page"]), 3)
-    demo["steer"]("storm", page)
-    next(frames)
-    demo["end"](page)
-    for _ in frames:
-        pass
+    if importlib.util.find_spec("gradio") is None:
+        pytest.skip("pip install gradio, to try the demo")
+    code = TRIED.format(path=str(path))  # by itself: Gradio leaves an event loop behind
+    done = subprocess.run([sys.executable, "-c", code, server.url()], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "(64, 64, 3)"
     server.until_empty()
 
 
-def size_of(client: Client) -> tuple[int, int]:
-    assert client.live is not None
-    return client.live.config["height"], client.live.config["width"]
+TRIED = """
+import runpy, gradio
+gradio.Blocks.launch = lambda demo: None
+demo = runpy.run_path({path!r})
+page = type("Page", (), dict(session_hash="a page"))
+frames = demo["play"]("sea", page)
+shape = next(frames).shape
+demo["steer"]("storm", page)
+next(frames)
+demo["end"](page)
+list(frames)
+print(shape)
+"""
