@@ -46,9 +46,9 @@ class Watched:
     def summary(self) -> dict[str, Any]:
         gaps = [after - before for before, after in zip(self.pictures, self.pictures[1:], strict=False)]
         return {
-            "first_picture_s": round(self.pictures[0], 2),
+            "first_picture_s": round(self.pictures[0], 2) if self.pictures else None,
             "pictures": len(self.pictures),
-            "longest_gap_s": round(max(gaps), 2),
+            "longest_gap_s": round(max(gaps), 2) if gaps else None,
             "switch_shown_s": None if self.switched_s is None else round(self.switched_s, 2),
             "errors_shown": self.errors,
             "differences": self.differences,

@@ -14,8 +14,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from millstream.client.chunk import ChunkBuffer, ClientChunk, StillFormat
+from millstream.client.chunk import ChunkBuffer, ClientChunk, StillFormat, jpeg
 from millstream.client.controls import SentControls
 from millstream.client.following import FollowedConnection
 from millstream.client.reading import Heard, Pictures
@@ -146,6 +148,14 @@ class AsyncClient:
         asked = SetPrompt(prompt=control) if isinstance(control, str) else control
         try:
             await self._connection.say(DraftPrompt(control=asked))
+        except MillstreamError as error:
+            raise ClientError(str(error)) from None
+
+    async def send_frame(self, frame: bytes | NDArray[np.uint8]) -> None:
+        """The next frame of a session that was asked for with `input`: a picture in bytes, or an array H, W, 3. A server keeps
+        48 that wait and lets the oldest go; one that it cannot use is told in `notes`."""
+        try:
+            await self._connection.say_text(frame if isinstance(frame, bytes) else jpeg(frame))
         except MillstreamError as error:
             raise ClientError(str(error)) from None
 

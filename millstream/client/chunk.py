@@ -21,6 +21,8 @@ from millstream.core.messages import ChunkHeader
 
 StillFormat = Literal["jpeg", "webp", "raw"]
 """What can be decoded here: a picture a frame. `raw` loses nothing and is many times larger."""
+JPEG_QUALITY = 95
+"""Of input frames: what is lost here, the model sees."""
 MAX_BUFFER_BYTES = 128 * 2**20
 """Of pictures that wait to be taken; then the oldest go, and are counted."""
 
@@ -59,6 +61,15 @@ class ClientChunk:
                 return np.asarray(picture.convert("RGB"))
         except (UnidentifiedImageError, OSError) as error:
             raise ClientError(f"chunk {self.index} has a picture that is no {self.header.format}: {error}") from None
+
+
+def jpeg(frame_HW3: NDArray[np.uint8]) -> bytes:
+    """An input frame as it is sent."""
+    if frame_HW3.dtype != np.uint8 or frame_HW3.ndim != 3 or frame_HW3.shape[2] != 3:
+        raise ClientError(f"a frame must be bytes of shape (height, width, 3), got {frame_HW3.dtype} {frame_HW3.shape}")
+    file = io.BytesIO()
+    Image.fromarray(frame_HW3).save(file, "jpeg", quality=JPEG_QUALITY)
+    return file.getvalue()
 
 
 class ChunkBuffer:

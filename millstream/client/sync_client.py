@@ -9,6 +9,9 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk, StillFormat
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
@@ -97,6 +100,9 @@ class Client:
 
     def draft(self, control: str | SetPrompt | None) -> None:
         self._wait(self._client.draft(control))
+
+    def send_frame(self, frame: bytes | NDArray[np.uint8]) -> None:
+        self._wait(self._client.send_frame(frame))
 
     def preview(self, *prompts: str, mode: Switch = "recompute") -> Previews:
         return self._wait(self._client.preview(*prompts, mode=mode))

@@ -113,6 +113,19 @@ def test_what_is_refused_is_one_error_with_the_servers_line_and_the_stream_goes_
         assert client.applied(client.steer("a storm")).state == "applied"
 
 
+def test_frames_that_are_sent_become_the_stream_and_what_is_no_frame_is_said(server: Serving) -> None:
+    grey = np.full((64, 48, 3), 128, np.uint8)
+    with connect(server.url()) as client:
+        client.start(Ask(prompt="sea", input=True, noise_scale=0.5))
+        for _ in range(9):
+            client.send_frame(grey)
+        assert len(next_chunk(client).frames) == 9
+        with pytest.raises(ClientError, match=r"\(height, width, 3\), got float64"):
+            client.send_frame(grey / 255)
+        client.send_frame(b"no picture")
+        server.until(lambda: any("picture" in note for note in client.notes), "it was told")
+
+
 def test_leaving_ends_a_session_and_detaching_lets_it_stand_for_attach(server: Serving) -> None:
     with connect(server.url()) as client:
         client.start(SEA)

@@ -137,6 +137,9 @@ def test_the_model_that_is_served_is_described(http: httpx2.Client) -> None:
     assert abs(model["created"] - time.time()) < 3600
     assert model["defaults"]["size"] == "64x64"
     assert model["examples"]
+    assert http.get("/v1/models/wan-tiny").json() == model
+    other = http.get("/v1/models/sora-2")
+    assert (other.status_code, "wan-tiny" in other.json()["error"]["message"]) == (404, True)
 
 
 def test_a_journal_that_grows_while_it_is_fetched_comes_as_it_was(tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ def test_a_clip_is_asked_for_waited_for_and_fetched(server: Serving, http: httpx
         frames = list(container.decode(video=0))
     assert len(frames) == FIRST + LATER, "a second of the model's rate, in whole chunks"
     assert float(frames[FPS].time or 0) == pytest.approx(1.0, abs=0.01), "at the model's own rate"
+    other = http.get(f"/v1/videos/{video['id']}/content", params={"variant": "thumbnail"})
+    assert (other.status_code, "variant" in other.json()["error"]["message"]) == (400, True)
     listed = http.get("/v1/videos").json()
     assert (listed["object"], listed["first_id"], listed["has_more"]) == ("list", video["id"], False)
     gone = http.delete(f"/v1/videos/{video['id']}").json()

@@ -22,7 +22,7 @@ from millstream.server.sessions.outbox import Outbox
 
 T = TypeVar("T", bound=msgspec.Struct)
 Fields = dict[str, Any]
-NEUTRAL: tuple[object, ...] = (None, False, "", [], {})
+NEUTRAL: tuple[object, ...] = (None, False, "", "none", [], {})
 """Values that ask for nothing, whatever their field means."""
 GOOD_ENDS = ("stopped", "limit", "closed")
 """Causes for which a session ends as it should."""

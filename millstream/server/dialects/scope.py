@@ -17,6 +17,7 @@ from millstream.server.access.keys import Key
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import heed
 from millstream.server.dialects.scope_parameters import ScopeChannel, ScopeParameters
+from millstream.server.dialects.scope_schema import PipelineSchemas, schemas_of
 from millstream.server.protocol.bodies import read_json
 from millstream.server.protocol.endpoints import Endpoint, Handler, ServerState
 from millstream.server.protocol.webrtc import refusal_in
@@ -119,6 +120,7 @@ def endpoints() -> list[Endpoint]:
             "POST", "/api/v1/pipeline/load", scope.load_pipeline, "Scope: check a pipeline's name.", ScopeLoadRequest, Loaded
         ),
         _endpoint("GET", "/api/v1/pipeline/status", scope.pipeline_status, "Scope: how it stands.", None, PipelineStatus),
+        _endpoint("GET", "/api/v1/pipelines/schemas", scope.schemas, "Scope: the pipelines to choose.", None, PipelineSchemas),
         _endpoint("GET", "/api/v1/webrtc/ice-servers", scope.ice_servers, "Scope: for offers from afar.", None, IceServers),
         _endpoint("POST", offer, scope.offer_scope, "Scope: a new session over WebRTC.", ScopeOffer, ScopeAnswer),
         _endpoint("PATCH", f"{offer}/{{id}}", scope.add_candidates, "Scope: ways to reach the client.", Candidates, None),
@@ -162,6 +164,9 @@ class Scope:
             load_params=self._loaded.get(server.client.key, LoadParams()),
             error=None if failure is None else str(failure),
         )
+
+    async def schemas(self, server: ServerState, words: Mapping[str, str], body: None) -> PipelineSchemas:
+        return schemas_of(server.hub.card)
 
     async def ice_servers(self, server: ServerState, words: Mapping[str, str], body: None) -> IceServers:
         return IceServers(iceServers=tuple(server.as_json() for server in server.peers.ice_servers))

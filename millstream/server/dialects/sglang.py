@@ -201,6 +201,8 @@ class SGLang(Dialect):
                 self._notes.append(f"this model takes no {name}; the stream begins from the prompt alone")
 
     async def _event(self, event: SglangEvent) -> None:
+        if event.kind == "heartbeat":  # that it is still there
+            return
         control_id = "" if event.event_id is None else str(event.event_id)
         self._interpreter.limits.check_id(control_id)
         if event.event_id is not None:

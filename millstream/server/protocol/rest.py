@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import UnknownSession
-from millstream.core.messages import MAX_CHUNK, Ask, Defaults
+from millstream.core.messages import MAX_CHUNK, Ask, Defaults, ProtocolError
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.messages import defaults_of
@@ -120,9 +120,14 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_models(server: ServerState, words: Mapping[str, str], body: None) -> ModelList:
+    return ModelList(data=(await show_model(server, {"model": server.hub.card.name}, None),))
+
+
+async def show_model(server: ServerState, words: Mapping[str, str], body: None) -> ModelInfo:
     card = server.hub.card
-    model = ModelInfo(id=card.name, created=int(server.began), defaults=defaults_of(card), examples=card.examples)
-    return ModelList(data=(model,))
+    if words["model"] != card.name:
+        raise ProtocolError("not_found", f"the model {words['model'][:40]!r} does not exist here; there is {card.name!r}")
+    return ModelInfo(id=card.name, created=int(server.began), defaults=defaults_of(card), examples=card.examples)
 
 
 async def list_sessions(server: ServerState, words: Mapping[str, str], body: None) -> SessionList:
@@ -212,6 +217,7 @@ async def remove_snapshot(server: ServerState, words: Mapping[str, str], body: N
 
 ENDPOINTS = (
     Endpoint(method="GET", path="/v1/models", does=list_models, answer=ModelList, says="The model that is served."),
+    Endpoint(method="GET", path="/v1/models/{model}", does=show_model, answer=ModelInfo, says="The same, by its name."),
     Endpoint(method="GET", path="/v1/sessions", does=list_sessions, answer=SessionList, says="Sessions without their ids."),
     Endpoint(
         method="POST", path="/v1/sessions", does=open_session, body=Ask, answer=SessionInfo, status=201,

@@ -192,8 +192,10 @@ class Videos:
     async def show_video(self, server: ServerState, words: Mapping[str, str], body: None) -> Video:
         return _shown(self._find(server, words), server)
 
-    async def video_content(self, server: ServerState, words: Mapping[str, str], body: None) -> Response:
+    async def video_content(self, server: ServerState, words: Mapping[str, str], request: Request) -> Response:
         clip = self._find(server, words)
+        if (variant := request.query_params.get("variant", "video")) != "video":
+            raise ProtocolError("bad_message", f"variant must be video, got {variant[:40]!r}: no other is kept")
         if clip.status != "completed":
             raise ProtocolError("bad_state", f"the video is {clip.status}, not completed; ask again later")
         kept = server.archive.store.find("recordings", clip.live_session.recordings[-1])
@@ -283,8 +285,8 @@ def endpoints() -> list[Endpoint]:
         ),
         Endpoint(method="GET", path=one, does=videos.show_video, answer=Video, says="OpenAI: how a clip stands.", **shared),
         Endpoint(
-            method="GET", path=f"{one}/content", does=videos.video_content, media_type="video/mp4", says="OpenAI: its film.",
-            **shared,
+            method="GET", path=f"{one}/content", does=videos.video_content, reads_itself=True, media_type="video/mp4",
+            says="OpenAI: its film.", **shared,
         ),
         Endpoint(
             method="DELETE", path=one, does=videos.delete_video, answer=VideoDeleted, says="OpenAI: end and forget a clip.",

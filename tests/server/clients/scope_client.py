@@ -45,12 +45,14 @@ class ScopeClient(WebRTCClient):
 
 
 class ScopePage(ScopeClient):
-    """Their page in miniature: loads, polls, offers an audio line too, and sends parameters; what it sends is theirs alone."""
+    """Their page in miniature: reads what there is, loads, polls, offers an audio line too, and sends parameters; what it sends
+    is theirs alone."""
 
     differences: list[str]
     model = "wan-tiny"
 
     async def load(self, **load_params: Any) -> None:
+        schemas = (await self.request("GET", "/pipelines/schemas")).json()
         item = {"node_id": "node-1", "pipeline_id": self.model, "load_params": load_params}
         body = {"pipelines": [item]}
         assert strangers("scope", "POST /api/v1/pipeline/load", body) == []
@@ -59,7 +61,9 @@ class ScopePage(ScopeClient):
         status = (await self.request("GET", "/pipeline/status")).json()
         servers = (await self.request("GET", "/webrtc/ice-servers")).json()
         self.differences = (
-            differences("scope", "load", loaded.json())
+            differences("scope", "schemas", schemas)
+            + differences("scope", "schema", schemas["pipelines"][self.model])
+            + differences("scope", "load", loaded.json())
             + differences("scope", "status", status)
             + differences("scope", "ice-servers", servers)
         )

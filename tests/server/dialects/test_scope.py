@@ -164,6 +164,24 @@ def test_scope_the_page_loads_by_nodes_and_plays_with_a_prompt_switch(server: Se
     with_page(server, run)
 
 
+def test_scope_a_page_that_sends_what_the_schema_says_gets_the_models_own_stream(server: Serving) -> None:
+    async def run(page: ScopePage) -> None:
+        (schema,) = (await page.request("GET", "/pipelines/schemas")).json()["pipelines"].values()
+        defaults = {name: each["default"] for name, each in schema["config_schema"]["properties"].items()}
+        await page.load(**{name: defaults[name] for name in ("height", "width", "base_seed")})
+        noise = schema["mode_defaults"]["video"]["noise_scale"]
+        steps, unused = defaults["denoising_steps"], {"quantize_mode": "none", "beat_cache_reset_rate": "none"}
+        await page.play(
+            **(FIRST | unused | {"denoising_step_list": steps, "noise_scale": noise, "kv_cache_attention_bias": 1.0})
+        )
+        await page.frames(1)
+        (live_session,) = server.hub.live_sessions.values()
+        assert live_session.request.config == server.hub.card.stream
+        assert (await page.hear("note"))["parameter"] == "vace_context_scale", "what asks for nothing is not named"
+
+    with_page(server, run)
+
+
 def test_scope_what_is_sent_again_as_it_is_changes_nothing(server: Serving) -> None:
     async def run(page: ScopePage) -> None:
         await page.play(**(FIRST | {"prompts": ["sea"]}))

@@ -44,6 +44,7 @@ def test_sglang_prompt_events_get_two_receipts_and_others_an_error_while_the_str
             await client.init("sea", fps=FPS, first_frame=b"a picture")
             assert "first_frame" in (await client.chunk()).stats["notes"][0]
             await client.event("prompt", {"prompt": "a storm"}, event_id=7)
+            await client.event("heartbeat", None)
             await client.event("camera_actions", ["w"], event_id=8)
             await client.send({"type": "event", "kind": "camera_actions", "event_id": 9, "speed": 2, "smooth": None})
             receipts: list[dict[str, Any]] = []
