@@ -206,12 +206,12 @@ SURFACE = {
         "--weights", "--window",
     },
     "serve": {
-        "--abandon", "--allow-origin", "--anchor", "--api-key", "--batch", "--compile", "--config", "--context-noise", "--data",
-        "--device", "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server", "--idle", "--insecure",
-        "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--look-ahead", "--lora", "--max-chunks",
-        "--max-life", "--max-waiting", "--memory", "--model", "--no-look-ahead", "--offload-text", "--plan", "--port",
-        "--positions", "--precision", "--preview-decoder", "--rewind", "--rewind-every", "--rewind-memory", "--schedule",
-        "--share", "--sink", "--size", "--steps", "--threads", "--tls-cert", "--tls-key", "--topology",
+        "--abandon", "--allow-origin", "--allow-output", "--anchor", "--api-key", "--batch", "--compile", "--config",
+        "--context-noise", "--data", "--device", "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server",
+        "--idle", "--insecure", "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--look-ahead", "--lora",
+        "--max-chunks", "--max-life", "--max-waiting", "--memory", "--model", "--no-look-ahead", "--offload-text", "--plan",
+        "--port", "--positions", "--precision", "--preview-decoder", "--rewind", "--rewind-every", "--rewind-memory",
+        "--schedule", "--share", "--sink", "--size", "--steps", "--threads", "--tls-cert", "--tls-key", "--topology",
         "--trusted-proxy", "--vae-devices", "--weights", "--window",
     },
     "replay": {

@@ -31,6 +31,7 @@ from millstream.core.messages import (
     NoteMessage,
     Opening,
     OpeningHeader,
+    OutputsMessage,
     Ping,
     Pong,
     Preview,
@@ -47,7 +48,9 @@ from millstream.core.messages import (
     Saved,
     ServerMessage,
     Start,
+    StartOutput,
     Steer,
+    StopOutput,
     View,
     WaitingMessage,
 )
@@ -196,6 +199,13 @@ class Conversation:
                 self._client.saves.spend("saves")
                 kept = await self._hub.save(live_session)
                 self._outbox.put(Saved(snapshot=kept.name, bytes=kept.num_bytes))
+            case StartOutput(url=url, kbps=kbps):
+                self._controls.spend("controls")
+                self._hub.outputs.start(self._own(), url, kbps)
+                self._outbox.put(OutputsMessage(outputs=self._hub.outputs.infos(self._own())))
+            case StopOutput(output=output):
+                self._hub.outputs.stop(self._own(), output)
+                self._outbox.put(OutputsMessage(outputs=self._hub.outputs.infos(self._own())))
             case Fork(at_chunk=at_chunk):
                 self._controls.spend("controls")
                 branch, went = await branches.fork(self._hub, self._own(), at_chunk)
