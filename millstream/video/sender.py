@@ -39,7 +39,7 @@ FRAME_HEADER = struct.Struct("<d")
 """Seconds."""
 LIVE = {"preset": "veryfast", "tune": "zerolatency", "bf": "0", "threads": "2", "forced-idr": "1", "sc_threshold": "0", **BT709}
 FLV = {"flvflags": "no_duration_filesize", "flush_packets": "1"}
-QUIET = ("-hide_banner", "-loglevel", "error", "-progress", "pipe:1", "-stats_period", "1")
+QUIET = ("-hide_banner", "-loglevel", "error", "-progress", "pipe:1", "-stats_period", "0.5")
 AS_IT_IS = ("-probesize", "32", "-analyzeduration", "1", "-f", "data", "-raw_packet_size", "1316")
 """Bytes in, bytes out, in packets of seven of MPEG-TS's: nothing is looked into, so nothing is waited for."""
 NO_FFMPEG = "SRT needs the program ffmpeg: pip install 'millstream[srt]', or put one with SRT on the PATH"

@@ -18,7 +18,7 @@ from millstream.server.access.auth import VIEWS
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.sessions.live_session import LiveSession, Viewer
 from millstream.server.sessions.outbox import ClientGone, Outbox
-from millstream.server.sessions.outputs.hls import HlsShelf
+from millstream.server.sessions.outputs.hls import UNASKED_S, HlsShelf
 from millstream.server.sessions.paced_frames import PacedFrames
 
 BOUNDARY = "picture"
@@ -93,10 +93,11 @@ class HlsShelves:
         return shelf
 
     async def _attend(self, view: str, shelf: HlsShelf) -> None:
+        """What is over can be played to its end."""
         try:
             await shelf.run()
         finally:
-            del self._shelves[view]
+            asyncio.get_running_loop().call_later(UNASKED_S if shelf.ended else 0, self._shelves.pop, view)
 
 
 def endpoints() -> list[Endpoint]:

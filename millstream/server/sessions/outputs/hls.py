@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 from millstream.core.errors import UnknownFile
@@ -36,31 +37,28 @@ class HlsShelf:
         """Whether there is something to play."""
         self._segments: deque[Segment] = deque(maxlen=2 * LISTED)
         self._target_s = 1
-        self._ended = False
+        self.ended = False
+        """Whether no more will come."""
         self._asked_at = time.monotonic()
         self._live_session = live_session
         self._outbox = Outbox()
         self._viewer = live_session.join("mp4", self._outbox)
 
     async def run(self) -> None:
-        """Until nobody asks any more. A list that has ended is still there for a while."""
+        """Until the session is over, or nobody asks any more."""
         try:
-            while (rest_s := self._asked_at + UNASKED_S - time.monotonic()) > 0:
-                try:
+            while not self.ended and (rest_s := self._asked_at + UNASKED_S - time.monotonic()) > 0:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(rest_s):
-                        await self._take()
-                except TimeoutError:
-                    continue
+                        self._take(await self._outbox.take())
         finally:
             self._live_session.leave(self._viewer)
 
-    async def _take(self) -> None:
-        item = await self._outbox.take()
+    def _take(self, item: object) -> None:
         if item is None:
-            self._ended = True
+            self.ended = True
             self.begun.set()
-            await asyncio.sleep(UNASKED_S)
-        if isinstance(item, OpeningBytes):
+        elif isinstance(item, OpeningBytes):
             self.opening = item.data
         elif isinstance(item, EncodedChunk) and item.parts:
             seconds = item.info.num_frames / item.info.fps
@@ -83,7 +81,7 @@ class HlsShelf:
         ]
         for segment in listed:
             lines += [f"#EXTINF:{segment.seconds:.5f},", f"{segment.number}.m4s{query}"]
-        return "\n".join([*lines, *(["#EXT-X-ENDLIST"] if self._ended else []), ""])
+        return "\n".join([*lines, *(["#EXT-X-ENDLIST"] if self.ended else []), ""])
 
     def segment(self, name: str) -> bytes:
         """A file that the list names."""
