@@ -286,7 +286,7 @@ class OutputList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputsMessage(OutputList, ServerMessage, frozen=True, kw_only=True, tag="outputs"):
-    """All outputs of the session, to its owner, after each that was started or stopped."""
+    """All outputs of the session, to its owner: after each that was started or stopped, and to one who comes back."""
 
 
 class Forked(ServerMessage, frozen=True, kw_only=True, tag="forked"):

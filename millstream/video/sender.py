@@ -42,6 +42,8 @@ FLV = {"flvflags": "no_duration_filesize", "flush_packets": "1"}
 QUIET = ("-hide_banner", "-loglevel", "error", "-progress", "pipe:1", "-stats_period", "0.5")
 AS_IT_IS = ("-probesize", "32", "-analyzeduration", "1", "-f", "data", "-raw_packet_size", "1316")
 """Bytes in, bytes out, in packets of seven of MPEG-TS's: nothing is looked into, so nothing is waited for."""
+NO_PICTURE = b"\x47\x1f\xff\x10" + 184 * b"\xff"
+"""A packet of MPEG-TS that every receiver passes over."""
 NO_FFMPEG = "SRT needs the program ffmpeg: pip install 'millstream[srt]', or put one with SRT on the PATH"
 
 
@@ -125,6 +127,8 @@ def _srt(url: str) -> Iterator[IO[bytes]]:
     )
     assert process.stdin is not None
     try:
+        process.stdin.write(NO_PICTURE)  # it connects once there is something to send
+        process.stdin.flush()
         yield process.stdin
     finally:
         with suppress(BrokenPipeError):

@@ -6,10 +6,11 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import av
 import numpy as np
@@ -22,14 +23,12 @@ AT_ONCE = {"fflags": "nobuffer", "probesize": "32", "analyzeduration": "1"}
 
 @dataclass
 class Received:
-    frames: list[tuple[float, float, np.ndarray]] = field(default_factory=list)
-    """When each came, its time in the stream, RGB."""
+    frames: list[tuple[float, float, Any]] = field(default_factory=list)
+    """When each came, its time in the stream, and what was looked at."""
+    look_at: Callable[[np.ndarray], Any] = lambda pixels_HW3: pixels_HW3
+    """What is kept of each."""
     key_frames: list[float] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def first_colour(self) -> int:
-        return int(self.frames[0][2].mean())
 
 
 def free_port(kind: int = socket.SOCK_STREAM) -> int:
@@ -43,7 +42,8 @@ def read_film(source: object, received: Received, *, frames: int | None, **optio
     try:
         with av.open(source, **options) as container:  # type: ignore[call-overload]
             for frame in container.decode(video=0):
-                received.frames.append((time.monotonic(), float(frame.time or 0.0), frame.to_ndarray(format="rgb24")))
+                came, pixels = time.monotonic(), frame.to_ndarray(format="rgb24")
+                received.frames.append((came, float(frame.time or 0.0), received.look_at(pixels)))
                 if frame.key_frame:
                     received.key_frames.append(float(frame.time or 0.0))
                 if frames is not None and len(received.frames) >= frames:
@@ -55,9 +55,11 @@ def read_film(source: object, received: Received, *, frames: int | None, **optio
 
 
 @contextmanager
-def rtmp_receiver(port: int, *, frames: int | None = None, wait_s: float = 30.0) -> Iterator[Received]:
+def rtmp_receiver(
+    port: int, received: Received | None = None, *, frames: int | None = None, wait_s: float = 30.0
+) -> Iterator[Received]:
     """Takes one stream, whatever it is called; hangs up after so many frames."""
-    received = Received()
+    received = received or Received()
     source, options = f"rtmp://127.0.0.1:{port}/live/key", AT_ONCE | {"listen": "1"}
 
     def run() -> None:
@@ -81,12 +83,12 @@ def can_srt() -> bool:
 
 
 @contextmanager
-def srt_receiver(port: int, *, frames: int | None = None) -> Iterator[Received]:
+def srt_receiver(port: int, received: Received | None = None, *, frames: int | None = None) -> Iterator[Received]:
     program = ffmpeg_program()
     assert program is not None, "there is no ffmpeg"
     listen = [program, "-loglevel", "error", "-f", "data", "-i", f"srt://127.0.0.1:{port}?mode=listener"]
     process = subprocess.Popen([*listen, "-map", "0", "-c", "copy", "-f", "data", "pipe:1"], stdout=subprocess.PIPE)
-    received = Received()
+    received = received or Received()
     thread = threading.Thread(
         target=lambda: read_film(process.stdout, received, frames=frames, options=AT_ONCE, format="mpegts")
     )

@@ -145,6 +145,9 @@ def test_a_receiver_that_refuses_is_told_of_once_and_given_up_in_the_end(
         assert seen == list(range(seen[0], seen[0] + len(seen))), "nobody else misses anything"
         (failed,) = listed(http, session)
         assert (failed["state"], failed["reason"]) == ("failed", "Connection refused")
+        with server.client(additional_headers=HEADER) as again:
+            again.say({"type": "attach", "version": 1, "session": session["session"]})
+            assert again.hear("outputs")["outputs"] == [failed], "whoever comes back is told what there is"
         client.say({"type": "stop_output", "output": connecting["output"]})
         assert client.hear("outputs")["outputs"] == []
         client.say({"type": "stop_output", "output": connecting["output"]})
@@ -152,16 +155,20 @@ def test_a_receiver_that_refuses_is_told_of_once_and_given_up_in_the_end(
     assert len(notes(http, session)) == 2
 
 
+@pytest.mark.parametrize("is_open", [False, True])
 def test_a_receiver_that_takes_nothing_slows_nobody_and_is_left(
-    server: Serving, http: httpx2.Client, session: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    server: Serving, http: httpx2.Client, session: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
-    monkeypatch.setattr(output, "PATIENCE_S", 1.0)
+    """One that never answers, and one whose sender waits for it ever after."""
+    monkeypatch.setattr(output, "PATIENCE_S", 2.0)
+    if is_open:
+        monkeypatch.setattr(output, "SENDER", ("sh", "-c", "echo open; exec sleep 60"))
     with socket.create_server(("127.0.0.1", 0)) as silent, server.client(additional_headers=HEADER) as client:
         client.say({"type": "attach", "version": 1, "session": session["session"]})
         assert send(http, session, f"rtmp://127.0.0.1:{silent.getsockname()[1]}/live/key").status_code == 201
         server.until(lambda: bool(notes(http, session)), "it is noticed")
         (state,) = listed(http, session)
-        assert (state["state"], state["reason"]) == ("retrying", "it does not take any pictures")
+        assert (state["state"], state["reason"]) == ("retrying", "it takes no pictures" if is_open else "it does not answer")
         while not any(message["type"] == "note" for message in client.heard):
             client.next()
         sent = [message for message in client.heard if message["type"] == "chunk"]

@@ -243,6 +243,8 @@ class Conversation:
         seen = opening.seen if isinstance(opening, (Attach, View)) else -1
         self._viewer = live_session.join(format, self._outbox, owner=state == "owner", follows=opening.follow, seen=seen)
         self._live_session, self.state = live_session, state
+        if state == "owner" and (infos := self._hub.outputs.infos(live_session)):
+            self._outbox.put(OutputsMessage(outputs=infos))
 
     def _refuse_twice(self) -> None:
         if self.state != "new":

@@ -12,7 +12,8 @@ export class Elsewhere {
 
   #show() {
     const folder = new URL(`/v1/views/${encodeURIComponent(this.stream.live.view)}/`, location).href;
-    const { mjpeg, hls, copyMjpeg, copyHls, send, withKey } = this.elements;
+    const { mjpeg, hls, copyMjpeg, copyHls, send, withKey, list } = this.elements;
+    if (hls.value !== `${folder}live.m3u8`) list.replaceChildren(); // another stream's
     [mjpeg.value, hls.value] = [`${folder}live.mjpg`, `${folder}live.m3u8`];
     for (const button of [copyMjpeg, copyHls, send]) button.disabled = false;
     withKey.hidden = !this.stream.key;

@@ -29,6 +29,7 @@ from millstream.video.sender import FRAME_HEADER, PATIENCE_S, Sending
 
 log = logging.getLogger(__name__)
 
+SENDER = (sys.executable, "-m", "millstream.video.sender")
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """From one try to the next; the last for all that follow."""
 GIVE_UP_S = 300.0
@@ -60,6 +61,7 @@ class Output:
         self._outbox = Outbox()
         self._shown = PacedFrames(self._outbox)
         self._last = (b"", 0.0)
+        self._waiting: asyncio.Timeout | None = None
         self._viewer = live_session.join("raw", self._outbox)
 
     @property
@@ -114,6 +116,10 @@ class Output:
     async def _send(self) -> str | None:
         """To one process, from the last picture on. Why it ended; None where there is nothing more to send."""
         async with self._sender() as (pipe, reason):
+            if not await self._let_pass(PATIENCE_S):  # what waited for a receiver would be late ever after
+                return None
+            if self.state != "live":
+                return await reason if reason.done() else "it does not answer"
             shown: tuple[bytes, float] | None = self._last
             try:
                 while shown is not None:
@@ -123,7 +129,7 @@ class Output:
                     self.frames += 1
                     shown = await self._next()
             except TimeoutError:
-                return "it does not take any pictures"
+                return "it takes no pictures"
             except OSError:  # the process has ended
                 return await reason
         return None
@@ -142,13 +148,20 @@ class Output:
         return None
 
     async def _let_pass(self, seconds: float) -> bool:
-        """Pictures that nobody takes. Whether there will be more."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+        """Pictures that nobody takes, for so long or until there is news of the sender. Whether there will be more."""
+        try:
+            async with asyncio.timeout(seconds) as self._waiting:
                 while (shown := await self._shown.next()) is not None:
                     self._last = shown
                 return False
-        return True
+        except TimeoutError:
+            return True
+        finally:
+            self._waiting = None
+
+    def _wait_no_longer(self) -> None:
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
     async def _sender(self) -> AsyncIterator[tuple[asyncio.StreamWriter, asyncio.Task[str]]]:
@@ -156,9 +169,7 @@ class Output:
         config = self._live_session.request.config
         asked = Sending(url=self._url, height=config.height, width=config.width, fps=self._live_session.fps, kbps=self.kbps)
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "millstream.video.sender", stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-        )
+        process = await asyncio.create_subprocess_exec(*SENDER, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         assert process.stdin is not None
         watching = asyncio.ensure_future(self._watch(process))
         try:
@@ -186,12 +197,14 @@ class Output:
 
         _, words = await asyncio.gather(read(process.stdout), read(process.stderr))
         await process.wait()
+        self._wait_no_longer()
         return self._plain(words) or "it does not answer"
 
     def _came_up(self) -> None:
         if self.state == "retrying":
             self._live_session.tell(Noted(words="an output has its receiver again"))
         self.state, self.reason = "live", ""
+        self._wait_no_longer()
         self._log("output is live")
 
     def _plain(self, words: str) -> str:
