@@ -60,7 +60,8 @@ class Painter(FakeService):
 
     def _hand_over(self, session_id: str) -> None:
         session, now = self._find(session_id), time.monotonic()
-        self._next_at = max(self._next_at, now - CHUNK / self.fps) + CHUNK / self.fps
+        on_time = now - self._next_at < CHUNK / self.fps  # or nobody watched for a while
+        self._next_at = (self._next_at if on_time else now) + CHUNK / self.fps
         config, numbers = session.request.config, range(self._number, self._number + CHUNK)
         self.due |= {number: now + place / self.fps for place, number in enumerate(numbers)}
         frames = np.stack([numbered(number, (config.height, config.width)) for number in numbers])

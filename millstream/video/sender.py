@@ -121,14 +121,11 @@ def _srt(url: str) -> Iterator[IO[bytes]]:
     program = ffmpeg_program()
     if program is None:
         sys.exit(NO_FFMPEG)
-    process = subprocess.Popen(
-        [program, *QUIET, *AS_IT_IS, "-i", "pipe:0", "-map", "0", "-c", "copy", "-flush_packets", "1", "-f", "data", url],
-        stdin=subprocess.PIPE,
-    )
+    copied = ("-i", "pipe:0", "-map", "0", "-c", "copy", "-flush_packets", "1", "-f", "data")
+    process = subprocess.Popen([program, *QUIET, *AS_IT_IS, *copied, url], stdin=subprocess.PIPE, bufsize=0)
     assert process.stdin is not None
     try:
         process.stdin.write(NO_PICTURE)  # it connects once there is something to send
-        process.stdin.flush()
         yield process.stdin
     finally:
         with suppress(BrokenPipeError):

@@ -87,7 +87,9 @@ def srt_receiver(port: int, received: Received | None = None, *, frames: int | N
     program = ffmpeg_program()
     assert program is not None, "there is no ffmpeg"
     listen = [program, "-loglevel", "error", "-f", "data", "-i", f"srt://127.0.0.1:{port}?mode=listener"]
-    process = subprocess.Popen([*listen, "-map", "0", "-c", "copy", "-f", "data", "pipe:1"], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*listen, "-map", "0", "-c", "copy", "-flush_packets", "1", "-f", "data", "pipe:1"], stdout=subprocess.PIPE, bufsize=0
+    )
     received = received or Received()
     thread = threading.Thread(
         target=lambda: read_film(process.stdout, received, frames=frames, options=AT_ONCE, format="mpegts")
