@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each")
     parser.add_argument("--fps", type=float, default=16.0, help="promised")
-    parser.add_argument("--size", default="480x832", help="height first")
+    parser.add_argument("--size", default="256x256", help="height first; this is that of the bundled model")
     parser.add_argument("--only", nargs="*", default=["mjpeg", "hls", "rtmp", "srt"])
     asked = parser.parse_args()
     frames, painter = int(asked.seconds * asked.fps), Painter(asked.fps)

@@ -264,13 +264,16 @@ class Saved(ServerMessage, frozen=True, kw_only=True, tag="saved"):
     bytes: int
 
 
+OutputState = Literal["connecting", "live", "retrying", "failed", "ended"]
+
+
 class OutputInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Pictures that are sent to an address."""
 
     output: str
     url: str
     """Without its path and query, where stream keys are."""
-    state: Literal["connecting", "live", "retrying", "failed", "ended"]
+    state: OutputState
     reason: str
     """Why it is not live; empty while all is well."""
     kbps: int

@@ -206,9 +206,8 @@ def _keys(scope: Scope, headers: Headers) -> list[str]:
     """Those a client brings, few of them."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
     offered = [name.removeprefix(KEY_SUBPROTOCOL) for name in scope.get("subprotocols", ()) if name.startswith(KEY_SUBPROTOCOL)]
-    if scope["type"] == "websocket" or scope["path"].startswith(
-        VIEWS
-    ):  # of a page's address the key would end up in histories, and in what it links to
+    played = scope["type"] == "websocket" or scope["path"].startswith(VIEWS)
+    if played:  # of a page's address the key would end up in histories, and in what it links to
         offered += QueryParams(scope.get("query_string", b"")).getlist(KEY_QUERY)
     return ([given.strip()] if scheme.lower() == "bearer" else []) + offered[:4]
 

@@ -30,6 +30,7 @@ FRESH = {"Cache-Control": "no-store"}
 
 
 async def start_output(server: ServerState, words: Mapping[str, str], body: OutputAsk) -> OutputInfo:
+    server.client.offers.spend("outputs")
     return server.hub.outputs.start(server.session(words), body.url, body.kbps).info
 
 
@@ -41,9 +42,11 @@ async def stop_output(server: ServerState, words: Mapping[str, str], body: None)
     server.hub.outputs.stop(server.session(words), words["output"])
 
 
-async def play_mjpeg(server: ServerState, words: Mapping[str, str], body: None) -> Response:
+async def play_mjpeg(server: ServerState, words: Mapping[str, str], request: Request) -> Response:
     server.client.check_session(words["view"])
     live_session, outbox = server.hub.find_view(words["view"]), Outbox()
+    if request.method == "HEAD":  # who asks for no pictures would wait for their end
+        return Response(media_type=MJPEG, headers=FRESH)
     viewer = live_session.join("jpeg", outbox)
     return StreamingResponse(_pictures(live_session, viewer, outbox), media_type=MJPEG, headers=FRESH)
 
@@ -110,7 +113,7 @@ def endpoints() -> list[Endpoint]:
         Endpoint(method="GET", path=outputs, does=list_outputs, answer=OutputList, says="Its outputs, and how they do."),
         Endpoint(method="DELETE", path=f"{outputs}/{{output}}", does=stop_output, status=204, says="End an output."),
         Endpoint(
-            method="GET", path=f"{view}/live.mjpg", does=play_mjpeg, media_type="multipart/x-mixed-replace",
+            method="GET", path=f"{view}/live.mjpg", does=play_mjpeg, reads_itself=True, media_type="multipart/x-mixed-replace",
             says="The pictures as they come, for players and browsers; also with ?api_key=KEY.",
         ),
         Endpoint(

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import secrets
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
-from typing import Literal
 
-from millstream.core.messages import OutputInfo
+from millstream.core.messages import OutputInfo, OutputState
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outbox import ClientGone, Outbox
 from millstream.server.sessions.paced_frames import PacedFrames
@@ -49,7 +50,7 @@ class Output:
         """`name` is what it is called in front of others."""
         self.output_id = secrets.token_urlsafe(8)
         self.name = name
-        self.state: Literal["connecting", "live", "retrying", "failed", "ended"] = "connecting"
+        self.state: OutputState = "connecting"
         self.reason = ""
         """Why it is not live; empty while all is well."""
         self.frames = 0
@@ -75,19 +76,21 @@ class Output:
     def is_over(self) -> bool:
         return self.state in ("failed", "ended")
 
-    def stop(self) -> None:
+    def leave(self) -> None:
+        """Watch no longer; once is enough."""
         self._live_session.leave(self._viewer)
-        self._outbox.finish()
 
     async def run(self) -> None:
-        """Send until the session is over, or it is stopped, or given up."""
+        """Send until the session is over, it is given up, or this is cancelled."""
         try:
             if await self._next() is not None:
                 await self._keep_sending()
         except ClientGone:
             self.reason = "its receiver was too slow"
+        except OSError as error:
+            self.reason = f"its sender could not be started: {error.strerror}"
         finally:
-            self._live_session.leave(self._viewer)
+            self.leave()
             self.state = "failed" if self.reason else "ended"
             self._log(f"output {self.state}{f': {self.reason}' if self.reason else ''}")
 
@@ -175,12 +178,12 @@ class Output:
         try:
             process.stdin.write(json.dumps(asdict(asked)).encode() + b"\n")
             yield process.stdin, watching
+        finally:
             process.stdin.close()
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(watching), FAREWELL_S)
-        finally:
             with suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # with what it may have started itself
             await watching
 
     async def _watch(self, process: asyncio.subprocess.Process) -> str:
