@@ -16,7 +16,7 @@ from millstream.core.errors import Overloaded
 from millstream.core.messages import OutputAsk, OutputInfo, OutputList
 from millstream.server.access.auth import VIEWS
 from millstream.server.protocol.endpoints import Endpoint, ServerState
-from millstream.server.sessions.live_session import LiveSession, Viewer
+from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outbox import ClientGone, Outbox
 from millstream.server.sessions.outputs.hls import UNASKED_S, HlsShelf
 from millstream.server.sessions.paced_frames import PacedFrames
@@ -44,17 +44,20 @@ async def stop_output(server: ServerState, words: Mapping[str, str], body: None)
 
 async def play_mjpeg(server: ServerState, words: Mapping[str, str], request: Request) -> Response:
     server.client.check_session(words["view"])
-    live_session, outbox = server.hub.find_view(words["view"]), Outbox()
+    live_session = server.hub.find_view(words["view"])
     if request.method == "HEAD":  # who asks for no pictures would wait for their end
         return Response(media_type=MJPEG, headers=FRESH)
-    viewer = live_session.join("jpeg", outbox)
-    return StreamingResponse(_pictures(live_session, viewer, outbox), media_type=MJPEG, headers=FRESH)
+    pictures = _pictures(live_session)
+    await anext(pictures)  # raises where there is no room; from here on, whoever goes away is let go
+    return StreamingResponse(pictures, media_type=MJPEG, headers=FRESH)
 
 
-async def _pictures(live_session: LiveSession, viewer: Viewer, outbox: Outbox) -> AsyncIterator[bytes]:
+async def _pictures(live_session: LiveSession) -> AsyncIterator[bytes]:
     """Each as a part of its own, when it is due. A picture is shown when the next part begins, so that follows at once."""
-    shown = PacedFrames(outbox)
+    outbox = Outbox()
+    viewer, shown = live_session.join("jpeg", outbox), PacedFrames(outbox)
     try:
+        yield b""
         yield f"--{BOUNDARY}\r\n".encode()
         while (picture := await shown.next()) is not None:
             head = f"Content-Type: image/jpeg\r\nContent-Length: {len(picture[0])}\r\n\r\n"
