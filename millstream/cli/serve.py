@@ -52,6 +52,13 @@ class DoorOptions:
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="A page elsewhere that may use this; repeat for several.", show_default=False)
     ] = None
+    allow_output: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where streams may be sent, such as rtmp://live.example.org or srt://*:9000; repeat for several.",
+            show_default=False,
+        ),
+    ] = None
 
     trusted_proxy: Annotated[
         list[str] | None,
@@ -277,6 +284,7 @@ def serve(
         from millstream.commands.serve import ServeRequest
         from millstream.commands.serve import serve as run
         from millstream.server.sessions.hub import HubLimits
+        from millstream.server.sessions.outputs.destinations import Destination
 
         stream = None
         if plan is not None:
@@ -292,7 +300,9 @@ def serve(
             schedule=schedule,
             changes=shape.changes(),
             data=data,
-            limits=HubLimits(**lives.limits()),
+            limits=HubLimits(
+                **lives.limits(), destinations=tuple(Destination.parse(each) for each in doors.allow_output or ())
+            ),
             keyring=None if config is None else keyring_of(config),
             log_json=log_json,
         )

@@ -21,6 +21,7 @@ Code = Literal[
 MAX_CHUNK = 2**53
 """Whole numbers that every JSON reader keeps as they are."""
 MAX_LEAD_S = 60.0
+MAX_KBPS = 50_000
 Format = Literal["mp4", "webp", "jpeg", "raw"]
 FORMATS = cast(tuple[Format, ...], get_args(Format))
 
@@ -124,6 +125,23 @@ class Save(ClientMessage, frozen=True, kw_only=True, tag="save"):
     pass
 
 
+class OutputAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Send the pictures to an address, until the session ends or this is stopped."""
+
+    url: str
+    """rtmp://HOST/APP/KEY, rtmps://HOST/APP/KEY or srt://HOST:PORT"""
+    kbps: Annotated[int, msgspec.Meta(ge=100, le=MAX_KBPS)] | None = None
+    """At most so many kilobits a second; None: as fits the size."""
+
+
+class StartOutput(OutputAsk, frozen=True, kw_only=True, tag_field="type", tag="output"):
+    pass
+
+
+class StopOutput(ClientMessage, frozen=True, kw_only=True, tag="stop_output"):
+    output: str
+
+
 class Fork(ClientMessage, frozen=True, kw_only=True, tag="fork"):
     """Another session that goes on from here, or from before an earlier chunk that is kept."""
 
@@ -163,7 +181,8 @@ class End(ClientMessage, frozen=True, kw_only=True, tag="stop"):
 Opening = Start | Attach | View | Restore
 AnyClientMessage = (
     Start | Attach | View | Restore | Steer | DraftPrompt | Preview | Record | Save | Fork | Rewind | Keep | Ping | End
-)
+    | StartOutput | StopOutput
+)  # fmt: skip
 
 
 class ServerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -247,6 +266,34 @@ class RecordingMessage(ServerMessage, frozen=True, kw_only=True, tag="recording"
 class Saved(ServerMessage, frozen=True, kw_only=True, tag="saved"):
     snapshot: str
     bytes: int
+
+
+OutputState = Literal["connecting", "live", "retrying", "failed", "ended"]
+
+
+class OutputInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Pictures that are sent to an address."""
+
+    output: str
+    url: str
+    """Without its path and query, where stream keys are."""
+    state: OutputState
+    reason: str
+    """Why it is not live; empty while all is well."""
+    kbps: int
+    frames: int
+    """That were sent."""
+    dropped: int
+    """Chunks that the receiver was too slow for."""
+    reconnects: int
+
+
+class OutputList(msgspec.Struct, frozen=True, kw_only=True):
+    outputs: tuple[OutputInfo, ...]
+
+
+class OutputsMessage(OutputList, ServerMessage, frozen=True, kw_only=True, tag="outputs"):
+    """All outputs of the session, to its owner: after each that was started or stopped, and to one who comes back."""
 
 
 class Forked(ServerMessage, frozen=True, kw_only=True, tag="forked"):
@@ -360,6 +407,7 @@ Told = (
     | Stats
     | RecordingMessage
     | Saved
+    | OutputsMessage
     | Forked
     | Rewound
     | BranchKept

@@ -21,7 +21,7 @@ from millstream.server.access.auth import Access, Gate
 from millstream.server.access.budgets import ClientRates, Clients
 from millstream.server.access.limits import ClientLimits
 from millstream.server.headers import SafeHeaders
-from millstream.server.protocol import openapi, rest, videos, webrtc
+from millstream.server.protocol import openapi, outputs, rest, videos, webrtc
 from millstream.server.protocol.branching import BRANCHING
 from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.endpoints import Endpoint, ServerState
@@ -73,7 +73,8 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
 
 def _routes() -> list[BaseRoute]:
     sockets, theirs = dialects.routes()
-    endpoints = [*rest.ENDPOINTS, *BRANCHING, *webrtc.ENDPOINTS, *videos.endpoints(), *theirs, *health.ENDPOINTS]
+    endpoints = [*rest.ENDPOINTS, *BRANCHING, *outputs.endpoints(), *webrtc.ENDPOINTS, *videos.endpoints()]
+    endpoints += [*theirs, *health.ENDPOINTS]
 
     async def stream(websocket: WebSocket) -> None:
         await converse(websocket, Conversation)

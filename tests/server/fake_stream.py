@@ -220,6 +220,14 @@ class FakeStream:
                 await socket.send_text(words.encode(say.RecordingMessage(on=on, url="/recording.mp4")))
             case say.Save() if session is not None:
                 await socket.send_text(words.encode(say.Saved(snapshot=session.name, bytes=1_234_567)))
+            case say.StartOutput(url=url):
+                info = say.OutputInfo(
+                    output="o0", url=url.rpartition("/")[0], state="connecting", reason="", kbps=1000, frames=0, dropped=0,
+                    reconnects=0,
+                )  # fmt: skip
+                await socket.send_text(words.encode(say.OutputsMessage(outputs=(info,))))
+            case say.StopOutput():
+                await socket.send_text(words.encode(say.OutputsMessage(outputs=())))
             case say.Preview(prompts=prompts):
                 await socket.send_text(words.encode(previews(prompts or EXAMPLES)))
             case say.Ping(t=t):

@@ -21,6 +21,16 @@ from tests.server.serving import serving
 pytestmark = screen.needs_chromium
 
 
+IMAGE = """() => {
+    const picture = document.getElementById("elsewhere-picture");
+    if (!picture.naturalWidth) return 0;
+    const copy = new OffscreenCanvas(picture.naturalWidth, picture.naturalHeight).getContext("2d");
+    copy.drawImage(picture, 0, 0);
+    const { data } = copy.getImageData(0, 0, picture.naturalWidth, picture.naturalHeight);
+    return data.reduce((sum, value) => (sum * 31 + value) >>> 0, 1);
+}"""
+
+
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[Browser]:
     with screen.chromium() as browser:
@@ -48,6 +58,27 @@ def test_the_picture_follows_the_prompt_after_two_receipts(page: Page) -> None:
     expect(status).to_have_text(re.compile(r"Prompt applied at chunk \d+, on screen after [\d.]+ s"))
     screen.wait_until_moving(page)
     expect(page.locator(".run").last).to_contain_text("a lantern in the rain")
+
+
+def test_the_addresses_on_the_page_are_played_by_a_browser_and_by_a_player(page: Page) -> None:
+    screen.start(page, "a kite over the sea")
+    screen.wait_until_moving(page)
+    page.get_by_text("Watch elsewhere").click()
+    page.evaluate("""() => {
+        const picture = document.body.appendChild(new Image());
+        picture.id = "elsewhere-picture";
+        picture.src = document.getElementById("mjpeg").value;
+    }""")
+    seen = set()
+    for _ in range(100):
+        page.wait_for_timeout(50)
+        seen.add(page.evaluate(IMAGE))
+        if len(seen - {0}) > 2:
+            break
+    assert len(seen - {0}) > 2, "it does not move"
+    with av.open(page.get_by_label("HLS", exact=False).first.input_value()) as film:
+        assert next(film.decode(video=0)).width == film.streams.video[0].width
+    page.evaluate("""document.getElementById("elsewhere-picture").remove()""")
 
 
 def test_day_becomes_night_when_the_prompt_says_so(chrome: Browser, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from millstream.core.controls import AnyControl
 from millstream.core.messages import AnyClientMessage, Header, Told
 from millstream.server.protocol.messages import decode
+from millstream.server.sessions.outputs.destinations import Destination
 from millstream.serving.notices import Ended
 from tests.server.clients.facts import DOCS, written
 from tests.server.serving import Client, serving
@@ -52,7 +53,7 @@ def test_the_page_names_every_cause_of_an_end() -> None:
 
 def test_what_the_page_says_is_what_happens(tmp_path: Path) -> None:
     known: dict[str, str] = {}
-    with serving(tmp_path, look_ahead=True) as server:
+    with serving(tmp_path, look_ahead=True, destinations=(Destination.parse("rtmp://127.0.0.1"),)) as server:
         for block in BLOCKS[:-1]:
             with server.client() as client:
                 _play(client, block, known)
@@ -75,6 +76,9 @@ def _play(client: Client, block: list[str], known: dict[str, str]) -> None:
             assert name in heard, f"{message['type']} has no {name}: {heard}"
             kinds = (int, float) if isinstance(message[name], (int, float)) else (type(message[name]), type(None))
             assert message[name] is None or isinstance(heard[name], kinds), f"{name} of {heard}"
+        if message["type"] == "outputs" and message["outputs"]:
+            known["OUTPUT"] = heard["outputs"][0]["output"]
+            assert heard["outputs"][0].keys() == message["outputs"][0].keys()
         for placeholder in NAMES:
             if message.get(FIELDS[placeholder]) == placeholder:
                 known[placeholder] = heard[FIELDS[placeholder]]

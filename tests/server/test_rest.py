@@ -21,7 +21,7 @@ from safetensors.torch import save
 
 from millstream.engine import snapshot
 from millstream.server import dialects
-from millstream.server.protocol import rest, videos, webrtc
+from millstream.server.protocol import outputs, rest, videos, webrtc
 from millstream.server.protocol.bodies import first_bytes
 from millstream.server.sessions import hub
 from millstream.session.journal import read_journal
@@ -44,7 +44,7 @@ def http(server: Serving) -> Iterator[httpx2.Client]:
     server.until(lambda: not server.hub.live_sessions, "all stations are gone")
 
 
-FUZZED = [*rest.ENDPOINTS, *webrtc.ENDPOINTS, *videos.endpoints(), *dialects.routes()[1]]
+FUZZED = [*rest.ENDPOINTS, *outputs.endpoints(), *webrtc.ENDPOINTS, *videos.endpoints(), *dialects.routes()[1]]
 
 
 def opened(http: httpx2.Client, **ask: Any) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from millstream.server.access.auth import Access
 from millstream.server.access.budgets import ClientRates
 from millstream.server.access.keys import Keyring
 from millstream.server.app import AppConfig
+from millstream.server.sessions.playhead import LATE_S, Playhead
 from millstream.server.transport import channels
 from millstream.server.transport.peers import IceServer
-from millstream.server.transport.playhead import LATE_S, Playhead
 from tests.server.clients.webrtc_client import Camera, WebRTCClient
 from tests.server.serving import Serving, serving
 

@@ -207,9 +207,9 @@ SURFACE = {
         "--weights", "--window",
     },
     "serve": {
-        "--abandon", "--allow-origin", "--anchor", "--api-key", "--batch", "--compile", "--config", "--context-noise", "--data",
-        "--device", "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server", "--idle", "--insecure",
-        "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--look-ahead", "--lora", "--max-chunks",
+        "--abandon", "--allow-origin", "--allow-output", "--anchor", "--api-key", "--batch", "--compile", "--config",
+        "--context-noise", "--data", "--device", "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server",
+        "--idle", "--insecure", "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--look-ahead", "--lora", "--max-chunks",
         "--max-life", "--max-waiting", "--memory", "--model", "--no-look-ahead", "--offload-text", "--osc", "--plan", "--port",
         "--positions", "--precision", "--preview-decoder", "--rewind", "--rewind-every", "--rewind-memory", "--schedule",
         "--share", "--sink", "--size", "--source", "--steps", "--threads", "--tls-cert", "--tls-key", "--topology",

@@ -28,7 +28,9 @@ NO_ORIGIN = "null"
 """What a browser says of a page that is a file, or of one in a sandbox: nobody knows whose it is."""
 KEY_SUBPROTOCOL = "millstream.key."
 KEY_QUERY = "api_key"
-"""In a socket's address, for clients that can be given nothing but that."""
+"""In the address of a socket or of a film, for clients that can be given nothing but that."""
+VIEWS = "/v1/views/"
+"""Where films are that players fetch."""
 TICKET_QUERY = "ticket"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HOLDER = "millstream.key"
@@ -204,7 +206,8 @@ def _keys(scope: Scope, headers: Headers) -> list[str]:
     """Those a client brings, few of them."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
     offered = [name.removeprefix(KEY_SUBPROTOCOL) for name in scope.get("subprotocols", ()) if name.startswith(KEY_SUBPROTOCOL)]
-    if scope["type"] == "websocket":  # of a page's address the key would end up in histories, and in what it links to
+    played = scope["type"] == "websocket" or scope["path"].startswith(VIEWS)
+    if played:  # of a page's address the key would end up in histories, and in what it links to
         offered += QueryParams(scope.get("query_string", b"")).getlist(KEY_QUERY)
     return ([given.strip()] if scheme.lower() == "bearer" else []) + offered[:4]
 

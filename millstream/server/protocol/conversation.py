@@ -31,6 +31,7 @@ from millstream.core.messages import (
     NoteMessage,
     Opening,
     OpeningHeader,
+    OutputsMessage,
     Ping,
     Pong,
     Preview,
@@ -47,7 +48,9 @@ from millstream.core.messages import (
     Saved,
     ServerMessage,
     Start,
+    StartOutput,
     Steer,
+    StopOutput,
     View,
     WaitingMessage,
 )
@@ -196,6 +199,13 @@ class Conversation:
                 self._client.saves.spend("saves")
                 kept = await self._hub.save(live_session)
                 self._outbox.put(Saved(snapshot=kept.name, bytes=kept.num_bytes))
+            case StartOutput(url=url, kbps=kbps):
+                self._client.offers.spend("outputs")
+                self._hub.outputs.start(self._own(), url, kbps)
+                self._tell_outputs(self._own())
+            case StopOutput(output=output):
+                self._hub.outputs.stop(self._own(), output)
+                self._tell_outputs(self._own())
             case Fork(at_chunk=at_chunk):
                 self._controls.spend("controls")
                 branch, went = await branches.fork(self._hub, self._own(), at_chunk)
@@ -233,6 +243,11 @@ class Conversation:
         seen = opening.seen if isinstance(opening, (Attach, View)) else -1
         self._viewer = live_session.join(format, self._outbox, owner=state == "owner", follows=opening.follow, seen=seen)
         self._live_session, self.state = live_session, state
+        if state == "owner" and self._hub.outputs.infos(live_session):
+            self._tell_outputs(live_session)
+
+    def _tell_outputs(self, live_session: LiveSession) -> None:
+        self._outbox.put(OutputsMessage(outputs=self._hub.outputs.infos(live_session)))
 
     def _refuse_twice(self) -> None:
         if self.state != "new":

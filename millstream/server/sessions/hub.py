@@ -30,11 +30,13 @@ from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
 from millstream.server.sessions.live_session import LiveSession, LiveSessionParts
 from millstream.server.sessions.metrics import Metrics
+from millstream.server.sessions.outputs.destinations import Destination
+from millstream.server.sessions.outputs.outputs import Outputs
 from millstream.server.sessions.quotas import within_quota
 from millstream.server.sessions.recordings import Recordings
 from millstream.server.sessions.sources import Sources
 from millstream.server.sessions.threads import num_encoders, start_threads
-from millstream.server.sessions.upkeep import abandoned, report
+from millstream.server.sessions.upkeep import end_abandoned, report
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.feed import LiveFeed
@@ -76,6 +78,8 @@ class HubLimits:
     """Sessions forked from each other that live at a time."""
     keep_chunks: int | None = None
     """After so many chunks a session's state is kept again for a server that starts anew; None: never."""
+    destinations: tuple[Destination, ...] = ()
+    """Where outputs may go."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +133,7 @@ class SessionHub:
         self._stores = stores or {}
         self.keeper = self._made_keeper()
         self.recordings = Recordings(self.archive_of, self.spawn)
+        self.outputs = Outputs(self.limits.destinations, self.spawn)
         self._ticker: asyncio.Task[None] | None = None
         self._over = False
 
@@ -388,6 +393,7 @@ class SessionHub:
                 self._ended.popitem(last=False)
             if self.keeper is not None:
                 self.keeper.ended(live_session)
+            self.outputs.forget(live_session)
             await self.recordings.stop(live_session)
             journal = live_session.request.journal
             if isinstance(journal, SessionJournal):
@@ -398,17 +404,9 @@ class SessionHub:
         while True:
             await asyncio.sleep(TICK_S)
             report(self.live_sessions, self.service.metrics())
-            self._end_abandoned(time.monotonic())
+            patience = dict(abandon_s=self.limits.abandon_s, leave_line_s=self.limits.leave_line_s)
+            end_abandoned(self.live_sessions, time.monotonic(), **patience, end=self.service.end, let_be=self.let_be)
             self.service.hand_over_takes(self._meter.read(time.thread_time()))
-
-    def _end_abandoned(self, now: float) -> None:
-        limits = self.limits
-        gone = abandoned(self.live_sessions, now, abandon_s=limits.abandon_s, leave_line_s=limits.leave_line_s)
-        for live_session, patience_s in gone:
-            comes_back = live_session.request.start is not None
-            if live_session.last_info is None and (live_session.never_began or comes_back):
-                self.let_be(live_session)
-            self.service.end(live_session.session_id, f"nobody watched it for {patience_s:g} s")
 
 
 def _found(live_session: LiveSession | None) -> LiveSession:

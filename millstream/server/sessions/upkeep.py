@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from millstream.core.messages import Stats
 from millstream.server.sessions.live_session import LiveSession
@@ -29,15 +29,24 @@ def report(live_sessions: Mapping[str, LiveSession], metrics: ServiceMetrics) ->
             viewer.outbox.put_newest(stats)
 
 
-def abandoned(
-    live_sessions: Mapping[str, LiveSession], now: float, *, abandon_s: float, leave_line_s: float
-) -> list[tuple[LiveSession, float]]:
-    """Those that nobody watches, and for how long that was borne with: in line less long than with a place."""
-    found = list[tuple[LiveSession, float]]()
-    for live_session in live_sessions.values():
+def end_abandoned(
+    live_sessions: Mapping[str, LiveSession],
+    now: float,
+    *,
+    abandon_s: float,
+    leave_line_s: float,
+    end: Callable[[str, str], None],
+    let_be: Callable[[LiveSession], None],
+) -> None:
+    """Those that nobody watches: in line that is borne with less long than with a place. What was kept of one that has not come
+    to its place stays."""
+    for live_session in list(live_sessions.values()):
         patience_s = leave_line_s if live_session.never_began else abandon_s
         tape = live_session.tape
         of_use_at = live_session.left_at if tape is None else max(live_session.left_at, tape.recording.fed_at)
-        if not live_session.viewers and not live_session.held and now - of_use_at > patience_s:
-            found.append((live_session, patience_s))
-    return found
+        if live_session.viewers or live_session.held or now - of_use_at <= patience_s:
+            continue
+        comes_back = live_session.request.start is not None
+        if live_session.last_info is None and (live_session.never_began or comes_back):
+            let_be(live_session)
+        end(live_session.session_id, f"nobody watched it for {patience_s:g} s")

@@ -8,8 +8,6 @@ Shapes: H height, W width, 3 is RGB.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
 from concurrent.futures import Executor
 from fractions import Fraction
 from typing import cast
@@ -23,7 +21,7 @@ from PIL import Image, ImageOps
 from millstream.server.access.limits import ClientLimits, TokenBucket
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
-from millstream.server.transport.playhead import Playhead
+from millstream.server.sessions.paced_frames import PacedFrames
 from millstream.video.encoding import Frames
 
 CLOCK_HZ = 90_000
@@ -39,9 +37,7 @@ class PictureTrack(MediaStreamTrack):
         super().__init__()
         self._shape = (*size, 3)
         self._pictures = Outbox()
-        self._frames: deque[tuple[float, float, bytes]] = deque()
-        """Media time, how long it lasts, RGB; of one chunk."""
-        self._playhead = Playhead()
+        self._frames = PacedFrames(self._pictures)
         self._last_pts = -1
 
     def show(self, picture: EncodedChunk) -> None:
@@ -54,18 +50,13 @@ class PictureTrack(MediaStreamTrack):
 
     async def recv(self) -> av.VideoFrame:
         """The next frame, when it is due."""
-        while not self._frames:
-            picture = await self._pictures.take()
-            if picture is None:
-                self.stop()
-                raise MediaStreamError("the stream has ended")
-            frame_s = 1 / picture.info.fps
-            self._frames.extend((picture.info.media_s + n * frame_s, frame_s, part) for n, part in enumerate(picture.parts))
-        media_s, frame_s, part = self._frames.popleft()
-        due = self._playhead.show_at(media_s, frame_s, time.monotonic())
-        await asyncio.sleep(due - time.monotonic())
+        shown = await self._frames.next()
+        if shown is None:
+            self.stop()
+            raise MediaStreamError("the stream has ended")
+        part, elapsed_s = shown
         frame = av.VideoFrame.from_ndarray(np.frombuffer(part, np.uint8).reshape(self._shape), format="rgb24")
-        self._last_pts = max(self._last_pts + 1, round(self._playhead.elapsed_s(due) * CLOCK_HZ))
+        self._last_pts = max(self._last_pts + 1, round(elapsed_s * CLOCK_HZ))
         frame.pts, frame.time_base = self._last_pts, Fraction(1, CLOCK_HZ)
         return frame
 

@@ -4,6 +4,7 @@ import { Branches } from "./branches.js";
 import { Composer } from "./composer.js";
 import { whyRefused } from "./door.js";
 import { canPlayFragments } from "./fragments.js";
+import { Elsewhere } from "./elsewhere.js";
 import { Futures } from "./futures.js";
 import { Keeping } from "./keeping.js";
 import * as memory from "./memory.js";
@@ -59,6 +60,14 @@ const keeping = new Keeping(
   },
   stream,
   { toast, promptNow: () => promptInForce || composer.text, onRestore: (snapshot) => open({ type: "restore", snapshot }) },
+);
+new Elsewhere(
+  {
+    mjpeg: $("mjpeg"), hls: $("hls"), copyMjpeg: $("copy-mjpeg"), copyHls: $("copy-hls"), withKey: $("with-key"),
+    form: $("output-form"), url: $("output-url"), send: $("output-send"), list: $("output-list"),
+  },
+  stream,
+  { toast },
 );
 const branches = new Branches(
   {

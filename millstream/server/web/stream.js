@@ -11,7 +11,7 @@ import { Connection } from "./connection.js";
 import { controlsIn } from "./packet.js";
 import * as strings from "./strings.js";
 
-const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved", "forked", "kept", "previews"];
+const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved", "outputs", "forked", "kept", "previews"];
 const MAX_SENT = 64; // controls without a picture yet; the oldest is forgotten, its receipts are then nobody's
 const GOODBYE_S = 3;
 

@@ -1,0 +1,146 @@
+"""A program that sends pictures to an RTMP or SRT address: frames at its standard input, H.264 for live out.
+
+Started by a server as `python -m millstream.video.sender`. A process of its own: FFmpeg holds Python's lock while it connects,
+and whoever waits for a receiver that hangs must be able to end that. Standard input is one line of JSON (`Sending`), then the
+frames, each after the moment it is shown at; it ends with that. Whatever is written to standard output says that the receiver
+takes pictures; the first line of standard error, why it does not.
+SRT is spoken by the program ffmpeg, because PyAV's own FFmpeg is built without it.
+Shapes: H height, W width, 3 is RGB.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import IO, Any
+
+import av
+import numpy as np
+from av.video.frame import PictureType
+
+from millstream.video.encoders import BT709
+
+PATIENCE_S = 10
+"""After so long without a frame sent the program ends, wherever it waits."""
+KEY_FRAMES_S = 2.0
+"""From one key frame to the next: what live services ask for, and how long somebody who joins there waits at most."""
+CLOCK_HZ = 1000
+"""As RTMP counts."""
+FRAME_HEADER = struct.Struct("<d")
+"""Seconds."""
+LIVE = {"preset": "veryfast", "tune": "zerolatency", "bf": "0", "threads": "2", "forced-idr": "1", "sc_threshold": "0", **BT709}
+FLV = {"flvflags": "no_duration_filesize", "flush_packets": "1"}
+QUIET = ("-hide_banner", "-loglevel", "error", "-progress", "pipe:1", "-stats_period", "0.5")
+AS_IT_IS = ("-probesize", "32", "-analyzeduration", "1", "-f", "data", "-raw_packet_size", "1316")
+"""Bytes in, bytes out, in packets of seven of MPEG-TS's: nothing is looked into, so nothing is waited for."""
+NO_PICTURE = b"\x47\x1f\xff\x10" + 184 * b"\xff"
+"""A packet of MPEG-TS that every receiver passes over."""
+NO_FFMPEG = "SRT needs the program ffmpeg: pip install 'millstream[srt]', or put one with SRT on the PATH"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sending:
+    url: str
+    height: int
+    width: int
+    fps: float
+    """About: what is shown when is said frame by frame."""
+    kbps: int
+
+
+def ffmpeg_program() -> str | None:
+    """The one on the PATH, or that of the package imageio-ffmpeg."""
+    found = shutil.which("ffmpeg")
+    if found is not None:
+        return found
+    try:
+        import imageio_ffmpeg  # type: ignore[import-not-found,unused-ignore]
+    except ModuleNotFoundError:
+        return None
+    return str(imageio_ffmpeg.get_ffmpeg_exe())
+
+
+def send(asked: Sending, pipe: IO[bytes]) -> None:
+    """Until there are no more frames. Raises what the receiver, or the way there, has against it."""
+    bits = {"b": f"{asked.kbps}k", "maxrate": f"{asked.kbps}k", "bufsize": f"{asked.kbps}k"}
+    first_s, next_key_s = None, 0.0
+    with _opened(asked.url) as container:
+        stream = container.add_stream("libx264", rate=Fraction(asked.fps).limit_denominator(1001), options=LIVE | bits)
+        stream.height, stream.width = asked.height, asked.width
+        stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, CLOCK_HZ)
+        stream.codec_context.gop_size = 2**16  # key frames are counted in seconds, below
+        container.start_encoding()
+        if not is_srt(asked.url):
+            print("open", flush=True)
+        for shown_s, frame_HW3 in _frames(pipe, (asked.height, asked.width)):
+            first_s = shown_s if first_s is None else first_s
+            at_s = shown_s - first_s
+            frame = av.VideoFrame.from_ndarray(frame_HW3, format="rgb24").reformat(format="yuv420p", dst_colorspace="ITU709")
+            frame.pts, frame.time_base = round(at_s * CLOCK_HZ), Fraction(1, CLOCK_HZ)
+            if at_s >= next_key_s:
+                frame.pict_type, next_key_s = PictureType.I, at_s + KEY_FRAMES_S
+            container.mux(stream.encode(frame))
+            signal.alarm(PATIENCE_S)
+
+
+def is_srt(url: str) -> bool:
+    return url.startswith("srt:")
+
+
+def _frames(pipe: IO[bytes], size: tuple[int, int]) -> Iterator[tuple[float, np.ndarray]]:
+    """When each is shown, and its pixels."""
+    shape = (*size, 3)
+    whole = FRAME_HEADER.size + math.prod(shape)
+    while len(data := pipe.read(whole)) == whole:
+        yield FRAME_HEADER.unpack_from(data)[0], np.frombuffer(data, np.uint8, offset=FRAME_HEADER.size).reshape(shape)
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[Any]:
+    """A container whose bytes go there."""
+    if is_srt(url):
+        with _srt(url) as pipe, av.open(pipe, "w", format="mpegts", container_options={"flush_packets": "1"}) as container:
+            yield container
+    else:
+        with av.open(url, "w", format="flv", container_options=FLV) as container:
+            yield container
+
+
+@contextmanager
+def _srt(url: str) -> Iterator[IO[bytes]]:
+    """What is written there goes to the address; the program says on our own standard output that it does."""
+    program = ffmpeg_program()
+    if program is None:
+        sys.exit(NO_FFMPEG)
+    copied = ("-i", "pipe:0", "-map", "0", "-c", "copy", "-flush_packets", "1", "-f", "data")
+    process = subprocess.Popen([program, *QUIET, *AS_IT_IS, *copied, url], stdin=subprocess.PIPE, bufsize=0)
+    assert process.stdin is not None
+    try:
+        process.stdin.write(NO_PICTURE)  # it connects once there is something to send
+        yield process.stdin
+    finally:
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait(PATIENCE_S)
+
+
+def main() -> None:
+    signal.alarm(PATIENCE_S)
+    pipe = sys.stdin.buffer
+    try:
+        send(Sending(**json.loads(pipe.readline())), pipe)
+    except (OSError, av.FFmpegError) as error:
+        sys.exit(error.strerror or str(error))
+
+
+if __name__ == "__main__":
+    main()
