@@ -26,7 +26,7 @@ from millstream.commands.plan.fleet import kind_of_pool, record, run_day
 from millstream.fleet.config import FleetConfig, read_fleet
 from millstream.fleet.day import Day
 from millstream.fleet.replayed import compared, simulate_trace
-from millstream.fleet.trace import Times, read_trace
+from millstream.fleet.trace import FleetTrace, Times, read_trace
 
 PAGE = Path(__file__).parents[1] / "docs" / "fleet.md"
 PICTURE = PAGE.parent / "pictures" / "fleet-cost.png"
@@ -218,8 +218,7 @@ TABLES: Tables = {
 }
 
 
-def held_against(path: Path) -> dict[str, Any]:
-    trace = read_trace(path)
+def held_against(trace: FleetTrace) -> dict[str, Any]:
     rows = compared(trace, simulate_trace(trace))
     return {row.what: dict(simulated=row.simulated, recorded=row.recorded, off=row.off, near=row.off <= NEAR) for row in rows}
 
@@ -230,7 +229,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trace", type=Path, help="a recorded fleet, instead")
     options = parser.parse_args(arguments)
     if options.trace is not None:
-        write_report("fleet_trace", {"trace": options.trace.name}, held_against(options.trace))
+        trace = read_trace(options.trace)
+        configuration = {"trace": options.trace.name, "seconds": trace.seconds, "visits": len(trace.arrivals)}
+        write_report("fleet_trace", configuration | {"may_be_off": NEAR}, held_against(trace))
         return
     configuration = {"fleet": FLEET, "gpus": GPUS, "large": asdict(LARGE), "small": asdict(SMALL)}
     write_report("fleet_sim", configuration, simulated())

@@ -39,6 +39,7 @@ from millstream.server.access.auth import Access, access_for, is_local
 try:
     import ray
     from ray import serve
+    from ray.serve.exceptions import RayServeException
     from ray.util import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ModuleNotFoundError as missing:
@@ -135,7 +136,7 @@ def ask_gateway(method: str, *args: Any) -> Any:
     try:
         handle = serve.get_app_handle(APP)
         answer = getattr(handle, method).remote(*args).result(timeout_s=30.0)
-    except (ray.exceptions.RayServeException, ray.exceptions.RayActorError, TimeoutError, KeyError) as error:
+    except (RayServeException, ray.exceptions.RayActorError, TimeoutError) as error:
         raise ConfigError(f"no fleet answers here: {str(error).splitlines()[0]}; start one with millstream fleet up") from None
     if isinstance(answer, dict) and "error" in answer:
         raise ConfigError(answer["error"])
