@@ -14,9 +14,12 @@ from typing import Any
 from benchmarks.fleets.people import BACK_S
 from benchmarks.fleets.running import READY_S, Fleet
 from millstream.core.errors import ConfigError
+from millstream.fleet.kuberay import PASSING_ON
 
 HEAD_CPUS, NODE_CPUS = 1.0, 1.0
 """Two replicas each: with one node gone, two of three stay, and one that is deployed has room beside them."""
+PATIENT = {"RAY_raylet_start_wait_time_s": "120"}
+"""Of Ray, on a machine that others use too."""
 STORE_BYTES = 80 * 2**20
 
 
@@ -41,6 +44,7 @@ class TwoNodes:
 def two_nodes() -> Iterator[TwoNodes]:
     from ray.cluster_utils import Cluster
 
+    os.environ.update(PASSING_ON | PATIENT)
     settings = dict(object_store_memory=STORE_BYTES, include_dashboard=False)
     cluster = Cluster(initialize_head=True, head_node_args=settings | dict(num_cpus=HEAD_CPUS))
     try:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millstream.core import tracing
 from millstream.core.errors import ConfigError, MillstreamError, Overloaded, ProtocolBroken, UnknownSession
 from millstream.fleet import link
 from millstream.fleet.config import FleetConfig
@@ -79,22 +80,15 @@ class LiveFleet:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        begun = time.monotonic()
+        settled_by, next_scale = time.monotonic() + SETTLE_S, 0.0
         while True:
             await self._find_replicas()
             self._forget_late()
-            have_all = all(each.report is not None for each in self.links.values())
-            if have_all or time.monotonic() > begun + SETTLE_S:
-                self._carry_out(self.policy.scale(time.monotonic()))
-                break
-            await asyncio.sleep(LOOK_S / 5)
-        while True:
-            next_scale = time.monotonic() + SCALE_S
-            while time.monotonic() < next_scale:
-                await self._find_replicas()
-                self._forget_late()
-                await asyncio.sleep(LOOK_S)
-            self._carry_out(self.policy.scale(time.monotonic()))
+            now = time.monotonic()
+            if now >= next_scale and (now > settled_by or all(each.report is not None for each in self.links.values())):
+                settled_by, next_scale = now, now + SCALE_S
+                self._carry_out(self.policy.scale(now))
+            await asyncio.sleep(LOOK_S if next_scale else LOOK_S / 5)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -123,8 +117,11 @@ class LiveFleet:
             self.recorder.decided([answer], now)
         self._keys[asked.session_id] = asked.key
         if isinstance(answer, Queued):
-            return await self._wait(asked.session_id, tell)
-        return self._seated(asked.session_id, answer)
+            here = await self._wait(asked.session_id, tell)
+        else:
+            here = self._seated(asked.session_id, answer)
+        tracing.record("place", asked.session_id, time.monotonic() - now, replica=here.replica_id)
+        return here
 
     async def find(self, session_id: str, key: str, tell: Tell) -> ReplicaLink:
         """Where a session is that was live: on a replica, in line to come back, or kept. Raises `UnknownSession`."""
@@ -318,14 +315,14 @@ class LiveFleet:
             key = self._keys.get(session_id, "")
             await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S))
         except UnknownSession as error:
-            self._note("lost", place.replica_id, f"{session_id[:LABEL]}: {error}")
+            self._note("lost", place.replica_id, f": {error}", session_id)
             self._carry_out(self._left(session_id, time.monotonic()))
         except MillstreamError as error:
             log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)
             if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
                 self._carry_out(self.policy.declined(session_id, time.monotonic()))
         else:
-            self._note("restored", place.replica_id, session_id[:LABEL], time.monotonic() - begun)
+            self._note("restored", place.replica_id, "", session_id, time.monotonic() - begun)
         self._waiters.answer(place)
 
     async def _move(self, move: Move) -> None:
@@ -338,14 +335,13 @@ class LiveFleet:
             await hand_on(session_id, self._keys.get(session_id, ""), source, target)
         except MillstreamError as error:
             self._moving.discard(session_id)
-            self._note("move failed", move.source, f"{session_id[:LABEL]} to {move.target}: {error}")
+            self._note("move failed", move.source, f" to {move.target}: {error}", session_id)
             decisions = self.policy.move_failed(session_id, time.monotonic(), lost=move.source not in self.links)
         else:
             self._moving.discard(session_id)
             self._expected[session_id] = time.monotonic() + ARRIVE_S
             self.move_seconds.append(time.monotonic() - begun)
-            words = f"{session_id[:LABEL]} to {move.target}: {move.why}"
-            self._note("move", move.source, words, time.monotonic() - begun)
+            self._note("move", move.source, f" to {move.target}: {move.why}", session_id, time.monotonic() - begun)
             decisions = self.policy.moved(session_id, time.monotonic())
         self._carry_out(decisions)
 
@@ -386,12 +382,14 @@ class LiveFleet:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._news.wait(), FIND_S / 4)
 
-    def _note(self, kind: EventKind, replica_id: str, words: str, seconds: float | None = None) -> None:
-        event = FleetEvent(time.time(), kind, replica_id, words, seconds)
+    def _note(self, kind: EventKind, replica_id: str, words: str, session_id: str = "", seconds: float | None = None) -> None:
+        event = FleetEvent(time.time(), kind, replica_id, session_id[:LABEL] + words, seconds)
         self.events.append(event)
         if self.recorder is not None:
             self.recorder.happened(event)
-        log.info("%s %s: %s", kind, replica_id, words)
+        if session_id:
+            tracing.record(kind, session_id, seconds or 0.0, replica=replica_id)
+        log.info("%s %s: %s", kind, replica_id, event.words)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -29,7 +29,7 @@ from millstream.core.errors import ConfigError, DeviceError, MillstreamError
 from millstream.fleet.config import FleetConfig, ReplicaTable, check_gpus, read_fleet
 from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.gateway import create_gateway
-from millstream.fleet.kuberay import SECRET_VARIABLE
+from millstream.fleet.kuberay import PASSING_ON, SECRET_VARIABLE
 from millstream.fleet.membership import Membership
 from millstream.fleet.replica_link import ReplicaAddress
 from millstream.fleet.tickets import SECRET_BYTES
@@ -67,6 +67,7 @@ def connect(address: str | None, *, num_cpus: float = 1.0) -> None:
             _knock(address)
             ray.init(address=address, **settings)
         else:
+            os.environ.update({name: value for name, value in PASSING_ON.items() if name not in os.environ})
             ray.init(include_dashboard=False, num_cpus=num_cpus, object_store_memory=OWN_STORE_BYTES, **settings)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = address or "this machine"
