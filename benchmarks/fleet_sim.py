@@ -211,7 +211,16 @@ def measured() -> dict[str, Any]:
     return found
 
 
+def held_table() -> list[str]:
+    report = report_of("fleet_trace")
+    configuration = report["configuration"]
+    title = f"{configuration['visits']} visits in {configuration['seconds']:.0f} s, three replicas"
+    rows = [[what, f"{each['recorded']:,.4g}", f"{each['simulated']:,.4g}"] for what, each in report["measured"].items()]
+    return [f"| {title} | recorded | simulated |", "|---|---|---|", *map(table_row, rows)]
+
+
 TABLES: Tables = {
+    "held": held_table,
     "a day": lambda: table(measured()),
     "promises": lambda: promise_table(measured()),
     "regions": lambda: regions_table(measured()),
@@ -232,6 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         trace = read_trace(options.trace)
         configuration = {"trace": options.trace.name, "seconds": trace.seconds, "visits": len(trace.arrivals)}
         write_report("fleet_trace", configuration | {"may_be_off": NEAR}, held_against(trace))
+        if options.docs:
+            write_tables(PAGE, {"held": held_table})
         return
     configuration = {"fleet": FLEET, "gpus": GPUS, "large": asdict(LARGE), "small": asdict(SMALL)}
     write_report("fleet_sim", configuration, simulated())

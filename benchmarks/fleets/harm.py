@@ -44,9 +44,10 @@ class TwoNodes:
 def two_nodes() -> Iterator[TwoNodes]:
     from ray.cluster_utils import Cluster
 
-    os.environ.update(PASSING_ON | PATIENT)
+    os.environ.update(PASSING_ON | PATIENT | os.environ)  # whoever has set it has decided
     settings = dict(object_store_memory=STORE_BYTES, include_dashboard=False)
-    cluster = Cluster(initialize_head=True, head_node_args=settings | dict(num_cpus=HEAD_CPUS))
+    # without hooks at exit, or a node could not be added from a thread: it is shut down below
+    cluster = Cluster(True, head_node_args=settings | dict(num_cpus=HEAD_CPUS), shutdown_at_exit=False)
     try:
         yield TwoNodes(cluster, cluster.add_node(num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES))
     finally:

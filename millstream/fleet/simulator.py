@@ -195,7 +195,8 @@ class FleetSimulation:
         elif happening.kind == "drain":
             self._follow(now, self.policy.drain(replica.replica_id, now))
         elif happening.kind == "measured":
-            self._replicas[replica.replica_id] = changed = replace(replica, chunk_s=happening.chunk_s)
+            changed = replace(replica, chunk_s=happening.chunk_s, recorded=frozenset(happening.chunk_s))
+            self._replicas[replica.replica_id] = changed
             self._report(now, changed)
         else:
             self._slow_down(now, replica, happening.factor)
