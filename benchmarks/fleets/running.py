@@ -115,11 +115,12 @@ def fleet_up(folder: Path, *, port: int, more: str = "", address: str = "") -> I
     (folder / "fleet.toml").write_text(TOML.format(port=port, keep=KEEP, more=more))
     command = [sys.executable, "-m", "millstream", "fleet", "up", str(folder / "fleet.toml")]
     command += ["--address", address] if address else []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    errors = folder / "errors.txt"
+    with errors.open("wb") as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process:
         try:
             assert process.stdout is not None
             url = next((line.strip() for line in process.stdout if line.startswith("http://")), "")
-            assert url, f"it did not come up: {' '.join(command)}"
+            assert url, f"it did not come up: {errors.read_text()[-2000:]}"
             fleet = Fleet(url)
             fleet.wait()
             yield fleet
