@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -90,14 +89,17 @@ def people_of(options: argparse.Namespace) -> list[Person]:
     return [Person(options.fps) for _ in range(options.people)]
 
 
-def measure(fleet: Fleet, nodes: TwoNodes, options: argparse.Namespace) -> Found:
+def measure(fleet: Fleet, nodes: TwoNodes, options: argparse.Namespace) -> None:
+    """Written after each part: all of them take long."""
+    asked = {name: value for name, value in vars(options).items() if name not in TRACING}
+    asked |= {"replicas": 3, "keep": KEEP}
+    name = "fleet" if options.parts == list(PARTS) else f"fleet-{'-'.join(options.parts)}"
     found: Found = {}
-    for name in options.parts:
+    for part in options.parts:
         begun = time.monotonic()
         fleet.wait()
-        found[name] = PARTS[name](fleet, nodes, options) | {"took_s": time.monotonic() - begun}
-        print(name, found[name], file=sys.stderr, flush=True)
-    return found
+        found[part] = PARTS[part](fleet, nodes, options) | {"load_average": os.getloadavg(), "took_s": time.monotonic() - begun}
+        write_report(name, asked, found)
 
 
 def options_of() -> argparse.Namespace:
@@ -151,10 +153,7 @@ def main() -> None:
             record(Path(folder), options)
             return
         with on_two_nodes(Path(folder), options.port) as (fleet, nodes):
-            measured = measure(fleet, nodes, options)
-    asked = {name: value for name, value in vars(options).items() if name not in TRACING}
-    name = "fleet" if options.parts == list(PARTS) else f"fleet-{'-'.join(options.parts)}"
-    write_report(name, asked | {"replicas": 3, "keep": KEEP, "load_average": os.getloadavg()}, measured)
+            measure(fleet, nodes, options)
 
 
 if __name__ == "__main__":

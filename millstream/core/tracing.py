@@ -25,7 +25,7 @@ Attribute = str | int | float
 
 def trace_id(session_id: str) -> int:
     """16 bytes. A session's own id steers it, and cannot be told from this."""
-    return int.from_bytes(hashlib.blake2b(session_id.encode(), digest_size=16, person=b"trace").digest())
+    return int.from_bytes(hashlib.blake2b(session_id.encode(), digest_size=16, person=b"trace").digest(), "big")
 
 
 def record(name: str, session_id: str, seconds: float, **attributes: Attribute) -> None:
