@@ -29,6 +29,7 @@ from benchmarks.fleets.people import Person, disturbed, quantile, told
 from benchmarks.fleets.running import KEEP, Fleet, fleet_of_processes, fleet_up
 from benchmarks.fleets.visits import record_trace
 from benchmarks.report import write_report
+from millstream.fleet.kuberay import PASSING_ON
 
 TWO_PLACES = 0.0067
 """GiB: of a replica while a trace is recorded, so that people wait however fast the machine is."""
@@ -92,7 +93,7 @@ def people_of(options: argparse.Namespace) -> list[Person]:
 def measure(fleet: Fleet, nodes: TwoNodes, options: argparse.Namespace) -> None:
     """Written after each part: all of them take long."""
     asked = {name: value for name, value in vars(options).items() if name not in TRACING}
-    asked |= {"replicas": 3, "keep": KEEP}
+    asked |= {"replicas": 3, "keep": KEEP, "serve": {name: os.environ.get(name) for name in PASSING_ON}}
     name = "fleet" if options.parts == list(PARTS) else f"fleet-{'-'.join(options.parts)}"
     found: Found = {}
     for part in options.parts:

@@ -88,7 +88,7 @@ class FleetRecorder:
             )
             self._lives[replica_id], self._chunk_s[replica_id] = life, report.chunk_s
         self._misses[replica_id] = report.misses
-        if report.chunk_s != self._chunk_s[replica_id]:
+        if report.chunk_s != self._chunk_s[replica_id] and len(self._measured) < MAX_ARRIVALS:
             self._chunk_s[replica_id] = report.chunk_s
             self._measured.append(NewChunkTimes(at=now - self.began, replica_id=replica_id, chunk_s=report.chunk_s))
         for session in report.sessions:
