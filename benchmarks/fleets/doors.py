@@ -39,28 +39,31 @@ async def first_pictures(fleet: Fleet, count: int) -> dict[str, Any]:
         "added_by_the_gateway_ms": 1000 * statistics.median(added),
         "added_p95_ms": 1000 * (quantile(added, 0.95) or 0),
         "first_picture_ms": 1000 * statistics.median(first),
-        "relay_adds_a_chunk_ms": await relayed(fleet, 3 * count),
+        **await relayed(fleet, 3 * count),
     }
 
 
-async def relayed(fleet: Fleet, count: int) -> float:
-    """The same chunks at two viewers of one session, one through the gateway: how much later they come there."""
+async def relayed(fleet: Fleet, count: int) -> dict[str, float]:
+    """The same chunks at two viewers of one session, one through the gateway: how much later they come there. As many bytes as
+    a chunk of a larger model has."""
     async with connect_async(fleet.url, format="raw") as owner:
-        live = await owner.start(Ask(prompt="sea", fps=12.0))
+        live = await owner.start(Ask(prompt="sea", fps=12.0, size="96x96"))
         direct, through = await viewer(fleet, live.view, follow=True), await viewer(fleet, live.view, follow=False)
         at: list[dict[int, float]] = [{}, {}]
+        sizes: list[int] = []
 
         async def watch(connection: Connection, seen: dict[int, float]) -> None:
             while len(seen) < count:
                 heard = await connection.hear()
-                index = getattr(getattr(heard, "header", None), "index", None)
-                if index is not None:
-                    seen[index] = time.monotonic()
+                if isinstance(heard, Pictures):
+                    seen[heard.header.index] = time.monotonic()
+                    sizes.append(len(heard.data))
 
         await asyncio.gather(watch(direct, at[0]), watch(through, at[1]))
         await asyncio.gather(direct.close(), through.close())
     both = sorted(set(at[0]) & set(at[1]))[1:]  # each gets the last chunk at once when it comes
-    return 1000 * statistics.median(at[1][index] - at[0][index] for index in both)
+    later = [at[1][index] - at[0][index] for index in both]
+    return {"relay_adds_a_chunk_ms": 1000 * statistics.median(later), "relayed_chunk_bytes": max(sizes)}
 
 
 async def viewer(fleet: Fleet, view: str, *, follow: bool) -> Connection:
