@@ -26,7 +26,7 @@ from millstream.commands.plan.fleet import kind_of_pool, record, run_day
 from millstream.fleet.config import FleetConfig, read_fleet
 from millstream.fleet.day import Day
 from millstream.fleet.replayed import compared, simulate_trace
-from millstream.fleet.trace import Times, read_trace
+from millstream.fleet.trace import FleetTrace, Times, read_trace
 
 PAGE = Path(__file__).parents[1] / "docs" / "fleet.md"
 PICTURE = PAGE.parent / "pictures" / "fleet-cost.png"
@@ -211,15 +211,23 @@ def measured() -> dict[str, Any]:
     return found
 
 
+def held_table() -> list[str]:
+    report = report_of("fleet_trace")
+    configuration = report["configuration"]
+    title = f"{configuration['visits']} visits in {configuration['seconds']:.0f} s, three replicas"
+    rows = [[what, f"{each['recorded']:,.4g}", f"{each['simulated']:,.4g}"] for what, each in report["measured"].items()]
+    return [f"| {title} | recorded | simulated |", "|---|---|---|", *map(table_row, rows)]
+
+
 TABLES: Tables = {
+    "held": held_table,
     "a day": lambda: table(measured()),
     "promises": lambda: promise_table(measured()),
     "regions": lambda: regions_table(measured()),
 }
 
 
-def held_against(path: Path) -> dict[str, Any]:
-    trace = read_trace(path)
+def held_against(trace: FleetTrace) -> dict[str, Any]:
     rows = compared(trace, simulate_trace(trace))
     return {row.what: dict(simulated=row.simulated, recorded=row.recorded, off=row.off, near=row.off <= NEAR) for row in rows}
 
@@ -230,7 +238,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trace", type=Path, help="a recorded fleet, instead")
     options = parser.parse_args(arguments)
     if options.trace is not None:
-        write_report("fleet_trace", {"trace": options.trace.name}, held_against(options.trace))
+        trace = read_trace(options.trace)
+        configuration = {"trace": options.trace.name, "seconds": trace.seconds, "visits": len(trace.arrivals)}
+        write_report("fleet_trace", configuration | {"may_be_off": NEAR}, held_against(trace))
+        if options.docs:
+            write_tables(PAGE, {"held": held_table})
         return
     configuration = {"fleet": FLEET, "gpus": GPUS, "large": asdict(LARGE), "small": asdict(SMALL)}
     write_report("fleet_sim", configuration, simulated())

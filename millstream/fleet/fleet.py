@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millstream.core.errors import MillstreamError, Overloaded, ProtocolBroken, UnknownSession
+from millstream.core import tracing
+from millstream.core.errors import ConfigError, MillstreamError, Overloaded, ProtocolBroken, UnknownSession
 from millstream.fleet import link
 from millstream.fleet.config import FleetConfig
 from millstream.fleet.events import MAX_EVENTS, EventKind, FleetEvent
@@ -23,7 +24,7 @@ from millstream.fleet.policy.fleet_policy import FleetPolicy
 from millstream.fleet.policy.types import Decision, FleetRequest, Move, Place, StartReplica, StopReplica
 from millstream.fleet.recorder import FleetRecorder
 from millstream.fleet.replica_link import ReplicaLink, hand_on
-from millstream.fleet.replica_starter import ReplicaStarter
+from millstream.fleet.replica_starter import ReplicaStarter, ReplicaStarts
 from millstream.fleet.waiters import Tell, Waiters
 from millstream.serving.admission_types import Queued, Refused, Request
 
@@ -42,12 +43,6 @@ FIND_S = 1.0
 """For a session that nobody knows of to be reported: it may be a branch a moment old."""
 LABEL = 8
 """Letters of a session's id in logs: too few to steer it with."""
-
-
-@dataclass(eq=False, slots=True)
-class _Start:
-    pool: str
-    give_up: float
 
 
 @dataclass(eq=False)
@@ -70,7 +65,7 @@ class LiveFleet:
     _ending: set[str] = field(default_factory=set)
     """Replicas that are being stopped."""
     _moving: set[str] = field(default_factory=set)
-    _starts: list[_Start] = field(default_factory=list)
+    _starts: ReplicaStarts = field(default_factory=ReplicaStarts)
     _keys: dict[str, str] = field(default_factory=dict)
     """Whose each session is that has a place."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,22 +80,15 @@ class LiveFleet:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        begun = time.monotonic()
+        settled_by, next_scale = time.monotonic() + SETTLE_S, 0.0
         while True:
             await self._find_replicas()
             self._forget_late()
-            have_all = all(each.report is not None for each in self.links.values())
-            if have_all or time.monotonic() > begun + SETTLE_S:
-                self._carry_out(self.policy.scale(time.monotonic()))
-                break
-            await asyncio.sleep(LOOK_S / 5)
-        while True:
-            next_scale = time.monotonic() + SCALE_S
-            while time.monotonic() < next_scale:
-                await self._find_replicas()
-                self._forget_late()
-                await asyncio.sleep(LOOK_S)
-            self._carry_out(self.policy.scale(time.monotonic()))
+            now = time.monotonic()
+            if now >= next_scale and (now > settled_by or all(each.report is not None for each in self.links.values())):
+                settled_by, next_scale = now, now + SCALE_S
+                self._carry_out(self.policy.scale(now))
+            await asyncio.sleep(LOOK_S if next_scale else LOOK_S / 5)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -118,17 +106,22 @@ class LiveFleet:
     async def price(self, ask: dict[str, Any], session_id: str, *, key: str, model: str = "") -> FleetRequest:
         """What a session would take. Raises what is wrong with it, and `Overloaded` where nobody can say."""
         request = await self._ask_any(link.Price(ask=ask, key=key), model)
-        return FleetRequest(request=_named(request, session_id), key=key)
+        return FleetRequest(request=replace(request, session_id=session_id), key=key)
 
     async def place(self, asked: FleetRequest, tell: Tell) -> ReplicaLink:
         """Where the session is to be; `tell` hears its position while it waits. Raises `Overloaded`."""
         now = time.monotonic()
+        answer = self.policy.ask(asked, now)
         if self.recorder is not None:
             self.recorder.asked(asked, now)
-        answer = self.policy.ask(asked, now)
-        if self.recorder is not None and not isinstance(answer, Queued):
             self.recorder.decided([answer], now)
-        return await self._placed(asked, answer, tell)
+        self._keys[asked.session_id] = asked.key
+        if isinstance(answer, Queued):
+            here = await self._wait(asked.session_id, tell)
+        else:
+            here = self._seated(asked.session_id, answer)
+        tracing.record("place", asked.session_id, time.monotonic() - now, replica=here.replica_id)
+        return here
 
     async def find(self, session_id: str, key: str, tell: Tell) -> ReplicaLink:
         """Where a session is that was live: on a replica, in line to come back, or kept. Raises `UnknownSession`."""
@@ -138,7 +131,7 @@ class LiveFleet:
                 return await self._wait(session_id, tell)
             if time.monotonic() > give_up:
                 request = await self._ask_any(link.FindKept(session_id=session_id, key=key))
-                return await self.place(FleetRequest(request=_named(request, session_id), key=key), tell)
+                return await self.place(FleetRequest(request=replace(request, session_id=session_id), key=key), tell)
             await self._next_news()
         return here
 
@@ -169,33 +162,27 @@ class LiveFleet:
         self.recorder = FleetRecorder(self.config, time.monotonic(), SCALE_S)
 
     def move(self, session: str, target: str) -> None:
-        """Somebody wants one session elsewhere, by the letters that are shown of it. Where it is then, the reports say."""
+        """Somebody wants one session elsewhere, by the letters that are shown of it."""
         found = [name for known in self._known.values() for name in known if name.startswith(session)]
-        if len(found) != 1 or target not in self.links:
-            raise UnknownSession(f"need one session and a replica, got {len(found)} that begin with {session!r} and {target}")
-        source = self.policy.place_of(found[0])
-        if source is not None and source != target and found[0] not in self._moving:
-            self._moving.add(found[0])
-            self._spawn(self._move_as_asked(found[0], source, target))
-
-    async def _move_as_asked(self, session_id: str, source: str, target: str) -> None:
-        begun = time.monotonic()
-        try:
-            await hand_on(session_id, self._keys.get(session_id, ""), self.links[source], self.links[target])
-            self._note("move", source, f"{session_id[:LABEL]} to {target}: asked for", time.monotonic() - begun)
-            self._carry_out(self.policy.left(session_id, time.monotonic()))
-        except MillstreamError as error:
-            self._note("move failed", source, f"{session_id[:LABEL]} to {target}: {error}")
-        finally:
-            self._moving.discard(session_id)
+        decisions = self.policy.move(found[0], target, time.monotonic()) if len(found) == 1 else []
+        if not decisions:
+            raise UnknownSession(f"{session!r} is not one session that {target} has room for now")
+        self._carry_out(decisions)
 
     def resize(self, pool: str, minimum: int, maximum: int) -> None:
-        now = time.monotonic()
-        self._carry_out([*self.policy.resize(pool, minimum, maximum, now), *self.policy.scale(now)])
+        self._check_pool(pool)
+        self._carry_out(self.policy.resize(pool, minimum, maximum, time.monotonic()))
 
     def deploy(self, pool: str, version: str) -> None:
+        self._check_pool(pool)
         now = time.monotonic()
-        self._carry_out([*self.policy.deploy(pool, version, now), *self.policy.scale(now)])
+        if self.recorder is not None:
+            self.recorder.deployed(pool, version, now)
+        self._carry_out(self.policy.deploy(pool, version, now))
+
+    def _check_pool(self, pool: str) -> None:
+        if pool not in self.config.replicas:
+            raise ConfigError(f"there are no replicas called {pool}; known: {', '.join(sorted(self.config.replicas))}")
 
     # Replicas come and go
 
@@ -238,7 +225,7 @@ class LiveFleet:
         self._news.set()
 
     def _welcome(self, each: ReplicaLink, report: link.Report, now: float) -> None:
-        self._starts = [start for number, start in enumerate(self._starts) if number != self._first_of(report.pool)]
+        self._starts.settle(report.pool)
         self._known[each.replica_id] = {session.asked.session_id for session in report.sessions}
         self._keys |= {session.asked.session_id: session.asked.key for session in report.sessions}
         self._note("ready", each.replica_id, f"{report.pool} on {report.node}, {len(report.sessions)} sessions")
@@ -266,19 +253,16 @@ class LiveFleet:
         for session_id in [name for name, until in self._expected.items() if now > until]:
             del self._expected[session_id]
             self._carry_out(self._left(session_id, now))
-        for start in [start for start in self._starts if now > start.give_up]:
-            self._starts.remove(start)
-            within = self.config.replicas[start.pool].ready_within
-            self._failed_start(start.pool, f"a replica of {start.pool} was not ready within {within:g} s; its log says why")
+        for pool in self._starts.overdue(now):
+            self._starts.settle(pool)
+            within = self.config.replicas[pool].ready_within
+            self._failed_start(pool, f"a replica of {pool} was not ready within {within:g} s; its log says why")
 
     def _left(self, session_id: str, now: float) -> list[Decision]:
         self._keys.pop(session_id, None)
         if self.recorder is not None:
             self.recorder.left(session_id, now)
         return self.policy.left(session_id, now)
-
-    def _first_of(self, pool: str) -> int | None:
-        return next((number for number, start in enumerate(self._starts) if start.pool == pool), None)
 
     # Decisions
 
@@ -302,12 +286,6 @@ class LiveFleet:
                     self._note("stop", replica_id, why)
                     self._spawn(self._stop(replica_id))
         self._waiters.tell(self.policy.waiting(time.monotonic()))
-
-    async def _placed(self, asked: FleetRequest, answer: Place | Queued | Refused, tell: Tell) -> ReplicaLink:
-        self._keys[asked.session_id] = asked.key
-        if isinstance(answer, Queued):
-            return await self._wait(asked.session_id, tell)
-        return self._seated(asked.session_id, answer)
 
     async def _wait(self, session_id: str, tell: Tell) -> ReplicaLink:
         try:
@@ -337,14 +315,14 @@ class LiveFleet:
             key = self._keys.get(session_id, "")
             await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S))
         except UnknownSession as error:
-            self._note("lost", place.replica_id, f"{session_id[:LABEL]}: {error}")
+            self._note("lost", place.replica_id, f": {error}", session_id)
             self._carry_out(self._left(session_id, time.monotonic()))
         except MillstreamError as error:
             log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)
             if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
                 self._carry_out(self.policy.declined(session_id, time.monotonic()))
         else:
-            self._note("restored", place.replica_id, session_id[:LABEL], time.monotonic() - begun)
+            self._note("restored", place.replica_id, "", session_id, time.monotonic() - begun)
         self._waiters.answer(place)
 
     async def _move(self, move: Move) -> None:
@@ -357,25 +335,22 @@ class LiveFleet:
             await hand_on(session_id, self._keys.get(session_id, ""), source, target)
         except MillstreamError as error:
             self._moving.discard(session_id)
-            self._note("move failed", move.source, f"{session_id[:LABEL]} to {move.target}: {error}")
+            self._note("move failed", move.source, f" to {move.target}: {error}", session_id)
             decisions = self.policy.move_failed(session_id, time.monotonic(), lost=move.source not in self.links)
         else:
             self._moving.discard(session_id)
             self._expected[session_id] = time.monotonic() + ARRIVE_S
             self.move_seconds.append(time.monotonic() - begun)
-            words = f"{session_id[:LABEL]} to {move.target}: {move.why}"
-            self._note("move", move.source, words, time.monotonic() - begun)
+            self._note("move", move.source, f" to {move.target}: {move.why}", session_id, time.monotonic() - begun)
             decisions = self.policy.moved(session_id, time.monotonic())
         self._carry_out(decisions)
 
     async def _start(self, pool: str, version: str) -> None:
-        start = _Start(pool, time.monotonic() + self.config.replicas[pool].ready_within)
-        self._starts.append(start)
+        self._starts.begin(pool, give_up=time.monotonic() + self.config.replicas[pool].ready_within)
         try:
             await self.replicas.start(pool, version)
         except MillstreamError as error:
-            if start in self._starts:
-                self._starts.remove(start)
+            self._starts.settle(pool)
             self._failed_start(pool, str(error))
 
     def _failed_start(self, pool: str, why: str) -> None:
@@ -407,18 +382,16 @@ class LiveFleet:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._news.wait(), FIND_S / 4)
 
-    def _note(self, kind: EventKind, replica_id: str, words: str, seconds: float | None = None) -> None:
-        event = FleetEvent(time.time(), kind, replica_id, words, seconds)
+    def _note(self, kind: EventKind, replica_id: str, words: str, session_id: str = "", seconds: float | None = None) -> None:
+        event = FleetEvent(time.time(), kind, replica_id, session_id[:LABEL] + words, seconds)
         self.events.append(event)
         if self.recorder is not None:
             self.recorder.happened(event)
-        log.info("%s %s: %s", kind, replica_id, words)
+        if session_id:
+            tracing.record(kind, session_id, seconds or 0.0, replica=replica_id)
+        log.info("%s %s: %s", kind, replica_id, event.words)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _named(request: Request, session_id: str) -> Request:
-    return replace(request, session_id=session_id)

@@ -1,7 +1,7 @@
 """Requests over HTTP, passed on to the replica that they are for: REST, files, WebRTC's offers, the dialects of others.
 
 What opens a session is given a place first, and a session's own requests go where it is. What is kept on one replica alone, as
-a finished video is, is asked of each until one has it.
+a finished video is, is asked of each until one has it; lists are put together.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ from millstream.server.protocol.messages import code_of
 SESSIONS = "/v1/sessions"
 OPENS = re.compile(r"/v1/(sessions|videos|webrtc/offer|snapshots/[^/]+/sessions)|/api/v1/webrtc/offer")
 """What a session comes of."""
+LISTS = {SESSIONS: "sessions", "/v1/videos": "data"}
+"""What each replica has some of, and where in the answer."""
+FOR_ALL = ("/api/v1/pipeline/load",)
+"""What holds for all sessions that come later, wherever they come to."""
 MAX_BODY_BYTES = 64 * 2**20
 """Of what is not streamed: all but snapshots."""
-NOT_FOUND = 404
+OK, NOT_FOUND = 200, 404
 STATUS = {"not_found": 404, "refused": 503, "read_only": 403}
 NOT_PASSED_ON = {"host", "authorization", "content-length", "transfer-encoding", "connection", "origin"}
 HOPS = {"content-length", "transfer-encoding", "connection", "content-encoding"}
@@ -56,47 +60,83 @@ class Forwarder:
         if path.startswith(f"{SESSIONS}/"):
             session_id = path.removeprefix(f"{SESSIONS}/").partition("/")[0]
             here = await self._fleet.find(session_id, key.name, lambda queued: None)
-            return await self._send(request, here, here.ticket("", key.name), await _body(request))
+            return _passed_on(await self._send(request, here, here.ticket("", key.name), await _body(request)))
         if request.method == "POST" and OPENS.fullmatch(path):
             body, session_id = await _body(request), secrets.token_urlsafe(16)
             asked = await self._fleet.price(_ask(path, body), session_id, key=key.name)
             here = await self._fleet.place(asked, lambda queued: None)
-            return await self._send(request, here, here.ticket(session_id, key.name), body)
+            return _passed_on(await self._send(request, here, here.ticket(session_id, key.name), body))
+        if path in FOR_ALL:
+            return await self._tell_all(request, key)
+        if request.method == "GET" and path in LISTS:
+            return await self._list_all(request, key, LISTS[path])
         return await self._ask_each(request, key)
 
     async def _ask_each(self, request: Request, key: Key) -> Response:
-        body = request.stream() if request.method == "POST" else None
-        answer: Response | None = None
-        for here in self._fleet.ready():
+        """Until one knows of it. What is uploaded goes to one alone."""
+        uploads = request.method == "POST"
+        body = request.stream() if uploads else await _body(request)
+        *others, last = self._ready()
+        for here in others:
             answer = await self._send(request, here, here.ticket("", key.name), body)
-            if answer.status_code != NOT_FOUND or body is not None:
-                break
-        if answer is None:
+            if uploads or answer.status_code != NOT_FOUND:
+                return _passed_on(answer)
+            await answer.aclose()
+        return _passed_on(await self._send(request, last, last.ticket("", key.name), body))
+
+    async def _tell_all(self, request: Request, key: Key) -> Response:
+        """All replicas, those that are started later excepted; what the last one says."""
+        body = await _body(request)
+        *others, last = self._ready()
+        for here in others:
+            await (await self._send(request, here, here.ticket("", key.name), body)).aclose()
+        return _passed_on(await self._send(request, last, last.ticket("", key.name), body))
+
+    async def _list_all(self, request: Request, key: Key, field: str) -> Response:
+        """One list of what every replica has."""
+        lists: list[dict[str, Any]] = []
+        for here in self._ready():
+            answer = await self._send(request, here, here.ticket("", key.name), b"")
+            if answer.status_code != OK:
+                return _passed_on(answer)
+            lists.append(msgspec.json.decode(await answer.aread()))
+        found = [each for one in lists for each in one[field]]
+        found.sort(key=lambda each: -each.get("created_at", 0))
+        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found and "first_id" in lists[0] else {}
+        more = {"has_more": any(one["has_more"] for one in lists)} if "has_more" in lists[0] else {}
+        return JSONResponse(lists[0] | {field: found} | ends | more)
+
+    def _ready(self) -> list[ReplicaLink]:
+        ready = self._fleet.ready()
+        if not ready:
             raise Overloaded("no replica is ready; try again in a moment")
-        return answer
+        return ready
 
     async def _send(
-        self, request: Request, here: ReplicaLink, ticket: str, body: bytes | AsyncIterator[bytes] | None
-    ) -> Response:
+        self, request: Request, here: ReplicaLink, ticket: str, body: bytes | AsyncIterator[bytes]
+    ) -> httpx2.Response:
         headers = [(name, value) for name, value in request.headers.items() if name not in NOT_PASSED_ON]
         url = f"{here.address.url}{request.url.path}" + (f"?{request.url.query}" if request.url.query else "")
         sent = self._http.build_request(
-            request.method, url, headers=[*headers, ("Authorization", f"Bearer {ticket}")], content=body
+            request.method, url, headers=[*headers, ("Authorization", f"Bearer {ticket}")], content=body or None
         )
         try:
-            answer = await self._http.send(sent, stream=True)
+            return await self._http.send(sent, stream=True)
         except httpx2.HTTPError as error:
             raise ProtocolBroken(f"the replica does not answer: {error}") from None
-        kept = {name: value for name, value in answer.headers.items() if name not in HOPS}
 
-        async def pieces() -> AsyncIterator[bytes]:
-            try:
-                async for piece in answer.aiter_raw():
-                    yield piece
-            finally:
-                await answer.aclose()
 
-        return StreamingResponse(pieces(), answer.status_code, kept)
+def _passed_on(answer: httpx2.Response) -> Response:
+    kept = {name: value for name, value in answer.headers.items() if name not in HOPS}
+
+    async def pieces() -> AsyncIterator[bytes]:
+        try:
+            async for piece in answer.aiter_raw():
+                yield piece
+        finally:
+            await answer.aclose()
+
+    return StreamingResponse(pieces(), answer.status_code, kept)
 
 
 async def _body(request: Request) -> bytes:

@@ -52,6 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
             node=self.node,
             room=self.room,
             chunk_s=dict(self.chunk_s),
+            recorded=frozenset(geometry for geometry, _ in self.chunk_s),  # what it has made lately, it is ready for
             version=self.version,
             misses=self.misses,
         )

@@ -29,7 +29,7 @@ from millstream.core.errors import ConfigError, DeviceError, MillstreamError
 from millstream.fleet.config import FleetConfig, ReplicaTable, check_gpus, read_fleet
 from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.gateway import create_gateway
-from millstream.fleet.kuberay import SECRET_VARIABLE
+from millstream.fleet.kuberay import PASSING_ON, SECRET_VARIABLE
 from millstream.fleet.membership import Membership
 from millstream.fleet.replica_link import ReplicaAddress
 from millstream.fleet.tickets import SECRET_BYTES
@@ -39,6 +39,7 @@ from millstream.server.access.auth import Access, access_for, is_local
 try:
     import ray
     from ray import serve
+    from ray.serve.exceptions import RayServeException
     from ray.util import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ModuleNotFoundError as missing:
@@ -66,6 +67,7 @@ def connect(address: str | None, *, num_cpus: float = 1.0) -> None:
             _knock(address)
             ray.init(address=address, **settings)
         else:
+            os.environ.update({name: value for name, value in PASSING_ON.items() if name not in os.environ})
             ray.init(include_dashboard=False, num_cpus=num_cpus, object_store_memory=OWN_STORE_BYTES, **settings)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = address or "this machine"
@@ -135,7 +137,7 @@ def ask_gateway(method: str, *args: Any) -> Any:
     try:
         handle = serve.get_app_handle(APP)
         answer = getattr(handle, method).remote(*args).result(timeout_s=30.0)
-    except (ray.exceptions.RayServeException, ray.exceptions.RayActorError, TimeoutError, KeyError) as error:
+    except (RayServeException, ray.exceptions.RayActorError, TimeoutError) as error:
         raise ConfigError(f"no fleet answers here: {str(error).splitlines()[0]}; start one with millstream fleet up") from None
     if isinstance(answer, dict) and "error" in answer:
         raise ConfigError(answer["error"])

@@ -12,8 +12,9 @@ from millstream.fleet.config import FleetConfig
 from millstream.fleet.events import FleetEvent
 from millstream.fleet.link import Report
 from millstream.fleet.policy.types import Answer, Decision, FleetRequest, Place
-from millstream.fleet.trace import Arrival, Drained, FleetSeen, FleetTrace, ReplicaLife, Times
+from millstream.fleet.trace import Arrival, Deployed, Drained, FleetSeen, FleetTrace, NewChunkTimes, ReplicaLife, Times
 from millstream.serving.admission_types import Refused
+from millstream.serving.chunk_times import Geometry
 
 MAX_ARRIVALS = 100_000
 
@@ -35,13 +36,22 @@ class FleetRecorder:
     scale_every_s: float
     _visits: dict[str, _Visit] = field(default_factory=dict)
     _lives: dict[str, ReplicaLife] = field(default_factory=dict)
+    _chunk_s: dict[str, list[tuple[Geometry, float]]] = field(default_factory=dict)
+    """What each replica counts on now."""
     _killed: dict[str, float] = field(default_factory=dict)
     _drains: list[Drained] = field(default_factory=list)
+    _deploys: list[Deployed] = field(default_factory=list)
+    _measured: list[NewChunkTimes] = field(default_factory=list)
     _misses: dict[str, int] = field(default_factory=dict)
     _before: dict[str, int] = field(default_factory=dict)
     """Late chunks that a replica had when the recording began."""
     _moves: list[float] = field(default_factory=list)
+    _num_restored: int = 0
     _restored: list[float] = field(default_factory=list)
+    _chunks: dict[str, int] = field(default_factory=dict)
+    """The last chunk of each session that a replica told of."""
+    _coming_back: dict[str, float] = field(default_factory=dict)
+    """Sessions whose replica died, and since when they have a new place."""
 
     def asked(self, asked: FleetRequest, now: float) -> None:
         if len(self._visits) < MAX_ARRIVALS:
@@ -49,6 +59,8 @@ class FleetRecorder:
 
     def decided(self, decisions: Iterable[Decision | Answer], now: float) -> None:
         for decision in decisions:
+            if isinstance(decision, Place) and decision.restore:
+                self._coming_back[decision.session_id] = now
             if isinstance(decision, (Place, Refused)) and decision.session_id in self._visits:
                 visit = self._visits[decision.session_id]
                 if isinstance(decision, Refused):
@@ -61,19 +73,33 @@ class FleetRecorder:
             self._visits[session_id].ended_at = now
 
     def ready(self, replica_id: str, report: Report, now: float) -> None:
-        """Also of every later report: what it counts on comes to be known."""
-        known = self._lives.get(replica_id)
-        self._before.setdefault(replica_id, report.misses if known is None and now - self.began < 1 else 0)
+        """Also of every later report: what it counts on comes to be known, and which chunks there are."""
+        life = self._lives.get(replica_id)
+        if life is None:
+            self._before[replica_id] = report.misses if now - self.began < 1 else 0
+            life = ReplicaLife(
+                replica_id=replica_id,
+                pool=report.pool,
+                node=report.node,
+                version=report.version,
+                room=report.room,
+                ready_at=now - self.began,
+                chunk_s=report.chunk_s,
+            )
+            self._lives[replica_id], self._chunk_s[replica_id] = life, report.chunk_s
         self._misses[replica_id] = report.misses
-        self._lives[replica_id] = ReplicaLife(
-            replica_id=replica_id,
-            pool=report.pool,
-            node=report.node,
-            version=report.version,
-            room=report.room,
-            ready_at=now - self.began if known is None else known.ready_at,
-            chunk_s=report.chunk_s or ([] if known is None else known.chunk_s),
-        )
+        if report.chunk_s != self._chunk_s[replica_id] and len(self._measured) < MAX_ARRIVALS:
+            self._chunk_s[replica_id] = report.chunk_s
+            self._measured.append(NewChunkTimes(at=now - self.began, replica_id=replica_id, chunk_s=report.chunk_s))
+        for session in report.sessions:
+            self._made(session.asked.session_id, session.chunk, now)
+
+    def _made(self, session_id: str, chunk: int, now: float) -> None:
+        """Chunks that are made again after a death are no news."""
+        if chunk > self._chunks.get(session_id, -1):
+            self._chunks[session_id] = chunk
+            if session_id in self._coming_back:
+                self._restored.append(now - self._coming_back.pop(session_id))
 
     def killed(self, replica_id: str, now: float) -> None:
         self._killed[replica_id] = now - self.began
@@ -81,11 +107,13 @@ class FleetRecorder:
     def drained(self, replica_id: str, now: float) -> None:
         self._drains.append(Drained(at=now - self.began, replica_id=replica_id))
 
+    def deployed(self, pool: str, version: str, now: float) -> None:
+        self._deploys.append(Deployed(at=now - self.began, pool=pool, version=version))
+
     def happened(self, event: FleetEvent) -> None:
         if event.seconds is not None and event.kind == "move":
             self._moves.append(event.seconds)
-        if event.seconds is not None and event.kind == "restored":
-            self._restored.append(event.seconds)
+        self._num_restored += event.kind == "restored"
 
     def trace(self, now: float) -> FleetTrace:
         visits = list(self._visits.values())
@@ -100,6 +128,8 @@ class FleetRecorder:
             arrivals=[self._arrival(visit, now, placed) for visit in visits],
             replicas=[_with_death(life, self._killed.get(name)) for name, life in self._lives.items()],
             drains=self._drains,
+            deploys=self._deploys,
+            measured=self._measured,
             times=Times(
                 move_s=_mean(self._moves, 1.0),
                 restore_s=_mean(self._restored, 5.0),
@@ -111,7 +141,7 @@ class FleetRecorder:
                 refused=sum(visit.was_refused for visit in visits),
                 waits_s=[visit.placed_at - visit.at for visit in placed if visit.placed_at is not None],
                 moves=len(self._moves),
-                restored=len(self._restored),
+                restored=self._num_restored,
                 misses=sum(count - self._before[name] for name, count in self._misses.items()),
             ),
         )

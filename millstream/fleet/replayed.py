@@ -64,7 +64,7 @@ class _Lives:
             if pool.name not in self._known:
                 raise TraceError(f"the trace has no replica of {pool.name}: record one that is ready")
         self._kills = {life.replica_id: life.killed_at for life in trace.replicas if life.killed_at is not None}
-        self._drains, self._start_s = trace.drains, trace.times.start_s
+        self._drains, self._measured, self._start_s = trace.drains, trace.measured, trace.times.start_s
         self._extra = 0
 
     def first(self) -> list[Replica]:
@@ -85,6 +85,9 @@ class _Lives:
         for drained in self._drains:
             if drained.replica_id == replica.replica_id:
                 yield Happening(at=drained.at, replica_id=replica.replica_id, kind="drain")
+        for each in self._measured:
+            if each.replica_id == replica.replica_id:
+                yield Happening(at=each.at, replica_id=each.replica_id, kind="measured", chunk_s=dict(each.chunk_s))
 
     def _take(self, life: ReplicaLife) -> Replica:
         self._left.remove(life)

@@ -9,7 +9,7 @@ input gives the same run.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -17,6 +17,7 @@ from millstream.fleet.policy.fleet_policy import FleetPolicy
 from millstream.fleet.policy.types import Decision, FleetMetrics, Move, Place, Replica, StartReplica, StopReplica
 from millstream.fleet.trace import Arrival, Times
 from millstream.serving.admission_types import Queued, Refused, Request
+from millstream.serving.chunk_times import Geometry
 
 
 @dataclass(slots=True)
@@ -57,19 +58,27 @@ class FleetOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Happening:
-    """Something that happens to a replica by itself: it is killed, drained, or slower by a factor from now on."""
+    """Something that happens to a replica by itself: it is killed, drained, slower by a factor from now on, or says which chunk
+    times it counts on now."""
 
     at: float
     replica_id: str
-    kind: Literal["kill", "drain", "slow"]
+    kind: Literal["kill", "drain", "slow", "measured"]
     factor: float = 1.0
+    chunk_s: Mapping[Geometry, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Stream:
     arrival: Arrival
-    placed: bool = False
+    placed_at: float | None = None
     lost_at: float | None = None
+
+    def lead_s(self, now: float) -> float:
+        """What its viewer has: a chunk comes whenever one has been played, and then it has the whole lead."""
+        assert self.placed_at is not None, "nobody watches before there is a place"
+        pace = self.arrival.asked.request.pace
+        return pace.max_ahead_s - (now - self.placed_at) % pace.media_s
 
 
 @dataclass(slots=True)
@@ -154,7 +163,7 @@ class FleetSimulation:
 
     def _give_up(self, now: float, session_id: str) -> None:
         stream = self._streams.get(session_id)
-        if stream is not None and not stream.placed:
+        if stream is not None and stream.placed_at is None:
             del self._streams[session_id]
             self.outcome.gave_up += 1
             self._follow(now, self.policy.left(session_id, now))
@@ -185,6 +194,10 @@ class FleetSimulation:
             self._follow(now, self.policy.replica_gone(replica.replica_id, now))
         elif happening.kind == "drain":
             self._follow(now, self.policy.drain(replica.replica_id, now))
+        elif happening.kind == "measured":
+            changed = replace(replica, chunk_s=happening.chunk_s, recorded=frozenset(happening.chunk_s))
+            self._replicas[replica.replica_id] = changed
+            self._report(now, changed)
         else:
             self._slow_down(now, replica, happening.factor)
 
@@ -238,11 +251,11 @@ class FleetSimulation:
         if place.restore:
             assert stream.lost_at is not None, f"{place.session_id} comes back and was not lost"
             lost_at, stream.lost_at = stream.lost_at, None
-            self._stall(now - lost_at + self.times.restore_s - _lead_s(stream.arrival.asked.request))
+            self._stall(now - lost_at + self.times.restore_s - stream.lead_s(lost_at))
             return
-        if stream.placed:
+        if stream.placed_at is not None:
             return
-        stream.placed = True
+        stream.placed_at = now
         self._placed += 1
         self.outcome.most_sessions = max(self.outcome.most_sessions, self._placed)
         arrival = stream.arrival
@@ -271,11 +284,6 @@ class FleetSimulation:
     def _at(self, when: float, handle: Callable[..., None], *subject: object) -> None:
         self._order += 1
         heapq.heappush(self._events, (when, self._order, handle, subject))
-
-
-def _lead_s(request: Request) -> float:
-    """What a viewer has when its session stops, on average: between a chunk less than the lead and the lead."""
-    return request.pace.max_ahead_s - request.pace.media_s / 2
 
 
 def _share(request: Request, replica: Replica) -> float:

@@ -38,7 +38,15 @@ class ReplicaLife(msgspec.Struct, frozen=True, kw_only=True):
     killed_at: float | None = None
     """When it was noticed dead, if it was killed; replicas that the policy stopped have none."""
     chunk_s: list[tuple[Geometry, float]] = []
-    """What it counted on, by geometry, once it was measured."""
+    """What it counted on when it was ready, by geometry; empty where nothing was measured yet."""
+
+
+class NewChunkTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica counts on other chunk times from now on."""
+
+    at: float
+    replica_id: str
+    chunk_s: list[tuple[Geometry, float]]
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +70,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     move_gap_s: float = 0.0
     """What of it the viewer saw nothing new, beyond the buffered lead."""
     restore_s: float = 5.0
-    """From a death to the session's next picture, its detection among it."""
+    """From the new place of a session whose replica died to its next picture."""
     start_s: float = 60.0
     """From `StartReplica` to ready."""
     scale_every_s: float = 5.0
@@ -79,7 +87,7 @@ class FleetSeen(msgspec.Struct, frozen=True, kw_only=True):
     moves: int = 0
     restored: int = 0
     misses: int = 0
-    """Chunks that came late, as `Playout` counts them: one for a gap, however long."""
+    """Chunks that came late, as people who watch count them: one for a gap, however long."""
     stalled_s: float = 0.0
 
 
@@ -93,6 +101,7 @@ class FleetTrace(msgspec.Struct, frozen=True, kw_only=True):
     replicas: list[ReplicaLife]
     drains: list[Drained] = []
     deploys: list[Deployed] = []
+    measured: list[NewChunkTimes] = []
     times: Times
     seen: FleetSeen
 

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
+from millstream.core import tracing
 from millstream.core.config import ModelSpec
 from millstream.core.errors import DeviceError, MillstreamError
 from millstream.core.presets import find_model
@@ -86,6 +87,7 @@ def run_rank(
         code = GAVE_UP
         _say(rendezvous, rank, record, error)
     sys.stdout.flush()
+    tracing.flush()
     os._exit(code)
 
 

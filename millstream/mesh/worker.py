@@ -20,6 +20,7 @@ from torch import Tensor
 from millstream.core.envelope import Action, Envelope, Result, instruction
 from millstream.core.errors import MeshError, PoolFull, UnknownSession, WireError
 from millstream.core.topology import LEADER
+from millstream.core.tracing import recorded
 from millstream.generation.generator import Generator
 from millstream.generation.stream_batch import StreamBatch
 from millstream.mesh.watchdog import Watchdog
@@ -80,10 +81,11 @@ class MeshRank:
 
     def run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
         """Chunks that every rank has been given; where they are staggered, those of their session that are done."""
-        short = self._compare(parcels)
-        if parcels[0].envelope.under_way == 1:
-            return self._run_together(parcels, short)
-        return [delivery for parcel in parcels for delivery in self._batch(parcel.envelope).push(parcel)]
+        with recorded("rank", [parcel.envelope.session_id for parcel in parcels], rank=self.mesh.rank):
+            short = self._compare(parcels)
+            if parcels[0].envelope.under_way == 1:
+                return self._run_together(parcels, short)
+            return [delivery for parcel in parcels for delivery in self._batch(parcel.envelope).push(parcel)]
 
     def _run_together(self, parcels: Sequence[Parcel], short: set[str]) -> list[Delivery]:
         """Without those that a rank has no room for: they end on all of them."""

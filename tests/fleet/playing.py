@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,12 +17,14 @@ from millstream.fleet.config import read_fleet
 from millstream.fleet.member import access_by_ticket, routes
 from millstream.fleet.membership import Membership
 from millstream.fleet.replica_link import ReplicaAddress
+from millstream.fleet.tickets import issue
 from millstream.server.app import AppConfig
 from millstream.server.sessions.shared_files import SharedFiles
 from tests.server.serving import Serving, serving, wait_until
 
 TOML = """
 keep = {keep}
+placement = "{placement}"
 [replicas.tiny]
 model = "wan-tiny"
 minimum = 0
@@ -71,13 +74,28 @@ class SmallFleet:
     def place_of(self, session_id: str) -> str:
         return self.running.place_of(session_id)
 
+    def sessions_on(self, replica_id: str) -> tuple[str, ...]:
+        """As the gateway sees it."""
+        found: tuple[str, ...] = self.running.call(lambda: self.running.fleet.policy.sessions_on(replica_id))
+        return found
+
+    def ticket(self, replica_id: str, session_id: str) -> str:
+        """One that the gateway would give."""
+        return issue(self.secret, session_id=session_id, replica_id=replica_id, key="", now=time.time())
+
 
 @contextmanager
 def small_fleet(
-    folder: Path, names: Sequence[str] = ("tiny-a", "tiny-b"), *, keep: int = 100, late: bool = False, **options: Any
+    folder: Path,
+    names: Sequence[str] = ("tiny-a", "tiny-b"),
+    *,
+    keep: int = 100,
+    late: bool = False,
+    placement: str = "pack",
+    **options: Any,
 ) -> Iterator[SmallFleet]:
     """Members of one fleet behind its gateway, all ready; `late` ones once they are shown to it."""
-    (folder / "fleet.toml").write_text(TOML.format(keep=keep))
+    (folder / "fleet.toml").write_text(TOML.format(keep=keep, placement=placement))
     config, secret, shared = read_fleet(folder / "fleet.toml"), secrets.token_bytes(32), str(folder / "shared")
     with ExitStack() as stack:
         servers = {}

@@ -84,3 +84,10 @@ def test_rest_goes_through_the_gateway_to_whoever_has_the_session(fleet: SmallFl
     assert httpx2.get(f"{fleet.url}/").status_code == 200
     assert "millstream_fleet_placed_total" in httpx2.get(f"{fleet.url}/metrics").text
     assert httpx2.get(f"{fleet.url}/v1/fleet").json()["replicas"][0]["state"] == "ready"
+
+
+def test_the_policy_is_told_which_geometries_a_replica_is_ready_for(fleet: SmallFleet) -> None:
+    report = fleet.running.fleet.links["tiny-a"].report
+    assert report is not None
+    (warmed_up,) = report.replica("tiny-a").recorded
+    assert warmed_up.model == "wan-tiny"

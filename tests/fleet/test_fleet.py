@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.core.errors import DeviceError, Overloaded, UnknownSession
+from millstream.core.errors import ConfigError, DeviceError, Overloaded, UnknownSession
 from millstream.fleet.config import read_fleet
 from millstream.fleet.fleet import LiveFleet
 from tests.fleet.playing import Threads
@@ -55,3 +55,15 @@ def test_without_replicas_whoever_asks_is_told_so(tmp_path: Path) -> None:
         asyncio.run(fleet.price({"prompt": "sea"}, "s", key=""))
     with pytest.raises(UnknownSession, match="there is no replica"):
         fleet.drain("nobody")
+
+
+def test_replicas_that_are_not_in_the_file_are_one_line(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, Threads())
+    with pytest.raises(ConfigError, match="there are no replicas called large; known: tiny"):
+        fleet.deploy("large", "2")
+    with pytest.raises(ConfigError, match="there are no replicas called large; known: tiny"):
+        fleet.resize("large", 1, 2)
+    with pytest.raises(ConfigError, match="need 0 or more replicas at least and 1 or more at most"):
+        fleet.resize("tiny", 2, 1)
+    with pytest.raises(UnknownSession, match="'abc' is not one session that tiny-a has room for now"):
+        fleet.move("abc", "tiny-a")

@@ -12,7 +12,7 @@ import pytest
 with warnings.catch_warnings():  # Ray's own, as it is imported
     warnings.simplefilter("ignore")
     pytest.importorskip("ray", reason="needs Ray: pip install 'millstream[fleet]'")
-    from benchmarks.fleet import Fleet, fleet_up
+    from benchmarks.fleets.running import Fleet, fleet_up
     from millstream.fleet import on_ray
 
 from millstream.client.sync_client import connect

@@ -132,6 +132,15 @@ class FleetPolicy:
         home.refile(room)
         return self._table.settle(self._model_of(room.replica), now)
 
+    def move(self, session_id: str, target: str, now: float) -> list[Decision]:
+        """Somebody wants it there; nothing where it cannot go."""
+        session, home = self._table.sessions.get(session_id), self._homes.get(target)
+        if session is None or session.state != "placed" or home is None or self.place_of(session_id) == target:
+            return []
+        room = home.by_id[target]
+        fits = home is self._table.rooms[session.asked.model] and room.is_open and room.has_room(session.asked.request)
+        return [self._table.start_move(session, room, "asked")] if fits else []
+
     def moved(self, session_id: str, now: float, *, target: str | None = None) -> list[Decision]:
         """A `Move` is done: the session is on the target, and the source has its place back. A report that names another
         target than it goes to now is of an earlier move, and changes nothing."""

@@ -16,7 +16,7 @@ from millstream.serving.chunk_times import Geometry
 
 Placement = Literal["pack", "spread"]
 """Onto the fullest replica that has room, so that others can be given back; or onto the emptiest, which has most head room."""
-MoveReason = Literal["drain", "deploy", "scale-in", "hot"]
+MoveReason = Literal["drain", "deploy", "scale-in", "hot", "asked"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from millstream.core import tracing
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
 from millstream.core.messages import Format, MovedMessage
@@ -319,6 +320,8 @@ class LiveSession:
         first_s = None if self.last_info is not None else self._parts.clock() - self.begun
         self.last_info = fresh.info
         self._parts.metrics.chunk(fresh.info, first_s=first_s)
+        phases = {f"{phase}_ms": ms for phase, ms in fresh.info.phases_ms.items()}
+        tracing.record("chunk", self.session_id, fresh.info.total_ms / 1000, index=fresh.info.index, **phases)
         for asked in self._note_applied(fresh.info.receipts):
             self._parts.metrics.control_seconds.observe(self._parts.clock() - asked)
         self._enqueue(fresh)

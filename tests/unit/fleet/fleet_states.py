@@ -180,6 +180,13 @@ class FleetStates(RuleBasedStateMachine):
         self.draining.add(name)
         self.follow(self.policy.drain(name, self.now), line)
 
+    @precondition(lambda self: self.asked and self.replicas)
+    @rule(data=st.data())
+    def move(self, data: st.DataObject) -> None:
+        """Somebody wants it."""
+        session, target = (data.draw(st.sampled_from(sorted(names))) for names in (self.asked, self.replicas))
+        self.follow(self.policy.move(session, target, self.now), None)
+
     @precondition(lambda self: any(place and session not in self.moving for session, place in self.at.items()))
     @rule(data=st.data())
     def decline(self, data: st.DataObject) -> None:

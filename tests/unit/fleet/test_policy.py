@@ -146,6 +146,16 @@ def test_draining_moves_everybody_then_stops_and_takes_nobody_meanwhile() -> Non
     assert policy.metrics(3.0).deaths == 0
 
 
+def test_somebody_may_say_where_a_session_goes_and_it_goes_where_it_fits() -> None:
+    policy = a_fleet(3)
+    assert places(policy, "a", "b", "c", "d") == ["r2", "r2", "r1", "r1"]
+    assert [policy.move("a", target, 1.0) for target in ("r1", "r2", "gone")] == [[], [], []], "full, there already, unknown"
+    assert policy.move("a", "r0", 1.0) == [Move(session_id="a", source="r2", target="r0", why="asked")]
+    assert policy.move("a", "r0", 1.0) == [], "it is on its way"
+    policy.moved("a", 2.0)
+    assert (policy.place_of("a"), policy.metrics(2.0).moves) == ("r0", 1)
+
+
 def test_who_has_nowhere_to_go_stays_until_there_is_room_and_goes_before_the_line() -> None:
     policy = a_fleet(2)
     places(policy, "a", "b", "c", "d", "waits")

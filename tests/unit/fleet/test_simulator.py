@@ -21,6 +21,7 @@ from millstream.fleet.trace import Drained, FleetSeen, FleetTrace, ReplicaLife, 
 from millstream.serving.admission_types import AdmissionConfig
 from tests.unit.fleet.fleet_states import SMALL, a_request
 
+RECORDED = Path(__file__).parents[2] / "fixtures" / "fleet_trace.json"
 SLOTS = 5
 CALM = dict(hours_between_deaths=None, hours_between_slow=None)
 TIMES = Times(start_s=60, move_s=2, restore_s=8, scale_every_s=10)
@@ -118,6 +119,15 @@ def test_a_recorded_fleet_is_run_again_to_what_was_recorded(tmp_path: Path) -> N
     assert [row.off for row in compared(again, simulate_trace(again))] == [0.0] * 6
     done = CliRunner().invoke(app, ["plan", "fleet", str(path), "--json"])
     assert {row[2] for row in json.loads(done.output).values()} == {0.0}
+
+
+def test_a_real_fleet_of_three_replicas_comes_out_on_paper_as_it_was_recorded() -> None:
+    """`python -m benchmarks.fleet --trace`: 30 people in two minutes on a busy machine, a replica killed and one drained."""
+    trace = read_trace(RECORDED)
+    assert len(trace.seen.waits_s) == 30
+    assert min(sum(trace.seen.waits_s), trace.seen.moves, trace.seen.restored, trace.seen.misses) > 0
+    off = {row.what: row.off for row in compared(trace, simulate_trace(trace))}
+    assert max(off.values()) <= 0.15, off
 
 
 @pytest.mark.parametrize(("text", "said"), [("{}", "is not a fleet's trace: Object missing"), ("", "is not a fleet's trace")])
