@@ -7,8 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import distributed_page, fleet_sim, forking_page, performance_page, plan_results, profiling_page
+from benchmarks import course_gpu, distributed_page, fleet_sim, forking_page, performance_page, plan_results, profiling_page
 from benchmarks.pages import put_between, write_between
+from millstream.course.catalogue import find_chapter
 
 PAGES = (performance_page, distributed_page, profiling_page, fleet_sim, forking_page)
 
@@ -18,6 +19,13 @@ def test_a_page_holds_the_tables_of_the_committed_results(writer: ModuleType, na
     page, lines = writer.PAGE.read_text(), list(writer.TABLES[name]())
     assert len(lines) > 2, "a head, and something under it"
     assert put_between(page, name, lines) == page, f"run python -m {writer.__name__}"
+
+
+@pytest.mark.parametrize("key", ["10", "14"])
+def test_a_chapter_says_what_its_scripts_said_on_a_gpu(key: str) -> None:
+    page, lines = find_chapter(key).page.read_text(), course_gpu.lines_of(key)
+    assert len(lines) > 3, "a command, and what it said"
+    assert put_between(page, "benchmarks.course_gpu", lines) == page, "run python -m benchmarks.course_gpu --pages"
 
 
 def test_the_planning_page_holds_the_table_of_the_committed_results() -> None:
