@@ -84,13 +84,21 @@ def quality() -> Iterator[str]:
 
 
 def sessions() -> Iterator[str]:
-    yield "| sessions of the 1.3B, 480x832 | frames a second of all | MiB of a further one | declared |"
+    yield "| sessions of the 1.3B | frames a second of all | MiB of a further one | declared |"
     yield "|---|---|---|---|"
     for file in sorted(RESULTS.glob("sessions-*.json")):
-        measured = report_of(file.stem)["measured"]
+        report = report_of(file.stem)
+        measured, stream = report["measured"], report["configuration"]["stream"]
         how = "in shared calls" if measured["together"] else "in turns"
         memory = measured["memory_mib"]
-        yield f"| {measured['sessions']}, {how} | {measured['fps']:.1f} | {memory['further']:.0f} | {memory['declared']:.0f} |"
+        yield row(
+            [
+                f"{measured['sessions']} at {stream['height']}x{stream['width']}, {how}",
+                f"{measured['fps']:.1f}",
+                f"{memory['further']:.0f}",
+                f"{memory['declared']:.0f}",
+            ]
+        )
 
 
 NAMES = {"raw": "raw", "jpeg": "JPEG", "mp4": "H.264"}
