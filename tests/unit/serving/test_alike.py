@@ -16,6 +16,8 @@ from millstream.engine.engine import Engine
 from millstream.serving.session_entry import geometry
 from tests.unit.serving.test_look_ahead import SMALL, Driven, driven, posted
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["posted"]
 
 CHUNKS = 6

@@ -14,6 +14,8 @@ from millstream.serving.notices import Ended
 from millstream.serving.previews import MAX_ASKS, MAX_FUTURES, PATIENCE_S, Previewed
 from tests.unit.serving.test_look_ahead import STORM, Driven, alone, driven
 
+pytestmark = pytest.mark.slow
+
 CALM = SetPrompt(prompt="calm")
 
 

@@ -23,6 +23,8 @@ from millstream.trainer.data.stamp import draw_things
 from millstream.trainer.data.vocabulary import COLOURS, MOTIONS, SETTINGS, THINGS, TIMES, WEATHERS, Combination
 from millstream.trainer.tuning.dataset import ClipSet
 
+pytestmark = pytest.mark.slow
+
 SMALL = (64, 64)
 
 
