@@ -108,16 +108,22 @@ def compare_with_all(rendezvous: Rendezvous, rank: int, config: MeshConfig, fact
     agree(rendezvous, rank, range(config.topology.world_size), facts, stage=stage, timeout_s=config.limits.start_s)
 
 
+def backend_for(topology: Topology, device_type: str) -> str:
+    """What ranks of one machine speak through. Where each has a GPU of its own, NCCL between devices; where there are fewer
+    than a topology asks for, ranks share them and speak through host memory."""
+    return NCCL if device_type == "cuda" and topology.num_devices <= torch.cuda.device_count() else GLOO
+
+
 def rank_device(config: MeshConfig, rank: int, local_rank: int | None = None) -> tuple[torch.device, str]:
-    """Which device a rank works on, and what ranks speak through. Where each has a GPU of its own, NCCL between devices; where
-    there are fewer than a topology asks for, ranks share them and speak through host memory."""
+    """Which device a rank works on, and what ranks speak through; torchrun says by `local_rank` how many there are here."""
     if config.device == "cpu":
         return torch.device("cpu"), GLOO
     here, wanted = torch.cuda.device_count(), config.topology.device_of(rank) if local_rank is None else local_rank
     if here == 0:
         raise DeviceError("no GPU is here; use --device cpu")
-    own = config.topology.num_devices <= here if local_rank is None else local_rank < here
-    return torch.device("cuda", wanted % here), NCCL if own else GLOO
+    if local_rank is None:
+        return torch.device("cuda", wanted % here), backend_for(config.topology, "cuda")
+    return torch.device("cuda", wanted % here), NCCL if local_rank < here else GLOO
 
 
 def plain_reason(error: BaseException) -> str:
@@ -165,9 +171,7 @@ def _assembled(
     """This rank's share of the model, connected to the others', and the groups it speaks on, on record."""
     topology, spec = config.topology, find_model(config.model)
     topology.check(spec.dit, head_groups=config.head_groups)
-    card = (
-        facts_of_card(device) if topology.stage_size > 1 else {}
-    )  # stages alone may be of different cards: layers are split so
+    card = facts_of_card(device) if topology.stage_size > 1 else {}  # stages may be of different cards: layers are split so
     compare_with_all(rendezvous, rank, config, facts_of(config, backend) | card, "start")
     bounds = first_split(config, spec, rank, rendezvous, device=device, dtype=DTYPES[config.dtype])
     dit, weights = _load_share(config, spec, share_of(topology, rank, bounds), device)

@@ -37,8 +37,9 @@ from millstream.core.topology import LEADER, LOCAL, Topology, divisors
 from millstream.engine.device_choice import choose_device
 from millstream.engine.engine import Engine, stream_config
 from millstream.mesh.launch import launcher, placement
-from millstream.mesh.rank import run_rank
+from millstream.mesh.rank import backend_for, run_rank
 from millstream.models.fast.recorded import chunks_before
+from millstream.parallel.collectives import GLOO
 from millstream.profiler.reading import read
 
 SESSION = "bench-mesh"
@@ -208,8 +209,7 @@ def _talk_ms(trace: Path) -> tuple[float, float]:
 def _through(engine: Engine) -> str:
     if engine.topology.is_local:
         return ""
-    own = engine.device.type == "cuda" and engine.topology.num_devices <= torch.cuda.device_count()
-    return "nccl" if own else "gloo"
+    return GLOO if backend_for(engine.topology, engine.device.type) == GLOO else "nccl"
 
 
 def _table(found: Sequence[MeshResult]) -> Table:
