@@ -63,7 +63,7 @@ def ffmpeg_program() -> str | None:
     if found is not None:
         return found
     try:
-        import imageio_ffmpeg  # type: ignore[import-not-found,unused-ignore]
+        import imageio_ffmpeg
     except ModuleNotFoundError:
         return None
     return str(imageio_ffmpeg.get_ffmpeg_exe())
