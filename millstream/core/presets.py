@@ -16,7 +16,7 @@ WAN_LATENT_STD  = ( 2.8184,  1.4541,  2.3275,  2.6558,  1.2196,  1.7708,  2.6052
 
 WAN_VAE = VAEConfig(mean=WAN_LATENT_MEAN, std=WAN_LATENT_STD)
 _TINY_TEXT = TextConfig(width=32, layers=2, heads=2, head_width=16, ffn=64, vocabulary=384)
-_TINY_STREAM = StreamConfig(height=64, width=64, steps=(1000, 500), window=9)
+_TINY_STREAM = StreamConfig(height=32, width=32, steps=(1000, 500), window=9)
 
 MODELS: dict[str, ModelSpec] = {
     spec.name: spec

@@ -28,9 +28,11 @@ from millstream.server.protocol.conversation import hello
 from millstream.server.protocol.endpoints import ServerState, status_of
 from millstream.server.protocol.messages import encode
 from millstream.server.protocol.session_request import request_of
+from millstream.server.sessions import returning
 from millstream.server.sessions.handing_over import give_up, hand_over, release, take_back
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import LiveSession, Viewer
+from millstream.server.sessions.live_session import LiveSession
+from millstream.server.sessions.viewers import Viewer
 from millstream.server.transport.tasks import stop_all
 from millstream.serving.admission_types import Request
 from millstream.serving.notices import Live
@@ -126,11 +128,11 @@ class _Link:
                 ask = msgspec.convert({name: fields[name] for name in fields if name in Ask.__struct_fields__}, Ask)
                 return self._hub.service.table.price(request_of(self._hub, ask, self._member.key(key)))
             case link.FindKept(session_id=session_id, key=key):
-                return self._hub.service.table.price(await self._hub.find_kept(session_id, self._member.key(key)))
+                return self._hub.service.table.price(await returning.find_kept(self._hub, session_id, self._member.key(key)))
             case link.HandOverSession(session_id=session_id):
                 await self._hand_over(self._of(session_id))
             case link.TakeOver(session_id=session_id, key=key, patience_s=patience_s):
-                await self._take_over(await self._hub.attach(session_id, self._member.key(key)), patience_s)
+                await self._take_over(await returning.attach(self._hub, session_id, self._member.key(key)), patience_s)
             case link.Release(session_id=session_id, url=url, replica_id=replica_id):
                 self._settle(session_id)
                 self._release(self._of(session_id), url, replica_id)

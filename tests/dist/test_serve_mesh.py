@@ -55,7 +55,7 @@ def serving(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def first_chunks(url: str, count: int) -> list[np.ndarray]:
-    """Their pictures as they were made, [frames, 64, 64, 3]."""
+    """Their pictures as they were made, [frames, 32, 32, 3]."""
     found = []
     with connect(f"{url.replace('http', 'ws')}/v1/stream", max_size=None, open_timeout=PATIENCE_S) as connection:
         client = Client(connection)
@@ -63,7 +63,7 @@ def first_chunks(url: str, count: int) -> list[np.ndarray]:
         client.start(prompt="sea", seed=3, fps=4.0, formats=["raw"])
         for index in range(count):
             parts = client.hear("chunk", index=index)["parts"]
-            found.append(np.frombuffer(b"".join(parts), np.uint8).reshape(-1, 64, 64, 3))
+            found.append(np.frombuffer(b"".join(parts), np.uint8).reshape(-1, 32, 32, 3))
     return found
 
 

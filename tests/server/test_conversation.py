@@ -81,7 +81,7 @@ def test_a_conversation_from_hello_to_the_end() -> None:
         client = Client(hub)
         (hello,) = await client.heard()
         assert (hello["type"], hello["version"], hello["model"]) == ("hello", 1, "fake")
-        assert hello["defaults"]["size"] == "64x64"
+        assert hello["defaults"]["size"] == "32x32"
         (live,) = await client.say(START | {"formats": ["av2", "webp"], "size": "32x48", "seed": 3})
         assert (live["type"], live["format"], live["config"]["width"], live["config"]["seed"]) == ("live", "webp", 48, 3)
         (queued,) = await client.say({"type": "control", "control": {"type": "cut", "id": "mine"}})
@@ -285,7 +285,7 @@ def test_camera_frames_are_probed_scaled_and_pushed() -> None:
             assert await client.say(photo(kind=kind)) == []
         taken = feed.take(3)
         assert taken is not None
-        assert taken[0].shape == (3, 64, 64, 3)
+        assert taken[0].shape == (3, 32, 32, 3)
         assert abs(int(taken[0].mean()) - 77) < 3
         assert await client.error(photo((400, 400))) == "too_large"
         assert await client.error(b"\0" * 60_000) == "too_large"

@@ -17,8 +17,8 @@ from millstream.server.dialects.sglang import Init
 from millstream.server.dialects.transitions import ChunkEvents, Transitions
 from millstream.server.protocol import conversation
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import OpeningBytes
 from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk
+from millstream.server.sessions.viewers import OpeningBytes
 from millstream.server.transport.tasks import stop_all
 from millstream.serving.notices import Noted
 from tests.server.dialect_clients import DIALECTS, Client, is_error, with_hub

@@ -15,8 +15,8 @@ from millstream.server.sessions import encodings
 from millstream.server.sessions import hub as hubs
 from millstream.server.sessions import live_session as live_sessions
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import OpeningBytes
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.server.sessions.viewers import OpeningBytes
 from millstream.serving.notices import Applied, Live, Noted
 from tests.server.fakes import TINY, FakeService, until
 from tests.server.hub_plays import SEA, items, pictures, with_hub

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from millstream.cli.options import grouped
 from millstream.cli.parts import plain_errors
 from millstream.cli.plan.options import Context, Gpus, Json, plan
-from millstream.core.config import parse_size
-from millstream.core.errors import ConfigError
 
 
-@plan.command()
-def train(
-    student: Annotated[str, typer.Option(help="Who learns: a name, a folder or shapes.")] = "wan2.1-t2v-1.3b",
-    teacher: Annotated[str, typer.Option(help="Who is learnt from, frozen.")] = "wan2.1-t2v-14b",
-    critic: Annotated[str, typer.Option(help="Who learns to score the student's own streams.")] = "wan2.1-t2v-1.3b",
-    gpus: Gpus = "8xH200",
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH, multiples of 16.")] = "480x832",
-    frames: Annotated[int, typer.Option(help="Latent frames of a rollout.")] = 21,
-    batch: Annotated[int, typer.Option(help="Rollouts or texts per device and step.")] = 1,
-    zero: Annotated[int, typer.Option(help="0 repeats everything, 1 shards the optimizer, 2 gradients, 3 weights too.")] = 3,
-    hybrid: Annotated[int, typer.Option(help="Devices that share one copy, repeated over the others; 0 for all.")] = 0,
-    offload: Annotated[bool, typer.Option("--offload", help="Optimizer and averages in host memory.")] = False,
-    recompute: Annotated[str, typer.Option(help="Activations made again: none, selective or full.")] = "full",
-    ema: Annotated[bool, typer.Option(help="Keep averaged weights of the student.")] = True,
-    lora: Annotated[int, typer.Option(help="Rank of the student's adapters; 0 trains all of it.")] = 0,
-    context: Context = 4096,
+@dataclass(frozen=True, kw_only=True)
+class TrainedOptions:
+    """Who learns from whom, on what, and what is shared out or made again."""
+
+    student: Annotated[str, typer.Option(help="Who learns: a name, a folder or shapes.")] = "wan2.1-t2v-1.3b"
+    teacher: Annotated[str, typer.Option(help="Who is learnt from, frozen.")] = "wan2.1-t2v-14b"
+    critic: Annotated[str, typer.Option(help="Who learns to score the student's own streams.")] = "wan2.1-t2v-1.3b"
+    gpus: Gpus = "8xH200"
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH, multiples of 16.")] = "480x832"
+    frames: Annotated[int, typer.Option(help="Latent frames of a rollout.")] = 21
+    batch: Annotated[int, typer.Option(help="Rollouts or texts per device and step.")] = 1
+    zero: Annotated[int, typer.Option(help="0 repeats everything, 1 shards the optimizer, 2 gradients, 3 weights too.")] = 3
+    hybrid: Annotated[int, typer.Option(help="Devices that share one copy, repeated over the others; 0 for all.")] = 0
+    offload: Annotated[bool, typer.Option("--offload", help="Optimizer and averages in host memory.")] = False
+    recompute: Annotated[str, typer.Option(help="Activations made again: none, selective or full.")] = "full"
+    ema: Annotated[bool, typer.Option(help="Keep averaged weights of the student.")] = True
+    lora: Annotated[int, typer.Option(help="Rank of the student's adapters; 0 trains all of it.")] = 0
+    context: Context = 4096
     reward: Annotated[
         str | None,
         typer.Option(help="For a language model: tune --student by this reward model, with --critic.", show_default=False),
-    ] = None,
-    answer: Annotated[int, typer.Option(help="For a language model tuned by reward: tokens of a text that it writes.")] = 1024,
-    as_json: Json = False,
-) -> None:
+    ] = None
+    answer: Annotated[int, typer.Option(help="For a language model tuned by reward: tokens of a text that it writes.")] = 1024
+
+
+@plan.command()
+@grouped
+def train(*, on: TrainedOptions, as_json: Json = False) -> None:
     """Can this student be distilled with that teacher and critic on these GPUs, which roles go where, and what syncing costs.
 
     A language model is trained by itself, or with [bold]--reward[/] tuned by four models.
@@ -43,45 +48,13 @@ def train(
 
     Exit code 1 means that no placement fits.
     """
-    from millstream.commands.plan.language import LanguageRequest, run_plan_language
+    from millstream.commands.plan.language import run_plan_language
     from millstream.commands.plan.train import TrainRequest, run_plan_train
     from millstream.planner.language.decoders import is_decoder
 
     with plain_errors():
-        if is_decoder(student):
-            if lora or hybrid:
-                raise ConfigError("--lora and --hybrid are not planned for language models; leave them out")
-            asked = LanguageRequest(
-                student=student,
-                critic=critic if is_decoder(critic) else student,
-                reward=reward,
-                gpus=gpus,
-                context=context,
-                answer=answer,
-                batch=batch,
-                zero=zero,
-                offload=offload,
-                recompute=recompute,
-            )
-            if not run_plan_language(asked, as_json=as_json):
-                raise typer.Exit(1)
-            return
-        request = TrainRequest(
-            student=student,
-            teacher=teacher,
-            critic=critic,
-            gpus=gpus,
-            size=parse_size(size),
-            frames=frames,
-            batch=batch,
-            zero=zero,
-            hybrid=hybrid,
-            offload=offload,
-            recompute=recompute,
-            ema=ema,
-            lora=lora,
-        )
-        fits = run_plan_train(request.ask(), as_json=as_json)
+        run = run_plan_language if is_decoder(on.student) else run_plan_train
+        fits = run(TrainRequest(**asdict(on)), as_json=as_json)
     if not fits:
         raise typer.Exit(1)
 

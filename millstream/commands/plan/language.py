@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import cast
 
 from rich.console import Console
 
 from millstream.commands.plan.run import profile_path
-from millstream.commands.plan.train import placements_table
+from millstream.commands.plan.train import TrainRequest, placements_table
 from millstream.core.config import Recompute
+from millstream.core.errors import ConfigError
 from millstream.planner.hardware import parse_fleet
-from millstream.planner.language.decoders import find_decoder
+from millstream.planner.language.decoders import find_decoder, is_decoder
 from millstream.planner.language.learning import DecoderWork, decoder_flops, decoder_layouts
 from millstream.planner.language.rewards import RewardAsk, learn_ms, reward_placements, write_ms
 from millstream.planner.profile import read_profile
@@ -20,42 +21,15 @@ from millstream.planner.roles import RolePlacement
 from millstream.planner.training import Sharding
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LanguageRequest:
-    """What a person asks, as they spell it."""
-
-    student: str
-    critic: str
-    reward: str | None
-    gpus: str
-    context: int
-    answer: int
-    batch: int
-    zero: int
-    offload: bool
-    recompute: str
-
-    def work(self) -> DecoderWork:
-        return DecoderWork(
-            decoder=find_decoder(self.student),
-            fleet=parse_fleet(self.gpus, here=read_profile(profile_path())),
-            context=self.context,
-            batch=self.batch,
-            sharding=Sharding(zero=self.zero, offload=self.offload),
-            recompute=cast(Recompute, self.recompute),
-        )
-
-
-def run_plan_language(request: LanguageRequest, *, as_json: bool) -> bool:
+def run_plan_language(request: TrainRequest, *, as_json: bool) -> bool:
     """Print the placements, best first; whether one fits."""
-    work = request.work()
+    work = _work(request)
     if request.reward is None:
         found = decoder_layouts(work)
         said, reached = f"{work.decoder.name}, {work.decoder.parameters / 1e9:.4g} billion parameters", _reached(work, found[0])
     else:
-        ask = RewardAsk(
-            work=work, critic=find_decoder(request.critic), reward=find_decoder(request.reward), answer=request.answer
-        )
+        critic = find_decoder(request.critic) if is_decoder(request.critic) else work.decoder
+        ask = RewardAsk(work=work, critic=critic, reward=find_decoder(request.reward), answer=request.answer)
         found, said, reached = reward_placements(ask), _tuned(ask), ""
     if as_json:
         print(json.dumps([{**asdict(each), "fits": not each.missing} for each in found], indent=2))
@@ -66,6 +40,19 @@ def run_plan_language(request: LanguageRequest, *, as_json: bool) -> bool:
         placements_table(found, console)
         console.print(f"{reached}lower bounds: a program's own pauses are not in them", highlight=False)
     return not found[0].missing
+
+
+def _work(request: TrainRequest) -> DecoderWork:
+    if request.lora or request.hybrid:
+        raise ConfigError("--lora and --hybrid are not planned for language models; leave them out")
+    return DecoderWork(
+        decoder=find_decoder(request.student),
+        fleet=parse_fleet(request.gpus, here=read_profile(profile_path())),
+        context=request.context,
+        batch=request.batch,
+        sharding=Sharding(zero=request.zero, offload=request.offload),
+        recompute=cast(Recompute, request.recompute),
+    )
 
 
 def _reached(work: DecoderWork, best: RolePlacement) -> str:

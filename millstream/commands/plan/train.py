@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.commands.plan.run import profile_path
-from millstream.core.config import GIB, Recompute
+from millstream.core.config import GIB, Recompute, parse_size
 from millstream.planner.checkpoints import resolve_model
 from millstream.planner.hardware import parse_fleet
 from millstream.planner.profile import read_profile
@@ -27,7 +27,7 @@ class TrainRequest:
     teacher: str
     critic: str
     gpus: str
-    size: tuple[int, int]
+    size: str
     frames: int
     batch: int
     zero: int
@@ -36,15 +36,19 @@ class TrainRequest:
     recompute: str
     ema: bool
     lora: int
+    context: int
+    """Of a language model: tokens of a text."""
+    reward: str | None
+    answer: int
 
     def ask(self) -> TrainAsk:
-        student = resolve_model(self.student)
+        student, (height, width) = resolve_model(self.student), parse_size(self.size)
         return TrainAsk(
             student=student,
             teacher=resolve_model(self.teacher),
             critic=resolve_model(self.critic),
             fleet=parse_fleet(self.gpus, here=read_profile(profile_path())),
-            stream=replace(student.stream, height=self.size[0], width=self.size[1]),
+            stream=replace(student.stream, height=height, width=width),
             frames=self.frames,
             batch=self.batch,
             sharding=Sharding(zero=self.zero, offload=self.offload),
@@ -55,8 +59,9 @@ class TrainRequest:
         )
 
 
-def run_plan_train(ask: TrainAsk, *, as_json: bool) -> bool:
+def run_plan_train(request: TrainRequest, *, as_json: bool) -> bool:
     """Print the placements, best first; whether one fits."""
+    ask = request.ask()
     found = placements(ask)
     if as_json:
         print(json.dumps([_record(placement) for placement in found], indent=2))

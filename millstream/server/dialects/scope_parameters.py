@@ -31,8 +31,8 @@ from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import GOOD_ENDS, Fields, Interpreter, heed
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import TapeLost
 from millstream.server.sessions.outbox import Outbox
+from millstream.server.sessions.recordings import TapeLost
 from millstream.serving.notices import Applied, Ended, Noted
 
 Interpolation = Literal["linear", "slerp"]

@@ -33,8 +33,8 @@ from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, MAX_NAMES,
 from millstream.server.dialects.transitions import Transitions
 from millstream.server.protocol.messages import encode
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import OpeningBytes
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.server.sessions.viewers import OpeningBytes
 from millstream.server.transport.websocket_loop import converse
 from millstream.serving.notices import Ended, Live, Noted
 

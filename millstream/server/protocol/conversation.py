@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import asdict
 from typing import Any, Literal
 
-from millstream.core.controls import Receipt
+from millstream.core.controls import AnyControl, Receipt
 from millstream.core.errors import MillstreamError, Overloaded
 from millstream.core.messages import (
     AnyClientMessage,
@@ -60,10 +60,12 @@ from millstream.server.protocol.camera import read_frame
 from millstream.server.protocol.messages import choose_format, code_of, decode, defaults_of, encode, picture_bytes, with_header
 from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
-from millstream.server.sessions import branches, futures
+from millstream.server.sessions import branches, futures, returning
 from millstream.server.sessions.hub import ModelCard, SessionHub
-from millstream.server.sessions.live_session import LiveSession, OpeningBytes, TapeLost, Viewer
+from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.server.sessions.recordings import TapeLost
+from millstream.server.sessions.viewers import OpeningBytes, Viewer
 from millstream.serving.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Rated, Waiting
 
 State = Literal["new", "owner", "viewer"]
@@ -170,20 +172,14 @@ class Conversation:
                 self._refuse_twice()
                 self._client.check_session(session)
                 format = choose_format(formats)
-                found = await self._hub.attach(session, self._client.key, client=self._client.name, seen=seen)
+                found = await returning.attach(self._hub, session, self._client.key, client=self._client.name, seen=seen)
                 self._watch(found, format, "owner", message)
             case View(view=view, formats=formats):
                 self._refuse_twice()
                 self._client.check_session(view)
                 self._watch(self._hub.find_view(view), choose_format(formats), "viewer", message)
             case Steer(control=control, at_chunk=at_chunk):
-                self._controls.spend("controls")
-                live_session = self._own()
-                self._limits.check_id(control.id)
-                if await live_session.has_left():
-                    return
-                known = live_session.known_receipt(control.id) if message.again else None
-                self._outbox.put(known or await self._hub.control(live_session, control, at_chunk))
+                await self._steer(control, at_chunk, again=message.again)
             case DraftPrompt(control=draft):
                 self._own().draft(draft)
             case Preview():
@@ -219,8 +215,17 @@ class Conversation:
             case Restore(snapshot=name, formats=formats):
                 self._refuse_twice()
                 format = choose_format(formats)
-                live_session = await self._hub.restore(name, client=self._client.name, key=self._client.key)
+                live_session = await returning.restore(self._hub, name, client=self._client.name, key=self._client.key)
                 self._watch(live_session, format, "owner", message)
+
+    async def _steer(self, control: AnyControl, at_chunk: int | None, *, again: bool) -> None:
+        self._controls.spend("controls")
+        live_session = self._own()
+        self._limits.check_id(control.id)
+        if await live_session.has_left():
+            return
+        known = live_session.known_receipt(control.id) if again else None
+        self._outbox.put(known or await self._hub.control(live_session, control, at_chunk))
 
     def _start(self, ask: Start) -> None:
         self._refuse_twice()

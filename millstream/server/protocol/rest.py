@@ -23,6 +23,7 @@ from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.messages import defaults_of
 from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
+from millstream.server.sessions import returning
 from millstream.server.sessions.archive import Archive
 from millstream.server.sessions.file_store import Kind
 from millstream.server.sessions.live_session import LiveSession
@@ -171,7 +172,7 @@ async def save_session(server: ServerState, words: Mapping[str, str], body: None
 
 
 async def restore_session(server: ServerState, words: Mapping[str, str], body: None) -> SessionInfo:
-    return _info(await server.hub.restore(words["name"], client=server.client.name, key=server.client.key))
+    return _info(await returning.restore(server.hub, words["name"], client=server.client.name, key=server.client.key))
 
 
 async def list_recordings(server: ServerState, words: Mapping[str, str], body: None) -> FileList:

@@ -11,6 +11,7 @@ from functools import partial
 
 from millstream.core.messages import Format
 from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk
+from millstream.serving.notices import Pictured
 from millstream.video.encoding import Encoder, Frames, encoder_for
 
 
@@ -19,6 +20,25 @@ class FreshChunk:
     info: ChunkInfo
     frames: Frames | None
     """None once they were let go."""
+
+    @staticmethod
+    def of(pictured: Pictured, unknown: tuple[str, ...]) -> FreshChunk:
+        """As the engine tells of it; `unknown` words mean nothing to the model."""
+        chunk = pictured.chunk
+        info = ChunkInfo(
+            index=chunk.index,
+            epoch=chunk.epoch,
+            media_s=pictured.media_s,
+            fps=pictured.fps,
+            num_frames=len(chunk.frames),
+            prompts=chunk.prompts,
+            unknown=unknown,
+            receipts=chunk.receipts,
+            total_ms=chunk.timing.total_ms,
+            phases_ms=dict(chunk.timing.phases_ms),
+            late_s=pictured.lateness_s,
+        )
+        return FreshChunk(info, chunk.frames)
 
 
 @dataclass(slots=True)

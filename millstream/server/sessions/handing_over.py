@@ -10,7 +10,8 @@ from collections.abc import Callable
 from millstream.core.errors import MillstreamError
 from millstream.core.messages import MovedMessage
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import LiveSession, Viewer
+from millstream.server.sessions.live_session import LiveSession
+from millstream.server.sessions.viewers import Viewer
 
 
 async def hand_over(hub: SessionHub, live_session: LiveSession) -> None:

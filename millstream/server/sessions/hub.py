@@ -20,11 +20,9 @@ from typing import Any, Literal, TypeVar
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt, check_prompts
 from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession
-from millstream.engine import snapshot
-from millstream.engine.engine import Engine
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.access.shares import Quota
-from millstream.server.sessions.archive import Archive, SavedSession, SessionJournal
+from millstream.server.sessions.archive import Archive, SessionJournal
 from millstream.server.sessions.file_store import FileStore, Kept
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
@@ -40,9 +38,7 @@ from millstream.server.sessions.upkeep import end_abandoned, report
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.feed import LiveFeed
-from millstream.session.kept import LoggedControl
 from millstream.session.pacing import RateKind
-from millstream.session.session import Session
 
 T = TypeVar("T")
 
@@ -202,7 +198,7 @@ class SessionHub:
             unattended=unattended,
             weight=weight * key.weight,
             owner=key.name,
-            **self._bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
+            **self.bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
             feed=None if source is None else LiveFeed((config.height, config.width)),
             source=source or "",
         )
@@ -215,32 +211,6 @@ class SessionHub:
         journal = self.journal(request.session_id, request.config, key)
         return self.opened(replace(request, journal=journal), client, key)
 
-    async def restore(self, snapshot_name: str, *, client: str = "", key: Key = NAMELESS) -> LiveSession:
-        """A saved session, as a new one."""
-        saved, session_id = await self.archive_of(key).find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
-        return self.opened(self._going_on(saved, session_id, key, rate="auto", weight=key.weight), client, key)
-
-    async def attach(self, session_id: str, key: Key = NAMELESS, *, client: str = "", seen: int = -1) -> LiveSession:
-        """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names and
-        makes up for the chunks that its client has `seen`."""
-        if session_id not in self.live_sessions and self.keeper is not None:
-            back = await self.keeper.find(session_id, key)
-            pinned = await self.archive_of(key).pin(back.saved, owner=client)
-            if session_id not in self.live_sessions:  # somebody else may have come meanwhile
-                return self._brought_back(replace(back, saved=pinned), client, key, seen)
-        found = self.find(session_id, key)
-        self.service.catch_up(session_id, seen)
-        return found
-
-    async def find_kept(self, session_id: str, key: Key = NAMELESS) -> OpenRequest:
-        """One that was kept and is not live, as it would be asked for."""
-        if self.keeper is None:
-            raise UnknownSession("there is no such session; it may have ended")
-        back = await self.keeper.find(session_id, key)
-        return self._going_on(
-            back.saved, session_id, key, rate=back.kept.rate, weight=back.kept.weight, lead_s=back.kept.lead_s
-        )
-
     async def control(self, live_session: LiveSession, control: AnyControl, at_chunk: int | None = None) -> Receipt:
         """Steer it. What is acknowledged is kept, where controls are."""
         receipt = live_session.control(control, at_chunk=at_chunk)
@@ -248,16 +218,6 @@ class SessionHub:
             async with live_session.before_next():
                 await self.keeper.log(live_session, control, receipt)
         return receipt
-
-    def _brought_back(self, back: Returned, client: str, key: Key, seen: int) -> LiveSession:
-        kept = back.kept
-        terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended, source=kept.source)
-        request = self._going_on(back.saved, kept.session_id, key, late=back.late, **terms)
-        try:
-            return self.opened(replace(request, media_s=kept.media_s, seen=seen), client, key, back)
-        except MillstreamError:
-            self.archive_of(key).store.remove("snapshots", back.saved.path.stem)
-            raise
 
     async def save(self, live_session: LiveSession) -> Kept:
         archive, session_id = self.archive_of(live_session.key), live_session.session_id
@@ -304,32 +264,6 @@ class SessionHub:
         """By the name that only shows it."""
         return _found(self._views.get(view_id))
 
-    def _going_on(
-        self, saved: SavedSession, session_id: str, key: Key, *, late: tuple[LoggedControl, ...] = (), **terms: Any
-    ) -> OpenRequest:
-        """What was saved, as it is asked for; it is read when it has its place, and then told what came too late for it."""
-        config, timeline = key.paced(saved.header.config, terms["rate"]), saved.header.timeline
-        feed = LiveFeed((config.height, config.width)) if timeline.has_input else None
-        journal = self.journal(session_id, config, key)
-
-        def revive(copied: snapshot.Snapshot, engine: Engine) -> Session:
-            session = snapshot.revive(copied, engine, session_id, feed=feed, journal=journal)
-            for each in late:
-                session.control(each.control, at_chunk=each.at_chunk)
-            return session
-
-        return OpenRequest(
-            session_id=session_id,
-            prompts=timeline.prompts,
-            config=config,
-            may_wait=True,
-            **terms,
-            **self._bounds,
-            feed=feed,
-            journal=journal,
-            start=lambda: partial(revive, saved.read(journal)),
-        )
-
     def journal(self, session_id: str, config: StreamConfig, key: Key) -> SessionJournal | None:
         """None where nothing is kept."""
         return None if self._archive is None else self.archive_of(key).journal(session_id, config)
@@ -339,7 +273,7 @@ class SessionHub:
         return None if every is None else Keeper(self.archive_of, self.service, self.spawn, every=every)
 
     @property
-    def _bounds(self) -> dict[str, Any]:
+    def bounds(self) -> dict[str, Any]:
         """Of every session of this server."""
         limits = self.limits
         return dict(idle_s=limits.idle_s, max_life_s=limits.max_life_s, max_chunks=limits.max_chunks)

@@ -25,7 +25,8 @@ from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.sessions.encodings import ChunkEncodings, FreshChunk
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.metrics import Metrics
-from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk, Outbox
+from millstream.server.sessions.outbox import ChunkInfo, Outbox
+from millstream.server.sessions.viewers import Viewer, who_makes_room
 from millstream.serving.notices import Applied, Ended, Live, Noted, Notice, Pictured, Rated, Waiting
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, label
@@ -45,31 +46,6 @@ LOGGED = 40
 """Letters of a control's id."""
 
 
-@dataclass(eq=False, slots=True)
-class Viewer:
-    """One client that watches."""
-
-    format: Format
-    outbox: Outbox
-    owner: bool
-    came: float
-    opened: bool = False
-    """Whether it has what its decoder needs first."""
-    had: int = -1
-    """The last chunk that it had when it came; until a later one comes, it is given none. A session may go back after that."""
-    seen: int = -1
-    """The last chunk that it was given."""
-    follows: bool = False
-    """Whether it goes along when its session moves to another server."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpeningBytes:
-    """What a viewer's decoder needs before the first fragment."""
-
-    data: bytes
-
-
 @dataclass(slots=True)
 class _Greeting:
     """A new viewer that wants to see something now."""
@@ -85,13 +61,6 @@ class Tape:
     recording: Recording
     fps: float | None = None
     """What its frames play at; None: what they play at live."""
-
-
-@dataclass(frozen=True, slots=True)
-class TapeLost:
-    """A recording that ended early; without a name where nothing of it was kept."""
-
-    name: str
 
 
 @dataclass(slots=True)
@@ -214,9 +183,7 @@ class LiveSession:
         self._encodings.keep({other.format for other in self.viewers})
 
     def _send_one_away(self) -> None:
-        """Whoever came last of those who only watch; where there are none, the owner's oldest connection."""
-        guests = [viewer for viewer in self.viewers if not viewer.owner]
-        goes = max(guests, key=lambda viewer: viewer.came) if guests else min(self.viewers, key=lambda viewer: viewer.came)
+        goes = who_makes_room(self.viewers)
         goes.outbox.put(Ended(cause="refused", reason="its owner came back and needed the place; try again later"))
         goes.outbox.finish()
         self.leave(goes)
@@ -316,7 +283,7 @@ class LiveSession:
         if not isinstance(notice, Pictured):
             self._enqueue(notice)
             return
-        fresh = self._fresh(notice)
+        fresh = FreshChunk.of(notice, self._unknown(notice.chunk.prompts))
         first_s = None if self.last_info is not None else self._parts.clock() - self.begun
         self.last_info = fresh.info
         self._parts.metrics.chunk(fresh.info, first_s=first_s)
@@ -395,13 +362,13 @@ class LiveSession:
         self._log(words, logging.INFO if late_s > 0 else logging.DEBUG, chunk=fresh.info.index)
         if self._logging:
             await asyncio.wait(self._logging)
-        formats = {viewer.format for viewer in self.viewers if viewer.had < fresh.info.index}
+        formats = {viewer.format for viewer in self.viewers if viewer.wants(fresh.info)}
         pictures = await self._encodings.encode_all(formats, fresh)
         self._parts.meter.passed_on(self._encodings.take_seconds())
         for picture in pictures:
-            for viewer in [each for each in self.viewers if each.format == picture.format]:
-                if viewer.had < fresh.info.index:
-                    self._give(viewer, picture)
+            for viewer in self.viewers:
+                if viewer.format == picture.format and viewer.wants(fresh.info):
+                    viewer.give(picture, self._encodings.opening(picture.format))
 
     async def _greet(self, viewer: Viewer) -> None:
         """The last chunk again, so that somebody who comes while nothing moves sees where things are."""
@@ -411,15 +378,8 @@ class LiveSession:
         if max(viewer.had, viewer.seen) >= last.info.index:
             return
         picture = await self._encodings.encode(viewer.format, last)
-        self._give(viewer, replace(picture, info=replace(picture.info, receipts=())))
-
-    def _give(self, viewer: Viewer, picture: EncodedChunk) -> None:
-        opening = self._encodings.opening(viewer.format)
-        if opening is not None and not viewer.opened:
-            viewer.outbox.put(OpeningBytes(opening))
-            viewer.opened = True
-        viewer.had, viewer.seen = -1, picture.info.index
-        viewer.outbox.put(picture)
+        again = replace(picture, info=replace(picture.info, receipts=()))
+        viewer.give(again, self._encodings.opening(viewer.format))
 
     def _log(self, words: str, level: int = logging.INFO, **about: object) -> None:
         whose = {"key": self.key.name} if self.key.name else {}
@@ -433,23 +393,6 @@ class LiveSession:
             viewer.outbox.finish()
         self._last = None
         self._encodings.keep(())
-
-    def _fresh(self, pictured: Pictured) -> FreshChunk:
-        chunk = pictured.chunk
-        info = ChunkInfo(
-            index=chunk.index,
-            epoch=chunk.epoch,
-            media_s=pictured.media_s,
-            fps=pictured.fps,
-            num_frames=len(chunk.frames),
-            prompts=chunk.prompts,
-            unknown=self._unknown(chunk.prompts),
-            receipts=chunk.receipts,
-            total_ms=chunk.timing.total_ms,
-            phases_ms=dict(chunk.timing.phases_ms),
-            late_s=pictured.lateness_s,
-        )
-        return FreshChunk(info, chunk.frames)
 
     def _unknown(self, prompts: tuple[WeightedPrompt, ...]) -> tuple[str, ...]:
         """Words that mean nothing to the model; looked up once for each mix."""

@@ -8,17 +8,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from millstream.core.errors import VideoError
 from millstream.server.access.keys import Key
 from millstream.server.sessions.archive import DISK_FAILS, Archive
-from millstream.server.sessions.live_session import LiveSession, Tape, TapeLost
+from millstream.server.sessions.live_session import LiveSession, Tape
 from millstream.serving.notices import Noted
 from millstream.serving.session_entry import label
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TapeLost:
+    """A recording that ended early; without a name where nothing of it was kept."""
+
+    name: str
 
 
 class Recordings:

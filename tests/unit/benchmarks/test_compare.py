@@ -68,6 +68,6 @@ def test_diffusers_blocks_see_the_whole_window(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(transformer_wan, "dispatch_attention_fn", watched)
     found = Diffusers().measure(STAGE)
-    assert seen == {(3 * 16, 9 * 16), (3 * 16, TINY.dit.text_tokens)}
+    assert seen == {(3 * 4, 9 * 4), (3 * 4, TINY.dit.text_tokens)}
     assert found["calls_ms"] > 0
     assert transformer_wan.dispatch_attention_fn is watched

@@ -54,7 +54,7 @@ def test_a_frame_of_keys_and_values_at_480x832_costs_what_is_known(name: str, mi
 def test_the_window_is_what_a_ring_holds(positions: str) -> None:
     spec = MODELS["wan-tiny"]
     stream = replace(spec.stream, window=8, sink=3, positions=positions)
-    held = ring(spec.dit, (4, 4), window=8, sink=3, positions=positions).num_bytes
+    held = ring(spec.dit, (2, 2), window=8, sink=3, positions=positions).num_bytes
     assert window_bytes(spec.dit, stream, value_bytes=4) == held
 
 

@@ -45,7 +45,8 @@ def record(
     path: Path, chunks: int = 10, *, with_input: bool = False, engine: Engine | None = None, **changes: object
 ) -> list[str]:
     engine = engine or tiny_engine()
-    config = engine.stream_config(**(dict(height=32, width=48) | changes))
+    size = dict(height=32, width=48) if with_input else dict(height=16, width=32)  # an input has the size of its frames
+    config = engine.stream_config(**(size | changes))
     header = engine.journal_header(config, "session")
     with JournalWriter(path, header) as journal:
         frames = moving_square(9 + 12 * chunks, 2) if with_input else None

@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from millstream.core.errors import UnknownFile
-from millstream.server.sessions.live_session import LiveSession, OpeningBytes
+from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.server.sessions.viewers import OpeningBytes
 
 LISTED = 6
 UNASKED_S = 30.0
