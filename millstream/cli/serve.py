@@ -55,7 +55,7 @@ class DoorOptions:
     allow_output: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where streams may be sent, such as rtmp://live.example.org or srt://*:9000; repeat for several.",
+            help="Where streams may be sent: rtmp://live.example.org, srt://*:9000, v4l2://video10, ndi://*. Repeatable.",
             show_default=False,
         ),
     ] = None

@@ -129,7 +129,7 @@ class OutputAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Send the pictures to an address, until the session ends or this is stopped."""
 
     url: str
-    """rtmp://HOST/APP/KEY, rtmps://HOST/APP/KEY or srt://HOST:PORT"""
+    """rtmp://HOST/APP/KEY, rtmps://HOST/APP/KEY, srt://HOST:PORT, v4l2://videoN or ndi://NAME"""
     kbps: Annotated[int, msgspec.Meta(ge=100, le=MAX_KBPS)] | None = None
     """At most so many kilobits a second; None: as fits the size."""
 

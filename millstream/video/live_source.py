@@ -3,6 +3,7 @@
 A file plays at its own rate, over and over; so does a video at a web address. What is live is shown as it comes. One that ends,
 breaks or is not there is tried again, with longer and longer pauses; its last frame stays meanwhile, and trouble is told once
 until it has been well for a while. Of an address nothing is told but its name: there may be a password in it.
+SRT is read by the program ffmpeg (`srt_source.py`), everything else by PyAV.
 Shapes: H height, W width, 3 is RGB.
 """
 
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import av
@@ -22,6 +24,8 @@ import numpy as np
 
 from millstream.core.errors import ConfigError, VideoError
 from millstream.video.reader import FORMATS, VideoReader, end_of, fit, open_container, upright, video_stream
+from millstream.video.sender import is_srt, missing
+from millstream.video.srt_source import open_srt
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 PLAYED_SCHEMES = ("http", "https")
@@ -30,8 +34,10 @@ LIVE_SCHEMES = ("rtmp", "rtmps", "rtsp", "srt", "tcp", "udp")
 LISTEN = "?listen=1"
 """Behind an RTMP address: wait there for somebody to stream to it."""
 LIVE_FORMATS = f"{FORMATS},hls,mpjpeg,rtsp,sdp,rtp"
-PROTOCOLS = "http,https,tcp,tls,udp,rtp,rtmp,rtmps,srt,crypto,httpproxy"
+PROTOCOLS = "http,https,tcp,tls,udp,rtp,rtmp,rtmps,crypto,httpproxy"
 """No files: a playlist cannot name one."""
+AT_ONCE = {"analyzeduration": "1000000", "probesize": "500000"}
+"""What is live is looked at for a second at most before it is shown."""
 MAX_PIXELS = 4096 * 4096
 OPEN_S = READ_S = 5.0
 """For an address to answer, and for its next frame."""
@@ -69,12 +75,13 @@ class SourceAddress:
         is_awaited = self.place.endswith(LISTEN) or "mode=listener" in self.place
         return FIRST_WAIT_S if is_awaited else LONGEST_WAIT_S
 
-    def open(self) -> av.container.InputContainer:
+    def open(self) -> Any:
+        """A container, for as long as `with` lasts."""
         if self.is_file:
             return open_container(Path(self.place))
-        options = {"format_whitelist": LIVE_FORMATS, "protocol_whitelist": PROTOCOLS}
-        if not self.is_paced:
-            options |= {"analyzeduration": "1000000", "probesize": "500000"}
+        if is_srt(self.place):
+            return open_srt(self.place, options=AT_ONCE, open_s=OPEN_S, read_s=READ_S)
+        options = {"format_whitelist": LIVE_FORMATS, "protocol_whitelist": PROTOCOLS} | ({} if self.is_paced else AT_ONCE)
         if self.place.endswith(LISTEN):
             options["listen"] = "1"
         return av.open(self.place.removesuffix(LISTEN), options=options, metadata_errors="replace", timeout=(OPEN_S, READ_S))
@@ -93,14 +100,8 @@ def parse_source(text: str) -> SourceAddress:
         raise ConfigError(
             f"--source {name}: an address begins with one of {', '.join(PLAYED_SCHEMES + LIVE_SCHEMES)}, then ://"
         )
-    try:
-        av.open(f"{source.scheme}://127.0.0.1:9", timeout=0.01)  # only to hear whether it is known at all
-    except av.error.ProtocolNotFoundError:
-        raise ConfigError(
-            f"--source {name}: this PyAV's FFmpeg knows no {source.scheme}; install one built with it, or use another address"
-        ) from None
-    except (OSError, av.FFmpegError):
-        pass
+    if trouble := missing(place) or (is_srt(place) and urlsplit(place).port is None and "an SRT address names a port"):
+        raise ConfigError(f"--source {name}: {trouble}")
     return source
 
 

@@ -1,10 +1,11 @@
-"""A program that sends pictures to an RTMP or SRT address: frames at its standard input, H.264 for live out.
+"""A program that sends pictures to an address: frames at its standard input, H.264 for live out by RTMP or SRT, or the frames
+as they are to a virtual camera of this machine or by NDI.
 
 Started by a server as `python -m millstream.video.sender`. A process of its own: FFmpeg holds Python's lock while it connects,
 and whoever waits for a receiver that hangs must be able to end that. Standard input is one line of JSON (`Sending`), then the
 frames, each after the moment it is shown at; it ends with that. Whatever is written to standard output says that the receiver
 takes pictures; the first line of standard error, why it does not.
-SRT is spoken by the program ffmpeg, because PyAV's own FFmpeg is built without it.
+SRT is spoken by the program ffmpeg, because PyAV's own FFmpeg is built without it; NDI by the package cyndilib.
 Shapes: H height, W width, 3 is RGB.
 """
 
@@ -21,6 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
 from typing import IO, Any
 
 import av
@@ -44,7 +47,11 @@ AS_IT_IS = ("-probesize", "32", "-analyzeduration", "1", "-f", "data", "-raw_pac
 """Bytes in, bytes out, in packets of seven of MPEG-TS's: nothing is looked into, so nothing is waited for."""
 NO_PICTURE = b"\x47\x1f\xff\x10" + 184 * b"\xff"
 """A packet of MPEG-TS that every receiver passes over."""
+CAMERA_FORMAT = "v4l2"
+DEVICES = Path("/dev")
+NOT_A_CAMERA = "; it must be a device of v4l2loopback that this user may write to, and nobody else does"
 NO_FFMPEG = "SRT needs the program ffmpeg: pip install 'millstream[srt]', or put one with SRT on the PATH"
+NO_NDI = "NDI needs its library: pip install 'millstream[ndi]'"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,22 +76,44 @@ def ffmpeg_program() -> str | None:
     return str(imageio_ffmpeg.get_ffmpeg_exe())
 
 
+def missing(url: str) -> str:
+    """What this machine lacks for such an address, and how to get it; empty where all is there."""
+    scheme, _, name = url.partition("://")
+    if scheme == "srt" and ffmpeg_program() is None:
+        return NO_FFMPEG
+    if scheme == "ndi" and find_spec("cyndilib") is None:
+        return NO_NDI
+    if scheme == "v4l2" and not (DEVICES / name).exists():
+        number = name.removeprefix("video")
+        return f"there is no {DEVICES / name}; with v4l2loopback: sudo modprobe v4l2loopback video_nr={number} exclusive_caps=1"
+    return ""
+
+
 def send(asked: Sending, pipe: IO[bytes]) -> None:
     """Until there are no more frames. Raises what the receiver, or the way there, has against it."""
+    frames = _frames(pipe, (asked.height, asked.width))
+    if asked.url.startswith("ndi:"):
+        _send_by_ndi(asked, frames)
+    else:
+        _send_encoded(asked, frames)
+
+
+def _send_encoded(asked: Sending, frames: Iterator[tuple[float, np.ndarray]]) -> None:
     bits = {"b": f"{asked.kbps}k", "maxrate": f"{asked.kbps}k", "bufsize": f"{asked.kbps}k"}
+    codec, options, colours = ("rawvideo", {}, "ITU601") if is_camera(asked.url) else ("libx264", LIVE | bits, "ITU709")
     first_s, next_key_s = None, 0.0
     with _opened(asked.url) as container:
-        stream = container.add_stream("libx264", rate=Fraction(asked.fps).limit_denominator(1001), options=LIVE | bits)
+        stream = container.add_stream(codec, rate=_rate(asked), options=options)
         stream.height, stream.width = asked.height, asked.width
         stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, CLOCK_HZ)
         stream.codec_context.gop_size = 2**16  # key frames are counted in seconds, below
         container.start_encoding()
         if not is_srt(asked.url):
             print("open", flush=True)
-        for shown_s, frame_HW3 in _frames(pipe, (asked.height, asked.width)):
+        for shown_s, frame_HW3 in frames:
             first_s = shown_s if first_s is None else first_s
             at_s = shown_s - first_s
-            frame = av.VideoFrame.from_ndarray(frame_HW3, format="rgb24").reformat(format="yuv420p", dst_colorspace="ITU709")
+            frame = av.VideoFrame.from_ndarray(frame_HW3, format="rgb24").reformat(format="yuv420p", dst_colorspace=colours)
             frame.pts, frame.time_base = round(at_s * CLOCK_HZ), Fraction(1, CLOCK_HZ)
             if at_s >= next_key_s:
                 frame.pict_type, next_key_s = PictureType.I, at_s + KEY_FRAMES_S
@@ -92,8 +121,36 @@ def send(asked: Sending, pipe: IO[bytes]) -> None:
             signal.alarm(PATIENCE_S)
 
 
+def _send_by_ndi(asked: Sending, frames: Iterator[tuple[float, np.ndarray]]) -> None:
+    """It is offered under its name to whoever is in the network; how many take it nobody need know."""
+    from cyndilib.sender import Sender
+    from cyndilib.video_frame import VideoSendFrame
+    from cyndilib.wrapper.ndi_structs import FourCC
+
+    shown, pixels_HW4 = VideoSendFrame(), np.full((asked.height, asked.width, 4), 255, np.uint8)
+    shown.set_resolution(asked.width, asked.height)
+    shown.set_frame_rate(_rate(asked))
+    shown.set_fourcc(FourCC.RGBX)
+    sender = Sender(asked.url.partition("://")[2], clock_video=False)  # frames come when they are due
+    sender.set_video_frame(shown)
+    with sender:
+        print("open", flush=True)
+        for _, frame_HW3 in frames:
+            pixels_HW4[..., :3] = frame_HW3
+            sender.write_video(pixels_HW4.reshape(-1))
+            signal.alarm(PATIENCE_S)
+
+
 def is_srt(url: str) -> bool:
     return url.startswith("srt:")
+
+
+def is_camera(url: str) -> bool:
+    return url.startswith("v4l2:")
+
+
+def _rate(asked: Sending) -> Fraction:
+    return Fraction(asked.fps).limit_denominator(1001)
 
 
 def _frames(pipe: IO[bytes], size: tuple[int, int]) -> Iterator[tuple[float, np.ndarray]]:
@@ -109,6 +166,9 @@ def _opened(url: str) -> Iterator[Any]:
     """A container whose bytes go there."""
     if is_srt(url):
         with _srt(url) as pipe, av.open(pipe, "w", format="mpegts", container_options={"flush_packets": "1"}) as container:
+            yield container
+    elif is_camera(url):
+        with av.open(str(DEVICES / url.partition("://")[2]), "w", format=CAMERA_FORMAT) as container:
             yield container
     else:
         with av.open(url, "w", format="flv", container_options=FLV) as container:
@@ -136,10 +196,12 @@ def _srt(url: str) -> Iterator[IO[bytes]]:
 def main() -> None:
     signal.alarm(PATIENCE_S)
     pipe = sys.stdin.buffer
+    asked = Sending(**json.loads(pipe.readline()))
     try:
-        send(Sending(**json.loads(pipe.readline())), pipe)
+        send(asked, pipe)
     except (OSError, av.FFmpegError) as error:
-        sys.exit(error.strerror or str(error))
+        hint = NOT_A_CAMERA if is_camera(asked.url) else ""
+        sys.exit(f"{error.strerror or error}{hint}")
 
 
 if __name__ == "__main__":

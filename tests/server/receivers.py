@@ -104,3 +104,26 @@ def srt_receiver(port: int, received: Received | None = None, *, frames: int | N
         assert process.stdout is not None
         process.stdout.close()
         assert not thread.is_alive(), "the receiver still waits"
+
+
+def ndi_pixels(name: str, wait_s: float = 60.0) -> np.ndarray:
+    """[H, W, 4]: the first picture of the one who sends under that name by NDI."""
+    from cyndilib.finder import Finder
+    from cyndilib.receiver import Receiver
+    from cyndilib.video_frame import VideoFrameSync
+    from cyndilib.wrapper.ndi_recv import RecvColorFormat
+
+    give_up, receiver, frame = time.monotonic() + wait_s, Receiver(color_format=RecvColorFormat.RGBX_RGBA), VideoFrameSync()
+    receiver.frame_sync.set_video_frame(frame)
+    with Finder() as finder:
+        while time.monotonic() < give_up:
+            finder.wait_for_sources(0.2)
+            found = next((each for each in finder.iter_sources() if each.stream_name == name), None)
+            if found is not None and not receiver.is_connected():
+                receiver.set_source(found)
+            receiver.frame_sync.capture_video()
+            if frame.xres:
+                pixels: np.ndarray = frame.get_array().reshape(frame.yres, frame.xres, 4)
+                return pixels
+            time.sleep(0.05)
+    raise TimeoutError(f"nobody sends as {name} by NDI")

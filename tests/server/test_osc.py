@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.core.controls import AnyControl, Cut, SetNoiseScale, SetPrompt, SetSeed, SetSteps, SetWindow
+from millstream.core.controls import AnyControl, Cut, Receipt, SetNoiseScale, SetPrompt, SetSeed, SetSteps, SetWindow
 from millstream.core.errors import ConfigError
 from millstream.core.messages import ProtocolError
 from millstream.server.access.auth import access_for
 from millstream.server.access.keys import Key, Keyring
 from millstream.server.app import AppConfig
-from millstream.server.protocol.osc import KINDS, OscPort, bind_osc, control_of
+from millstream.server.protocol.osc import KINDS, OscListener, OscPort, _Owed, bind_osc, control_of
 from millstream.server.transport import osc
 from tests.server.serving import PATIENCE_S, Client, Serving, serving
 
@@ -227,6 +227,28 @@ def test_a_desk_steers_the_newest_session_or_one_by_its_id_and_hears_both_receip
         assert first.hear("receipt", state="applied")["control_id"].startswith("osc-seed-")
         assert [desk.hear()[1][1], desk.hear()[1][1]] == ["queued", "applied"]
         stop(server, first, second)
+
+
+def test_a_control_that_comes_while_the_last_one_is_being_made_hears_of_its_own_chunk() -> None:
+    class Session:
+        ended, latest = False, Receipt(control_id="a", state="queued", chunk_index=1)
+
+        def known_receipt(self, control_id: str) -> Receipt:
+            return self.latest
+
+    session, port = Session(), bind_osc("127.0.0.1:0", insecure=False)
+    desk = Desk(port)
+    listener = OscListener(port, hub=None)  # type: ignore[arg-type]
+    about = ("/millstream/prompt", SetPrompt)
+    listener._owed[about] = _Owed(session, session.latest, desk.socket.getsockname())  # type: ignore[arg-type]
+    for state, chunk_index in (("queued", 1), ("applied", 0), ("applied", 1)):  # the second is of the one before
+        session.latest = Receipt(control_id="a", state=state, chunk_index=chunk_index)  # type: ignore[arg-type]
+        assert list(listener._owed) == [about]
+        listener._tell_applied()
+    assert listener._owed == {}
+    assert desk.hear() == ("/millstream/receipt", ["/millstream/prompt", "applied", 1])
+    desk.socket.close()
+    port.socket.close()
 
 
 def test_what_cannot_be_is_answered_and_harms_nobody(scene: tuple[Serving, Desk]) -> None:

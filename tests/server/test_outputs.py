@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
+import os
 import re
+import signal
 import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -22,12 +29,13 @@ from millstream.server.sessions.outbox import Outbox
 from millstream.server.sessions.outputs import hls, output, outputs
 from millstream.server.sessions.outputs.destinations import Destination, check_address
 from millstream.server.sessions.paced_frames import PacedFrames
+from millstream.video import sender
 from millstream.video.sender import KEY_FRAMES_S
-from tests.server.receivers import Received, can_srt, free_port, read_film, rtmp_receiver, srt_receiver
+from tests.server.receivers import Received, can_srt, free_port, ndi_pixels, read_film, rtmp_receiver, srt_receiver
 from tests.server.serving import Serving, serving
 from tests.server.test_outbox import picture
 
-ALLOWED = tuple(Destination.parse(text) for text in ("rtmp://127.0.0.1", "srt://127.0.0.1"))
+ALLOWED = tuple(Destination.parse(text) for text in ("rtmp://127.0.0.1", "srt://127.0.0.1", "v4l2://*", "ndi://*"))
 FPS = 24.0
 KEY = "letmein8"
 HEADER = {"Authorization": f"Bearer {KEY}"}
@@ -182,7 +190,8 @@ BAD = [
     "", "nonsense", "http://127.0.0.1/live", "file:///etc/passwd", "rtmp://", "rtmp:///live/key", "rtmp://127.0.0.1", "rtmp://*/live/k",
     "rtmp://127.0.0.1/live", "rtmp://127.0.0.1:0/live/key", "rtmp://127.0.0.1:99999/live/key", "rtmp://a@127.0.0.1/live/key",
     "rtmp://127.0.0.1\\@evil/live/key", "rtmp://127.0.0.1/live/key\nx", "rtmp://[::1/live/key", "srt://127.0.0.1", "rtmp://ü/a/b",
-    "srt://127.0.0.1:9000?mode=listener", "srt://127.0.0.1:9000?localport=80", "rtmp://127.0.0.1/live/" + 2000 * "k",
+    "srt://127.0.0.1:9000?mode=listener", "srt://127.0.0.1:9000?localport=80", "v4l2://video", "v4l2://sda", "v4l2://video1/../sda",
+    "v4l2:///dev/video1", "ndi://", "ndi://a:1", "ndi://a/b", "rtmp://127.0.0.1/live/" + 2000 * "k",
 ]  # fmt: skip
 
 
@@ -223,6 +232,77 @@ def test_what_is_allowed_is_a_scheme_a_host_and_perhaps_a_port() -> None:
     for text in ("rtmp", "rtmp://", "http://example.org", "rtmp://a/b", "srt://a:0"):
         with pytest.raises(ConfigError, match="allow-output"):
             Destination.parse(text)
+
+
+def test_a_camera_or_ndi_that_is_not_here_is_refused_with_the_fix(
+    http: httpx2.Client, session: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sender, "DEVICES", tmp_path)
+    monkeypatch.setattr(sender, "find_spec", lambda name: None)
+    for url, fix in (
+        ("v4l2://video10", "sudo modprobe v4l2loopback video_nr=10 exclusive_caps=1"),
+        ("ndi://stage", "NDI needs its library: pip install 'millstream[ndi]'"),
+    ):
+        error = send(http, session, url).json()["error"]
+        assert error["code"] == "bad_state"
+        assert error["message"].endswith(fix)
+    assert listed(http, session) == []
+
+
+def frames_for(asked: sender.Sending, *levels: int) -> io.BytesIO:
+    """What a sender is given: a frame of each grey."""
+    size = asked.height * asked.width * 3
+    heads = (sender.FRAME_HEADER.pack(place / asked.fps) for place in range(len(levels)))
+    return io.BytesIO(b"".join(head + size * bytes([level]) for head, level in zip(heads, levels, strict=True)))
+
+
+@pytest.fixture
+def no_alarm() -> Iterator[None]:
+    """A sender ends its process when it hangs; here it is in ours."""
+    yield
+    signal.alarm(0)
+
+
+@pytest.mark.usefixtures("no_alarm")
+def test_a_virtual_camera_is_given_whole_frames_in_the_colours_of_cameras(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Into a plain file, by the muxer that only writes: the device's own asks the kernel for its size first."""
+    monkeypatch.setattr(sender, "DEVICES", tmp_path)
+    monkeypatch.setattr(sender, "CAMERA_FORMAT", "rawvideo")
+    asked = sender.Sending(url="v4l2://video10", height=48, width=64, fps=FPS, kbps=1000)
+    sender.send(asked, frames_for(asked, 0, 255))
+    planes = np.frombuffer((tmp_path / "video10").read_bytes(), np.uint8).reshape(2, 48 * 64 * 3 // 2)
+    for plane, luma in zip(planes, (16, 235), strict=True):
+        assert set(plane[: 48 * 64]) == {luma}
+        assert set(plane[48 * 64 :]) == {128}
+    monkeypatch.undo()
+    monkeypatch.setattr(sender, "DEVICES", tmp_path)
+    with pytest.raises(OSError, match="ioctl"):
+        sender.send(asked, frames_for(asked, 0))  # a file is no device
+
+
+@pytest.mark.usefixtures("no_alarm")
+def test_ndi_is_seen_under_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ndi-config.v1.json").write_text(json.dumps({"ndi": {"networks": {"ips": "127.0.0.1"}}}))
+    monkeypatch.setenv("NDI_CONFIG_DIR", str(tmp_path))  # found without the network's announcements
+    pytest.importorskip("cyndilib", reason="no NDI: pip install 'millstream[ndi]'")
+    name = f"millstream-{os.getpid()}"
+    asked = sender.Sending(url=f"ndi://{name}", height=48, width=64, fps=FPS, kbps=1000)
+    with ThreadPoolExecutor(1) as pool:
+        seeing = pool.submit(ndi_pixels, name)
+
+        class Frames(io.BytesIO):
+            """Grey ones, until one was seen."""
+
+            def read(self, count: int | None = -1) -> bytes:
+                time.sleep(1 / FPS)
+                return b"" if seeing.done() else frames_for(asked, 200).getvalue()
+
+        sender.send(asked, Frames())
+        pixels_HW4 = seeing.result()
+    assert pixels_HW4.shape == (48, 64, 4)
+    assert np.abs(pixels_HW4[..., :3].astype(int) - 200).max() < 8
 
 
 def test_mjpeg_comes_one_picture_a_part(server: Serving, http: httpx2.Client, session: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast, get_args
 import msgspec
 from msgspec import inspect
 
-from millstream.core.controls import AnyControl, Control
+from millstream.core.controls import AnyControl, Control, Receipt
 from millstream.core.errors import ConfigError, MillstreamError
 from millstream.core.messages import ProtocolError
 from millstream.core.undo import undone_by
@@ -75,8 +75,15 @@ class _Owed(NamedTuple):
     """A control whose `applied` its sender has not heard."""
 
     live_session: LiveSession
-    control_id: str
+    queued: Receipt
     sender: Sender
+
+    @property
+    def known(self) -> Receipt | None:
+        """The last of its receipts. One of an earlier chunk is that of a control before it, which had the same id."""
+        receipt = self.live_session.known_receipt(self.queued.control_id)
+        is_older = receipt is not None and receipt.chunk_index < self.queued.chunk_index
+        return self.queued if is_older else receipt
 
 
 def bind_osc(place: str, *, insecure: bool) -> OscPort:
@@ -218,7 +225,7 @@ class OscListener:
         named = msgspec.structs.replace(control, id=self._id(about, live_session))
         receipt = await self.hub.control(live_session, named)
         if len(self._owed) < MAX_ADDRESSES:
-            self._owed[about] = _Owed(live_session, receipt.control_id, sender)
+            self._owed[about] = _Owed(live_session, receipt, sender)
         self._answer(sender, "receipt", address, receipt.state, receipt.chunk_index)
 
     def _newest(self) -> LiveSession:
@@ -233,16 +240,16 @@ class OscListener:
         """That of the last one of this address while it waits: the new one takes its place."""
         owed = self._owed.get(about)
         if owed is not None and owed.live_session is live_session:
-            return owed.control_id
+            return owed.queued.control_id
         self._count += 1
         return f"osc-{about[1].__struct_config__.tag}-{self._count}"
 
     def _tell_applied(self) -> None:
-        for about, (live_session, control_id, sender) in list(self._owed.items()):
-            receipt = live_session.known_receipt(control_id)
+        for about, owed in list(self._owed.items()):
+            receipt = owed.known
             if receipt is not None and receipt.state == "applied":
-                self._answer(sender, "receipt", about[0], receipt.state, receipt.chunk_index)
-            elif receipt is not None and not live_session.ended:
+                self._answer(owed.sender, "receipt", about[0], receipt.state, receipt.chunk_index)
+            elif receipt is not None and not owed.live_session.ended:
                 continue
             del self._owed[about]
 

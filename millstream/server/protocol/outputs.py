@@ -111,7 +111,7 @@ def endpoints() -> list[Endpoint]:
     return [
         Endpoint(
             method="POST", path=outputs, does=start_output, body=OutputAsk, answer=OutputInfo, status=201,
-            says="Send its pictures to an RTMP or SRT address, where --allow-output lets it.",
+            says="Send its pictures to an RTMP or SRT address, a virtual camera or by NDI, where --allow-output lets it.",
         ),
         Endpoint(method="GET", path=outputs, does=list_outputs, answer=OutputList, says="Its outputs, and how they do."),
         Endpoint(method="DELETE", path=f"{outputs}/{{output}}", does=stop_output, status=204, says="End an output."),

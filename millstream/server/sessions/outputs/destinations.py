@@ -14,7 +14,10 @@ from urllib.parse import parse_qsl, urlsplit
 from millstream.core.errors import ConfigError, NotAllowed
 from millstream.core.messages import ProtocolError
 
-SCHEMES = ("rtmp", "rtmps", "srt")
+SCHEMES = ("rtmp", "rtmps", "srt", "v4l2", "ndi")
+LOCAL = re.compile(r"v4l2://video[0-9]{1,3}|ndi://[A-Za-z0-9._-]{1,64}")
+"""What is of this machine: a virtual camera, or a name that its network sees."""
+ADDRESSES = "rtmp://HOST/APP/KEY, rtmps://HOST/APP/KEY, srt://HOST:PORT, v4l2://videoN or ndi://NAME"
 ANY_HOST = "*"
 PLACE = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]|\*)(?::(?P<port>[0-9]{1,5}))?")
 """A host as every reader of addresses splits it off: no user, no backslash, nothing that one of them could see otherwise."""
@@ -65,12 +68,22 @@ def _destination(url: str) -> Destination:
         parts = urlsplit("")
     found = PLACE.fullmatch(parts.netloc)
     if parts.scheme not in SCHEMES or found is None or found["host"] == ANY_HOST:
-        raise ProtocolError("bad_message", "url must be rtmp://HOST/APP/KEY, rtmps://HOST/APP/KEY or srt://HOST:PORT")
+        raise ProtocolError("bad_message", f"url must be {ADDRESSES}")
     port = int(found["port"]) if found["port"] else None
     if port is not None and not 1 <= port <= MAX_PORT:
         raise ProtocolError("bad_message", f"a port lies between 1 and {MAX_PORT}, got {port}")
-    _check_srt(parts.query, port) if parts.scheme == "srt" else _check_rtmp(parts.path)
+    if parts.scheme in ("v4l2", "ndi"):
+        _check_local(url)
+    else:
+        _check_srt(parts.query, port) if parts.scheme == "srt" else _check_rtmp(parts.path)
     return Destination(scheme=parts.scheme, host=found["host"].lower(), port=port)
+
+
+def _check_local(url: str) -> None:
+    if not LOCAL.fullmatch(url):
+        raise ProtocolError(
+            "bad_message", "a virtual camera is v4l2://videoN, a stream by NDI is ndi://NAME, with nothing after it"
+        )
 
 
 def _check_rtmp(path: str) -> None:

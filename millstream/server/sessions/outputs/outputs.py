@@ -12,7 +12,7 @@ from millstream.server.access.shares import Quota
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outputs.destinations import Destination, check_address
 from millstream.server.sessions.outputs.output import Output
-from millstream.video.sender import NO_FFMPEG, ffmpeg_program, is_srt
+from millstream.video.sender import missing
 
 MAX_OF_SESSION = 4
 MAX_OF_CLIENT = 16
@@ -35,8 +35,8 @@ class Outputs:
     def start(self, live_session: LiveSession, url: str, kbps: int | None = None) -> Output:
         """Raises what is wrong with the address, or that there are too many."""
         name = check_address(url, self._allowed)
-        if is_srt(url) and ffmpeg_program() is None:
-            raise ProtocolError("bad_state", NO_FFMPEG)
+        if trouble := missing(url):
+            raise ProtocolError("bad_state", trouble)
         own = self._running.setdefault(live_session, {})
         for output in [each for each in own if each.is_over]:
             del own[output]
