@@ -2,9 +2,9 @@
 
 A key names work that can share a batch (same phase, same shape); the caller makes it up. For each key the seconds of
 each batch size are remembered. A size is chosen when its measured throughput beats running one by one; a size that
-is not known, or was last seen long ago, is tried once in a while. Sizes are powers of two and the largest allowed: each
-has kernels and graphs of its own, and is learnt by turns that others wait for. No tensors, no clock: time is counted in
-turns.
+is not known, or was last seen long ago, is tried once in a while, as long as the next smaller one pays. Sizes are powers of two
+and the largest allowed: each has kernels and graphs of its own, and is learnt by turns that others wait for. What a server
+streams by default is learnt before anybody is there (`serving/trials.py`). No tensors, no clock: time is counted in turns.
 
 Nothing grows: a key keeps `SAMPLES` times per size, and the key used longest ago makes room for a new one.
 """
@@ -69,6 +69,8 @@ class BatchTimes:
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
         self._keys: OrderedDict[Hashable, _Key] = OrderedDict()
+        self.one_off_s = 0.0
+        """What a size has taken beyond its time when it was new, at worst."""
 
     def add(self, key: Hashable, size: int, seconds: float) -> None:
         assert 1 <= size <= self.policy.max_size, f"a batch of {size}, at most {self.policy.max_size} were handed out"
@@ -94,15 +96,15 @@ class BatchTimes:
         most = min(available, self.policy.max_size)
         if single is None or most == 1:
             return 1
-        trial = self._trial(known, most)
-        if trial is not None and affordable(trial, self._at_worst(key, trial, single)):
+        trial = self._trial(key, known, most)
+        if trial is not None and affordable(trial, self._at_worst(key, trial, single) + self.one_off_s):
             known.explored_at = known.turn
             return trial
         return self._best(key, known, most, single, affordable)
 
     def _best(self, key: Hashable, known: _Key, most: int, single: float, affordable: Callable[[int, float], bool]) -> int:
         best, best_throughput = 1, self.policy.gain / single
-        for size in self._sizes(most):
+        for size in self.sizes(most):
             seconds = self.seconds(key, size)
             if seconds is None or known.sizes[size].count < self.policy.trials:
                 continue
@@ -115,19 +117,27 @@ class BatchTimes:
         known = next((smaller for smaller in range(size, 0, -1) if self.seconds(key, smaller) is not None), 0)
         return (self.seconds(key, known) or 0.0) + (size - known) * single
 
-    def _trial(self, known: _Key, most: int) -> int | None:
+    def _trial(self, key: Hashable, known: _Key, most: int) -> int | None:
         """The smallest size that wants measuring, if this key may spend a turn on that."""
         if known.turn - known.explored_at < self.policy.explore_every:
             return None
-        for size in self._sizes(most):
+        for size in self.sizes(most):
             measured = known.sizes.get(size)
             if measured is None or measured.count < self.policy.trials:
                 return size
             if known.turn - measured.last_turn > self.policy.refresh_every:
                 return size
+            if not self.pays(key, size):
+                return None
         return None
 
-    def _sizes(self, most: int) -> list[int]:
+    def pays(self, key: Hashable, size: int) -> bool:
+        """Whether more are made in a second than by the next smaller size. If not, larger ones are not tried."""
+        smaller = max((each for each in self.sizes(size - 1) if self.seconds(key, each) is not None), default=0)
+        seconds, less = self.seconds(key, size), self.seconds(key, smaller)
+        return seconds is not None and (less is None or size / seconds > smaller / less)
+
+    def sizes(self, most: int) -> list[int]:
         """That are ever run, ascending, from one on."""
         powers = (2**exponent for exponent in range(self.policy.max_size.bit_length()))
         return [size for size in sorted({*powers, self.policy.max_size}) if size <= most]

@@ -49,6 +49,8 @@ COST_SMOOTHING = 0.8
 """Share of the past in a session's measured load: settled within about ten chunks."""
 
 
+SERVED = 0.9
+"""Of real time, at which a session counts as served one by one: what a chunk takes varies, and promises come near to all."""
 GIVE_WAY_S = 5.0
 """Time to come back for one that nobody watches, while somebody waits for its place."""
 
@@ -317,13 +319,13 @@ class Scheduler:
 
     def _ready(self, now: float) -> list[_Ready]:
         """Sessions that may run, earliest deadline first; of equals, who joined first."""
+        return [item for item in self._due() if now >= item.entry.clock.may_start_at]
+
+    def _due(self) -> list[_Ready]:
+        """The same with those who may not run yet: a long turn keeps them waiting, too."""
         rates = self._rates()
-        ready = [
-            _Ready(entry, entry.clock.deadline(rates[entry.session_id]))
-            for entry in self._active()
-            if entry.turn is None and now >= entry.clock.may_start_at
-        ]
-        return sorted(ready, key=lambda item: item.deadline)
+        due = [_Ready(entry, entry.clock.deadline(rates[entry.session_id])) for entry in self._active() if entry.turn is None]
+        return sorted(due, key=lambda item: item.deadline)
 
     def _batch(self, ready: Sequence[_Ready], now: float) -> list[_Scheduled]:
         """The first session, and those that may and should run with it."""
@@ -332,12 +334,12 @@ class Scheduler:
             return [ready[0].entry]
         mates = [item for item in ready if item.entry.resident and item.entry.batch_key == key]
         assert mates[0] is ready[0], "the most urgent session is of its own batch"
-        served = self._served_alone()
+        served, due = self._served_alone(), self._due()
         single_s = self.batch_times.seconds(key, 1) or 0.0
-        late_alone = _late(ready, mates[:1], single_s, now, served)
+        late_alone_s = _late_s(due, mates[:1], single_s, now, served)
 
         def affordable(size: int, seconds: float) -> bool:
-            return _late(ready, mates[:size], seconds, now, served) <= late_alone
+            return _late_s(due, mates[:size], seconds, now, served) <= late_alone_s
 
         size = self.batch_times.choose(key, len(mates), affordable)
         return [item.entry for item in mates[:size]]
@@ -348,7 +350,7 @@ class Scheduler:
         For the others it is the batches that carry them, and throughput is all that counts.
         """
         demands = {entry.session_id: Demand(load=entry.cost_alone.load, weight=entry.terms.weight) for entry in self._active()}
-        return {name for name, rate in playing_rates(demands).items() if rate == 1}
+        return {name for name, rate in playing_rates(demands).items() if rate >= SERVED}
 
     def _wake(self) -> float | None:
         """When something can happen by itself."""
@@ -360,16 +362,16 @@ class Scheduler:
         return until if until < math.inf else None
 
 
-def _late(ready: Sequence[_Ready], batch: Sequence[_Ready], seconds: float, now: float, served: set[str]) -> int:
-    """How many of `served` would land late if this batch ran first and then the rest in order, one by one."""
+def _late_s(due: Sequence[_Ready], batch: Sequence[_Ready], seconds: float, now: float, served: set[str]) -> float:
+    """By how much `served` would land late, all in all, if this batch ran first and then the rest in order, one by one."""
     finish = now + seconds
     together = {item.entry.session_id for item in batch}
-    late = sum(finish > item.deadline for item in batch if item.entry.session_id in served)
-    for item in ready:
+    late_s = sum(max(0.0, finish - item.deadline) for item in batch if item.entry.session_id in served)
+    for item in due:
         if item.entry.session_id not in together:
-            finish += item.entry.cost_alone.load * item.entry.terms.pace.media_s
-            late += item.entry.session_id in served and finish > item.deadline
-    return late
+            finish = max(finish, item.entry.clock.may_start_at) + item.entry.cost_alone.load * item.entry.terms.pace.media_s
+            late_s += max(0.0, finish - item.deadline) if item.entry.session_id in served else 0.0
+    return late_s
 
 
 def _measure(entry: _Scheduled, now: float) -> SessionMetrics:

@@ -93,7 +93,7 @@ class Service:
             revive=self._revive_soon,
         )
         """Touched under the lock only."""
-        self._trials = Trials(engine, self.table.admission)
+        self._trials = Trials(engine, self.table.admission, self.table.scheduler.batch_times, session_bytes)
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._over = self._ended = False

@@ -200,7 +200,7 @@ class SessionTable:
         lateness_s = self.scheduler.dry_s(entry.session_id, now)
         if chunk.index > 0 and landing.teaches:
             shape = geometry(self._engine.spec, entry.request.config, entry.session.timeline)
-            self._measured.append((shape, self.hand_over.chunk_s(landing)))
+            self._measured.append((shape, max(self.hand_over.chunk_s(landing), self._alone_s(entry, landing))))
             if now - self._learned_at >= LEARN_S:
                 self._learned_at = now
                 self._learn()
@@ -251,6 +251,13 @@ class SessionTable:
         for shape, seconds in self._measured:
             self.admission.times.add(shape, seconds)
         self._measured.clear()
+
+    def _alone_s(self, entry: SessionEntry, landing: Landing) -> float:
+        """What a chunk that shared its calls takes by itself: what was saved is nobody's to be promised, for sessions do not
+        always meet."""
+        assert entry.session is not None, f"{entry.label} was never let in"
+        key = batch_key(entry.request.config, entry.session.timeline)
+        return (self.scheduler.batch_times.seconds(key, 1) or 0.0) if landing.together > 1 else 0.0
 
     def _chunk_fps(self, entry: SessionEntry, num_frames: int) -> float:
         """An epoch's first chunk has fewer frames and leaves less time for the next: it plays slower where that is needed."""

@@ -1,26 +1,33 @@
 """Chunks that nobody sees, made to learn what they take.
 
-Of the server's own stream when it starts, and later of what somebody was refused. On the engine's thread, between turns.
+Of the server's own stream when it starts, of several sessions together where they may share their calls, and later of what
+somebody was refused. On the engine's thread, between turns.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from millstream.core.config import StreamConfig
 from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing, Planned
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
 from millstream.serving.admission import Admission
-from millstream.serving.session_entry import geometry
+from millstream.serving.batching import BatchTimes
+from millstream.serving.session_entry import batch_key, geometry
 from millstream.session.chunk import Chunk
+from millstream.session.session import Session
 
 log = logging.getLogger(__name__)
 
 MEASURED_CHUNKS = 2
 """Once a session costs what it always will."""
+SHARED_TURNS = 8
+"""Of sessions that share their calls, at most, to learn what that takes: kernels are built and calls recorded in the first."""
 STALE_S = 20.0
 """What was measured so long ago is measured again when somebody was refused by it."""
 QUICK_S = 1.0
@@ -30,14 +37,17 @@ CUT_AFTER = 2.0
 
 
 class Trials:
-    def __init__(self, engine: Engine, admission: Admission) -> None:
-        self._engine, self._admission = engine, admission
+    def __init__(
+        self, engine: Engine, admission: Admission, shared: BatchTimes, session_bytes: Callable[[StreamConfig], int]
+    ) -> None:
+        self._engine, self._admission, self._shared, self._session_bytes = engine, admission, shared, session_bytes
         self._quick_s = QUICK_S
 
     def warm_up(self, configs: Sequence[StreamConfig]) -> None:
         """What is served by default is never too long; what takes much longer is cut off from now on."""
         for config in configs:
             self._measure(config)
+            self._measure_shared(config)
             self._admission.allow_chunks_of(geometry(self._engine.spec, config))
             self._quick_s = max(self._quick_s, self._estimate_s(config))
         self._engine.brake.limit_s = CUT_AFTER * self._admission.longest_chunk_s
@@ -67,9 +77,7 @@ class Trials:
             if engine.one_offs == one_offs:
                 self._admission.times.add(geometry(engine.spec, config), landing.chunk_s)
 
-        pipeline = ChunkPipeline(
-            engine.transport.post, engine.depths, engine.parts.stopwatch, shown=shown, failed=raise_failure
-        )
+        pipeline = self._pipeline(shown=shown)
         with engine.session("warm up", config=config) as session:
             engine.warm_up(session)
             for _ in range(MEASURED_CHUNKS):
@@ -77,3 +85,53 @@ class Trials:
                 assert decision is not None, "nothing stops a session that nobody steers"
                 pipeline.turn([Planned(session, decision)])
                 pipeline.show()
+
+    def _measure_shared(self, config: StreamConfig) -> None:
+        """What sizes of shared calls take, as long as more of them pay: before anybody is promised anything."""
+        most = self._admission.config.memory_bytes // max(1, self._session_bytes(config))
+        sizes = self._shared.sizes(most) if self._shared.policy.max_size > 1 else []
+        with ExitStack() as open_sessions:
+            sessions = list[Session]()
+            for size in sizes:
+                for _ in range(size - len(sessions)):
+                    sessions.append(open_sessions.enter_context(self._engine.session("warm up", config=config)))
+                    for _ in sessions[-1].stream(config.chunks_to_fill):
+                        pass
+                if not self._learn_size(sessions):
+                    return
+
+    def _learn_size(self, sessions: Sequence[Session]) -> bool:
+        """Whether chunks of these share their calls, and more are made so in a second than of fewer sessions."""
+        landings, turns, steady = list[Landing](), list[float](), list[float]()
+        pipeline, size = self._pipeline(landed=landings.append), len(sessions)
+        while len(turns) < SHARED_TURNS and len(steady) < self._shared.policy.trials:
+            one_offs = self._engine.one_offs
+            pipeline.turn([Planned(session, decision) for session in sessions if (decision := session.decide())])
+            assert len(landings) == size, "nothing stops sessions that nobody steers"
+            turns.append(max(landing.turn_s or 0.0 for landing in landings))
+            if all(landing.together == size for landing in landings) and self._engine.one_offs == one_offs and len(turns) > 1:
+                steady.append(turns[-1])
+            landings.clear()
+        pipeline.show()
+        key = batch_key(sessions[0].config, sessions[0].timeline)
+        for seconds in steady:
+            self._shared.add(key, size, seconds)
+        if steady:
+            self._shared.one_off_s = max(self._shared.one_off_s, max(turns) - statistics.median(steady))
+        return self._shared.pays(key, size)
+
+    def _pipeline(
+        self,
+        *,
+        landed: Callable[[Landing], None] = lambda landing: None,
+        shown: Callable[[Landing, Chunk], None] = lambda landing, chunk: None,
+    ) -> ChunkPipeline:
+        engine = self._engine
+        return ChunkPipeline(
+            engine.transport.post,
+            engine.depths,
+            engine.parts.stopwatch,
+            landed=landed,
+            shown=shown,
+            failed=raise_failure,
+        )

@@ -130,8 +130,9 @@ class PaperEngine:
         return SimpleNamespace(post=PaperPosted)
 
     def session(
-        self, prompts: str | tuple[WeightedPrompt, ...], *, config: StreamConfig, session_id: str = "warm-up", **_: Any
+        self, prompts: str | tuple[WeightedPrompt, ...], *, config: StreamConfig, session_id: str = "", **_: Any
     ) -> PaperSession:
+        session_id = session_id or f"warm-up {len(self.open_sessions)}"
         self.open_sessions.add(session_id)
         mix = (WeightedPrompt(prompts),) if isinstance(prompts, str) else prompts
         return PaperSession(self, session_id, mix, config)

@@ -2,8 +2,9 @@
 
 A recording holds addresses and lengths, so there is one for each ring, each level it is filled to, and each kind of call;
 numbers that change (residual, modulations, places, phases, prompt) are copied to where the recording reads them. What is
-called seldom, as while a window fills, is not worth recording and simply runs. All recordings share one pool of memory:
-one runs at a time, and what it leaves behind is read before the next.
+called seldom, as while a window fills, is not worth recording and simply runs. So do calls that sessions share, unless the
+same ones do so again and again: of eight there are 70 companies of four, and each would be recorded while somebody waits. All
+recordings share one pool of memory: one runs at a time, and what it leaves behind is read before the next.
 Shapes: B rows (sessions), F frames, T tokens a frame, L chunk tokens, D width.
 """
 
@@ -113,12 +114,14 @@ class RecordedStack(FastStack):
     def __init__(self, plain: BlockStack, speed: Speed, record: Record, spread: Spread = ALONE) -> None:
         super().__init__(plain, speed, spread)
         self.one_offs = 0
-        """Calls that were recorded, or ran as they are because they are to be seen again before that."""
+        """Calls that were recorded, or of one session alone ran as they are because they are to be seen again before that."""
         self._record = record
         self._recordings: OrderedDict[Hashable, RecordedCalls] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
         self._often: set[Hashable] = set()
         """Calls that some ring has seen often, wherever it is."""
+        self._company: dict[str, tuple[Hashable, int]] = {}
+        """By kind, the shared call that was made last and how often in a row."""
         self._prompt: CrossKV | None = None
         self._told: dict[torch.Size, CrossKV] = {}
 
@@ -158,8 +161,12 @@ class RecordedStack(FastStack):
             return None
         key = (kind, x_BFTD.shape, *(_address(ring) for ring in rings))
         if key not in self._recordings:
+            if x_BFTD.shape[0] > 1 and not self._stays(kind, key):
+                return None
             self.one_offs += 1
-            if not self._comes_often(kind, key, (kind, x_BFTD.shape, *(_likeness(ring) for ring in rings))):
+            if x_BFTD.shape[0] == 1 and not self._comes_often(
+                kind, key, (kind, x_BFTD.shape, *(_likeness(ring) for ring in rings))
+            ):
                 return None
             self._tell(cross)
             self._recordings[key] = self._made(kind, x_BFTD, levels_BF6D, rings, self._told[cross.k[0].shape])
@@ -183,6 +190,12 @@ class RecordedStack(FastStack):
         if self._seen[key] > CALLS_BEFORE[kind]:
             self._often.add(likeness)
         return likeness in self._often
+
+    def _stays(self, kind: str, key: Hashable) -> bool:
+        """Whether the same sessions have shared this call so often, and no others meanwhile."""
+        last, times = self._company.get(kind, (None, 0))
+        self._company[kind] = key, times + 1 if last == key else 1
+        return self._company[kind][1] > CALLS_BEFORE[kind]
 
     def _tell(self, cross: CrossKV) -> None:
         """A prompt's keys and values to where recordings read them. Kept from call to call: a prompt stays for a while."""

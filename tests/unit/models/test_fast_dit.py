@@ -270,6 +270,29 @@ def test_what_one_session_does_often_is_recorded_at_once_for_the_next() -> None:
     assert model.blocks.one_offs - before == 2 * (4 + 1) + 2
 
 
+def test_shared_calls_are_recorded_of_sessions_that_stay_together_and_simply_run_of_those_that_change() -> None:
+    """Of eight sessions there are 70 companies of four: each would be recorded while somebody waits."""
+    tape, rings = Tape(), [ring(DIT) for _ in range(3)]
+    model = recorded(dit(), tape)
+    cross = model.read_prompt(torch.randn(2, 7, 24, generator=torch.Generator().manual_seed(7)))
+
+    @torch.inference_mode()
+    def together(number: int, *who: int) -> None:
+        for index in who:
+            rings[index].place([3 * number, 3 * number + 1, 3 * number + 2])
+        for level in (1000.0, 750.0, 500.0, 250.0):
+            model(torch.ones(2, 3, 4, 8, 12), torch.full((2, 3), level), JointMemory([rings[index] for index in who]), cross)
+        model.commit(torch.ones(2, 3, 4, 8, 12), torch.zeros(2, 3), JointMemory([rings[index] for index in who]), cross)
+
+    for number in range(12):
+        together(number, *[(0, 1), (1, 2), (0, 2)][number % 3])
+    assert tape.recorded == model.blocks.one_offs == 0, "what such calls take is what they always take"
+    for number in range(12, 18):
+        together(number, 0, 1)
+    assert tape.recorded == model.blocks.one_offs == 2
+    assert tape.replayed > 8
+
+
 def test_recordings_do_not_grow_with_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_recorded, "MAX_RECORDINGS", 3)
     tape, rings = Tape(), [ring(DIT) for _ in range(4)]

@@ -43,9 +43,21 @@ def test_sizes_are_powers_of_two_and_the_largest_allowed() -> None:
     tried = set()
     for _ in range(40):
         size = times.choose("k", 6, always)
-        times.add("k", size, float(size))
+        times.add("k", size, size**0.9)
         tried.add(size)
     assert tried == {1, 2, 4, 6}
+
+
+def test_a_size_is_not_tried_where_the_next_smaller_one_does_not_pay() -> None:
+    times = measured({1: 0.3, 2: 0.6}, BatchPolicy(max_size=8, explore_every=1))
+    assert [times.choose("k", 8, always) for _ in range(20)] == [1] * 20
+
+
+def test_a_size_that_is_new_is_counted_with_what_new_ones_have_cost_beyond_their_time() -> None:
+    times = measured({1: 0.3}, BatchPolicy(explore_every=1))
+    times.one_off_s = 0.5
+    assert times.choose("k", 2, lambda size, seconds: seconds < 1.09) == 1
+    assert times.choose("k", 2, lambda size, seconds: seconds < 1.11) == 2
 
 
 def test_a_gain_within_the_noise_is_not_worth_the_latency() -> None:
