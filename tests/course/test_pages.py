@@ -9,7 +9,7 @@ import pytest
 
 from millstream.core.errors import CourseError
 from millstream.course.catalogue import CHAPTERS
-from millstream.course.chapter import Chapter
+from millstream.course.chapter import FAILURES, LABS, Chapter
 from millstream.course.formulas import as_html
 from millstream.course.page import (
     PICTURE,
@@ -23,10 +23,12 @@ from millstream.course.page import (
     with_output,
 )
 from millstream.course.reader import SaidLine
+from millstream.course.running import settings_of
 from millstream.course.site import broken_links, build_site, filled
 from millstream.course.source import find_source
 
 EVERY = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
+TAUGHT = [each for each in CHAPTERS if each.part not in (LABS, FAILURES)]
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)]+)\)")
 
 
@@ -64,6 +66,18 @@ def test_pictures_are_what_their_code_draws_and_all_are_shown(chapter: Chapter) 
         assert path.read_text() == svg, f"python -m millstream.course.write_pages {chapter.key}"
     shown = {found["name"] for found in PICTURE.finditer(chapter.page.read_text())}
     assert shown == {path.stem for path in pictures} == {path.stem for path in (chapter.folder / "pictures").iterdir()}
+
+
+@pytest.mark.parametrize("chapter", TAUGHT, ids=lambda chapter: chapter.name)
+def test_a_chapter_has_something_to_predict_to_play_with_to_break_and_to_read(chapter: Chapter) -> None:
+    text = chapter.page.read_text()
+    assert "predict first: " in text
+    assert SLIDER.search(text)
+    assert any(len(settings_of(chapter, script)) for script in chapter.scripts), "arguments on the command line"
+    broken = text.split("## Break it")[1].split("## Exercises")[0]
+    assert "<!-- output" in broken
+    assert re.search(r"\btool\b", broken), "what finds it"
+    assert text.split("## Further reading")[1].count("look for") >= 2
 
 
 @EVERY
