@@ -24,7 +24,7 @@ from millstream.course.page import (
 )
 from millstream.course.reader import SaidLine
 from millstream.course.running import settings_of
-from millstream.course.site import broken_links, build_site, filled
+from millstream.course.site import broken_links, filled
 from millstream.course.source import find_source
 
 EVERY = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
@@ -137,10 +137,3 @@ def test_a_broken_link_and_what_comes_from_elsewhere_are_found(tmp_path: Path) -
         '<a href="gone.html">x</a><a href="https://x.org">x</a><script src="https://x.org/y.js">'
     )
     assert list(broken_links(tmp_path)) == ["index.html: gone.html", "index.html loads https://x.org/y.js"]
-
-
-@pytest.mark.slow
-def test_the_site_is_built_and_its_links_hold(tmp_path: Path) -> None:
-    pytest.importorskip("material", reason="MkDocs Material is not installed: make course does")
-    build_site(tmp_path / "site")
-    assert (tmp_path / "site" / "physics" / "page.html").is_file()
