@@ -15,6 +15,7 @@ from millstream.core.errors import CourseError
 course = typer.Typer(
     name="course",
     invoke_without_command=True,
+    subcommand_metavar="[COMMAND]",
     rich_markup_mode="rich",
     help="Learn how models are spread over machines: chapters that run, predictions that are graded.",
 )
@@ -49,7 +50,7 @@ def list_chapters() -> None:
         right, asked = sum(done.predicted.values()), len(done.predicted)
         typer.echo(f"Reading map: {len(PAPERS)} papers, three questions each: millstream course quiz --topic {PAPERS[0].name}")
         typer.echo(f"predictions: {right} of {asked} right; quiz: {sum(done.quiz.values())} of {len(done.quiz)} right")
-        typer.echo("pages: make course, or pip install 'millstream[course]' and python -m millstream.course.site out/course")
+        typer.echo("pages: make course, or pip install mkdocs-material and python -m millstream.course.site out/course")
         typer.echo(f"next: {next_step(done, CHAPTERS)}")
 
 

@@ -34,6 +34,11 @@ class Chapter:
         return _KEYS.get(self.part, "{}").format(self.number)
 
     @property
+    def heading(self) -> str:
+        """Above its page; there is one failure lab, which needs no number."""
+        return self.title if self.part == FAILURES else f"{self.key} {self.title}"
+
+    @property
     def folder(self) -> Path:
         return FOLDER / self.name
 

@@ -59,7 +59,7 @@ def write_sources(folder: Path) -> None:
     reading = write_reading(docs / "reading")
     nav = [{"Begin": "index.md"}]
     for part in PARTS:
-        pages = [{f"{each.key} {each.title}": f"{each.name}/page.md"} for each in CHAPTERS if each.part == part]
+        pages = [{each.heading: f"{each.name}/page.md"} for each in CHAPTERS if each.part == part]
         nav.append({heading(part): pages})  # type: ignore[dict-item]
     settings = {
         "site_name": "Millstream: the course",
@@ -102,11 +102,20 @@ def _index() -> str:
         "",
     ]
     lines[2] += " without a GPU, every number in these pages was printed by a script or computed by the planner."
-    lines += ["```text", "pip install millstream", "millstream course list", "millstream course run 1", "```", ""]
+    lines += [
+        "```text",
+        "pip install .            # in a checkout; or make wheel there, and its wheel anywhere",
+        "millstream course        # what there is, how far you are, and what is next",
+        "millstream course run 1",
+        "```",
+        "",
+        "What is said of GPUs was measured on one H200 where a number stands; where several are needed, no number does.",
+        "",
+    ]
     for part in PARTS:
         lines += [f"## {heading(part)}", ""]
         chapters = (each for each in CHAPTERS if each.part == part)
-        lines += [f"- [{each.key} {each.title}]({each.name}/page.md), {each.minutes} minutes" for each in chapters]
+        lines += [f"- [{each.heading}]({each.name}/page.md), {each.minutes} minutes" for each in chapters]
         lines.append("")
     return "\n".join([*lines, "[The reading map](reading/index.md) has a page for each paper that matters.", "", _ASKED, ""])
 

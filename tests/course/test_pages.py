@@ -36,7 +36,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)]+)\)")
 def test_a_page_has_the_fixed_sections_in_their_order_and_says_how_long_it_takes(chapter: Chapter) -> None:
     text = chapter.page.read_text()
     assert sections_of(text) == list(sections_for(chapter))
-    assert text.startswith(f"# {chapter.key} {chapter.title}\n")
+    assert text.startswith(f"# {chapter.heading}\n")
     assert f"Time: {chapter.minutes} minutes" in text
 
 

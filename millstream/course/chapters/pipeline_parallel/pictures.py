@@ -11,7 +11,9 @@ from millstream.course.chapters.pipeline_parallel.timelines import UNITS, Pipeli
 from millstream.course.page import outputs_of
 from millstream.course.svg import COLOURS, LINE, Svg
 
-STAGES, PARTS, UNIT = 4, 4, 24
+STAGES, PARTS, UNIT = 4, 8, 16
+"""Twice as many micro-batches as stages: fewer, and 1F1B would hold as much as GPipe."""
+RAN_UNIT = 24
 
 
 def schedule(title: str, orders: list[list[tuple[str, int]]]) -> str:
@@ -51,11 +53,11 @@ def as_they_ran() -> str:
             continue
         name, passes, _ = line.split("|")
         picture.text(12, y + 22, name.strip())
-        picture.box(70, y, UNIT * len(passes), 34, fill=LINE)
+        picture.box(70, y, RAN_UNIT * len(passes), 34, fill=LINE)
         for found in re.finditer(r"([a-z])\1?|[A-Z]|\d", passes):
             colour = COLOURS[0 if found[0].isdigit() else 2 if found[0].isupper() else 1]
             number = found[0] if found[0].isdigit() else str("abcdefgh".index(found[0][0].lower()))
-            picture.box(70 + UNIT * found.start(), y, UNIT * len(found[0]), 34, fill=colour, text=number)
+            picture.box(70 + RAN_UNIT * found.start(), y, RAN_UNIT * len(found[0]), 34, fill=colour, text=number)
     return str(picture)
 
 
