@@ -42,7 +42,7 @@ def one_forward_one_backward() -> str:
 
 def as_they_ran() -> str:
     """A box for each pass: digits go forward, small letters back, capitals are gradients of weights alone."""
-    said = outputs_of((Path(__file__).parent / "page.md").read_text())["schedules"]
+    said = outputs_of((Path(__file__).parent / "page.md").read_text(encoding="utf-8"))["schedules"]
     runs = [line for line in said if re.match(r"[\w-]+: waits | +rank ", line)]
     picture = Svg(720, 40 + 44 * len(runs), "Four schedules as they ran on two ranks")
     picture.text(12, 24, "forward blue, backward red, gradients of weights alone green")
