@@ -27,6 +27,8 @@ class Chapter:
     """In the order of the page."""
     borrowed: Mapping[str, str] = field(default_factory=dict)
     """Scripts that are another chapter's, and the folder of that."""
+    optional: tuple[str, ...] = ()
+    """Scripts that need a package which the course does not: left out where it is missing."""
 
     @property
     def key(self) -> str:

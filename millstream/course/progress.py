@@ -41,7 +41,7 @@ def next_step(done: Progress, chapters: Iterable[Chapter]) -> str:
     """The command that leads on: a chapter's scripts in order, its exercises, the chapter after it, and at last the quiz."""
     for chapter in chapters:
         for script in chapter.scripts:
-            if f"{chapter.key}/{script}" not in done.ran:
+            if f"{chapter.key}/{script}" not in done.ran and script not in chapter.optional:
                 return f"millstream course run {chapter.key} {script}"
         if chapter.key not in done.solved:
             return f"millstream course check {chapter.key}"
