@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.core.errors import CourseError
-from millstream.course.catalogue import CHAPTERS
+from millstream.course.catalogue import CHAPTERS, find_chapter
 from millstream.course.chapter import FAILURES, LABS, Chapter
 from millstream.course.formulas import as_html
 from millstream.course.page import (
@@ -78,6 +78,14 @@ def test_a_chapter_has_something_to_predict_to_play_with_to_break_and_to_read(ch
     assert "<!-- output" in broken
     assert re.search(r"\btool\b", broken), "what finds it"
     assert text.split("## Further reading")[1].count("look for") >= 2
+
+
+def test_every_failure_has_a_symptom_a_tool_and_a_fix() -> None:
+    text = find_chapter("failures").page.read_text().split("## The failures")[1].split("## Exercises")[0]
+    failures = re.split(r"\n(?=\*\*[A-Z])", text)[1:]
+    assert len(failures) == 10
+    for each in failures:
+        assert all(re.search(word, each, re.I) for word in ("symptom", "tool", "fix")), each[:40]
 
 
 @EVERY
