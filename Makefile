@@ -40,7 +40,7 @@ wheel: $(INSTALLED)  ## dist/millstream-VERSION-py3-none-any.whl: all that serve
 course: .venv/.course  ## out/course/index.html: the course's pages, to be opened in a browser
 	$(BIN)/python -m millstream.course.site out/course
 
-course-test: $(INSTALLED)  ## every script and exercise of the course
+course-test: $(INSTALLED) .venv/.course  ## every script and exercise of the course, and its site in a browser
 	$(BIN)/python -m pytest -m "" tests/course
 
 clean:

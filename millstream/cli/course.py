@@ -14,7 +14,8 @@ from millstream.core.errors import CourseError
 
 course = typer.Typer(
     name="course",
-    no_args_is_help=True,
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND]",
     rich_markup_mode="rich",
     help="Learn how models are spread over machines: chapters that run, predictions that are graded.",
 )
@@ -23,11 +24,18 @@ ChapterKey = Annotated[
 ]
 
 
+@course.callback()
+def begin(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_chapters()
+
+
 @course.command("list")
 def list_chapters() -> None:
     """What there is to learn, and how far you are."""
     from millstream.course.catalogue import CHAPTERS, PARTS, heading
-    from millstream.course.progress import load_progress, progress_file
+    from millstream.course.progress import load_progress, next_step, progress_file
+    from millstream.course.reading.catalogue import PAPERS
 
     with plain_errors():
         done = load_progress(progress_file())
@@ -40,7 +48,10 @@ def list_chapters() -> None:
                 typer.echo(f"  {chapter.key}  {chapter.title} ({chapter.minutes} min): {how_far}")
                 typer.echo(f"     {', '.join(chapter.scripts)}")
         right, asked = sum(done.predicted.values()), len(done.predicted)
+        typer.echo(f"Reading map: {len(PAPERS)} papers, three questions each: millstream course quiz --topic {PAPERS[0].name}")
         typer.echo(f"predictions: {right} of {asked} right; quiz: {sum(done.quiz.values())} of {len(done.quiz)} right")
+        typer.echo("pages: make course, or pip install mkdocs-material and python -m millstream.course.site out/course")
+        typer.echo(f"next: {next_step(done, CHAPTERS)}")
 
 
 @course.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -58,8 +69,8 @@ def run(
     [bold]Try[/]: millstream course run 1 hello_distributed --world 4
     """
     with plain_errors():
-        from millstream.course.catalogue import find_chapter
-        from millstream.course.progress import load_progress, progress_file, save_progress
+        from millstream.course.catalogue import CHAPTERS, find_chapter
+        from millstream.course.progress import load_progress, next_step, progress_file, save_progress
         from millstream.course.reader import Reader
         from millstream.course.running import run_script
 
@@ -73,12 +84,17 @@ def run(
                 run_script(chapter, name, reader, context.args)
             except NotImplementedError as error:
                 raise CourseError(f"{error} is not filled in yet") from None
+            except CourseError as error:
+                if script is not None or name not in chapter.optional:
+                    raise
+                typer.echo(f"left out: {error}")
+                continue
             except AssertionError as error:
                 raise CourseError(f"{name} does not hold what it claims here: {error}") from error
             progress = load_progress(progress_file())
             progress.note_run(f"{chapter.key}/{name}", reader.graded)
             save_progress(progress_file(), progress)
-        typer.echo(f"read about it in {chapter.page}")
+        typer.echo(f"read about it in {chapter.page}; next: {next_step(progress, CHAPTERS)}")
 
 
 @course.command()
@@ -89,9 +105,9 @@ def check(
 ) -> None:
     """Hand out a chapter's exercises, then test what you made of them. Exits with 1 while a test fails."""
     with plain_errors():
-        from millstream.course.catalogue import find_chapter
+        from millstream.course.catalogue import CHAPTERS, find_chapter
         from millstream.course.checking import hand_out, judge, solution_of
-        from millstream.course.progress import load_progress, progress_file, save_progress
+        from millstream.course.progress import load_progress, next_step, progress_file, save_progress
 
         chapter = find_chapter(key)
         path, is_new = (solution_of(chapter), False) if solution else hand_out(chapter, folder)
@@ -109,6 +125,7 @@ def check(
             progress = load_progress(progress_file())
             progress.note_solved(chapter.key)
             save_progress(progress_file(), progress)
+            typer.echo(f"next: {next_step(progress, CHAPTERS)}")
 
 
 @course.command()

@@ -145,6 +145,6 @@ def write_whole(path: Path, text: str) -> None:
     """It appears whole or not at all."""
     try:
         with Staging(path.parent) as staging:
-            staging.path(path.name).write_text(text)
+            staging.path(path.name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise NotKept(f"cannot write {path}: {error.strerror}; free some space or choose another place") from None

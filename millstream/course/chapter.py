@@ -27,11 +27,18 @@ class Chapter:
     """In the order of the page."""
     borrowed: Mapping[str, str] = field(default_factory=dict)
     """Scripts that are another chapter's, and the folder of that."""
+    optional: tuple[str, ...] = ()
+    """Scripts that need a package which the course does not: left out where it is missing."""
 
     @property
     def key(self) -> str:
         """How a reader names it: 3, lab-02, V1."""
         return _KEYS.get(self.part, "{}").format(self.number)
+
+    @property
+    def heading(self) -> str:
+        """Above its page; there is one failure lab, which needs no number."""
+        return self.title if self.part == FAILURES else f"{self.key} {self.title}"
 
     @property
     def folder(self) -> Path:

@@ -47,7 +47,7 @@ def hand_out(chapter: Chapter, folder: Path) -> tuple[Path, bool]:
     path = folder / answers_name(chapter)
     if path.exists():
         return path, False
-    write_whole(path, skeleton_of(chapter).read_text())
+    write_whole(path, skeleton_of(chapter).read_text(encoding="utf-8"))
     return path, True
 
 

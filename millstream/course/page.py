@@ -111,7 +111,9 @@ def write_output(chapter: Chapter, script: str) -> None:
     busy = f", load {os.getloadavg()[0]:.0f} at its end" if hasattr(os, "getloadavg") else ""
     machine = f"{hardware['cpu'] or platform.machine()}, {hardware['cores']} cores{busy}"
     caption = f"*Measured on {machine}, by `millstream course run {chapter.key} {script}`. Yours will differ.*"
-    chapter.page.write_text(with_output(chapter.page.read_text(), script, reader.lines, caption))
+    chapter.page.write_text(
+        with_output(chapter.page.read_text(encoding="utf-8"), script, reader.lines, caption), encoding="utf-8"
+    )
 
 
 def drawn(chapter: Chapter) -> Iterator[tuple[Path, str]]:
@@ -123,4 +125,4 @@ def drawn(chapter: Chapter) -> Iterator[tuple[Path, str]]:
 def write_pictures(chapter: Chapter) -> None:
     for path, svg in drawn(chapter):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(svg)
+        path.write_text(svg, encoding="utf-8")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from millstream.core.errors import CourseError
 from millstream.core.files import write_whole
+from millstream.course.chapter import Chapter
 from millstream.course.reader import Graded
 
 
@@ -34,6 +35,17 @@ class Progress:
     def note_solved(self, chapter: str) -> None:
         if chapter not in self.solved:
             self.solved.append(chapter)
+
+
+def next_step(done: Progress, chapters: Iterable[Chapter]) -> str:
+    """The command that leads on: a chapter's scripts in order, its exercises, the chapter after it, and at last the quiz."""
+    for chapter in chapters:
+        for script in chapter.scripts:
+            if f"{chapter.key}/{script}" not in done.ran and script not in chapter.optional:
+                return f"millstream course run {chapter.key} {script}"
+        if chapter.key not in done.solved:
+            return f"millstream course check {chapter.key}"
+    return "millstream course quiz"
 
 
 def progress_file() -> Path:

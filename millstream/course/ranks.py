@@ -84,7 +84,7 @@ def _meeting(port: int) -> Iterator[MeetingPoint]:
     try:
         board = Rendezvous.host(port=port)
     except MeshError as error:
-        raise CourseError(f"{error}; leave --port out and a free one is taken") from None
+        raise CourseError(f"{error}; leave --port out and a free one is taken" if port else str(error)) from None
     try:
         yield board.meeting
     finally:
@@ -169,8 +169,9 @@ def _where(process: Any, start: RankStart) -> str:
 
 def _rank(function: Callable[..., Any], start: RankStart, parent: Connection, args: Sequence[Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us ends us
-    with suppress(OSError):
-        os.setpgid(0, 0)
+    if hasattr(os, "setpgid"):  # not on Windows
+        with suppress(OSError):
+            os.setpgid(0, 0)
     watch = threading.Thread(target=_end_with, args=(parent,), daemon=True)
     watch.start()
     with open(start.stack_file, "w") as stacks:

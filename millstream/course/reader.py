@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from millstream.core.errors import CourseError
-
 
 class SaidLine(NamedTuple):
     text: str
@@ -55,7 +53,9 @@ class Reader:
         given = next(self._given, None)
         if given is not None or self._ask is None:
             return given
-        return _number(self._ask("  your number: "))
+        while (found := _number(self._ask("  your number: "))) is None:
+            self._show("  a prediction is a number, for example 12 or 0.5")
+        return found
 
     def reveal(self, guess: float | None, answer: float, *, by: str, tolerance: float = 0.0, is_measured: bool = False) -> None:
         """`tolerance` is a share of the answer; `by`, where the answer comes from."""
@@ -73,8 +73,10 @@ class Reader:
         self._show(text)
 
 
-def _number(typed: str) -> float:
+def _number(typed: str) -> float | None:
+    """None of what is no number. A unit of % may stand behind it."""
     try:
-        return float(typed.replace(",", "."))
+        found = float(typed.strip().removesuffix("%").replace(",", "."))
     except ValueError:
-        raise CourseError(f"a prediction is a number, for example 12 or 0.5, got {typed!r}") from None
+        return None
+    return found if math.isfinite(found) else None

@@ -53,13 +53,13 @@ def write_sources(folder: Path) -> None:
     shutil.copytree(WEB, docs / "web")
     for chapter in CHAPTERS:
         shutil.copytree(chapter.folder / "pictures", docs / chapter.name / "pictures")
-        (docs / chapter.name / "page.md").write_text(filled(chapter) + reading_for(chapter.name))
-    (docs / "index.md").write_text(_index())
-    (docs / "quiz.md").write_text(_quiz())
+        (docs / chapter.name / "page.md").write_text(filled(chapter) + reading_for(chapter.name), encoding="utf-8")
+    (docs / "index.md").write_text(_index(), encoding="utf-8")
+    (docs / "quiz.md").write_text(_quiz(), encoding="utf-8")
     reading = write_reading(docs / "reading")
     nav = [{"Begin": "index.md"}]
     for part in PARTS:
-        pages = [{f"{each.key} {each.title}": f"{each.name}/page.md"} for each in CHAPTERS if each.part == part]
+        pages = [{each.heading: f"{each.name}/page.md"} for each in CHAPTERS if each.part == part]
         nav.append({heading(part): pages})  # type: ignore[dict-item]
     settings = {
         "site_name": "Millstream: the course",
@@ -77,12 +77,14 @@ def write_sources(folder: Path) -> None:
         "nav": [*nav, {"Reading map": reading}, {"Quiz": "quiz.md"}],
         "validation": {"links": {"anchors": "warn"}},
     }
-    (folder / "mkdocs.yml").write_text(json.dumps(settings))  # which is YAML too
+    (folder / "mkdocs.yml").write_text(json.dumps(settings), encoding="utf-8")  # which is YAML too
 
 
 def filled(chapter: Chapter) -> str:
     """A chapter's page with everything in its place."""
-    text = SOURCE.sub(lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), chapter.page.read_text())
+    text = SOURCE.sub(
+        lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), chapter.page.read_text(encoding="utf-8")
+    )
     text = SLIDER.sub(lambda found: find_slider(found["name"]).html(), as_html(text))
     hints = [f'??? tip "Hint: {claim}"\n\n    {hint}\n' for claim, hint in hints_of(chapter).items() if hint]
     exercises = [_folded("Exercise", skeleton_of(chapter)), *hints, _folded("Solution", solution_of(chapter))]
@@ -90,7 +92,9 @@ def filled(chapter: Chapter) -> str:
 
 
 def _folded(title: str, path: Path) -> str:
-    inside = "".join(f"    {line}\n" if line else "\n" for line in ["```python", *path.read_text().splitlines(), "```"])
+    inside = "".join(
+        f"    {line}\n" if line else "\n" for line in ["```python", *path.read_text(encoding="utf-8").splitlines(), "```"]
+    )
     return f'??? note "{title}"\n\n{inside}'
 
 
@@ -102,11 +106,20 @@ def _index() -> str:
         "",
     ]
     lines[2] += " without a GPU, every number in these pages was printed by a script or computed by the planner."
-    lines += ["```text", "pip install millstream", "millstream course list", "millstream course run 1", "```", ""]
+    lines += [
+        "```text",
+        "pip install .            # in a checkout; or make wheel there, and its wheel anywhere",
+        "millstream course        # what there is, how far you are, and what is next",
+        "millstream course run 1",
+        "```",
+        "",
+        "What is said of GPUs was measured on one H200 where a number stands; where several are needed, no number does.",
+        "",
+    ]
     for part in PARTS:
         lines += [f"## {heading(part)}", ""]
         chapters = (each for each in CHAPTERS if each.part == part)
-        lines += [f"- [{each.key} {each.title}]({each.name}/page.md), {each.minutes} minutes" for each in chapters]
+        lines += [f"- [{each.heading}]({each.name}/page.md), {each.minutes} minutes" for each in chapters]
         lines.append("")
     return "\n".join([*lines, "[The reading map](reading/index.md) has a page for each paper that matters.", "", _ASKED, ""])
 
@@ -131,7 +144,7 @@ class _Links(HTMLParser):
 def broken_links(folder: Path) -> Iterator[str]:
     """Links between files of a built site that lead nowhere, and whatever a page would load from elsewhere."""
     for page in sorted(folder.rglob("*.html")):
-        links, text = _Links(), page.read_text()
+        links, text = _Links(), page.read_text(encoding="utf-8")
         links.feed(text)
         for link in links.found:
             target = re.sub(r"[?#].*", "", link)

@@ -12,15 +12,35 @@ from html import escape
 from itertools import product
 from typing import Any
 
-from millstream.core.config import GIB
+import torch
+
+from millstream.core.config import GIB, pixel_frames
 from millstream.core.errors import CourseError
+from millstream.core.presets import find_model
+from millstream.course.chapters.cpu_overhead.launches import as_graph, one_by_one
+from millstream.course.chapters.four_models.reward_calculator import best_share, nats
 from millstream.course.chapters.kv_cache.kv_calculator import SHOWN, label
 from millstream.course.chapters.physics import links
+from millstream.course.chapters.ppo.gae_drawn import REWARDS, VALUES, row
 from millstream.course.chapters.rl_system.placements import apart_s, together_s
+from millstream.course.chapters.video_mask.window_bytes import MODELS, window_gib
+from millstream.course.chapters.video_promises.how_many_fit import ask_until_full
 from millstream.planner.bubbles import bubble
-from millstream.planner.communication import all_reduce, point_to_point
-from millstream.planner.language.serving import tokens_a_call
+from millstream.planner.communication import all_gather, all_reduce, all_to_all, broadcast, point_to_point
+from millstream.planner.hardware import parse_fleet
+from millstream.planner.language.decoders import find_decoder
+from millstream.planner.language.serving import ServingAsk, decode_time, tokens_a_call
+from millstream.planner.training import Sharding, training_state
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.trainer.policy.advantages import generalised
 
+COLLECTIVES = {
+    "broadcast": broadcast,
+    "all-gather": all_gather,
+    "reduce-scatter": all_gather,
+    "all-reduce": all_reduce,
+    "all-to-all": all_to_all,
+}
 SHAPES = {label(shape): shape for shape in SHOWN}
 LINKS = {link.name: link for link in links.LINKS}
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -49,7 +69,106 @@ class Slider:
         return f'<div class="slider" data-table="{table}"><strong>{escape(self.title)}</strong>{inputs}<p></p></div>'
 
 
+def _decoding(name: str, batch: int) -> str:
+    ask = ServingAsk(decoder=find_decoder(name), fleet=parse_fleet("1xH200"), context=2048, batch=batch)
+    took = decode_time(ask).total
+    return f"{took:.3g} ms a call, {batch / took * 1e3:,.0f} tokens a second"
+
+
+def _launched(kernel_us: float, launch_us: float) -> str:
+    eager, graph = one_by_one(launch_us, kernel_us), as_graph(launch_us, kernel_us)
+    return f"idle {eager.is_idle:.0%} of the time; a graph is {eager.device_us / graph.device_us:.2f} times as quick"
+
+
+def _advantages(trace: float) -> str:
+    return row(generalised(torch.tensor([REWARDS]), torch.tensor([VALUES]), discount=1.0, trace=trace)[0])
+
+
+def _priced(share_in_ten: int, gain: float, price: float) -> str:
+    best = best_share(share_in_ten / 10, gain, price)
+    return f"{best:.1%} is best, {nats(best, share_in_ten / 10):.2f} nats away"
+
+
+def _pictures(frames: int, side: int) -> str:
+    pictures, channels = pixel_frames(0, frames), find_model("brook").dit.channels
+    before, after = 3 * pictures * side**2, channels * frames * (side // 8) ** 2
+    return f"{pictures} pictures; {before:,} numbers become {after:,}, {before / after:.0f} times fewer"
+
+
+def _calls(steps: int, call_ms: int) -> str:
+    took = (steps + 1) * call_ms
+    return f"{steps + 1} calls, {took} ms a chunk, {12e3 / took:.1f} pictures a second"
+
+
 SLIDERS = {
+    "hello": Slider(
+        title="Every rank gives its number, all of them are added",
+        axes={"ranks": list(range(2, 17))},
+        value=lambda ranks: f"every rank holds {sum(range(ranks))}",
+    ),
+    "collective": Slider(
+        title="A collective of 100 MB, by the planner's formulas",
+        axes={"collective": list(COLLECTIVES), "ranks": [2, 4, 8, 16, 64], "link": list(LINKS)},
+        value=lambda name, ranks, link: f"{COLLECTIVES[name](1e8, ranks, LINKS[link]):.4g} ms",
+    ),
+    "decoding": Slider(
+        title="One token for each of several texts of 2048 tokens on one H200, by the planner: a bound, not a measurement",
+        axes={"model": ["7b", "13b", "30b"], "texts": [1, 2, 4, 8, 16, 32]},
+        value=_decoding,
+    ),
+    "launches": Slider(
+        title="Kernels that are launched one by one, on the device that is pretended",
+        axes={"kernel, us": [1, 2, 3, 5, 10, 20, 50], "launch, us": [3, 5, 10]},
+        value=_launched,
+    ),
+    "advantages": Slider(
+        title="Advantages of the five decisions of the picture, by the trainer's own function",
+        axes={"lambda": [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0]},
+        value=_advantages,
+    ),
+    "price": Slider(
+        title="What a price of distance buys",
+        axes={
+            "the reference does it, of 10": [1, 2, 5],
+            "reward that it brings": [1, 2, 5],
+            "a nat costs": [4, 2, 1, 0.5],
+        },
+        value=_priced,
+    ),
+    "pictures": Slider(
+        title="Latent frames of Brook, and pictures",
+        axes={"latent frames": [1, 2, 3, 6, 9, 21], "pixels a side": [64, 128, 256]},
+        value=_pictures,
+    ),
+    "window": Slider(
+        title="Keys and values of one session in bf16, by the planner",
+        axes={"model": list(MODELS), "frames": [3, 6, 9, 12, 21, 81]},
+        value=lambda name, frames: f"{window_gib(name, frames):.3g} GiB",
+    ),
+    "calls": Slider(
+        title="A chunk of 12 pictures: steps and a commit",
+        axes={"steps": [1, 2, 4, 8, 50], "ms a call": [5, 20, 80, 200]},
+        value=_calls,
+    ),
+    "overlap": Slider(
+        title="Front and mesh, at the same time or in turn",
+        axes={"front, ms": [20, 80, 150, 200, 400], "mesh, ms": [50, 100, 200, 400]},
+        value=lambda front, mesh: (
+            f"every {max(front, mesh)} ms; in turn every {front + mesh}, {(front + mesh) / max(front, mesh):.2f} times that"
+        ),
+    ),
+    "viewers": Slider(
+        title="Viewers that the engine's own door lets in; each takes 1 GiB",
+        axes={"a chunk takes, s": [0.05, 0.1, 0.2, 0.4], "pictures a second": [8, 16, 24], "GiB": [4, 8, 40]},
+        value=lambda chunk, fps, gib: f"{ask_until_full(chunk, fps, AdmissionConfig(memory_bytes=gib * GIB))[0]} are let in",
+    ),
+    "zero": Slider(
+        title="State of one device, Adam in mixed precision, by the planner",
+        axes={"billions": [1, 7, 30, 70, 405], "stage": [0, 1, 2, 3], "devices": [1, 8, 64, 512]},
+        value=lambda billions, stage, devices: (
+            f"{training_state(billions * 10**9, Sharding(zero=stage, shards=devices)).total / 1e9:,.4g} GB"
+        ),
+    ),
     "all_reduce": Slider(
         title="An all-reduce, by the planner's formula",
         axes={"bytes": list(SIZES), "ranks": [2, 4, 8, 16, 64], "link": list(LINKS)},

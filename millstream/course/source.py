@@ -48,7 +48,7 @@ def as_code(reference: str) -> str:
 
 @cache
 def _parsed(path: Path) -> tuple[str, ast.Module]:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     return text, ast.parse(text)
 
 

@@ -45,6 +45,7 @@ BESIDE = (
         title="DeepSpeed: stages 1 to 3, offload, and the same run in our trainer",
         minutes=75,
         scripts=("before_and_after", "deepspeed_stages"),
+        optional=("deepspeed_stages",),
     ),
     Chapter(
         number=1,

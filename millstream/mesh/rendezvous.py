@@ -54,14 +54,17 @@ class Rendezvous:
         except OSError as error:
             raise MeshError(f"cannot listen on {address}:{port}: {error.strerror}") from None
         port = listener.getsockname()[1]
-        store = TCPStore(
-            address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=10),
-            master_listen_fd=listener.detach(),
-        )
+        try:
+            store = TCPStore(
+                address,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=10),
+                master_listen_fd=listener.detach(),
+            )
+        except DistError:
+            raise MeshError(f"this machine does not reach itself at {address}: is that network interface up?") from None
         return cls(store, MeetingPoint(host=address, port=port))
 
     @classmethod

@@ -16,7 +16,7 @@ from millstream.cli.main import app
 from millstream.core.errors import CourseError
 from millstream.course.catalogue import CHAPTERS, PARTS, find_chapter
 from millstream.course.checking import hand_out, hints_of, judge, load_answer, skeleton_of, solution_of
-from millstream.course.progress import Progress, load_progress, progress_file, save_progress
+from millstream.course.progress import Progress, load_progress, next_step, progress_file, save_progress
 from millstream.course.questions import all_questions
 from millstream.course.quiz import choose, play
 from millstream.course.reader import Graded, Reader
@@ -52,10 +52,25 @@ def test_who_does_not_predict_is_not_graded_and_what_is_shown_does_not_tell_a_gu
     assert guesser.lines == other.lines
 
 
-def test_a_reader_who_is_there_is_asked_and_a_word_is_refused() -> None:
-    assert Reader(ask=lambda question: "1,5", show=lambda line: None).predict("how many?") == 1.5
-    with pytest.raises(CourseError, match="a prediction is a number"):
-        Reader(ask=lambda question: "many", show=lambda line: None).predict("how many?")
+def test_a_reader_who_is_there_is_asked_until_a_number_comes() -> None:
+    typed, shown = iter(["many", "", "nan", "1,5"]), list[str]()
+    assert Reader(ask=lambda question: next(typed), show=shown.append).predict("how many?") == 1.5
+    assert shown == ["predict first: how many?", *["  a prediction is a number, for example 12 or 0.5"] * 3]
+    assert Reader(ask=lambda question: "20 %", show=shown.append).predict("which share, in %?") == 20
+
+
+def test_what_is_next_leads_through_every_script_and_exercise_to_the_quiz() -> None:
+    progress, steps = Progress(), list[str]()
+    while (step := next_step(progress, CHAPTERS)) != "millstream course quiz":
+        steps.append(step)
+        _, _, verb, key, *script = step.split()
+        if verb == "run":
+            progress.note_run(f"{key}/{script[0]}", [])
+        else:
+            progress.note_solved(key)
+    assert steps[0] == "millstream course run 1 verify_setup"
+    assert len(steps) == len(set(steps)) == sum(len(each.scripts) - len(each.optional) + 1 for each in CHAPTERS)
+    assert [step.split()[-1] for step in steps if " check " in step] == [each.key for each in CHAPTERS]
 
 
 def test_progress_is_kept_and_what_cannot_be_read_is_said(tmp_path: Path) -> None:
@@ -133,6 +148,10 @@ def test_a_lab_without_deepspeed_says_so_in_one_line(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(CourseError, match=r"^DeepSpeed is not installed: pip install millstream\[deepspeed\]; .*$"):
         run_script(find_chapter("lab-05"), "deepspeed_stages", silent())
+    monkeypatch.setattr("millstream.course.chapters.lab_deepspeed.before_and_after.run", lambda reader: None)
+    done = CliRunner().invoke(app, ["course", "run", "lab-05"])
+    assert done.exit_code == 0, done.output
+    assert "left out: DeepSpeed is not installed" in done.output
 
 
 def test_progress_from_before_there_were_labs_is_read(tmp_path: Path) -> None:
@@ -198,7 +217,10 @@ def test_a_slider_shows_what_the_planner_says_at_every_position() -> None:
 
 def test_the_command_line_lists_checks_and_asks(tmp_path: Path) -> None:
     runner = CliRunner()
-    assert "1  Your first distributed program (30 min): 0/4 scripts" in runner.invoke(app, ["course", "list"]).output
+    begun = runner.invoke(app, ["course"]).output
+    assert "1  Your first distributed program (30 min): 0/4 scripts" in begun
+    assert begun.endswith("next: millstream course run 1 verify_setup\n")
+    assert runner.invoke(app, ["course", "list"]).output == begun
     first = runner.invoke(app, ["course", "check", "1", "--folder", str(tmp_path)])
     assert first.exit_code == 1
     assert "is yours to fill in" in first.output

@@ -283,6 +283,7 @@ SURFACE = {
         "--precision", "--sessions", "--size", "--steps", "--threads", "--together", "--weights", "--window",
     },
     "tune": {"--device", "--dry-run", "--out"},
+    "course": set(),
     "course list": set(),
     "course run": {"--predict"},
     "course check": {"--folder", "--solution"},

@@ -7,7 +7,16 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import course_gpu, distributed_page, fleet_sim, forking_page, performance_page, plan_results, profiling_page
+from benchmarks import (
+    course_gpu,
+    course_results,
+    distributed_page,
+    fleet_sim,
+    forking_page,
+    performance_page,
+    plan_results,
+    profiling_page,
+)
 from benchmarks.pages import put_between, write_between
 from millstream.course.catalogue import find_chapter
 
@@ -26,6 +35,12 @@ def test_a_chapter_says_what_its_scripts_said_on_a_gpu(key: str) -> None:
     page, lines = find_chapter(key).page.read_text(), course_gpu.lines_of(key)
     assert len(lines) > 3, "a command, and what it said"
     assert put_between(page, "benchmarks.course_gpu", lines) == page, "run python -m benchmarks.course_gpu --pages"
+
+
+@pytest.mark.parametrize("key", course_results.SAID)
+def test_a_chapter_says_what_was_measured_on_a_gpu(key: str) -> None:
+    page, lines = find_chapter(key).page.read_text(), course_results.lines_of(key)
+    assert put_between(page, course_results.MARK, lines) == page, "run python -m benchmarks.course_results"
 
 
 def test_the_planning_page_holds_the_table_of_the_committed_results() -> None:

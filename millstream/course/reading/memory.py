@@ -94,19 +94,18 @@ def _mixed() -> Iterator[Question]:
     smallest = 2.0**-24
     yield asked(
         "mixed_precision",
-        "The smallest number above 0 in fp16 is 2^-24. By how much must a loss be scaled at least so that a gradient of "
-        "2^-27 is not 0?",
+        "The smallest number above 0 in fp16 is 2^-24. A loss is scaled by a power of two. By which at least, so that a "
+        "gradient of 2^-27 is not 0?",
         smallest / 2.0**-27,
         "times",
-        "gradients scale with the loss; powers of two change no digits",
+        "gradients scale with the loss, and powers of two change no digits; by 4 it would be 2^-25, which is rounded to 0",
     )
     yield asked(
         "mixed_precision",
-        "bf16 keeps 7 bits after the leading one. By how much, in thousandths of it, must a weight of 1 change to change at "
-        "all (the distance to the next number)?",
+        "bf16 keeps 7 bits after the leading one. How far above 1 is the next number, in thousandths?",
         2.0**-7 * 1e3,
         "thousandths",
-        "an update of one thousandth is lost, so weights are added to in float32",
+        "what adds less than half of that to 1 is lost, so weights are added to in float32",
     )
     alone = training_state(1, Sharding(zero=0)).total
     yield asked(

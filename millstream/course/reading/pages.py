@@ -16,9 +16,9 @@ from millstream.course.source import as_code
 def write_reading(folder: Path) -> list[dict[str, str]]:
     """Into a folder of the site; what its menu shows."""
     folder.mkdir()
-    (folder / "index.md").write_text(_map())
+    (folder / "index.md").write_text(_map(), encoding="utf-8")
     for paper in PAPERS:
-        (folder / paper.page.name).write_text(paper_page(paper))
+        (folder / paper.page.name).write_text(paper_page(paper), encoding="utf-8")
     return [{"The map": "reading/index.md"}, *({each.title: f"reading/{each.page.name}"} for each in PAPERS)]
 
 
@@ -26,7 +26,9 @@ def paper_page(paper: Paper) -> str:
     titles = {each.name: each.title for each in CHAPTERS}
     chapters = ", ".join(f"[{titles[name]}](../{name}/page.md)" for name in paper.chapters)
     head = f"# {paper.title}\n\n[{paper.url}]({paper.url}), {paper.year}. Layer: [{paper.layer}](index.md#{paper.layer}). "
-    body = SOURCE.sub(lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), paper.page.read_text())
+    body = SOURCE.sub(
+        lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), paper.page.read_text(encoding="utf-8")
+    )
     questions = "\n".join(folded_questions(questions_of(paper)))
     return f"{head}In the course: {chapters}.\n\n{body}\n## Three questions\n\n{questions}"
 

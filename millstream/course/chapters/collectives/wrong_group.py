@@ -25,7 +25,8 @@ def run(reader: Reader) -> None:
     else:
         raise AssertionError("a rank outside of the group was not refused")
     assert refused == 2, f"rank {refused} was refused"
-    reader.say(f"RankGroup: {said}")
+    reader.say(f"tool: RankGroup knows its members, and says: {said}")
+    reader.say("fix: only members call; every rank makes every group, and calls those that it is in")
 
 
 def bare(rank: int, world: int) -> float:

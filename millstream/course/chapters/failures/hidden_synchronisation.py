@@ -45,6 +45,7 @@ def run(reader: Reader, steps: int = 10, width: int = 64) -> None:
     guess = reader.predict(f"{steps} steps that keep the best loss and a running mean in Python. How often does the host wait?")
     found = {function: _read_lines(function, steps, width) for function in (chatty, quiet)}
     reader.reveal(guess, found[chatty].total(), by="counted: a comparison and an item in every step")
+    reader.say("symptom: no error; the device is idle between steps, and the line that reads looks slow, though it only waits")
     for line, times in found[chatty].items():
         reader.say(f"tool: {times:3} times in the line `{line}`")
     assert found[chatty].total() == 2 * steps, f"{found[chatty]}"

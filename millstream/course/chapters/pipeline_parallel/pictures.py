@@ -1,12 +1,19 @@
-"""Chapter 7, its pictures: two schedules of four stages, laid out by the same function that checks those which ran."""
+"""Chapter 7, its pictures: two schedules of four stages, laid out by the same function that checks those which ran; and four
+of two stages as they ran, from what the script `schedules` left in the page."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from millstream.course.chapters.pipeline_parallel.solution import order_1f1b
 from millstream.course.chapters.pipeline_parallel.timelines import UNITS, PipelinePass, RankPasses, replayed
-from millstream.course.svg import COLOURS, Svg
+from millstream.course.page import outputs_of
+from millstream.course.svg import COLOURS, LINE, Svg
 
-STAGES, PARTS, UNIT = 4, 4, 24
+STAGES, PARTS, UNIT = 4, 8, 16
+"""Twice as many micro-batches as stages: fewer, and 1F1B would hold as much as GPipe."""
+RAN_UNIT = 24
 
 
 def schedule(title: str, orders: list[list[tuple[str, int]]]) -> str:
@@ -33,4 +40,25 @@ def one_forward_one_backward() -> str:
     return schedule("1F1B", [order_1f1b(stage, STAGES, PARTS) for stage in range(STAGES)])
 
 
-PICTURES = {"gpipe": gpipe, "one_forward_one_backward": one_forward_one_backward}
+def as_they_ran() -> str:
+    """A box for each pass: digits go forward, small letters back, capitals are gradients of weights alone."""
+    said = outputs_of((Path(__file__).parent / "page.md").read_text(encoding="utf-8"))["schedules"]
+    runs = [line for line in said if re.match(r"[\w-]+: waits | +rank ", line)]
+    picture = Svg(720, 40 + 44 * len(runs), "Four schedules as they ran on two ranks")
+    picture.text(12, 24, "forward blue, backward red, gradients of weights alone green")
+    for place, line in enumerate(runs):
+        y = 44 + 44 * place
+        if "|" not in line:
+            picture.text(12, y + 26, line.removesuffix(", and so does the order that ran"))
+            continue
+        name, passes, _ = line.split("|")
+        picture.text(12, y + 22, name.strip())
+        picture.box(70, y, RAN_UNIT * len(passes), 34, fill=LINE)
+        for found in re.finditer(r"([a-z])\1?|[A-Z]|\d", passes):
+            colour = COLOURS[0 if found[0].isdigit() else 2 if found[0].isupper() else 1]
+            number = found[0] if found[0].isdigit() else str("abcdefgh".index(found[0][0].lower()))
+            picture.box(70 + RAN_UNIT * found.start(), y, RAN_UNIT * len(found[0]), 34, fill=colour, text=number)
+    return str(picture)
+
+
+PICTURES = {"gpipe": gpipe, "one_forward_one_backward": one_forward_one_backward, "as_they_ran": as_they_ran}

@@ -23,14 +23,14 @@ def run(reader: Reader, window: int = 21) -> None:
         "How many GiB are keys and values?"
     )
     reader.reveal(
-        guess, _gib(spec.name, window), by="planner.memory.window_bytes: 2 * tokens * layers * width * 2", tolerance=0.05
+        guess, window_gib(spec.name, window), by="planner.memory.window_bytes: 2 * tokens * layers * width * 2", tolerance=0.05
     )
     for name in MODELS:
-        sizes = [_gib(name, frames) for frames in (3, 9, 21, 81)]
+        sizes = [window_gib(name, frames) for frames in (3, 9, 21, 81)]
         reader.say(f"{name:16} GiB at 3, 9, 21, 81 frames: {' '.join(f'{size:8.3f}' for size in sizes)}")
         assert abs(sizes[3] / sizes[0] - 27) < 0.1, f"{name}: bytes are in proportion to the window, {sizes}"
 
 
-def _gib(name: str, window: int) -> float:
+def window_gib(name: str, window: int) -> float:
     spec = find_model(name)
     return window_bytes(spec.dit, replace(spec.stream, window=window), value_bytes=2) / GIB
