@@ -103,8 +103,7 @@ class Forwarder:
         found = [each for one in lists for each in one[field]]
         found.sort(key=lambda each: -each.get("created_at", 0))
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found and "first_id" in lists[0] else {}
-        more = {"has_more": any(one["has_more"] for one in lists)} if "has_more" in lists[0] else {}
-        return JSONResponse(lists[0] | {field: found} | ends | more)
+        return JSONResponse(lists[0] | {field: found} | ends)
 
     def _ready(self) -> list[ReplicaLink]:
         ready = self._fleet.ready()
