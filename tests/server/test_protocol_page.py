@@ -10,7 +10,8 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from millstream.core.controls import AnyControl
-from millstream.core.messages import AnyClientMessage, Header, Told
+from millstream.core.messages import AnyClientMessage, Code, Header, Told
+from millstream.server.protocol.endpoints import STATUS
 from millstream.server.protocol.messages import decode
 from millstream.server.sessions.outputs.destinations import Destination
 from millstream.serving.notices import Ended
@@ -49,6 +50,12 @@ def test_the_page_names_every_cause_of_an_end() -> None:
     causes = get_args(get_type_hints(Ended)["cause"])
     told = PAGE.partition("Causes of an end:")[2].partition("\n\n")[0]
     assert set(re.findall(r"`([a-z ]+)` \(", told)) == set(causes)
+
+
+def test_the_page_names_every_code_of_an_error_with_its_status() -> None:
+    told = PAGE.partition("Codes of an `error`")[2].partition("\n\nMessages")[0]
+    named = {code: int(status) for code, status in re.findall(r"`([a-z_]+)` \((\d+)\)", told)}
+    assert named == {code: STATUS.get(code, 400) for code in get_args(Code)}
 
 
 def test_what_the_page_says_is_what_happens(tmp_path: Path) -> None:
