@@ -510,7 +510,7 @@ class ChunkHeader(ServerMessage, frozen=True, kw_only=True, tag="chunk"):
     sizes: tuple[int, ...]
     """Bytes of each part of the payload: one part a frame, of mp4 one fragment. Empty where they were dropped."""
     prompts: tuple[WeightedPrompt, ...]
-    """The mix in force."""
+    """The mix in force; its weights sum to 1."""
     unknown: tuple[str, ...]
     """Words of it that the model does not know."""
     receipts: tuple[Receipt, ...]
