@@ -76,7 +76,7 @@ class Forwarder:
         """Until one knows of it. What is uploaded goes to one alone."""
         uploads = request.method == "POST"
         body = request.stream() if uploads else await _body(request)
-        *others, last = self._ready()
+        *others, last = self._everywhere()
         for here in others:
             answer = await self._send(request, here, here.ticket("", key.name), body)
             if uploads or answer.status_code != NOT_FOUND:
@@ -95,7 +95,7 @@ class Forwarder:
     async def _list_all(self, request: Request, key: Key, field: str) -> Response:
         """One list of what every replica has."""
         lists: list[dict[str, Any]] = []
-        for here in self._ready():
+        for here in self._everywhere():
             answer = await self._send(request, here, here.ticket("", key.name), b"")
             if answer.status_code != OK:
                 return _passed_on(answer)
@@ -110,6 +110,11 @@ class Forwarder:
         if not ready:
             raise Overloaded("no replica is ready; try again in a moment")
         return ready
+
+    def _everywhere(self) -> list[ReplicaLink]:
+        """Also those of other models, last: a view link or a file does not say whose it is."""
+        first = self._ready()
+        return [*first, *(each for each in self._fleet.links.values() if each.is_ready and each not in first)]
 
     async def _send(
         self, request: Request, here: ReplicaLink, ticket: str, body: bytes | AsyncIterator[bytes]
