@@ -471,7 +471,7 @@ class MovedMessage(ServerMessage, frozen=True, kw_only=True, tag="moved"):
     url: str
     """http://HOST:PORT of that server."""
     ticket: str
-    """What lets the client in there, once, within a minute."""
+    """What lets the client in there, once, within half a minute."""
 
 
 class EndedMessage(ServerMessage, frozen=True, kw_only=True, tag="ended"):

@@ -50,8 +50,7 @@ class Forwarder:
         try:
             return await self._answer(request, key)
         except MillstreamError as error:
-            code = code_of(error, "bad_message")
-            return JSONResponse({"error": {"code": code, "message": str(error)}}, STATUS.get(code, 400))
+            return refusal(request.url.path, error)
 
     async def _answer(self, request: Request, key: Key) -> Response:
         path = request.url.path
@@ -128,6 +127,20 @@ class Forwarder:
             return await self._http.send(sent, stream=True)
         except httpx2.HTTPError as error:
             raise ProtocolBroken(f"the replica does not answer: {error}") from None
+
+
+def refusal(path: str, error: MillstreamError) -> JSONResponse:
+    """What the gateway itself has to say, as the replica that answers there would have said it."""
+    code, message = code_of(error, "bad_message"), str(error)
+    body: dict[str, Any] = {"error": {"code": code, "message": message}}
+    if path.startswith("/api/"):
+        body = {"detail": message}
+    elif path.startswith("/v1/videos"):
+        kind = "rate_limit_error" if code == "refused" else "invalid_request_error"
+        body["error"] |= {"type": kind, "param": None}
+    elif path.startswith(("/upload_", "/download_")):
+        body = {"error": message}
+    return JSONResponse(body, STATUS.get(code, 400))
 
 
 def _passed_on(answer: httpx2.Response) -> Response:
