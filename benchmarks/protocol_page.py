@@ -94,7 +94,8 @@ def _fields(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]
 
 
 def _default(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else f"`{json.dumps(value)}`"
+    said = f"{value:g}" if isinstance(value, float) else json.dumps(value)
+    return said if said[-1:].isdigit() else f"`{said}`"
 
 
 def _within(kind: types.Type) -> list[types.StructType]:
