@@ -87,11 +87,13 @@ MAKES = {"scope": scope_body, "openai": openai_body}
 
 
 def _mutated(fields: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """As fields of a form, which has names whatever becomes of it."""
     changed = fields if chance.random() < WHOLE else mutate(fields, chance)
     return changed if isinstance(changed, dict) else {"prompt": changed}
 
 
 def _wrong(fields: dict[str, Any], chance: random.Random) -> bytes:
+    """As JSON."""
     changed = fields if chance.random() < WHOLE else mutate(fields, chance)
     return _bent(json.dumps(changed, default=repr).encode(), chance)
 

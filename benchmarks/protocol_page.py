@@ -26,7 +26,7 @@ from millstream.core.messages import AnyClientMessage, Attach, Forked, Header, S
 from millstream.server.access.limits import ClientLimits
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
-EXPLAINED = {Start: "as in `start`", Attach: "as in `attach`", Forked: "as in `forked`"}
+EXPLAINED = (Start, Attach, Forked)
 WORDS = {
     types.StrType: "string", types.IntType: "integer", types.FloatType: "number", types.BoolType: "boolean",
     types.BytesType: "string", types.NoneType: "null", types.AnyType: "any", types.DictType: "object",
@@ -130,9 +130,9 @@ def _field_meaning(kind: type, name: str) -> str:
     own = _docstrings(kind).get(name)
     if own is not None:
         return _linked(own)
-    explained = [words for message, words in EXPLAINED.items() if name in _docstrings(message)]
+    explained = [message.__struct_config__.tag for message in EXPLAINED if name in _docstrings(message)]
     assert explained, f"{kind.__name__}.{name} says nowhere what it means"
-    return explained[0]
+    return f"as in `{explained[0]}`"
 
 
 def _meaning(kind: type) -> str:
