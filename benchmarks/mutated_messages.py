@@ -3,8 +3,9 @@
     python -m benchmarks.mutated_messages
     python -m benchmarks.mutated_messages --count 1000 --dialects krea
 
-Without sockets and models. Every answer must have the fields that the peer's own client reads, a wrong message must be told
-so, and nothing may be logged with a traceback. The suite does the same with fewer messages.
+Without sockets and models; bodies over HTTP, those of Scope and of OpenAI, are in `mutated_bodies.py`. Every answer must have
+the fields that the peer's own client reads, a wrong message must be told so, and nothing may be logged with a traceback. The
+suite does the same with fewer messages.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import random
 import sys
 from typing import Any
 
+from benchmarks import mutated_bodies
 from benchmarks.abuses.mutations import mutate, mutate_bytes
 from benchmarks.abuses.phrases import KREA, SGLANG, VLLM
 from benchmarks.report import write_report
@@ -32,6 +34,9 @@ SCOPE_PHRASES: tuple[dict[str, Any], ...] = (
     {"input_mode": "video", "vace_context_scale": 1.0, "graph": {"nodes": [], "edges": []}, "pipeline_ids": ["x"]},
 )
 SPOKEN = {"sglang": SGLANG, "vllm_omni": VLLM, "krea": KREA}
+OVER_HTTP = {"scope_http": "scope", "openai": "openai"}
+"""Whose bodies are mutated."""
+ALL = (*DIALECTS, *OVER_HTTP)
 
 
 def mutated(dialect: str, dice: random.Random) -> str | bytes:
@@ -44,6 +49,8 @@ def mutated(dialect: str, dice: random.Random) -> str | bytes:
 
 def answers(dialect: str, count: int) -> dict[str, Any]:
     """How often a client was told that something is wrong, and what its own client would not have understood."""
+    if dialect in OVER_HTTP:
+        return mutated_bodies.answers(OVER_HTTP[dialect], count, SEED)
     found: dict[str, Any] = {"messages": count, "errors": 0, "not_in_its_words": []}
 
     async def play(hub: SessionHub, service: FakeService) -> None:
@@ -86,12 +93,12 @@ class Tracebacks(logging.Handler):
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=COUNT)
-    parser.add_argument("--dialects", nargs="*", default=list(DIALECTS), choices=list(DIALECTS))
+    parser.add_argument("--dialects", nargs="*", default=list(ALL), choices=ALL)
     options = parser.parse_args()
     logging.getLogger().addHandler(tracebacks := Tracebacks())
     found = {dialect: answers(dialect, options.count) for dialect in options.dialects}
     measured = {"dialects": found, "tracebacks": tracebacks.count}
-    if options.count == COUNT and len(found) == len(DIALECTS):
+    if options.count == COUNT and len(found) == len(ALL):
         write_report("mutated_messages", {"count": COUNT, "seed": SEED}, measured)
     else:
         print(json.dumps(measured, indent=2))

@@ -120,8 +120,11 @@ class StreamConfig:
     """How one session streams. Everything a session can be asked to be, at its start."""
 
     height: int = 480
+    """Of a frame, in pixels."""
     width: int = 832
+    """The same."""
     fps: float = 16.0
+    """What it plays at."""
     frames_per_chunk: int = 3
     """Latent frames generated together."""
     steps: tuple[float, ...] = (1000, 750, 500, 250)
@@ -129,7 +132,7 @@ class StreamConfig:
     shift: float = 5.0
     """Moves `steps` towards more noise, as in training; used when `warp` is on."""
     warp: bool = True
-    """Whether `steps` are positions on the unshifted schedule (True) or noise levels as they are (False)."""
+    """Whether `steps` are positions on the unshifted schedule (true) or noise levels as they are (false)."""
     context_noise: float = 0.0
     """Noise level of the commit pass, 0 to 1000."""
     window: int = 21
@@ -137,9 +140,11 @@ class StreamConfig:
     sink: int = 0
     """The first frames of the epoch, which never leave the window."""
     positions: Positions = "absolute"
+    """What a frame's place is counted from: the epoch's beginning, or the window's (docs/positions.md)."""
     anchor: Anchor = "off"
     """Rebuild the window before each chunk from clean latents, its first frame as it is or decoded and encoded again."""
     seed: int = 0
+    """Of the noise."""
     noise_scale: float = 0.7
     """Video to video: share of noise mixed into the input, 0 to 1."""
     motion_gain: float = 0.2

@@ -29,7 +29,9 @@ class WeightedPrompt(msgspec.Struct, frozen=True):
     """One text and its share in a mix."""
 
     text: str
+    """What it shows."""
     weight: float = 1.0
+    """Above 0, at most 1,000,000; shares are weights over their sum."""
 
 
 class AskedPrompt(WeightedPrompt, frozen=True, forbid_unknown_fields=True):
@@ -40,24 +42,25 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
     """Base of all controls. An empty id is replaced by the session."""
 
     id: str = ""
+    """The client's own name for it, up to 128 letters. One that waits for the same chunk is replaced by another of its kind
+    with the same id: a knob that is being turned is one control a chunk."""
 
     def check(self) -> None:
         """Raise an error that names the fix if this can never apply."""
 
 
 class SetPrompt(Control, frozen=True, kw_only=True, tag="prompt"):
-    """Change what the stream shows.
-
-    cut        start a new picture
-    recompute  keep the picture, rebuild the window under the new prompt
-    keep       keep the picture and its window; the new prompt takes over slowly
-    blend      move from the old mix to the new one over `chunks` chunks
-    """
+    """Change what the stream shows."""
 
     prompt: str = ""
+    """This or `prompts`."""
     prompts: tuple[AskedPrompt, ...] = ()
+    """A mix of up to 8."""
     mode: Switch = "recompute"
+    """cut: start a new picture; recompute: keep the picture, rebuild the window under the new prompt; keep: keep the picture
+    and its window, the new prompt takes over slowly; blend: move from the old mix to the new one over `chunks` chunks."""
     chunks: int = 4
+    """How long a blend takes, 1 to 256."""
 
     def check(self) -> None:
         if bool(self.prompt) == bool(self.prompts):
@@ -94,7 +97,7 @@ class SetSeed(Control, frozen=True, kw_only=True, tag="seed"):
 
 
 class SetNoiseScale(Control, frozen=True, kw_only=True, tag="noise_scale"):
-    """Change how much noise is mixed into an input video."""
+    """Change how much noise is mixed into an input video. Refused in a session without one."""
 
     noise_scale: float
 
@@ -137,7 +140,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a control: first `queued`, then `applied`."""
 
     control_id: str
+    """Which one."""
     state: Literal["queued", "applied"]
+    """What became of it."""
     chunk_index: int
     """queued: the first chunk it can apply at; applied: the chunk it did apply at."""
 

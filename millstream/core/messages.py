@@ -35,30 +35,37 @@ class ProtocolError(MillstreamError):
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A new session. What is not said is as the model was made for."""
+    """A new session, which this connection owns. What is not said is as in `hello.defaults`."""
 
     prompt: str = ""
+    """What the stream shows, up to 8,192 bytes. A session has this or `prompts`, not both."""
     prompts: tuple[AskedPrompt, ...] = ()
-    """Instead of one prompt: a mix."""
+    """Instead of one prompt: a mix of up to 8."""
     size: str | None = None
-    """HEIGHTxWIDTH"""
+    """HEIGHTxWIDTH in multiples of 16, as "256x320"."""
     fps: float | Literal["auto"] | None = None
-    """Frames a second; "auto": what the device keeps, up to the rate the model was made for. None: as the server has it."""
+    """Frames a second, 0.1 to 240; "auto": what the device keeps, up to the rate the model was made for. null: as the server
+    was started, mostly "auto"."""
     strict: bool = False
-    """Whether to be refused rather than play slower than asked for."""
+    """Whether to be refused rather than play slower than `fps`."""
     seed: int | None = None
+    """Of the noise, 0 to 2^63 - 1: the same one gives the same stream."""
     steps: tuple[float, ...] | None = None
+    """Noise levels that decrease, 1000 to above 0: one model call each."""
     window: int | None = None
+    """Latent frames that a chunk attends to, up to 1024."""
     sink: int | None = None
+    """How many of the first frames never leave the window."""
     noise_scale: float | None = None
+    """Video to video: share of noise mixed into the input, above 0, at most 1."""
     kv_bias: float | None = None
-    """How much past frames weigh in attention."""
+    """How much past frames weigh in attention, above 0, at most 1; below 1 a stream changes its mind more easily."""
     lead_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_LEAD_S)] | None = None
     """How far generation may be ahead of the viewer."""
     input: bool = False
-    """Whether frames will be sent."""
+    """Whether the client sends frames, which the stream then restyles."""
     source: str = ""
-    """Instead of those: the name of a video that the server offers (`hello`)."""
+    """Instead of those: the name of a video that the server offers (`hello.sources`, docs/inputs.md)."""
     wait: bool = False
     """Whether to stand in line if there is no room."""
     unattended: Literal["pause", "run"] = "pause"
@@ -75,14 +82,19 @@ class ClientMessage(
 
 class Start(Ask, frozen=True, kw_only=True, tag_field="type", tag="start"):
     version: Literal[1]
+    """Of this protocol; anything else is refused before it is looked at. So of all that open a connection."""
     formats: tuple[str, ...] = ("jpeg",)
+    """What the client can show, best first; unknown names are passed over. So of all that open a connection."""
     follow: bool = False
     """Whether the client goes elsewhere when it is told `moved`; so of all that open a connection."""
 
 
 class Attach(ClientMessage, frozen=True, kw_only=True, tag="attach"):
+    """Come back to a session of one's own, after a lost connection or after the server was started anew with `--keep`."""
+
     version: Literal[1]
     session: str
+    """From `live` or `forked`. Whoever knows it owns the session."""
     formats: tuple[str, ...] = ("jpeg",)
     follow: bool = False
     seen: int = -1
@@ -90,48 +102,64 @@ class Attach(ClientMessage, frozen=True, kw_only=True, tag="attach"):
 
 
 class View(ClientMessage, frozen=True, kw_only=True, tag="view"):
+    """Watch somebody's session; a viewer may not steer."""
+
     version: Literal[1]
     view: str
+    """The view link, from `live`."""
     formats: tuple[str, ...] = ("jpeg",)
     follow: bool = False
     seen: int = -1
 
 
 class Restore(ClientMessage, frozen=True, kw_only=True, tag="restore"):
+    """Go on with a saved session, as a new one."""
+
     version: Literal[1]
     snapshot: str
+    """Its name, from `saved`."""
     formats: tuple[str, ...] = ("jpeg",)
     follow: bool = False
 
 
 class Steer(ClientMessage, frozen=True, kw_only=True, tag="control"):
+    """Change the session at a chunk's beginning. Answered by a `receipt`, or by an `error` with its `control_id`."""
+
     control: AnyControl
+    """One of the controls below."""
     at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
+    """The chunk it waits for. null: the next one that is not planned yet."""
     again: bool = False
     """Whether it was sent before and not answered: one that has arrived is answered, and does not apply twice."""
 
 
 class DraftPrompt(ClientMessage, frozen=True, kw_only=True, tag="draft"):
-    """A control that is being typed; without one, none is any more. Not answered."""
+    """What is being typed, so that an idle server makes it ahead (docs/forking.md#looking-ahead). Changes nothing and is not
+    answered."""
 
     control: SetPrompt | None = None
+    """A `prompt` control. null: none any more."""
 
 
 class Record(ClientMessage, frozen=True, kw_only=True, tag="record"):
+    """Begin or end a recording (mp4). Answered by `recording`."""
+
     on: bool
+    """Begin, or end."""
 
 
 class Save(ClientMessage, frozen=True, kw_only=True, tag="save"):
-    pass
+    """Keep the session's state on the server. Answered by `saved`."""
 
 
 class OutputAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Send the pictures to an address, until the session ends or this is stopped."""
+    """Send the pictures to an address until the session ends or this is stopped, where `--allow-output` lets the server
+    (docs/outputs.md). Answered by `outputs`."""
 
     url: str
     """rtmp://HOST/APP/KEY, rtmps://HOST/APP/KEY, srt://HOST:PORT, v4l2://videoN or ndi://NAME"""
     kbps: Annotated[int, msgspec.Meta(ge=100, le=MAX_KBPS)] | None = None
-    """At most so many kilobits a second; None: as fits the size."""
+    """At most so many kilobits a second. null: as fits the size."""
 
 
 class StartOutput(OutputAsk, frozen=True, kw_only=True, tag_field="type", tag="output"):
@@ -139,31 +167,39 @@ class StartOutput(OutputAsk, frozen=True, kw_only=True, tag_field="type", tag="o
 
 
 class StopOutput(ClientMessage, frozen=True, kw_only=True, tag="stop_output"):
+    """End an output. Answered by `outputs`."""
+
     output: str
+    """Its name, from `outputs`."""
 
 
 class Fork(ClientMessage, frozen=True, kw_only=True, tag="fork"):
-    """Another session that goes on from here, or from before an earlier chunk that is kept."""
+    """Another session that goes on from here, or from before an earlier chunk that is kept: a branch (docs/forking.md).
+    Answered by `forked`."""
 
     at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
+    """The chunk before which it begins. null: as it is now."""
 
 
 class Rewind(ClientMessage, frozen=True, kw_only=True, tag="rewind"):
-    """Go back to before a chunk that is kept."""
+    """Go back to before a chunk that is kept; what came from there on did not happen. Answered by `rewound`."""
 
     chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)]
+    """The first that is made anew."""
 
 
 class Keep(ClientMessage, frozen=True, kw_only=True, tag="keep"):
-    """End all other branches that this one was forked with."""
+    """End all other branches that this session was forked with. Answered by `kept`."""
 
 
 class PreviewAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Small pictures of what the stream could become next. Changes nothing."""
+    """Small pictures of what the stream could become next (docs/forking.md#previews). Changes nothing. Answered by
+    `previews`."""
 
     prompts: tuple[str, ...] = ()
-    """Without any, the server suggests some near the one in force."""
+    """Up to 4 texts; without any, the server suggests some near the one in force."""
     mode: Switch = "recompute"
+    """As of a `prompt` control."""
 
 
 class Preview(PreviewAsk, frozen=True, kw_only=True, tag_field="type", tag="preview"):
@@ -171,11 +207,14 @@ class Preview(PreviewAsk, frozen=True, kw_only=True, tag_field="type", tag="prev
 
 
 class Ping(ClientMessage, frozen=True, kw_only=True, tag="ping"):
+    """Answered by `pong`, at any time."""
+
     t: float = 0.0
+    """Any number, such as the client's time."""
 
 
 class End(ClientMessage, frozen=True, kw_only=True, tag="stop"):
-    pass
+    """End the session at once. Answered by `ended`."""
 
 
 Opening = Start | Attach | View | Restore
@@ -191,7 +230,9 @@ class ServerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type")
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     size: str
+    """HEIGHTxWIDTH"""
     fps: float
+    """What the model was made for."""
     steps: tuple[float, ...]
     window: int
     sink: int
@@ -201,12 +242,20 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(ServerMessage, frozen=True, kw_only=True, tag="hello"):
+    """The first message of every connection."""
+
     version: int = VERSION
+    """Of this protocol."""
     model: str
+    """What is served."""
     formats: tuple[Format, ...] = FORMATS
+    """What it can send."""
     defaults: Defaults
+    """What a session is where its `start` does not say it."""
     limits: dict[str, float]
+    """What this connection may do, by name: the table under Limits."""
     examples: tuple[str, ...]
+    """Prompts that suit the model."""
     moves: bool = False
     """Whether sessions can go on at another address, for clients that `follow`."""
     sources: tuple[str, ...] = ()
@@ -214,19 +263,32 @@ class Hello(ServerMessage, frozen=True, kw_only=True, tag="hello"):
 
 
 class WaitingMessage(ServerMessage, frozen=True, kw_only=True, tag="waiting"):
+    """The session stands in line; again whenever its position changes, until `live` or `ended`."""
+
     position: int
+    """1 is next."""
     expected_wait_s: float | None
+    """null where nobody knows."""
     reason: str
+    """Why it has no place yet."""
 
 
 class LiveMessage(ServerMessage, frozen=True, kw_only=True, tag="live"):
+    """The session has its place, or has it back after it was moved to host memory. Also the answer to `attach`, `view` and
+    `restore`."""
+
     session: str
-    """Empty for those who only watch."""
+    """To `attach` with; a secret. Empty for those who only watch."""
     view: str
+    """The view link, to give away."""
     format: Format
+    """In which pictures come: the first of `formats` that there is."""
     config: dict[str, Any]
+    """What the stream is: the table under Pictures."""
     paused: bool
+    """Whether it stands still."""
     note: str
+    """On which terms it has its place, such as a frame rate that is lower than asked for; may be empty."""
     journal: str = ""
     """The name its journal has once it has ended; empty where it has none, and for those who only watch."""
 
@@ -235,37 +297,59 @@ class RateMessage(ServerMessage, frozen=True, kw_only=True, tag="rate"):
     """Chunks from the next one on play at another frame rate."""
 
     fps: float
+    """The new one."""
     lead_s: float
+    """How far the server may be ahead then."""
     note: str
+    """Why."""
 
 
 class ReceiptMessage(ServerMessage, frozen=True, kw_only=True, tag="receipt"):
+    """For every control, twice: `queued` to who asked, `applied` to all who watch, right before the chunk it first shows in."""
+
     control_id: str
+    """The control's `id`, or one that the server made up."""
     state: Literal["queued", "applied"]
+    """What became of it."""
     chunk_index: int
+    """queued: the first chunk it can apply at; applied: the chunk it did apply at."""
 
 
 class Stats(ServerMessage, frozen=True, kw_only=True, tag="stats"):
-    """How a session does; once a second, to everybody who watches."""
+    """How a session does; once a second while it is live, to all who watch."""
 
     continuity: float
+    """Share of the time since the first picture in which the picture moved; 1 is all of it."""
     ahead_s: float
+    """How much is made and not shown yet, by the viewer's clock."""
     stalled_s: float
+    """How long that clock has stood still for want of pictures, in all."""
     misses: int
+    """Chunks that came too late for it."""
     viewers: int
+    """Who watches now, the owner among them."""
     utilisation: float
+    """What all sessions ask of the device; above 1 it is overloaded."""
     shared: int = 0
-    """Chunks that it had from a session that began alike."""
+    """Chunks that it had from a session that began alike (docs/forking.md#sessions-that-begin-alike)."""
 
 
 class RecordingMessage(ServerMessage, frozen=True, kw_only=True, tag="recording"):
+    """After `record`; also to the owner when a recording ends because the disk fails."""
+
     on: bool
+    """Whether it runs."""
     url: str
+    """Where it can be fetched once it has ended; empty where nothing of it could be kept."""
 
 
 class Saved(ServerMessage, frozen=True, kw_only=True, tag="saved"):
+    """After `save`."""
+
     snapshot: str
+    """Its name, for `restore`, and at /v1/snapshots/NAME."""
     bytes: int
+    """How large it is."""
 
 
 OutputState = Literal["connecting", "live", "retrying", "failed", "ended"]
@@ -275,21 +359,26 @@ class OutputInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Pictures that are sent to an address."""
 
     output: str
+    """Its name, for `stop_output`."""
     url: str
     """Without its path and query, where stream keys are."""
     state: OutputState
+    """How it stands."""
     reason: str
     """Why it is not live; empty while all is well."""
     kbps: int
+    """The most that is sent a second."""
     frames: int
     """That were sent."""
     dropped: int
     """Chunks that the receiver was too slow for."""
     reconnects: int
+    """How often it was tried again."""
 
 
 class OutputList(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[OutputInfo, ...]
+    """All that the session has."""
 
 
 class OutputsMessage(OutputList, ServerMessage, frozen=True, kw_only=True, tag="outputs"):
@@ -297,10 +386,12 @@ class OutputsMessage(OutputList, ServerMessage, frozen=True, kw_only=True, tag="
 
 
 class Forked(ServerMessage, frozen=True, kw_only=True, tag="forked"):
-    """A branch is there: attach to it on another connection."""
+    """After `fork`: a branch is there. Attach to it on another connection."""
 
     session: str
+    """The branch's."""
     view: str
+    """The branch's view link."""
     chunk: int
     """The first that can differ from its parent's."""
     from_chunk: int
@@ -308,10 +399,11 @@ class Forked(ServerMessage, frozen=True, kw_only=True, tag="forked"):
     exact: bool
     """Whether it gives its parent's bits for as long as it is steered alike. If not, its window was rebuilt."""
     note: str
+    """What else there is to know; may be empty."""
 
 
 class Rewound(ServerMessage, frozen=True, kw_only=True, tag="rewound"):
-    """The session has gone back; fields as in `forked`."""
+    """After `rewind`: the session has gone back. Chunks count on from there, `media_s` goes on."""
 
     chunk: int
     from_chunk: int
@@ -320,82 +412,117 @@ class Rewound(ServerMessage, frozen=True, kw_only=True, tag="rewound"):
 
 
 class BranchKept(ServerMessage, frozen=True, kw_only=True, tag="kept"):
+    """After `keep`."""
+
     ended: int
     """Other branches that end."""
 
 
 class FuturePicture(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
+    """What would be asked for."""
     jpeg: bytes
-    """In base64; empty where it was not made."""
+    """In base64; empty where the device had no idle time for it."""
 
 
 class FutureList(msgspec.Struct, frozen=True, kw_only=True):
     futures: tuple[FuturePicture, ...]
+    """One for each prompt."""
     note: str
     """Why some were not made; empty where all were."""
 
 
 class Previews(FutureList, ServerMessage, frozen=True, kw_only=True, tag="previews"):
-    """What the stream could become; steer there to have it."""
+    """After `preview`, within some 5 s: what the stream could become; steer there to have it."""
 
 
 class NoteMessage(ServerMessage, frozen=True, kw_only=True, tag="note"):
-    """Something to know; the stream goes on."""
+    """Something to know, such as a journal that ends because the server's disk is full, or an output that has lost its
+    receiver; the stream goes on. To all who watch, once, and to those who come later."""
 
     message: str
+    """One line."""
 
 
 class Pong(ServerMessage, frozen=True, kw_only=True, tag="pong"):
+    """After `ping`."""
+
     t: float
+    """That of the `ping`."""
 
 
 class ErrorMessage(ServerMessage, frozen=True, kw_only=True, tag="error"):
+    """Something asked for cannot be; the stream goes on unless `ended` follows."""
+
     code: Code
+    """One of those below."""
     message: str
+    """What is wrong and what to do, in one line."""
     control_id: str = ""
+    """Of a control: the `id` it was given."""
     offer: dict[str, Any] | None = None
-    """Of a refused `start`: fields with which it would not be."""
+    """Of a refused `start`: fields with which it would not be, `{"fps": 9}` or `{"wait": true}`."""
 
 
 class MovedMessage(ServerMessage, frozen=True, kw_only=True, tag="moved"):
-    """The last message of a connection: what was asked for, or its session, goes on at another address."""
+    """The last message of a connection, to a client that said `follow`: what it asked for, or its session, goes on at another
+    address (docs/protocol.md#a-session-that-moves)."""
 
     url: str
+    """http://HOST:PORT of that server."""
     ticket: str
-    """What lets the client in there, once, within a minute."""
+    """What lets the client in there, once, within half a minute."""
 
 
 class EndedMessage(ServerMessage, frozen=True, kw_only=True, tag="ended"):
+    """The last message: the session is over, and the connection is closed."""
+
     cause: str
+    """One of those below."""
     reason: str
+    """The same in words."""
     kept: bool = False
-    """Whether the next server brings it back: `attach` to it then."""
+    """Whether the server stops and the next one brings it back (`serve --keep`): `attach` to it then."""
 
 
 class OpeningHeader(ServerMessage, frozen=True, kw_only=True, tag="init"):
-    """Before the bytes that a decoder needs first."""
+    """Before the bytes that a decoder of mp4 needs first, before its first fragment."""
 
     format: Format = "mp4"
+    """No other has any."""
 
 
 class ChunkHeader(ServerMessage, frozen=True, kw_only=True, tag="chunk"):
     """Before a chunk's pictures."""
 
     index: int
+    """Counts chunks from 0."""
     epoch: int
+    """Counts pictures begun anew: 0, and one more with every `cut`."""
     media_s: float
+    """Where in the stream its first frame lies."""
     fps: float
+    """What its frames play at."""
     frames: int
+    """How many it has; the first of an epoch has fewer."""
     format: Format
+    """As `live` said."""
     sizes: tuple[int, ...]
+    """Bytes of each part of the payload: one part a frame, of mp4 one fragment. Empty where they were dropped."""
     prompts: tuple[WeightedPrompt, ...]
+    """The mix in force; its weights sum to 1."""
     unknown: tuple[str, ...]
+    """Words of it that the model does not know."""
     receipts: tuple[Receipt, ...]
+    """Controls that first show here."""
     total_ms: float
+    """How long it took, from plan to frames."""
     phases_ms: dict[str, float]
+    """Where that went."""
     late_s: float
+    """How long the viewer had run dry when it came; 0 when in time."""
     dropped: int
+    """Chunks whose pictures were left out so far, because this client reads too slowly."""
 
 
 Told = (

@@ -50,8 +50,7 @@ class Forwarder:
         try:
             return await self._answer(request, key)
         except MillstreamError as error:
-            code = code_of(error, "bad_message")
-            return JSONResponse({"error": {"code": code, "message": str(error)}}, STATUS.get(code, 400))
+            return refusal(request.url.path, error)
 
     async def _answer(self, request: Request, key: Key) -> Response:
         path = request.url.path
@@ -76,7 +75,7 @@ class Forwarder:
         """Until one knows of it. What is uploaded goes to one alone."""
         uploads = request.method == "POST"
         body = request.stream() if uploads else await _body(request)
-        *others, last = self._ready()
+        *others, last = self._everywhere()
         for here in others:
             answer = await self._send(request, here, here.ticket("", key.name), body)
             if uploads or answer.status_code != NOT_FOUND:
@@ -95,7 +94,7 @@ class Forwarder:
     async def _list_all(self, request: Request, key: Key, field: str) -> Response:
         """One list of what every replica has."""
         lists: list[dict[str, Any]] = []
-        for here in self._ready():
+        for here in self._everywhere():
             answer = await self._send(request, here, here.ticket("", key.name), b"")
             if answer.status_code != OK:
                 return _passed_on(answer)
@@ -103,14 +102,18 @@ class Forwarder:
         found = [each for one in lists for each in one[field]]
         found.sort(key=lambda each: -each.get("created_at", 0))
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found and "first_id" in lists[0] else {}
-        more = {"has_more": any(one["has_more"] for one in lists)} if "has_more" in lists[0] else {}
-        return JSONResponse(lists[0] | {field: found} | ends | more)
+        return JSONResponse(lists[0] | {field: found} | ends)
 
     def _ready(self) -> list[ReplicaLink]:
         ready = self._fleet.ready()
         if not ready:
             raise Overloaded("no replica is ready; try again in a moment")
         return ready
+
+    def _everywhere(self) -> list[ReplicaLink]:
+        """Also those of other models, last: a view link or a file does not say whose it is."""
+        first = self._ready()
+        return [*first, *(each for each in self._fleet.links.values() if each.is_ready and each not in first)]
 
     async def _send(
         self, request: Request, here: ReplicaLink, ticket: str, body: bytes | AsyncIterator[bytes]
@@ -124,6 +127,20 @@ class Forwarder:
             return await self._http.send(sent, stream=True)
         except httpx2.HTTPError as error:
             raise ProtocolBroken(f"the replica does not answer: {error}") from None
+
+
+def refusal(path: str, error: MillstreamError) -> JSONResponse:
+    """What the gateway itself has to say, as the replica that answers there would have said it."""
+    code, message = code_of(error, "bad_message"), str(error)
+    body: dict[str, Any] = {"error": {"code": code, "message": message}}
+    if path.startswith("/api/"):
+        body = {"detail": message}
+    elif path.startswith("/v1/videos"):
+        kind = "rate_limit_error" if code == "refused" else "invalid_request_error"
+        body["error"] |= {"type": kind, "param": None}
+    elif path.startswith(("/upload_", "/download_")):
+        body = {"error": message}
+    return JSONResponse(body, STATUS.get(code, 400))
 
 
 def _passed_on(answer: httpx2.Response) -> Response:

@@ -21,7 +21,7 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from millstream.client.connection import Connection
 from millstream.core.errors import MillstreamError, Overloaded, ProtocolBroken
@@ -41,7 +41,7 @@ from millstream.core.messages import (
     WaitingMessage,
 )
 from millstream.fleet.fleet import LiveFleet
-from millstream.fleet.forward import Forwarder
+from millstream.fleet.forward import Forwarder, refusal
 from millstream.fleet.relay import CLOSE_AGAIN, CLOSE_NORMAL, open_link, relay_any, relay_native
 from millstream.fleet.replica_link import ReplicaLink
 from millstream.fleet.watching import metrics_text, status
@@ -125,8 +125,11 @@ async def any_socket(websocket: WebSocket) -> None:
         asked = await fleet.price({"prompt": "-"}, session_id, key=key)
         here = await fleet.place(asked, lambda queued: None)
         await relay_any(websocket, here, here.ticket(session_id, key))
-    except MillstreamError:
-        await websocket.close(CLOSE_AGAIN)
+    except MillstreamError as error:
+        if websocket.application_state is WebSocketState.CONNECTING:
+            await websocket.send_denial_response(refusal(websocket.url.path, error))
+        else:
+            await websocket.close(CLOSE_AGAIN)
 
 
 async def stream(websocket: WebSocket) -> None:

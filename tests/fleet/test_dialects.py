@@ -133,3 +133,48 @@ def test_sessions_of_all_replicas_are_listed_through_the_gateway(fleet: SmallFle
     assert len(httpx2.get(f"{fleet.url}/v1/sessions").json()["sessions"]) == 2, "hers and this one"
     assert httpx2.delete(f"{fleet.url}/v1/sessions/{made.json()['session']}").status_code < 300
     fleet.servers["tiny-b"].until_empty()
+
+
+def test_players_fetch_a_session_by_its_view_link_through_the_gateway(fleet: SmallFleet) -> None:
+    second = fleet.servers["tiny-b"]
+    with httpx2.Client(base_url=fleet.url, timeout=30) as http:
+        made = http.post("/v1/sessions", json={"prompt": "sea", "fps": 24.0, "unattended": "run"}).json()
+        assert on_second(fleet), "the replica that is asked last"
+        view, (live_session,) = f"/v1/views/{made['view']}", second.hub.live_sessions.values()
+        with http.stream("GET", f"{view}/live.mjpg") as pictures:
+            assert pictures.headers["content-type"].startswith("multipart/x-mixed-replace")
+            read = b""
+            for piece in pictures.iter_raw():
+                read += piece
+                if read.count(b"Content-Type: image/jpeg") >= 3:
+                    break
+            assert len(live_session.viewers) == 1
+        wait_until(lambda: not live_session.viewers, "a player that hangs up is let go at the replica too")
+        head = http.head(f"{view}/live.mjpg")
+        assert (head.status_code, head.headers["content-type"]) == (200, pictures.headers["content-type"])
+        playlist = http.get(f"{view}/live.m3u8", params={"api_key": "mine"})
+        assert playlist.headers["content-type"] == "application/vnd.apple.mpegurl"
+        names = [line for line in playlist.text.splitlines() if not line.startswith("#")]
+        opening = playlist.text.partition('URI="')[2].partition('"')[0]
+        assert all(name.endswith("?api_key=mine") for name in (opening, *names)), "with what lets a player in here"
+        film = b"".join(http.get(f"{view}/{name}").content for name in (opening, names[-1]))
+        with av.open(io.BytesIO(film)) as container:
+            assert sum(1 for _ in container.decode(video=0)) >= 9
+        http.delete(f"/v1/sessions/{made['session']}")
+        second.until_empty()
+        assert "#EXT-X-ENDLIST" in http.get(f"{view}/live.m3u8").text, "played to its end"
+        nobody = http.get("/v1/views/nobody/live.m3u8")
+        assert (nobody.status_code, nobody.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_what_replicas_of_another_model_have_is_found_too(fleet: SmallFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view link, a recording or a video does not say by which model it was made."""
+    made = httpx2.post(f"{fleet.url}/v1/sessions", json={"prompt": "sea", "fps": 4.0}).json()
+    assert on_second(fleet)
+    running, path = fleet.running.fleet, f"{fleet.url}/v1/views/{made['view']}/live.mjpg"
+    monkeypatch.setattr(running, "ready", lambda model="": [running.links["tiny-a"]])
+    assert httpx2.head(path).status_code == 200
+    assert len(httpx2.get(f"{fleet.url}/v1/sessions").json()["sessions"]) == 2
+    assert httpx2.delete(f"{fleet.url}/v1/sessions/{made['session']}").status_code < 300
+    fleet.servers["tiny-b"].until_empty()
+    assert httpx2.head(path).status_code == 404

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 
 from millstream.core.errors import ConfigError, DeviceError, Overloaded, UnknownSession
 from millstream.fleet.config import read_fleet
 from millstream.fleet.fleet import LiveFleet
+from millstream.fleet.gateway import create_gateway
+from millstream.server.access.auth import Access
 from tests.fleet.playing import Threads
+from tests.server.clients.facts import differences
 
 TOML = """
 [replicas.tiny]
@@ -18,6 +23,10 @@ model = "wan-tiny"
 minimum = 1
 ready-within = 0.2
 """
+SOCKET = {
+    "type": "websocket", "path": "/v1/realtime/video", "headers": [(b"host", b"127.0.0.1")], "query_string": b"",
+    "client": ("127.0.0.1", 1), "scheme": "ws", "subprotocols": [], "extensions": {"websocket.http.response": {}},
+}  # fmt: skip
 
 
 class NoRoom(Threads):
@@ -55,6 +64,35 @@ def test_without_replicas_whoever_asks_is_told_so(tmp_path: Path) -> None:
         asyncio.run(fleet.price({"prompt": "sea"}, "s", key=""))
     with pytest.raises(UnknownSession, match="there is no replica"):
         fleet.drain("nobody")
+
+
+def test_without_replicas_other_peoples_clients_are_told_so_in_their_own_words(tmp_path: Path) -> None:
+    sent: list[Any] = []
+
+    async def connect() -> dict[str, str]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        app = create_gateway(fleet_of(tmp_path, Threads()), Access())
+        async with (
+            app.router.lifespan_context(app),
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1") as http,
+        ):
+            video = await http.post("/v1/videos", json={"prompt": "sea"})
+            assert (video.status_code, differences("openai", "error", video.json()["error"])) == (503, [])
+            offer = await http.post("/api/v1/webrtc/offer", json={})
+            assert (offer.status_code, "no replica is ready" in offer.json()["detail"]) == (503, True)
+            film = await http.get("/download_video/me")
+            assert (film.status_code, differences("krea", "error", film.json())) == (503, [])
+            ours = await http.get("/v1/models")
+            assert (ours.status_code, ours.json()["error"]["code"]) == (503, "refused")
+            await app(SOCKET, connect, send)
+            assert (sent[0]["status"], b"no replica is ready" in sent[1]["body"]) == (503, True), "before it is opened"
+
+    asyncio.run(ask())
 
 
 def test_replicas_that_are_not_in_the_file_are_one_line(tmp_path: Path) -> None:

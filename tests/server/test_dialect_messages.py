@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.mutated_messages import answers
+from benchmarks.mutated_messages import OVER_HTTP, answers
 from millstream.server.dialects.krea import KreaParameters
 from millstream.server.dialects.scope_parameters import ScopeParameters
 from millstream.server.dialects.sglang import Init
@@ -108,12 +108,12 @@ def test_thousands_of_wrong_messages_harm_nobody_and_leave_nothing_behind(dialec
     with_hub(play)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(("dialect", "count"), [*((name, 1000) for name in DIALECTS), *((name, 150) for name in OVER_HTTP)])
 def test_mutated_messages_are_answered_in_its_own_words_and_never_with_a_traceback(
-    dialect: str, caplog: pytest.LogCaptureFixture
+    dialect: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ten thousand of them: `python -m benchmarks.mutated_messages`."""
-    found = answers(dialect, 1000)
+    found = answers(dialect, count)
     assert found["not_in_its_words"] == []
     assert found["errors"] > 50
     assert not [record for record in caplog.records if record.exc_info], "something was logged with a traceback"

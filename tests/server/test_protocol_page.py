@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
+import pytest
+from PIL import Image
 
 from millstream.core.controls import AnyControl
-from millstream.core.messages import AnyClientMessage, Header, Told
+from millstream.core.messages import AnyClientMessage, Code, Header, Told
+from millstream.server.protocol.endpoints import STATUS
 from millstream.server.protocol.messages import decode
 from millstream.server.sessions.outputs.destinations import Destination
 from millstream.serving.notices import Ended
@@ -51,9 +54,25 @@ def test_the_page_names_every_cause_of_an_end() -> None:
     assert set(re.findall(r"`([a-z ]+)` \(", told)) == set(causes)
 
 
-def test_what_the_page_says_is_what_happens(tmp_path: Path) -> None:
+def test_the_page_names_every_code_of_an_error_with_its_status() -> None:
+    told = PAGE.partition("Codes of an `error`")[2].partition("\n\nMessages")[0]
+    named = {code: int(status) for code, status in re.findall(r"`([a-z_]+)` \((\d+)\)", told)}
+    assert named == {code: STATUS.get(code, 400) for code in get_args(Code)}
+
+
+def test_what_the_page_says_is_what_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     known: dict[str, str] = {}
+    monkeypatch.chdir(tmp_path)
     with serving(tmp_path, look_ahead=True, destinations=(Destination.parse("rtmp://127.0.0.1"),)) as server:
+        (whole,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+        exec(whole.replace("127.0.0.1:8000", server.address), {})
+        heard = [json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()]
+        assert (heard[:2], heard[-1], heard.count("receipt")) == (["hello", "live"], "ended", 2)
+        assert len(list(tmp_path.glob("0-*.jpg"))) == 9
+        with Image.open(tmp_path / "4-11.jpg") as picture:
+            assert picture.size == (64, 64)
         for block in BLOCKS[:-1]:
             with server.client() as client:
                 _play(client, block, known)

@@ -25,6 +25,7 @@ from millstream.server.protocol import outputs, rest, videos, webrtc
 from millstream.server.protocol.bodies import first_bytes
 from millstream.server.sessions import hub
 from millstream.session.journal import read_journal
+from tests.server.clients.facts import differences
 from tests.server.serving import Serving, serving, wait_until
 from tests.server.test_conversation import JSON
 
@@ -134,6 +135,7 @@ def test_the_model_that_is_served_is_described(http: httpx2.Client) -> None:
     listed = http.get("/v1/models").json()
     (model,) = listed["data"]
     assert (listed["object"], model["object"], model["id"], model["owned_by"]) == ("list", "model", "wan-tiny", "millstream")
+    assert differences("openai", "model", model) == []
     assert abs(model["created"] - time.time()) < 3600
     assert model["defaults"]["size"] == "32x32"
     assert model["examples"]

@@ -12,21 +12,25 @@ import av
 import httpx2
 import pytest
 
+from millstream.core.messages import Ask
 from millstream.server.access.auth import Access
+from millstream.server.access.budgets import Clients
 from millstream.server.access.keys import Key, Keyring
+from millstream.server.access.limits import ClientLimits
 from millstream.server.app import AppConfig
-from millstream.server.protocol.videos import MAX_UNFINISHED
+from millstream.server.protocol.endpoints import ServerState
+from millstream.server.protocol.session_request import open_asked
+from millstream.server.protocol.videos import MAX_UNFINISHED, MAX_VIDEOS, AskedVideo, VideoAsk, Videos
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.transport.peers import Peers
+from tests.server.clients.facts import differences
+from tests.server.dialect_clients import with_hub
+from tests.server.fakes import FakeService
 from tests.server.serving import Serving, serving, wait_until
 
 FIRST, LATER = 9, 12
 FPS = 16
 """Of the tiny model."""
-THEIRS = {
-    "id": str, "object": str, "created_at": int, "completed_at": (int, type(None)), "expires_at": (int, type(None)),
-    "status": str, "progress": int, "model": str, "seconds": str, "size": str, "error": (dict, type(None)),
-    "remixed_from_video_id": (str, type(None)),
-}  # fmt: skip
-"""Fields of a video and their types, as OpenAI's Python client 2.x has them."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def test_a_clip_is_asked_for_waited_for_and_fetched(server: Serving, http: httpx
     answer = http.post("/v1/videos", **sent)
     assert answer.status_code == 200, answer.text
     video = answer.json()
-    assert {name for name, kind in THEIRS.items() if not isinstance(video[name], kind)} == set()
+    assert differences("openai", "video", video) == []
     assert (video["object"], video["model"], video["seconds"], video["size"]) == ("video", "wan-tiny", "1", "48x64")
     assert video["status"] in ("queued", "in_progress")
     assert video["left_out"] == (["quality"] if way == "json" else [])
@@ -89,9 +93,11 @@ def test_a_clip_is_asked_for_waited_for_and_fetched(server: Serving, http: httpx
     other = http.get(f"/v1/videos/{video['id']}/content", params={"variant": "thumbnail"})
     assert (other.status_code, "variant" in other.json()["error"]["message"]) == (400, True)
     listed = http.get("/v1/videos").json()
+    assert differences("openai", "videos", listed) == []
     assert (listed["object"], listed["first_id"], listed["has_more"]) == ("list", video["id"], False)
     gone = http.delete(f"/v1/videos/{video['id']}").json()
-    assert gone == {"id": video["id"], "object": "video.deleted", "deleted": True}
+    assert differences("openai", "deleted", gone) == []
+    assert gone["id"] == video["id"]
     assert http.get(f"/v1/videos/{video['id']}").status_code == 404
 
 
@@ -124,7 +130,7 @@ def test_what_is_wrong_is_said_as_openais_clients_read_it(
     answer = http.post("/v1/videos", json=fields)
     error = answer.json()["error"]
     assert (answer.status_code, said in error["message"], error["type"]) == (status, True, "invalid_request_error")
-    assert error.keys() == {"message", "type", "param", "code"}
+    assert differences("openai", "error", error) == []
 
 
 def test_no_form_makes_the_server_fail(http: httpx2.Client) -> None:
@@ -194,3 +200,24 @@ def test_clips_belong_to_their_key_and_a_server_that_keeps_nothing_makes_none(tm
         refused = httpx2.post(forgetful.url("/v1/videos"), json={"prompt": "sea"})
         assert (refused.status_code, "keeps no recordings" in refused.json()["error"]["message"]) == (404, True)
         assert not forgetful.hub.live_sessions
+
+
+def test_all_clips_come_in_one_list_for_a_client_told_of_more_asks_without_end() -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        one, clips = open_asked(hub, Ask(prompt="sea"), client="me"), Videos()
+        for number in range(MAX_VIDEOS):
+            clips._clips[f"video_{number}"] = AskedVideo(
+                video_id=f"video_{number}",
+                live_session=one,
+                asked=VideoAsk(prompt="sea"),
+                size="48x64",
+                num_chunks=2,
+                left_out=(),
+            )
+        server = ServerState(hub=hub, peers=Peers(), limits=ClientLimits(), clients=Clients())
+        listed = await clips.list_videos(server, {}, None)
+        assert [clip.id for clip in listed.data] == [f"video_{number}" for number in reversed(range(MAX_VIDEOS))]
+        assert not listed.has_more
+        hub.service.end(one.session_id)
+
+    with_hub(play)

@@ -1,4 +1,4 @@
-"""What the docs say was measured is what the results say."""
+"""What the docs say was measured is what the results say; what they say of messages is what the types say."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from benchmarks import (
     performance_page,
     plan_results,
     profiling_page,
+    protocol_page,
 )
 from benchmarks.pages import put_between, write_between
 from millstream.course.catalogue import find_chapter
 
-PAGES = (performance_page, distributed_page, profiling_page, fleet_sim, forking_page)
+PAGES = (performance_page, distributed_page, profiling_page, fleet_sim, forking_page, protocol_page)
 
 
 @pytest.mark.parametrize(("writer", "name"), [(writer, name) for writer in PAGES for name in writer.TABLES])
-def test_a_page_holds_the_tables_of_the_committed_results(writer: ModuleType, name: str) -> None:
+def test_a_page_holds_the_tables_that_its_command_writes(writer: ModuleType, name: str) -> None:
     page, lines = writer.PAGE.read_text(), list(writer.TABLES[name]())
     assert len(lines) > 2, "a head, and something under it"
     assert put_between(page, name, lines) == page, f"run python -m {writer.__name__}"

@@ -18,8 +18,11 @@ class ClientLimits:
     max_frame_pixels: int = 4096 * 4096
     """Of a camera frame once decoded; asked of its header, before it is."""
     messages_per_s: float = 50.0
+    """Texts of any kind."""
     controls_per_s: float = 20.0
+    """Those of them that steer, `fork` and `rewind` among them."""
     frames_per_s: float = 120.0
+    """Of a camera."""
     burst_s: float = 2.0
     """So many seconds' worth may come at once."""
     max_refusals: int = 500

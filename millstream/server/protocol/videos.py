@@ -37,7 +37,6 @@ MAX_UNFINISHED = 8
 MAX_SECONDS = 600
 DEFAULT_SECONDS = 4
 MAX_STEPS = 16
-MAX_LISTED = 100
 
 Status = Literal["queued", "in_progress", "completed", "failed"]
 
@@ -83,7 +82,8 @@ class VideoList(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[Video, ...]
     first_id: str | None
     last_id: str | None
-    has_more: bool
+    has_more: bool = False
+    """Those that are remembered are all there are."""
 
 
 class VideoDeleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,11 +183,10 @@ class Videos:
         return _shown(clip, server)
 
     async def list_videos(self, server: ServerState, words: Mapping[str, str], body: None) -> VideoList:
-        """The newest first."""
-        own = [clip for clip in reversed(self._clips.values()) if clip.key == server.client.key]
-        shown = tuple(_shown(clip, server) for clip in own[:MAX_LISTED])
+        """All of them, the newest first: a client that were told of more would ask `after` the last, for ever."""
+        shown = tuple(_shown(clip, server) for clip in reversed(self._clips.values()) if clip.key == server.client.key)
         first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
-        return VideoList(data=shown, first_id=first, last_id=last, has_more=len(own) > MAX_LISTED)
+        return VideoList(data=shown, first_id=first, last_id=last)
 
     async def show_video(self, server: ServerState, words: Mapping[str, str], body: None) -> Video:
         return _shown(self._find(server, words), server)

@@ -12,7 +12,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[2] / "docs" / "clients.md"
-PEERS = ("sglang", "krea", "scope", "vllm_omni")
+PEERS = ("sglang", "krea", "scope", "vllm_omni", "openai")
 BEGIN, END = "<!-- from tests/server/clients/{peer}.json -->", "<!-- end -->"
 KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "bytes": (bytes,), "list": (list, tuple),
