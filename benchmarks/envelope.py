@@ -27,7 +27,8 @@ from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
 from millstream.generation.answers import result_of
 from millstream.mesh.link import MeshLink
-from millstream.wire.framing import Orders, as_bytes
+from millstream.ops.host import brought
+from millstream.wire.framing import Orders, memory_of
 from millstream.wire.line import Line
 from millstream.wire.packing import pack_deliveries, unpack_parcels
 from millstream.wire.pairing import HERE, Door, Way, call
@@ -59,8 +60,8 @@ def echo(line: Line, there: Sequence[Tensor], back: Tensor) -> None:
     """The leader's side of `bare`."""
     for _ in range(WARM_UP + REPEATS):
         for tensor in there:
-            line.receive(as_bytes(tensor), what="tensor")
-        line.send(as_bytes(back), what="tensor")
+            line.receive(memory_of(tensor), what="tensor")
+        line.send(memory_of(back), what="tensor")
 
 
 def bare(line: Line, there: Sequence[Tensor], back: Tensor) -> list[float]:
@@ -68,8 +69,8 @@ def bare(line: Line, there: Sequence[Tensor], back: Tensor) -> list[float]:
 
     def once() -> None:
         for tensor in there:
-            line.send(as_bytes(tensor), what="tensor")
-        line.receive(as_bytes(back), what="tensor")
+            line.send(memory_of(tensor), what="tensor")
+        line.receive(memory_of(back), what="tensor")
 
     return [_timed(once) for _ in range(WARM_UP + REPEATS)]
 
@@ -78,7 +79,7 @@ def round_trips(link: MeshLink, sent: Parcel) -> list[float]:
     def once() -> None:
         (delivery,) = link.post([sent]).result().deliveries
         assert delivery.latents_out is not None, "an answer brings latents"
-        delivery.latents_out.to(sent.latents_in.device, non_blocking=True)
+        brought(delivery.latents_out, sent.latents_in.device)
 
     return [_timed(once) for _ in range(WARM_UP + REPEATS)]
 

@@ -22,7 +22,8 @@ from benchmarks.report import write_report
 from benchmarks.shares import CASES, GPU, TURNS, AbsentPeers, Case, Chunks, collective_ms
 from millstream.core.topology import LEADER, Topology
 from millstream.parallel import fast_tensor
-from millstream.parallel.collectives import CollectiveRecord, Kind, PendingCollective
+from millstream.parallel.called import CollectiveRecord, Kind
+from millstream.parallel.collectives import PendingCollective
 from millstream.parallel.groups import Groups
 from millstream.planner.hardware import Link, find_device
 

@@ -38,7 +38,8 @@ from millstream.models.kv import KVRing
 from millstream.models.ring_shape import RingShape
 from millstream.models.weights.fill import frozen, put
 from millstream.parallel.apply import connect, even_bounds
-from millstream.parallel.collectives import CollectiveRecord, Kind, PendingCollective, RankGroup
+from millstream.parallel.called import CollectiveRecord, Kind
+from millstream.parallel.collectives import PendingCollective, RankGroup
 from millstream.parallel.groups import Groups
 from millstream.parallel.layers import stage_blocks
 from millstream.parallel.mesh_dit import MeshDiT

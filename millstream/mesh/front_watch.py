@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 GATHER_S = 0.3
-"""For the others' words, once one has gone: the one who knows why may be a moment later."""
+"""For the others' words, once one has gone: the one who knows why may be a moment later. Of a rank that was killed while the
+mesh was at rest, nobody knows more."""
 
 
 class FrontWatch:
@@ -44,7 +45,8 @@ class FrontWatch:
         """Since when, by `time.monotonic`, the mesh owes an answer."""
         self._config, self._rendezvous, self._rank_processes, self._lost = config, rendezvous, rank_processes, lost
         self._problem: MeshLost | None = None
-        self._stopped = threading.Event()
+        self._stopped, self._decided = threading.Event(), threading.Event()
+        """Not to look any more; the problem is known, or nobody looks for it."""
         self._beats: dict[int, tuple[object, float]] = {}
         self._ranks = config.topology.mesh_ranks
         self._thread = threading.Thread(target=self._run, name="millstream-watch", daemon=True)
@@ -54,33 +56,41 @@ class FrontWatch:
 
     def stop(self) -> None:
         self._stopped.set()
+        self._decided.set()
         self._thread.join()
 
     def why(self, symptom: str) -> MeshLost:
         """The best reason there is for what the link has noticed."""
-        deadline = time.monotonic() + 2 * GATHER_S
-        while self._problem is None and not self._stopped.is_set() and time.monotonic() < deadline:
-            time.sleep(TICK_S)
+        self._decided.wait(2 * GATHER_S)
         return self._problem or MeshLost(symptom, from_outside=self._rank_processes is None)
 
     def _run(self) -> None:
         with suppress(MeshLost):  # somebody else has lost the mesh, and closed the board
             count = 0
-            while self._problem is None and not self._stopped.wait(TICK_S):
+            while self._problem is None and not self._paused():
                 if count * TICK_S % self._config.limits.heartbeat_s < TICK_S:
                     self._rendezvous.post(f"beat/{FRONT}", count)
                 count += 1
                 self._problem = self._hang() or self._gone()
+        self._decided.set()
         if self._problem is not None:
             self._lost(self._problem)
+
+    def _paused(self) -> bool:
+        """A tick, unless a process ends before. Whether there is nothing to look at any more."""
+        if self._rank_processes is None:
+            return self._stopped.wait(TICK_S)
+        self._rank_processes.wait_for_one(TICK_S)
+        return self._stopped.is_set()
 
     def _gone(self) -> MeshLost | None:
         """Who is not there any more, and why, as soon as that is known."""
         if self._rank_processes is None:
             return self._gone_elsewhere()
-        if not self._rank_processes.codes():
+        if not (codes := self._rank_processes.codes()):
             return None
-        deadline = time.monotonic() + GATHER_S
+        unexplained = self.waiting_since() is not None or not FROM_OUTSIDE.issuperset(codes.values())
+        deadline = time.monotonic() + (GATHER_S if unexplained else 0.0)
         while len(codes := self._rank_processes.codes()) < len(self._ranks) and time.monotonic() < deadline:
             time.sleep(TICK_S / 10)
         told = self._told()

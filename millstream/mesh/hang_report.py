@@ -18,7 +18,7 @@ from typing import Any
 from torch._C import _distributed_c10d
 
 from millstream.mesh.rendezvous import Rendezvous
-from millstream.parallel.collectives import CollectiveRecord
+from millstream.parallel.called import CollectiveRecord
 from millstream.profiler.dumps.flight import read_flights
 
 CALLS, FLIGHT = "calls", "flight"

@@ -182,7 +182,8 @@ class MeshLink:
                 answers = _believed(received, self._sent[0].sequence if self._sent else None)
                 job = self._sent.popleft()
                 self.waiting_since = time.monotonic() if self._sent else None
-                self._changed.notify_all()
+                if self._waiting or self._closing:  # else the sender has nothing to wake up for, before whoever asked
+                    self._changed.notify_all()
             deliveries = unpack_deliveries(answers, received.tensors)
             held_bytes = answers.held_bytes
             job.future.set_result(LinkAnswer(deliveries=deliveries, held_bytes=held_bytes, sent_s=job.sent_s, back_s=back_s))

@@ -9,10 +9,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from types import ModuleType
 
 from millstream.core.errors import MeshLost
 from millstream.mesh.config import MeshConfig
@@ -30,8 +33,15 @@ Run = Callable[[MeshConfig, int, MeetingPoint], None]
 def quick_start(*, compiling: bool = False) -> ForkServerContext:
     """Processes that begin with everything imported, from the second one on."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOADED, COMPILER] if compiling else PRELOADED)
+    context.set_forkserver_preload([*PRELOADED, *_used_by_main(), *([COMPILER] if compiling else [])])
     return context
+
+
+def _used_by_main() -> list[str]:
+    """Modules of ours that the program's own file takes from: each process runs that file again, and would import them."""
+    taken = vars(sys.modules["__main__"]).values()
+    names = {each.__name__ if isinstance(each, ModuleType) else getattr(each, "__module__", None) for each in taken}
+    return sorted(name for name in names if isinstance(name, str) and name.startswith("millstream."))
 
 
 class RankProcesses:
@@ -60,6 +70,10 @@ class RankProcesses:
                 if process.exitcode is not None:
                     self._codes[rank] = process.exitcode
             return dict(self._codes)
+
+    def wait_for_one(self, timeout_s: float) -> None:
+        """Until one has ended, or so long."""
+        connection.wait([process.sentinel for process in self._processes.values()], timeout_s)
 
     def wait(self, timeout_s: float) -> None:
         """Until all have left, or so long."""

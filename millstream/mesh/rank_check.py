@@ -15,7 +15,8 @@ from millstream.mesh.config import MeshConfig
 from millstream.mesh.rendezvous import Rendezvous
 from millstream.models.dit import CausalDiT
 from millstream.models.weights.fingerprint import fingerprint
-from millstream.parallel.collectives import POINT_TO_POINT, Called, CollectiveRecord, Kind, RankGroup
+from millstream.parallel.called import POINT_TO_POINT, Called, CollectiveRecord, Kind, Spoken
+from millstream.parallel.collectives import RankGroup
 from millstream.parallel.compiled import check_after_warm_up, let_compile, read_counters
 from millstream.parallel.groups import Groups
 from millstream.parallel.layers import StagedDiT
@@ -29,13 +30,13 @@ class ComparedRecord(CollectiveRecord):
     rendezvous: Rendezvous | None = None
     timeout_s: float = 10.0
 
-    def began(self, kind: Kind, what: str, group: RankGroup, shape: tuple[int, ...], device: str = "cpu") -> Called:
+    def began(self, kind: Kind, what: str, group: Spoken, shape: tuple[int, ...], device: str = "cpu") -> Called:
         called = CollectiveRecord.began(self, kind, what, group, shape, device)
         if self.rendezvous is not None and group.purpose == "mesh" and kind not in POINT_TO_POINT:
             self._compare(self.rendezvous, group, called)
         return called
 
-    def _compare(self, rendezvous: Rendezvous, group: RankGroup, called: Called) -> None:
+    def _compare(self, rendezvous: Rendezvous, group: Spoken, called: Called) -> None:
         key = f"collective {called.number} on {group.name}"
         rendezvous.post(f"{key}/{group.rank}", called.call)
         found = rendezvous.collect(key, group.ranks, timeout_s=self.timeout_s)

@@ -28,6 +28,7 @@ from millstream.core.envelope import Action
 from millstream.core.errors import EnvelopeRefused, MeshError, MeshGivenUp, MeshLost
 from millstream.core.undo import undone_by
 from millstream.mesh.link import LinkAnswer, MeshLink
+from millstream.ops.host import brought
 from millstream.wire.parcel import Delivery, Parcel
 
 log = logging.getLogger(__name__)
@@ -341,4 +342,4 @@ def _together(answers: Sequence[LinkAnswer], device: torch.device) -> LinkAnswer
 
 def _moved(delivery: Delivery, device: torch.device) -> Delivery:
     latents = delivery.latents_out
-    return delivery if latents is None else replace(delivery, latents_out=latents.to(device, non_blocking=True))
+    return delivery if latents is None else replace(delivery, latents_out=brought(latents, device))

@@ -19,7 +19,7 @@ from millstream.core.topology import FRONT
 from millstream.mesh.config import MeshLimits
 from millstream.mesh.hang_report import describe_rank, post_calls
 from millstream.mesh.rendezvous import Rendezvous
-from millstream.parallel.collectives import CollectiveRecord
+from millstream.parallel.called import CollectiveRecord
 
 GAVE_UP = 17
 """Exit code of a rank that left by itself."""

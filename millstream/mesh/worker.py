@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from millstream.core.envelope import Action, Envelope, Result, instruction
 from millstream.core.errors import MeshError, PoolFull, UnknownSession, WireError
@@ -47,11 +46,11 @@ class Broadcast:
     def __init__(self, mesh: RankGroup) -> None:
         self._mesh = mesh
 
-    def send(self, x: Tensor, *, what: str) -> None:
-        self._mesh.broadcast(x, source=LEADER, what=what)
+    def send(self, data: bytes | memoryview, *, what: str) -> None:
+        self.receive(data if isinstance(data, memoryview) else memoryview(bytearray(data)), what=what)
 
-    def receive(self, x: Tensor, *, what: str) -> None:
-        self._mesh.broadcast(x, source=LEADER, what=what)
+    def receive(self, into: memoryview, *, what: str) -> None:
+        self._mesh.broadcast(torch.frombuffer(into, dtype=torch.uint8), source=LEADER, what=what)
 
 
 class MeshRank:

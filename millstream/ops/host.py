@@ -1,11 +1,14 @@
-"""Numbers on their way to host memory: asked for now, waited for when they are needed.
+"""Numbers on their way to host memory and back: asked for now, waited for when they are needed.
 
-A GPU writes them itself, into pinned memory, behind the work queued before; on a CPU they are there already.
+A GPU copies them itself, from or into pinned memory; on a CPU they are there already. Copies beside a device's own work have a
+stream for each way, since one that waits for what it copies must not hold up the other. A copy there begins at `ready`, when
+what was queued before is done; one back leaves `done`, which what is queued afterwards waits for; no thread waits for either.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,9 +24,10 @@ class HostCopy:
         self._arrival: torch.cuda.Event | None = None
         if tensor.is_cuda:
             queued = torch.cuda.current_stream(tensor.device)
-            stream = _copying_stream(tensor.device) if beside else queued
+            stream = copying_stream(tensor.device, "there") if beside else queued
             if beside:
-                stream.wait_stream(queued)
+                ready = queued.record_event()
+                stream.wait_event(ready)
             self._here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._arrival = torch.cuda.Event(blocking=beside)
             with torch.cuda.stream(stream):
@@ -38,6 +42,19 @@ class HostCopy:
         return self._here
 
 
+def brought(tensor: Tensor, device: torch.device) -> Tensor:
+    """One of host memory on its way to a device, beside the work queued there; what is queued from now on finds it."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    stream, consumer = copying_stream(device, "back"), torch.cuda.current_stream(device)
+    with torch.cuda.stream(stream):
+        there = tensor.to(device, non_blocking=True)
+        done = stream.record_event()
+    consumer.wait_event(done)
+    there.record_stream(consumer)  # made on another stream: its memory is the consumer's until that has read it
+    return there
+
+
 @cache
-def _copying_stream(device: torch.device) -> torch.cuda.Stream:
+def copying_stream(device: torch.device, way: Literal["there", "back"]) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)

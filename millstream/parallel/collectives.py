@@ -3,18 +3,15 @@
 Ranks must call the same collectives in the same order or they wait for each other for ever, so there is one way to call one,
 a method of `RankGroup`. Inside a compiled region the functional form is used, which the compiler sees; in eager the in-place
 one, which copies nothing. Where the backend knows no GPU (gloo: ranks that share one), tensors on it pass through pinned host
-memory. What a rank called last is kept for the report that is written when a mesh hangs.
+memory.What a rank called is on record (`parallel/called.py`).
 """
 
 from __future__ import annotations
 
-import time
-import zlib
-from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -24,11 +21,10 @@ from torch.distributed import _functional_collectives as functional
 
 from millstream.core.errors import CollectiveRefused
 from millstream.models.fast.spread import Record, Run
+from millstream.parallel.called import Called, CollectiveRecord, Kind, Purpose
 
 GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
 """What ranks speak through: host memory alone, or devices too."""
-Kind = Literal["sum", "scatter", "exchange", "collect", "broadcast", "gather", "send", "receive"]
-Purpose = Literal["start-up", "mesh", "training"]
 
 ALLOWED: dict[Purpose, frozenset[Kind]] = {
     "start-up": frozenset({"gather"}),
@@ -40,81 +36,12 @@ ALLOWED: dict[Purpose, frozenset[Kind]] = {
 INSIDE: frozenset[Kind] = frozenset({"sum", "scatter", "exchange", "collect"})
 """What a block may do; everything else belongs between model calls."""
 
-POINT_TO_POINT: frozenset[Kind] = frozenset({"send", "receive"})
 DEVICES = frozenset({"cpu", "cuda"})
 """Where a tensor may lie that a backend is given."""
-KEPT = 2048
-"""Calls that are remembered: more than a chunk of the largest model makes."""
 
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 """Their names since torch 2.13, which warns of the older ones."""
-
-
-@dataclass(slots=True)
-class Called:
-    """One collective of this rank."""
-
-    number: int
-    """Of its group; sends and receives, which only two ranks know of, have that of the last one before them."""
-    kind: Kind
-    what: str
-    group: str
-    ranks: tuple[int, ...]
-    shape: tuple[int, ...]
-    began: float
-    """Seconds of `time.monotonic`."""
-    device: str = "cpu"
-    done: bool = False
-
-    @property
-    def call(self) -> str:
-        """What must be the same on all ranks of the group."""
-        return f"{self.kind} ({self.what}) of {list(self.shape)} on {self.device}"
-
-    def entry(self) -> dict[str, Any]:
-        """As torch's flight recorder would write it."""
-        return {
-            "collective_seq_id": self.number,
-            "process_group": [f"{self.group} {self.ranks}", ""],
-            "profiling_name": self.call,
-            "state": "completed" if self.done else "started",
-            "is_p2p": self.kind in POINT_TO_POINT,
-        }
-
-    def __str__(self) -> str:
-        state = "done" if self.done else f"waiting for {time.monotonic() - self.began:.1f} s"
-        return f"#{self.number} {self.kind} ({self.what}) on {self.group} {self.ranks}, shape {self.shape}: {state}"
-
-
-@dataclass(slots=True)
-class CollectiveRecord:
-    """What this rank called: counts of everything, and the last `KEPT` calls, older ones going.
-
-    Compiled regions call without passing here; their collectives are in the graph, the same for every rank that compiled it.
-    """
-
-    last: deque[Called] = field(default_factory=lambda: deque(maxlen=KEPT))
-    counts: Counter[tuple[Kind, str]] = field(default_factory=Counter)
-    """By kind and by what the caller calls it."""
-    numbers: Counter[str] = field(default_factory=Counter)
-    """Collectives so far, by group."""
-    digests: Counter[str] = field(default_factory=Counter)
-    """Of every collective so far and their order, by group: the same on all of its ranks, or these have parted ways."""
-
-    def began(self, kind: Kind, what: str, group: RankGroup, shape: tuple[int, ...], device: str = "cpu") -> Called:
-        name = group.name
-        self.counts[kind, what] += 1
-        self.numbers[name] += kind not in POINT_TO_POINT
-        called = Called(self.numbers[name], kind, what, name, group.ranks, shape, time.monotonic(), device)
-        if kind not in POINT_TO_POINT:
-            self.digests[name] = zlib.crc32(called.call.encode(), self.digests[name])
-        self.last.append(called)
-        return called
-
-    def flight(self) -> dict[str, Any]:
-        """The last calls as a dump of torch's flight recorder has them."""
-        return {"entries": [called.entry() for called in list(self.last)]}
 
 
 @dataclass(slots=True)
@@ -216,7 +143,7 @@ class RankGroup:
         if torch.compiler.is_compiling():
             return _waited(functional.all_reduce(x, "sum", self._backend))
         wire = self._on_wire(x)
-        with self._called("sum", what, x):
+        with self._begin("sum", what, x):
             dist.all_reduce(wire, group=self._backend)
         return self._back(wire, x)
 
@@ -268,7 +195,7 @@ class RankGroup:
             return
         assert len(whole_N) == self.size * len(part), f"{self.size} parts of {len(part)} for {len(whole_N)}"
         wire, mine = self._on_wire(whole_N), self._on_wire(part)
-        with self._called("collect", what, part):
+        with self._begin("collect", what, part):
             _all_gather(_plain_bytes(wire), _plain_bytes(mine), group=self._backend)
         self._back(wire, whole_N)
 
@@ -301,7 +228,7 @@ class RankGroup:
             return _waited(functional.all_gather_tensor(x.unsqueeze(0), 0, self._backend))
         wire = self._on_wire(x)
         found = wire.new_empty((self.size, *x.shape))
-        with self._called("collect", what, x):
+        with self._begin("collect", what, x):
             dist.all_gather(list(found.unbind(0)), wire, group=self._backend)
         return found.to(x.device)
 
@@ -311,7 +238,7 @@ class RankGroup:
         if self.is_alone:
             return x
         wire = self._on_wire(x)
-        with self._called("broadcast", what, x):
+        with self._begin("broadcast", what, x):
             dist.broadcast(wire, group_src=self.ranks.index(source), group=self._backend)
         return self._back(wire, x)
 
@@ -321,7 +248,7 @@ class RankGroup:
         found: list[Any] = [item]
         if not self.is_alone:
             found *= self.size
-            with self._called("gather", what, None):
+            with self._begin("gather", what, None):
                 dist.all_gather_object(found, item, group=self._backend)
         return found
 
@@ -376,13 +303,7 @@ class RankGroup:
 
     def _begin(self, kind: Kind, what: str, x: Tensor | None) -> Called:
         self.warm = True
-        return self.record.began(kind, what, self, *((), "cpu") if x is None else (tuple(x.shape), x.device.type))
-
-    @contextmanager
-    def _called(self, kind: Kind, what: str, x: Tensor | None) -> Iterator[None]:
-        called = self._begin(kind, what, x)
-        yield
-        called.done = True
+        return self.record.began(kind, what, self, *((), "cpu") if x is None else (x.shape, x.device.type))
 
 
 def _plain_bytes(x: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 
 from millstream.core.topology import FRONT, LEADER, Topology
-from millstream.parallel.collectives import CollectiveRecord, Purpose, RankGroup
+from millstream.parallel.called import CollectiveRecord, Purpose
+from millstream.parallel.collectives import RankGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

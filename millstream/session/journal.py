@@ -24,7 +24,7 @@ from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
 from millstream.core.errors import JournalError
 from millstream.core.speed import Speed
-from millstream.wire.framing import DTYPES, as_bytes
+from millstream.wire.framing import DTYPES, memory_of
 
 VERSION = 1
 
@@ -101,8 +101,8 @@ class InputLatents(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, latents_BFCYX: Tensor, num_frames: int) -> InputLatents:
         """Waits for a GPU."""
-        dtype, data = str(latents_BFCYX.dtype).removeprefix("torch."), as_bytes(latents_BFCYX.cpu().contiguous())
-        return cls(dtype=dtype, shape=tuple(latents_BFCYX.shape), data=data.numpy().tobytes(), num_frames=num_frames)
+        dtype, data = str(latents_BFCYX.dtype).removeprefix("torch."), memory_of(latents_BFCYX.cpu().contiguous())
+        return cls(dtype=dtype, shape=tuple(latents_BFCYX.shape), data=bytes(data), num_frames=num_frames)
 
     def latents(self) -> Tensor:
         """[B, F, C, Y, X] in host memory."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
-from torch import Tensor
-
 
 class Line:
     def __init__(self, connection: socket.socket) -> None:
@@ -18,21 +16,19 @@ class Line:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
 
-    def send(self, x: Tensor, *, what: str) -> None:
-        """Waits until `x` has left."""
-        assert x.device.type == "cpu", f"{what} leaves from host memory, not from {x.device}"
-        assert x.is_contiguous(), f"{what} is not one run of memory"
-        self._socket.sendall(x.numpy().data)
+    def send(self, data: bytes | memoryview, *, what: str) -> None:
+        """Waits until all of it has left."""
+        assert len(data), f"{what} has no bytes"
+        self._socket.sendall(data)
 
-    def receive(self, x: Tensor, *, what: str) -> None:
-        """Waits until `x` is full."""
-        assert x.is_contiguous(), f"{what} does not fit one run of memory"
-        view = x.numpy().data
-        while view:
-            count = self._socket.recv_into(view)
+    def receive(self, into: memoryview, *, what: str) -> None:
+        """Waits until it is full."""
+        assert len(into), f"{what} has no bytes"
+        while into:
+            count = self._socket.recv_into(into)
             if count == 0:
                 raise ConnectionResetError("the other end is gone")
-            view = view[count:]
+            into = into[count:]
 
     def hang_up(self) -> None:
         """Whoever waits on the line, on either side, is told that it is over."""

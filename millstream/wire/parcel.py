@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from millstream.core.config import SPATIAL_STRIDE
 from millstream.core.envelope import Envelope, Result
 from millstream.core.errors import EnvelopeRefused
+from millstream.wire.framing import memory_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,5 +85,5 @@ def digest(latents: Tensor) -> str:
     """Fingerprint of the exact bits, dtype and shape included."""
     head = f"{latents.dtype}{tuple(latents.shape)}".encode()
     hasher = hashlib.blake2b(head, digest_size=16)
-    hasher.update(latents.detach().contiguous().cpu().view(torch.uint8).numpy().data)
+    hasher.update(memory_of(latents.detach().contiguous().cpu()))
     return hasher.hexdigest()

@@ -20,8 +20,8 @@ from millstream.wire.framing import (
     Frame,
     Message,
     TensorEntry,
-    as_bytes,
     check_tensor,
+    memory_of,
     read_header,
     read_meta,
 )
@@ -30,9 +30,9 @@ from millstream.wire.framing import (
 class Channel(Protocol):
     """To one peer, or to all of them. Both wait until it is done."""
 
-    def send(self, x: Tensor, *, what: str) -> None: ...
+    def send(self, data: bytes | memoryview, *, what: str) -> None: ...
 
-    def receive(self, x: Tensor, *, what: str) -> None: ...
+    def receive(self, into: memoryview, *, what: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,10 +53,11 @@ class Wire:
     def send(self, frame: Frame) -> None:
         """Everything that can be refused has been by now. Returns when it has left."""
         assert len(frame.header) == HEADER_BYTES, f"a header of {len(frame.header)} bytes"
-        parts = [(_as_tensor(frame.header), "header"), (_as_tensor(frame.meta), "metadata")]
-        parts += [(as_bytes(tensor), "tensor") for tensor in frame.tensors if tensor.numel()]
-        for raw, what in parts:
-            self._channel.send(raw, what=what)
+        self._channel.send(frame.header, what="header")
+        self._channel.send(frame.meta, what="metadata")
+        for tensor in frame.tensors:
+            if tensor.numel():
+                self._channel.send(memory_of(tensor), what="tensor")
 
     def receive(self) -> Received:
         """Waits for a message. What is not believable ends the connection: its sizes cannot be trusted either."""
@@ -70,16 +71,12 @@ class Wire:
     def _receive(self, count: int, what: str) -> bytes:
         if count == 0:
             raise WireError("a message without metadata")
-        raw = torch.empty(count, dtype=torch.uint8)
-        self._channel.receive(raw, what=what)
-        return raw.numpy().tobytes()
+        raw = bytearray(count)
+        self._channel.receive(memoryview(raw), what=what)
+        return bytes(raw)
 
     def _receive_tensor(self, entry: TensorEntry) -> Tensor:
         tensor = torch.empty(entry.shape, dtype=DTYPES[entry.dtype], pin_memory=torch.cuda.is_available())
         if tensor.numel():
-            self._channel.receive(as_bytes(tensor), what="tensor")
+            self._channel.receive(memory_of(tensor), what="tensor")
         return check_tensor(entry, tensor)
-
-
-def _as_tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -10,7 +10,8 @@ import torch
 
 from millstream.core.errors import CollectiveRefused
 from millstream.core.topology import Topology
-from millstream.parallel.collectives import KEPT, RankGroup
+from millstream.parallel.called import KEPT
+from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import create_groups
 from tests.dist.ranks import RankFailed, run_ranks, started
 

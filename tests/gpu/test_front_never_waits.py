@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 import torch
 
 from millstream.mesh.recovery import MeshTransport
-from millstream.ops.host import HostCopy
+from millstream.ops.host import HostCopy, brought, copying_stream
 from tests.gpu.sync_guard import HIDDEN, SyncGuard
 from tests.unit.mesh.echo import PATIENCE_S, SHAPE, EchoMesh, echo_mesh, parcel
 
@@ -94,3 +96,60 @@ def test_what_a_device_still_makes_leaves_as_soon_as_it_is_made_and_not_before(m
         (delivery,) = posted.result()
     assert torch.equal(delivery.latents_out, torch.full(SHAPE, 3.0, device=GPU))
     assert not any(wait.startswith(HIDDEN) for name in (LINK, SENDER, MAIN) for wait in guard.waits[name])
+
+
+def warm_up(host: torch.Tensor) -> None:
+    """Streams are there, and memory for two answers."""
+    both = [brought(host, GPU) for _ in range(2)]
+    doubled = [2 * each for each in both]
+    torch.cuda.synchronize()
+    del both, doubled
+
+
+def until_copied(way: Literal["there", "back"]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not copying_stream(GPU, way).query():
+        assert time.monotonic() < deadline, f"the copy {way} does not end"
+        time.sleep(0.001)
+
+
+def test_an_answer_is_on_the_device_before_the_work_that_was_queued_there_and_for_all_that_is_queued_after_it() -> None:
+    host, busy = torch.randn(SHAPE).pin_memory(), torch.cuda.Event()
+    warm_up(host)
+    torch.cuda._sleep(A_SECOND)
+    busy.record()
+    with SyncGuard() as guard:
+        there = brought(host, GPU)
+        doubled = 2 * there
+    until_copied("back")
+    assert not busy.query(), "done, beside what the device does"
+    assert torch.equal(doubled.cpu(), 2 * host)
+    assert guard.waits[MAIN] == []
+
+
+def test_an_answers_memory_is_not_given_out_again_before_it_was_read() -> None:
+    host, zeros = torch.randn(SHAPE).pin_memory(), torch.zeros(SHAPE).pin_memory()
+    warm_up(host)
+    torch.cuda._sleep(A_SECOND)
+    there = brought(host, GPU)
+    doubled, place = 2 * there, there.data_ptr()
+    del there
+    again = brought(zeros, GPU)
+    assert again.data_ptr() != place
+    assert torch.equal(doubled.cpu(), 2 * host)
+
+
+def test_an_answer_does_not_wait_behind_a_chunk_that_is_still_being_made() -> None:
+    host, busy = torch.randn(SHAPE).pin_memory(), torch.cuda.Event()
+    made = torch.zeros(SHAPE, device=GPU)
+    HostCopy(made, beside=True).wait()
+    warm_up(host)
+    torch.cuda._sleep(A_SECOND)
+    made += 1
+    busy.record()
+    leaving = HostCopy(made, beside=True)
+    there = brought(host, GPU)
+    until_copied("back")
+    assert not busy.query()
+    assert torch.equal(leaving.wait(), torch.ones(SHAPE))
+    assert torch.equal(there.cpu(), host)

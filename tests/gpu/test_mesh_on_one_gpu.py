@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from millstream.core.speed import ALL, FP8_GROUPS, of_generator
 from millstream.core.topology import FRONT, Topology
 from millstream.models.fast.apply import quicken
-from millstream.parallel.groups import create_groups
+from millstream.parallel.groups import Groups, create_groups
 from millstream.parallel.layers import StagedDiT
 from millstream.parallel.rebalance import HeldCache, move_layers
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, ring_for, whole_flows
@@ -40,14 +42,18 @@ WIDE = replace(FOUR_HEADS, width=512, ffn=1024)
 SPEEDS = {"bf16": of_generator(ALL), "fp8": of_generator(replace(ALL, fp8=FP8_GROUPS))}
 
 
-def fast_on_the_gpu(rank: int, name: str) -> dict[str, list[Tensor]] | None:
+def fast_shares(rank: int, name: str) -> Iterator[tuple[str, Any, Groups]]:
+    """One after the other, of each precision, and the groups they speak on; none on the front."""
     topology = Topology.parse(name)
     groups = create_groups(topology, rank, timeout_s=60)
-    if rank == FRONT:
-        return None
+    if rank != FRONT:
+        for precision, speed in SPEEDS.items():
+            yield precision, parallelise(dit(WIDE).to("cuda", torch.bfloat16), topology, groups, speed=speed), groups
+
+
+def fast_on_the_gpu(rank: int, name: str) -> dict[str, list[Tensor]]:
     found = {}
-    for precision, speed in SPEEDS.items():
-        share = parallelise(dit(WIDE).to("cuda", torch.bfloat16), topology, groups, speed=speed)
+    for precision, share, _ in fast_shares(rank, name):
         found[precision] = [flows(share, **stream).float().cpu() for stream in STREAMS]
         if isinstance(share, StagedDiT):
             share.drain()
@@ -67,16 +73,11 @@ def test_fast_ranks_on_one_gpu_are_as_near_to_float32_as_one_fast_device(name: s
                 assert relative_error(mesh, single) < 1.5 * cost
 
 
-def recorded_blocks_move(rank: int, name: str) -> dict[str, tuple[Tensor, Tensor, list[int]]] | None:
+def recorded_blocks_move(rank: int, name: str) -> dict[str, tuple[Tensor, Tensor, list[int]]]:
     """Flows of a window that fills and stays full, before and after a layer has changed stages with a session's ring; and how
     many calls were recorded at each time."""
-    topology = Topology.parse(name)
-    groups = create_groups(topology, rank, timeout_s=60)
-    if rank == FRONT:
-        return None
     found = {}
-    for precision, speed in SPEEDS.items():
-        share = parallelise(dit(WIDE).to("cuda", torch.bfloat16), topology, groups, speed=speed)
+    for precision, share, groups in fast_shares(rank, name):
         made, recorded = [], []
         for bounds in ((0, 1, 3), (0, 2, 3)):
             if bounds != share.bounds:

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from millstream.parallel.collectives import CollectiveRecord, RankGroup
+from millstream.parallel.called import CollectiveRecord
+from millstream.parallel.collectives import RankGroup
 from millstream.parallel.training.gradients import GradientGroup
 from millstream.parallel.training.plan import ParallelPlan, RankPlace
 

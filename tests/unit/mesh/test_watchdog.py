@@ -8,7 +8,7 @@ from typing import Any
 
 from millstream.mesh.config import MeshLimits
 from millstream.mesh.watchdog import Watchdog
-from millstream.parallel.collectives import CollectiveRecord
+from millstream.parallel.called import CollectiveRecord
 
 LIMITS = MeshLimits(heartbeat_s=0.02, window_s=0.1, start_s=60.0)
 PATIENCE_S = 20.0

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from millstream.core.errors import MeshError, MeshLost
+from millstream.wire.framing import memory_of
 from millstream.wire.line import Line
 from millstream.wire.pairing import HERE, Door, call
 
@@ -45,13 +46,13 @@ def test_two_who_both_have_much_to_say_do_not_wait_for_each_other_if_one_also_li
     heard = {end: torch.empty_like(MUCH) for end in ends}
 
     def answer() -> None:
-        leader.send(MUCH, what="tensor")
-        leader.receive(heard[leader], what="tensor")
+        leader.send(memory_of(MUCH), what="tensor")
+        leader.receive(memory_of(heard[leader]), what="tensor")
 
-    threads = [threading.Thread(target=lambda: front.send(MUCH, what="tensor")), threading.Thread(target=answer)]
+    threads = [threading.Thread(target=lambda: front.send(memory_of(MUCH), what="tensor")), threading.Thread(target=answer)]
     for thread in threads:
         thread.start()
-    front.receive(heard[front], what="tensor")
+    front.receive(memory_of(heard[front]), what="tensor")
     for thread in threads:
         thread.join(PATIENCE_S)
     assert all(torch.equal(found, MUCH) for found in heard.values())
@@ -63,7 +64,7 @@ def test_whoever_waits_on_a_line_learns_that_it_is_over(ends: tuple[Line, Line],
 
     def wait() -> None:
         try:
-            waiting.receive(torch.empty(1, dtype=torch.uint8), what="header")
+            waiting.receive(memoryview(bytearray(1)), what="header")
         except ConnectionError as error:
             learned.append(type(error))
 
@@ -78,7 +79,7 @@ def test_what_cannot_leave_any_more_says_so(ends: tuple[Line, Line]) -> None:
     front, leader = ends
     leader.close()
     with pytest.raises(ConnectionError):
-        front.send(MUCH, what="tensor")
+        front.send(memory_of(MUCH), what="tensor")
 
 
 def test_strangers_are_sent_away_and_the_leader_is_let_in(door: Door) -> None:
@@ -87,11 +88,11 @@ def test_strangers_are_sent_away_and_the_leader_is_let_in(door: Door) -> None:
     leader = call(door.way, PATIENCE_S)
     front = door.admit(PATIENCE_S)
     heard = torch.empty(1, dtype=torch.uint8)
-    leader.send(torch.tensor([7], dtype=torch.uint8), what="header")
-    front.receive(heard, what="header")
+    leader.send(b"\x07", what="header")
+    front.receive(memory_of(heard), what="header")
     assert heard.item() == 7
     with pytest.raises(ConnectionResetError):
-        stranger.receive(torch.empty(1, dtype=torch.uint8), what="header")
+        stranger.receive(memoryview(bytearray(1)), what="header")
     silent.close()
     for line in (stranger, leader, front):
         line.close()

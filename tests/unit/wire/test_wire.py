@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 import zlib
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from millstream.core.envelope import Envelope, Result, instruction
 from millstream.core.errors import EnvelopeRefused, WireError
 from millstream.wire import framing
 from millstream.wire.conditioning import HeldConditionings, KnownConditionings
-from millstream.wire.framing import Answers, Frame, Orders, as_bytes, check_tensor, on_host, pack, read_header, read_meta
+from millstream.wire.framing import Answers, Frame, Orders, check_tensor, memory_of, on_host, pack, read_header, read_meta
 from millstream.wire.packing import pack_deliveries, pack_instruction, pack_parcels, unpack_deliveries, unpack_parcels
 from millstream.wire.parcel import Delivery, Parcel
 
@@ -40,7 +41,7 @@ def orders(**changes: object) -> Orders:
 
 def wire(frame: Frame) -> bytes:
     """All its bytes, one after the other."""
-    return frame.header + frame.meta + b"".join(as_bytes(tensor).numpy().tobytes() for tensor in frame.tensors)
+    return frame.header + frame.meta + b"".join(memory_of(tensor).tobytes() for tensor in frame.tensors)
 
 
 def unwire(data: bytes) -> tuple[object, dict[str, torch.Tensor]]:
@@ -55,7 +56,7 @@ def unwire(data: bytes) -> tuple[object, dict[str, torch.Tensor]]:
             raise WireError("the connection ended early")
         buffer = torch.empty(entry.shape, dtype=framing.DTYPES[entry.dtype])
         if raw:
-            as_bytes(buffer).copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
+            torch.frombuffer(memory_of(buffer), dtype=torch.uint8).copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
         tensors[entry.name] = check_tensor(entry, buffer)
     return message, tensors
 
@@ -247,3 +248,18 @@ def test_more_chunks_under_way_than_a_window_holds_are_refused_before_they_are_s
 def test_a_flush_travels_without_tensors() -> None:
     message, tensors = unwire(wire(pack_instruction(instruction("FLUSH", 7, "s"), sequence=1)))
     assert (message.envelopes[0].action, message.envelopes[0].session_id, tensors) == ("FLUSH", "s", {})
+
+
+def test_a_tensors_memory_is_its_own_and_outlives_whoever_made_it() -> None:
+    tensor = torch.tensor([1, 2, 3], dtype=torch.uint8)
+    memory = memory_of(tensor)
+    tensor += 1
+    assert bytes(memory) == b"\x02\x03\x04", "not a copy"
+    held = weakref.ref(tensor)
+    del tensor
+    assert held() is not None, "the bytes hold it"
+    del memory
+    assert held() is None
+    assert len(memory_of(torch.empty(2, 0))) == 0
+    with pytest.raises(AssertionError, match="not one run of memory"):
+        memory_of(torch.ones(2, 3).T)

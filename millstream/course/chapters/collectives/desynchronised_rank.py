@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from millstream.course.ranks import on_ranks
 from millstream.course.reader import Reader
-from millstream.parallel.collectives import CollectiveRecord, RankGroup
+from millstream.parallel.called import CollectiveRecord
+from millstream.parallel.collectives import RankGroup
 
 GRADIENTS = {"weight": 1.0, "bias": 100.0, "scale": 10000.0}
 """The same on both ranks, so that a sum shows what went into it."""

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from millstream.core.errors import RankRaised
 from millstream.course.ranks import on_ranks
 from millstream.course.reader import Reader
-from millstream.parallel.collectives import CollectiveRecord, RankGroup
+from millstream.parallel.called import CollectiveRecord
+from millstream.parallel.collectives import RankGroup
 
 
 def run(reader: Reader) -> None:
