@@ -147,7 +147,7 @@ def rows(models: list[str], only: list[str], steps: int) -> Iterator[dict[str, A
         for name, plan in STRATEGIES.items():
             if only and not any(word in name for word in only):
                 continue
-            found = run_ranks(train, plan.world_size, model, plan, steps, timeout_s=600.0)[0]
+            found = run_ranks(train, plan.world_size, model, plan, steps, timeout_s=3600.0)[0]
             yield {
                 "model": model,
                 "strategy": name,
@@ -205,13 +205,15 @@ def main() -> None:
         write_between(RESULTS.parents[1] / "docs" / "training.md", "benchmarks.train_equality", table(report))
         return
     found = list[dict[str, Any]]()
-    for each in rows(options.models, options.only, options.steps):
-        found.append(each)
-        line = json.dumps(each) if options.json else f"{each['model']:12}{each['strategy']:34}{each['difference']:.1e}"
-        print(line, file=sys.stdout if options.json else sys.stderr, flush=True)
-    missed = [f"{each['model']}, {each['strategy']}" for each in found if not each["difference"] <= AT_MOST]
-    if not options.only:
-        write(found, options.steps, missed)
+    try:
+        for each in rows(options.models, options.only, options.steps):
+            found.append(each)
+            line = json.dumps(each) if options.json else f"{each['model']:12}{each['strategy']:34}{each['difference']:.1e}"
+            print(line, file=sys.stdout if options.json else sys.stderr, flush=True)
+    finally:  # what was measured is kept when the rest is not
+        missed = [f"{each['model']}, {each['strategy']}" for each in found if not each["difference"] <= AT_MOST]
+        if not options.only:
+            write(found, options.steps, missed)
     sys.exit(f"differs by more than {AT_MOST:g}: {'; '.join(missed)}" if missed else 0)
 
 

@@ -26,10 +26,9 @@ AdaptedPart = Literal["self_attn", "cross_attn", "ffn"]
 class LoRALinear(nn.Module):
     """In the place of a linear layer. Names are those that files use."""
 
-    def __init__(self, plain: nn.Linear, rank: int, alpha: float) -> None:
+    def __init__(self, plain: nn.Linear, rank: int, alpha: float, device: torch.device) -> None:
         super().__init__()
         assert rank >= 1, f"adapters of rank {rank}"
-        device = plain.weight.device
         self.plain = plain
         self.lora_A = nn.Linear(plain.in_features, rank, bias=False, device=device)
         self.lora_B = nn.Linear(rank, plain.out_features, bias=False, device=device)
@@ -68,12 +67,13 @@ def plain_of(layer: nn.Linear | LoRALinear) -> nn.Linear:
 def add_adapters(dit: CausalDiT, *, rank: int, alpha: float, parts: Sequence[AdaptedPart]) -> None:
     """Nothing else learns from then on. Begin alike everywhere: the same seed before it on every rank."""
     dit.requires_grad_(requires_grad=False)
+    device = dit.patch_in.weight.device  # the blocks' weights may be unread still
     for block in dit.blocks:
         for part in parts:
             inside = block.get_submodule(part)
             for name, layer in list(inside.named_children()):
                 if isinstance(layer, nn.Linear):
-                    inside.set_submodule(name, LoRALinear(layer, rank, alpha))
+                    inside.set_submodule(name, LoRALinear(layer, rank, alpha, device))
 
 
 def save_adapters(path: Path, learnt: Mapping[str, Tensor], alpha: float, about: Mapping[str, str]) -> None:

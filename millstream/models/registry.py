@@ -26,7 +26,7 @@ from millstream.models.prompts import Embedder, PromptEncoder
 from millstream.models.wan.text import ByteTokenizer, Tokenizer, UMT5Embedder, UMT5Tokenizer
 from millstream.models.wan.umt5 import UMT5Encoder
 from millstream.models.wan.vae import WanVAE
-from millstream.models.weights.fill import Keep, everything, fill, fill_random
+from millstream.models.weights.fill import Keep, Later, everything, fill, fill_random, nothing
 from millstream.models.weights.fingerprint import fingerprint_of, records
 from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import Merged, merging
@@ -105,8 +105,11 @@ def load_dit(
     dtype: torch.dtype,
     loras: Sequence[tuple[str, float]] = (),
     keep: Keep = everything,
+    later: Later = nothing,
 ) -> CausalDiT:
-    """The same, without the parts around it: what `keep` leaves of each parameter, of which one is there whole at a time."""
+    """The same, without the parts around it: what `keep` leaves of each parameter, of which one is there whole at a time. What
+    comes `later` is all of a parameter; Brook's are in one small file and come at once."""
+    assert not (loras and later is not nothing), "what is read later is not merged"
     with _merging(spec, loras) as merged:
 
         def kept(name: str, whole: Tensor) -> Tensor | None:
@@ -114,17 +117,23 @@ def load_dit(
 
         if isinstance(spec.vae, BrookVAEConfig):
             return _load_brook(spec, weights, device, dtype, kept)[0]
-        return _load_wan_dit(spec, weights, _located(weights, ("dit",)), device, dtype, kept)
+        return _load_wan_dit(spec, weights, _located(weights, ("dit",)), device, dtype, kept, later)
 
 
 def _load_wan_dit(
-    spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype, keep: Keep
+    spec: ModelSpec,
+    weights: Sequence[str],
+    files: ModelFiles | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    keep: Keep,
+    later: Later = nothing,
 ) -> CausalDiT:
     dit = _empty_dit(spec)
     if files is None:
-        fill_random(dit, seed=_random_seed(weights) or 0, device=device, dtype=dtype, keep=keep)
+        fill_random(dit, seed=_random_seed(weights) or 0, device=device, dtype=dtype, keep=keep, later=later)
     else:
-        fill(dit, "dit", files.dit, device=device, dtype=dtype, keep=keep)
+        fill(dit, "dit", files.dit, device=device, dtype=dtype, keep=keep, later=later)
     return dit
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
 from millstream.core.topology import Topology
 from millstream.models.dit import CausalDiT
 from millstream.models.weights.fill import frozen, put
+from millstream.models.weights.unread import UnreadParameter
 from millstream.parallel.balance import Bounds
 
 _OF_BLOCK = re.compile(r"blocks\.(?P<layer>\d+)\.(?P<rest>.+)")
@@ -43,10 +45,13 @@ class ParameterShare:
             return whole
         if int(found["layer"]) not in self.layers:
             return None
-        dim = split_along(name)
-        return whole if self.parts == 1 or dim is None else self._part(whole, dim)
+        return self.part(name, whole)
 
-    def _part(self, whole: Tensor, dim: int) -> Tensor:
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """Of a parameter of which the rank has one."""
+        dim = split_along(name)
+        if self.parts == 1 or dim is None:
+            return whole
         assert whole.shape[dim] % self.parts == 0, f"{tuple(whole.shape)} over {self.parts} ranks along {dim}"
         return whole.chunk(self.parts, dim)[self.place]
 
@@ -69,9 +74,14 @@ def share_of(topology: Topology, rank: int, bounds: Bounds) -> ParameterShare:
 
 
 def keep_share(dit: CausalDiT, share: ParameterShare) -> None:
-    """Of a DiT that is here whole, let go of what is not the rank's; blocks of other stages stay as they are."""
+    """Of a DiT that is here whole, let go of what is not the rank's; blocks of other stages stay as they are. What is not read
+    yet will be that part."""
     for name, parameter in list(dit.named_parameters()):
         whole = parameter.detach()
         kept = share(name, whole)
-        if kept is not None and kept is not whole:
+        if kept is None or kept is whole:
+            continue
+        if isinstance(parameter, UnreadParameter):
+            put(dit, name, parameter.cut(partial(share.part, name)))
+        else:
             put(dit, name, frozen(kept.clone()))

@@ -189,18 +189,19 @@ def activation_bytes(
     """Of one block, saved for the backward pass in bf16, tensor by tensor; attention is fused and saves no scores.
 
     `none` keeps all: ten tensors of full width (residuals, norms, modulated inputs), eighteen over heads (float32 q/k norms
-    for half of them) and the MLP's hidden layer twice. `selective` makes norms, phases and activations again. `full` keeps
-    the block's input. TP shards heads and MLP; `sequence` shards the rest too.
+    for half of them) and the MLP's hidden layer twice. `selective` keeps the block's input and what ten products and attentions
+    gave, and makes norms, phases and activations again. `full` keeps the block's input. TP shards heads and MLP; `sequence`
+    shards the rest too.
     """
-    full, heads, hidden = {"none": (10, 18, 2), "selective": (5, 6, 1), "full": (1, 0, 0)}[recompute]
+    full, heads, hidden = {"none": (10, 18, 2), "selective": (4, 6, 1), "full": (1, 0, 0)}[recompute]
     values = full * dit.width / (tp if sequence else 1) + (heads * dit.width + hidden * dit.ffn) / tp
     return 2 * tokens * values
 
 
 def saved_bytes(dit: DiTConfig, tokens: int, recompute: Recompute) -> float:
     """All blocks of a DiT for one backward pass; what is made again is there for one block at a time."""
-    again = 0.0 if recompute == "none" else activation_bytes(dit, tokens, recompute="none")
-    return dit.layers * activation_bytes(dit, tokens, recompute=recompute) + again
+    kept, whole = (activation_bytes(dit, tokens, recompute=how) for how in (recompute, "none"))
+    return (dit.layers - 1) * kept + whole
 
 
 class Walks(NamedTuple):
@@ -228,6 +229,10 @@ class LearningWork:
     recompute: Recompute
     is_frozen: bool = False
     """Adapters learn beside frozen weights."""
+    is_compiled: bool = True
+    """In bf16, as on a GPU; or operation by operation in float32, as on a CPU."""
+    gathered: int = 0
+    """Blocks whose weights are whole at once, where ranks share them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,16 +265,27 @@ def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool
     """Bytes: what is always there, and the larger of two moments: when all blocks have gone forward, and when all gradients
     are there. Gradients that add up over several passes are there at both."""
     always = state.weights + state.optimizer + state.average
-    if work.recompute == "none" and not work.is_frozen:
+    always += 4 * work.gathered * (dit_parameters(work.dit) - dit_parameters(replace(work.dit, layers=0))) / work.dit.layers
+    if work.is_compiled and work.recompute == "none" and not work.is_frozen:
         always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
-    at_work = Walks(0, 3).bytes(work.dit, work.tokens) + (whole if work.recompute == "full" else 0.0)
-    turned = work.dit.layers * kept + at_work + (state.gradients if accumulates else 0.0)
+    turned = work.dit.layers * kept + _turn_bytes(work, kept, whole) + (state.gradients if accumulates else 0.0)
     return always + max(turned, state.gradients + whole)
+
+
+def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:
+    """Beside what all blocks keep, where the last of them begins its way back."""
+    if work.is_compiled:
+        return Walks(0, 3).bytes(work.dit, work.tokens) + (whole if work.recompute == "full" else 0.0)
+    at_work = Walks(6, 0) if work.recompute == "none" else Walks(2, 1)
+    return whole - kept + 2 * at_work.bytes(work.dit, work.tokens)
 
 
 def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
     """Of one block, for its way back. Residuals are float32 where the modulations that they are made with are."""
+    if not work.is_compiled:
+        plain = {"none": Walks(23, 2), "selective": Walks(10, 1), "full": Walks(1, 0)}
+        return 2 * plain[recompute].bytes(work.dit, work.tokens)
     residual = 1 if work.is_frozen else 2
     kept = {"none": Walks(15 + 3 * residual, 2), "selective": Walks(9 + residual, 1), "full": Walks(residual, 0)}
     return kept[recompute].bytes(work.dit, work.tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -11,23 +11,41 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """Views count with the storage they look into, and a storage counts once, whoever holds it: a parameter too."""
+    """Views count with the storage they look into, and a storage counts once, whoever holds it: a parameter too. One that grows
+    or shrinks, as those of collected weights do, counts from then on with the size it has."""
 
     def __init__(self, device: str = "meta") -> None:
         super().__init__()
         self._device = device
         self.peak = 0
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> Self:
+        def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+            resized = self._resize(storage, size)
+            self._count(storage)
+            return resized
+
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+
+    def _count(self, *storages: torch.UntypedStorage) -> None:
+        for storage in storages:
+            if storage.device.type == self._device:
+                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._alive = {key: held for key, held in self._alive.items() if not held[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self._alive = {key: held for key, held in self._alive.items() if not held[0].expired()}
         # An input of the network or a weight that was there before: not its working set.
         given = {leaf.untyped_storage()._cdata for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.device.type == self._device:
-                storage = tensor.untyped_storage()
-                if storage._cdata not in given:
-                    self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
+        made = [leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        self._count(*(storage for storage in made if storage._cdata not in given))
         return out

@@ -47,6 +47,7 @@ def expected_step(recipe: TuningRecipe, spec: ModelSpec, data: Path, state: Trai
         keys=frames_seen(layout) * tokens_per_frame,
         recompute=recipe.recompute,
         is_frozen=recipe.lora is not None,
+        gathered=plan.gathered_blocks,
     )
     seconds = plan.micro_batches * learning_time(work, DEVICE).total / 1e3
-    return ExpectedStep(seconds, learning_peak(work, state, accumulates=plan.micro_batches > 1))
+    return ExpectedStep(seconds, learning_peak(work, state, accumulates=plan.keeps_gradients))

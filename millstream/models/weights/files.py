@@ -79,6 +79,21 @@ def open_shard(path: Path, *, prefer_ema: bool = True) -> Iterator[Shard]:
         yield shard
 
 
+class LastShard:
+    """Reads from one file after the other; the last one stays open."""
+
+    def __init__(self, *, prefer_ema: bool = True) -> None:
+        self._stack, self._prefer_ema = ExitStack(), prefer_ema
+        self._shard: Shard | None = None
+
+    def read(self, path: Path, name: str) -> Tensor:
+        """Maybe a view of the file, good until another is read from."""
+        if self._shard is None or self._shard.path != path:
+            self._stack.close()
+            self._shard = self._stack.enter_context(open_shard(path, prefer_ema=self._prefer_ema))
+        return self._shard.read(name)
+
+
 def find_shards(path: Path) -> list[Path]:
     """The files that together are the checkpoint at `path`: itself, or what its folder's index or names say."""
     if not path.exists():

@@ -7,43 +7,63 @@ caller, so a share of a model takes the memory of that share and one parameter.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from millstream.models.wan.layouts import Part
-from millstream.models.weights.files import Shape, open_shard
-from millstream.models.weights.survey import TensorPlace, refuse_misfit, survey
+from millstream.models.weights.files import LastShard, Shape
+from millstream.models.weights.survey import refuse_misfit, survey
+from millstream.models.weights.unread import unread
 
 Device = torch.device | str
 Keep = Callable[[str, Tensor], Tensor | None]
 """From a parameter's name and its whole value to what stays of it; None leaves it on the meta device."""
+Later = Callable[[str], bool]
+"""Whether a parameter of that name stays where it is until somebody needs it (`unread.bring`)."""
 
 
 def everything(name: str, whole: Tensor) -> Tensor:
     return whole
 
 
+def nothing(name: str) -> bool:
+    return False
+
+
 class Filling:
     """A module whose parameters come one after the other, each whole, frozen, in one dtype."""
 
-    def __init__(self, module: nn.Module, *, device: Device, dtype: torch.dtype, keep: Keep = everything) -> None:
+    def __init__(
+        self, module: nn.Module, *, device: Device, dtype: torch.dtype, keep: Keep = everything, later: Later = nothing
+    ) -> None:
         self.shapes: dict[str, Shape] = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
         """Of the parameters that are to come."""
-        self._module, self._device, self._dtype, self._keep = module, device, dtype, keep
+        self._module, self._device, self._dtype, self._keep, self._later = module, device, dtype, keep, later
+
+    def offer(self, name: str, read: Callable[[], Tensor]) -> None:
+        """Given now, or when it is needed."""
+        if self._later(name):
+            like = torch.empty(self.shapes[name], device="meta", dtype=self._dtype)
+            put(self._module, name, unread(like, lambda: self._whole(name, read())))
+        else:
+            self.give(name, read())
 
     def give(self, name: str, values: Tensor) -> None:
         """Never leans on `values`: they may be a view of a file."""
-        assert tuple(values.shape) == self.shapes[name], f"{name} is {tuple(values.shape)}, not {self.shapes[name]}"
-        whole = torch.empty(values.shape, device=self._device, dtype=self._dtype).copy_(values)
+        whole = self._whole(name, values)
         kept = self._keep(name, whole)
         if kept is None:
             return
         put(self._module, name, frozen(kept if kept is whole else kept.clone(memory_format=torch.contiguous_format)))
+
+    def _whole(self, name: str, values: Tensor) -> Tensor:
+        assert tuple(values.shape) == self.shapes[name], f"{name} is {tuple(values.shape)}, not {self.shapes[name]}"
+        return torch.empty(values.shape, device=self._device, dtype=self._dtype).copy_(values)
 
     def done(self) -> None:
         assert not any(tensor.is_meta for tensor in self._module.buffers()), "checkpoints fill parameters, not buffers"
@@ -59,23 +79,25 @@ def fill(
     dtype: torch.dtype,
     prefer_ema: bool = True,
     keep: Keep = everything,
+    later: Later = nothing,
 ) -> None:
     """Read `sources`, of any known layout, into `module`. Raises before touching it if they do not fit exactly."""
-    filling = Filling(module, device=device, dtype=dtype, keep=keep)
+    filling = Filling(module, device=device, dtype=dtype, keep=keep, later=later)
     result = survey(part, filling.shapes, sources, prefer_ema=prefer_ema)
     refuse_misfit(result, part, sources, allow_unexpected=False)
-    for path, group in itertools.groupby(result.places.items(), key=_file):
-        with open_shard(path, prefer_ema=prefer_ema) as shard:
-            for ours, place in group:
-                filling.give(ours, shard.read(place.name))
+    last = LastShard(prefer_ema=prefer_ema)
+    for ours, place in result.places.items():
+        filling.offer(ours, partial(last.read, place.path, place.name))
     filling.done()
 
 
-def fill_random(module: nn.Module, *, seed: int, device: Device, dtype: torch.dtype, keep: Keep = everything) -> None:
+def fill_random(
+    module: nn.Module, *, seed: int, device: Device, dtype: torch.dtype, keep: Keep = everything, later: Later = nothing
+) -> None:
     """Untrained weights. Each parameter depends on the seed and its own name only."""
-    filling = Filling(module, device=device, dtype=dtype, keep=keep)
+    filling = Filling(module, device=device, dtype=dtype, keep=keep, later=later)
     for name, shape in filling.shapes.items():
-        filling.give(name, _random(name, shape, seed, torch.device(device)))
+        filling.offer(name, partial(_random, name, shape, seed, torch.device(device)))
     filling.done()
 
 
@@ -102,7 +124,3 @@ def _random(name: str, shape: Shape, seed: int, device: torch.device) -> Tensor:
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)
     return torch.randn(shape, generator=generator, device=device).mul_(fan_in**-0.5)
-
-
-def _file(item: tuple[str, TensorPlace]) -> Path:
-    return item[1].path

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.errors import ConfigError, WeightsError
+from millstream.models.weights.unread import bring
 from millstream.parallel.training.checkpoint import Checkpoints, Remembers, step_of
 from millstream.parallel.training.learner import ModuleLearner
 from millstream.parallel.training.optimisers.own import WEIGHT
@@ -30,6 +31,7 @@ BESIDE = "beside"
 class DeepSpeedLearner(ModuleLearner):
     def __init__(self, task: TrainingTask, config: Mapping[str, Any], batch: int) -> None:
         """`batch` rows of all ranks together."""
+        bring(task.dit.parameters())
         device = next(task.dit.parameters()).device
         os.environ.setdefault("DS_ACCELERATOR", device.type)  # else it asks every accelerator whether it is there
         try:

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 
 from millstream.models.dit import CausalDiT
 from millstream.models.prompted import PromptedDiT
+from millstream.models.weights.unread import bring
 
 
 def shard_fully(
@@ -34,6 +35,7 @@ def shard_fully(
 
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nothing here is changed in place
     for block in dit.blocks:
+        bring(block.parameters())  # whole, until it is sharded
         prompt = block.cross_attn
         shard(prompt.k, prompt.norm_k, prompt.v)  # used when the prompt is read, before the block's turn
         shard(block)

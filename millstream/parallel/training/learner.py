@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from millstream.core.errors import UnusedParameters
 from millstream.models.prompted import PromptedDiT, reads_prompt
+from millstream.models.weights.unread import bring
 from millstream.parallel.shares import split_along
 from millstream.parallel.training.blocks import share_blocks
 from millstream.parallel.training.fully_sharded import shard_fully
@@ -205,8 +206,11 @@ class ReplicaLearner(ModuleLearner):
 class DDPLearner(ModuleLearner):
     def __init__(self, task: TrainingTask) -> None:
         super().__init__(task)
+        bring(self._model.parameters())
         self.optimiser = self._make_optimiser()
-        self._model = self._copies = DistributedDataParallel(self._model, process_group=self.groups.batch.handle)
+        self._model = self._copies = DistributedDataParallel(
+            self._model, process_group=self.groups.batch.handle, gradient_as_bucket_view=True
+        )
 
     def _no_sync(self) -> AbstractContextManager[None]:
         return self._copies.no_sync()

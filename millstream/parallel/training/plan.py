@@ -67,6 +67,16 @@ class ParallelPlan:
         return self.pp * self.dp * self.cp * self.tp
 
     @property
+    def keeps_gradients(self) -> bool:
+        """Whether they are there in the forward pass too: they add up over several, or are in DDP's buckets, which stay."""
+        return self.micro_batches > 1 or self.data == "ddp"
+
+    @property
+    def gathered_blocks(self) -> int:
+        """Whose weights a rank has whole at once, of those that it shares with others: the one at work and the next."""
+        return 2 if self.data in ("zero3", "fsdp", "hsdp") and (self.shards or self.dp * self.cp) > 1 else 0
+
+    @property
     def has_whole_blocks(self) -> bool:
         """Whether ranks share out the batch alone."""
         return self.world_size == self.dp

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from millstream.models.dit import CausalDiT
 from millstream.models.kv import Memory
 from millstream.models.prompted import PromptedDiT
+from millstream.models.weights.unread import bring
 from millstream.ops.forward_mode import forward_mode
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.training.blocks import share_blocks
@@ -70,4 +71,5 @@ def frozen_predictor(
     model = PromptedDiT(share_blocks(dit.requires_grad_(requires_grad=False), groups), sequence)
     if plan.data in ("fsdp", "hsdp") and groups.mesh is not None:
         shard_fully(model, dit, groups.mesh[("replicate", "shard") if plan.data == "hsdp" else ("shard",)])
+    bring(model.parameters())
     return Predictor(model, precision, plan.micro_batches)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.errors import UnusedParameters
+from millstream.models.weights.unread import bring
 from millstream.parallel.collectives import PendingCollective, RankGroup
 
 BUCKET_BYTES = 25 * 2**20
@@ -32,20 +33,24 @@ class _Bucket:
     def is_full(self) -> bool:
         return len(self.ready) == len(self.parameters)
 
+    @torch.no_grad()
     def laid_out(self) -> Tensor:
-        """In float32, in which it is summed."""
-        return torch.cat([gradient_of(parameter).flatten().float() for parameter in self.parameters])
+        """In float32, in which it is summed. Gradients are there from now on, so that they are held once."""
+        laid_out = torch.cat([gradient_of(parameter).flatten().float() for parameter in self.parameters])
+        self.take(laid_out)
+        return laid_out
 
     def take(self, laid_out: Tensor) -> None:
         parts = laid_out.split([parameter.numel() for parameter in self.parameters])
         for parameter, part in zip(self.parameters, parts, strict=True):
-            gradient_of(parameter).copy_(part.view_as(parameter))
+            parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
 
 class Replicas:
     def __init__(self, module: nn.Module, group: RankGroup, *, bucket_bytes: int = BUCKET_BYTES) -> None:
         """Everybody begins with the first rank's parameters and buffers."""
         assert bucket_bytes > 0, f"buckets of {bucket_bytes} bytes"
+        bring(module.parameters())
         self._module, self._group = module, group
         self._names = {parameter: name for name, parameter in module.named_parameters() if parameter.requires_grad}
         self._buckets = [_Bucket(each) for each in _in_buckets(list(self._names)[::-1], bucket_bytes)]

@@ -24,6 +24,7 @@ from torch.distributed.pipelining import (
 
 from millstream.models.dit import BlockStack, CausalDiT, prompt_of_blocks
 from millstream.models.kv import Memory
+from millstream.models.weights.unread import bring
 from millstream.parallel.apply import even_bounds
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.training.plan import ParallelPlan, Schedule
@@ -102,6 +103,7 @@ class LayerPipeline:
         numbers = part_numbers(plan, group.place)
         assert group.handle is not None, "a pipeline has more than one rank"
         self.parts = {n: DiTPart(dit, range(bounds[n], bounds[n + 1]), sequence, latent_size, precision) for n in numbers}
+        bring(parameter for part in self.parts.values() for parameter in part.parameters())
         stages = [PipelineStage(part, n, count, device, group=group.handle) for n, part in self.parts.items()]
         given = stages if plan.parts_per_rank > 1 else stages[0]
         self._schedule = SCHEDULES[plan.schedule](given, plan.micro_batches, loss_fn=loss)

@@ -84,7 +84,7 @@ class TrainingTask:
     """What is learnt, and how it is shared out."""
 
     dit: CausalDiT
-    """Whole, and the same on every rank; whoever takes the task takes it apart."""
+    """Whole, and the same on every rank, though its blocks may be unread still; whoever takes the task takes it apart."""
     sequence: Memory
     latent_size: tuple[int, int]
     loss: Loss

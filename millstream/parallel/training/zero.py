@@ -12,6 +12,7 @@ Shapes: N all numbers of a unit, filled up to a multiple of the ranks.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.errors import UnusedParameters
+from millstream.models.weights.unread import bring
 from millstream.parallel.collectives import PendingCollective, RankGroup
 from millstream.parallel.training.replicas import gradient_of
 
@@ -39,8 +41,9 @@ class PlaceInUnit(NamedTuple):
 class Unit:
     """Parameters that are laid end to end. Those of the module are views into it."""
 
-    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], group: RankGroup, stage: Stage) -> None:
-        self.named, self._group, self._stage = named, group, stage
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], group: RankGroup, stage: Stage, sent: deque[Unit]) -> None:
+        """`sent` are those of all units whose gradients are under way."""
+        self.named, self._group, self._stage, self._sent = named, group, stage, sent
         self._sizes = [parameter.numel() for _, parameter in named]
         share = -(-sum(self._sizes) // group.size)
         self._filling = share * group.size - sum(self._sizes)
@@ -99,7 +102,7 @@ class Unit:
 
     def finish(self) -> None:
         """Wait for the mean of the gradients of this rank's part, which adds to what is there."""
-        if self._pending is None or self._ready:
+        if (self._pending is None and self.mine.grad is None) or self._ready:
             missing = [name for name, parameter in self.named if parameter not in self._ready]
             raise UnusedParameters(missing)
         self._take_in()
@@ -119,6 +122,14 @@ class Unit:
             each.grad = None
         if self._stage == 3:
             self.let_go()
+        if self._stage > 1:
+            self._wait_for_others()
+
+    def _wait_for_others(self) -> None:
+        """What is under way is there whole: of this unit, and no longer of those before it."""
+        while self._sent:
+            self._sent.popleft()._take_in()
+        self._sent.append(self)
 
     @torch.no_grad()
     def _take_in(self) -> None:
@@ -153,7 +164,7 @@ class Zero:
         """Parameters are called what they are in `module`, unless they are `named` otherwise. `units` are collected and let go
         of by themselves as their passes come. Of their parameters those that are `shared`, by name, are used at other times
         too and stay with the rest. Those that are `alone` are laid end to end with no other."""
-        self._group, self._stage = group, stage
+        self._group, self._stage, self._sent = group, stage, deque[Unit]()
         named = module.named_parameters() if named is None else named
         names = {parameter: name for name, parameter in named if parameter.requires_grad}
         apart = [[p for p in unit.parameters() if p in names and not shared(names[p])] for unit in units]
@@ -161,12 +172,9 @@ class Zero:
         rest = [parameter for parameter in names if parameter not in taken]
         whose = zip((module, *units), (rest, *apart), strict=True)
         held = [(of, laid) for of, each in whose for laid in _laid_together(each, lambda p: alone(names[p], p))]
-        self.units = [Unit([(names[p], p) for p in each], group, stage) for _, each in held]
+        self.units = [self._unit([(names[p], p) for p in each], of, keeps=of is module) for of, each in held]
+        bring(module.parameters())  # what does not learn
         self.optimiser = optimiser(self.units)
-        if stage == 3:
-            for unit, (of, _) in zip(self.units, held, strict=True):
-                self._collects(unit, of, keeps=of is module)
-                unit.let_go()
 
     def finish(self) -> None:
         """Wait for the gradients of this rank's parts."""
@@ -182,6 +190,15 @@ class Zero:
         self.optimiser.step()
         for unit in self.units:
             unit.updated()
+
+    def _unit(self, named: Sequence[tuple[str, nn.Parameter]], of: nn.Module, *, keeps: bool) -> Unit:
+        """Its parameters are here whole until the next one's turn, or for as long as its stage has them so."""
+        bring(parameter for _, parameter in named)
+        unit = Unit(named, self._group, self._stage, self._sent)
+        if self._stage == 3:
+            self._collects(unit, of, keeps=keeps)
+            unit.let_go()
+        return unit
 
     def _collects(self, unit: Unit, module: nn.Module, *, keeps: bool) -> None:
         """Have a unit here during its module's passes; one that `keeps` stays from forward to backward."""

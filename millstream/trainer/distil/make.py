@@ -12,6 +12,7 @@ from torch import Tensor
 from millstream.core.errors import ConfigError
 from millstream.models.adapters import LoRALinear
 from millstream.models.dit import CausalDiT
+from millstream.models.weights.unread import bring
 from millstream.parallel.training.groups import TrainingGroups, create_training_groups
 from millstream.parallel.training.learner import ModuleLearner, make_learner
 from millstream.parallel.training.predictor import Predictor, frozen_predictor
@@ -92,6 +93,7 @@ def _painting(options: MatchingOptions, setting: DistilSetting, student: ModuleL
             return ClipPainting(student.predictor, setting, options)
         case SelfForcingOptions():
             dit = load("student", setting.paints_in)
+            bring(dit.parameters())
             adapted = any(isinstance(module, LoRALinear) for module in dit.modules())
             painter = Painter(dit, setting.paints_in, is_fast=setting.device.type == "cuda" and not adapted)
 

@@ -177,11 +177,12 @@ class TuningRun:
 
     def _load(self, role: Role, dtype: torch.dtype | None = None) -> CausalDiT:
         """Weights that learn are in float32, unless those are in host memory; those that do not, in what products are made
-        in."""
+        in. Those of blocks are read when they are shared out."""
         learns, spec = role != "teacher", find_model(self.recipe.model_of(role))
         kept_in = self.recipe.learns_in if learns and self.recipe.lora is None else self.recipe.precision
         dtype = dtype or (torch.bfloat16 if kept_in in IN_BFLOAT16 else torch.float32)
-        dit = load_dit(spec, self.recipe.weights_of(role), device=self.device, dtype=dtype)
+        weights = self.recipe.weights_of(role)
+        dit = load_dit(spec, weights, device=self.device, dtype=dtype, later=lambda name: name.startswith("blocks."))
         dit.requires_grad_(requires_grad=learns)
         if learns and (lora := self.recipe.lora) is not None:
             torch.manual_seed(self.recipe.seed)

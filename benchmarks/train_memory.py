@@ -1,0 +1,135 @@
+"""Live bytes of a training step on CPU ranks at its fullest moment, by every way to recompute and to share, and the plan's.
+
+    python -m benchmarks.train_memory
+    python -m benchmarks.train_memory --only fsdp
+
+Real processes over gloo, float32, two steps of diffusion forcing with AdamW; the second is weighed. Every tensor that an
+operation makes counts until it dies, and beside them the weights and what the optimiser keeps. What is planned is
+`learning_peak` of `planner/training.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from benchmarks.report import write_report
+from benchmarks.train_equality import mean_square
+from millstream.core.config import DiTConfig, Recompute
+from millstream.models.dit import CausalDiT
+from millstream.parallel.training.groups import create_training_groups
+from millstream.parallel.training.learner import Learner, ZeroLearner, make_learner
+from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.task import FlowRows, StepOptions, TrainingTask
+from millstream.planner.memory import dit_parameters
+from millstream.planner.training import LearningWork, learner_state, learning_peak
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
+from tests.dist.ranks import run_ranks
+from tests.unit.live_bytes import LiveBytes
+
+WITHIN = 0.05
+CONFIG = DiTConfig(layers=6, width=48, heads=2, ffn=192, channels=4, text_width=16, text_tokens=4, time_features=32)
+CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE = 3, 2, 4, (16, 16)
+PLANS = {
+    "one process": ParallelPlan(),
+    "own data parallel": ParallelPlan(dp=2),
+    "DDP": ParallelPlan(dp=2, data="ddp"),
+    "ZeRO 1": ParallelPlan(dp=2, data="zero1"),
+    "ZeRO 2": ParallelPlan(dp=2, data="zero2"),
+    "ZeRO 3": ParallelPlan(dp=2, data="zero3"),
+    "FSDP2": ParallelPlan(dp=2, data="fsdp"),
+}
+
+
+def live_bytes(rank: int, plan: ParallelPlan, recompute: Recompute, rows: int = 1) -> int:
+    """Of a rank at the fullest moment of its second step, which has so many rows of the batch."""
+    device, frames = torch.device("cpu"), CHUNKS * FRAMES_PER_CHUNK
+    torch.manual_seed(0)
+    dit = CausalDiT(CONFIG)
+    learner = make_learner(
+        TrainingTask(
+            dit=dit,
+            sequence=ChunkedSequence(diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW), CONFIG, LATENT_SIZE, device),
+            latent_size=LATENT_SIZE,
+            loss=mean_square,
+            plan=plan,
+            groups=create_training_groups(plan, device),
+            options=StepOptions(recompute=recompute),
+        )
+    )
+    latents = torch.randn(rows, frames, CONFIG.channels, *LATENT_SIZE)
+    text = torch.randn(rows, CONFIG.text_tokens, CONFIG.text_width)
+    batch = FlowRows(latents, 1000 * torch.rand(rows, frames), text, torch.randn_like(latents))
+    learner.learn(batch)
+    always = bytes_of(lasting(learner, dit))
+    with LiveBytes("cpu") as live:
+        learner.learn(batch)
+    return always + live.peak
+
+
+def lasting(learner: Learner, dit: CausalDiT) -> list[Tensor]:
+    """Weights and what the optimiser keeps."""
+    kept = [value for state in learner.optimiser.state.values() for value in state.values()]
+    mine = [unit.mine for unit in learner._zero.units] if isinstance(learner, ZeroLearner) else []
+    return [*dit.parameters(), *mine, *kept]
+
+
+def bytes_of(tensors: list[Tensor]) -> int:
+    """Of what they are kept in, each once."""
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
+    return sum(storages.values())
+
+
+def planned_bytes(plan: ParallelPlan, recompute: Recompute, rows: int = 1) -> float:
+    tokens = rows * CHUNKS * FRAMES_PER_CHUNK * LATENT_SIZE[0] * LATENT_SIZE[1] // CONFIG.patch**2
+    work = LearningWork(
+        dit=CONFIG, tokens=tokens, keys=tokens, recompute=recompute, is_compiled=False, gathered=plan.gathered_blocks
+    )
+    state = learner_state(dit_parameters(CONFIG), 0, data=plan.data, ranks=plan.dp)
+    return learning_peak(work, state, accumulates=plan.keeps_gradients)
+
+
+def rows(only: list[str]) -> Iterator[dict[str, Any]]:
+    for name, plan in PLANS.items():
+        if only and not any(word.lower() in name.lower() for word in only):
+            continue
+        for recompute in get_args(Recompute):
+            held = run_ranks(live_bytes, plan.world_size, plan, recompute, timeout_s=600.0)[0]
+            planned = planned_bytes(plan, recompute)
+            yield {
+                "plan": name,
+                "recompute": recompute,
+                "live_bytes": held,
+                "planned_bytes": round(planned),
+                "difference": held / planned - 1,
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="plans whose name has one of these in it; nothing is written")
+    options = parser.parse_args()
+    found = list[dict[str, Any]]()
+    for each in rows(options.only):
+        found.append(each)
+        print(
+            f"{each['plan']:20}{each['recompute']:12}{each['live_bytes']:12}{each['difference']:+.1%}",
+            file=sys.stderr,
+            flush=True,
+        )
+    missed = [f"{each['plan']}, {each['recompute']}" for each in found if abs(each["difference"]) > WITHIN]
+    if not options.only:
+        about = {"dit": str(CONFIG), "latent_size": LATENT_SIZE, "frames": CHUNKS * FRAMES_PER_CHUNK, "dtype": "float32"}
+        write_report("train_memory", about, {"within": WITHIN, "missed": missed, "rows": found})
+    sys.exit(f"off the plan by more than {WITHIN:.0%}: {'; '.join(missed)}" if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
