@@ -23,7 +23,7 @@ from millstream.fleet.events import MAX_EVENTS, EventKind, FleetEvent
 from millstream.fleet.policy.fleet_policy import FleetPolicy
 from millstream.fleet.policy.types import Decision, FleetRequest, Move, Place, StartReplica, StopReplica
 from millstream.fleet.recorder import FleetRecorder
-from millstream.fleet.replica_link import ReplicaLink, hand_on
+from millstream.fleet.replica_link import ReplicaLink, end_copy, hand_on
 from millstream.fleet.replica_starter import ReplicaStarter, ReplicaStarts
 from millstream.fleet.waiters import Tell, Waiters
 from millstream.serving.admission_types import Queued, Refused, Request
@@ -241,10 +241,13 @@ class LiveFleet:
             if self.policy.place_of(session_id) == replica_id:
                 decisions += self._left(session_id, now)
         for session_id in set(named) - self._moving:
-            self._expected.pop(session_id, None)
             if self.policy.place_of(session_id) is None:
                 self._keys[session_id] = named[session_id].asked.key
                 decisions += self.policy.found(named[session_id].asked, replica_id, now)
+            if self.policy.place_of(session_id) == replica_id:
+                self._expected.pop(session_id, None)
+            else:
+                self._spawn(end_copy(session_id, self.links[replica_id]))
         self._carry_out(decisions)
 
     def _forget_late(self) -> None:

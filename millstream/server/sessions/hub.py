@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
+from weakref import WeakValueDictionary
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt, check_prompts
@@ -122,6 +123,7 @@ class SessionHub:
         self._views: dict[str, LiveSession] = {}
         self.leaving: dict[str, str] = {}
         """Sessions whose connection has gone and that have not ended yet, and whose client's they are."""
+        self._returning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ended: OrderedDict[str, LiveSession] = OrderedDict()
         """The last few, for those who ask what became of theirs."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -223,10 +225,10 @@ class SessionHub:
     async def attach(self, session_id: str, key: Key = NAMELESS, *, client: str = "", seen: int = -1) -> LiveSession:
         """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names and
         makes up for the chunks that its client has `seen`."""
-        if session_id not in self.live_sessions and self.keeper is not None:
-            back = await self.keeper.find(session_id, key)
-            pinned = await self.archive_of(key).pin(back.saved, owner=client)
-            if session_id not in self.live_sessions:  # somebody else may have come meanwhile
+        async with self._returning.setdefault(session_id, asyncio.Lock()):  # its state is fetched once, however many come
+            if session_id not in self.live_sessions and self.keeper is not None:
+                back = await self.keeper.find(session_id, key)
+                pinned = await self.archive_of(key).pin(back.saved, owner=client)
                 return self._brought_back(replace(back, saved=pinned), client, key, seen)
         found = self.find(session_id, key)
         self.service.catch_up(session_id, seen)
@@ -253,8 +255,9 @@ class SessionHub:
         kept = back.kept
         terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended, source=kept.source)
         request = self._going_on(back.saved, kept.session_id, key, late=back.late, **terms)
+        may_wait = not self.card.moves  # a fleet has one line for all its servers
         try:
-            return self.opened(replace(request, media_s=kept.media_s, seen=seen), client, key, back)
+            return self.opened(replace(request, media_s=kept.media_s, seen=seen, may_wait=may_wait), client, key, back)
         except MillstreamError:
             self.archive_of(key).store.remove("snapshots", back.saved.path.stem)
             raise

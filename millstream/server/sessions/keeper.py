@@ -123,8 +123,10 @@ class Keeper:
 
     def start(self) -> None:
         start_threads(self._pool, 1)
-        if self._archive_of(NAMELESS).store.shared is not None:
+        archive = self._archive_of(NAMELESS)
+        if archive.store.shared is not None:
             start_threads(self._log_pool, 1)
+            archive.prepare()
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -142,7 +144,7 @@ class Keeper:
         shared = self._archive_of(key).store.shared
         if shared is None:
             return Returned(saved, kept)
-        lines = await self._loop.run_in_executor(self._pool, shared.read_all, _log_folder(file_name(session_id)))
+        lines = await self._loop.run_in_executor(self._log_pool, shared.read_all, _log_folder(file_name(session_id)))
         return Returned(saved, kept, {name: msgspec.json.decode(line, type=LoggedControl) for name, line in lines.items()})
 
     async def log(self, live_session: LiveSession, control: AnyControl, receipt: Receipt) -> None:
