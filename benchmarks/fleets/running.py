@@ -126,4 +126,4 @@ def fleet_up(folder: Path, *, port: int, more: str = "", address: str = "") -> I
             yield fleet
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(READY_S)

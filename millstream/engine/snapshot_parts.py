@@ -111,9 +111,9 @@ def _vae_states(found: Mapping[str, Look], config: StreamConfig, timeline: Timel
     return expected
 
 
-def prepare(engine: Engine) -> None:
-    """The first walk loads much of torch, which takes seconds: before somebody waits for it."""
-    _carried("decoder", engine.spec.stream, engine)
+def prepare(config: StreamConfig, engine: Engine) -> None:
+    """Before somebody waits for a session like this: the first walk loads much of torch, which takes seconds."""
+    _carried("decoder", config, engine)
 
 
 def _carried(side: Side, config: StreamConfig, engine: Engine) -> Mapping[str, Look]:

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,8 +128,9 @@ def current_secret() -> bytes | None:
 def take_down() -> None:
     """End the gateway and every replica."""
     serve.delete(APP)
-    for name in _replica_names():
-        _end(name)
+    names = _replica_names()
+    with ThreadPoolExecutor(max(1, len(names))) as pool:  # each may take as long as its server does to stop
+        list(pool.map(_end, names))
     serve.shutdown()
 
 

@@ -71,9 +71,9 @@ class Archive:
         start_threads(self._pool, 1)
         start_threads(self._readers, NUM_READERS)
 
-    def prepare(self) -> None:
+    def prepare(self, config: StreamConfig) -> None:
         """To take sessions over from other servers, whose people wait."""
-        self._readers.submit(prepare, self._engine)
+        self._readers.submit(prepare, config, self._engine)
 
     def close(self) -> None:
         self._pool.shutdown()

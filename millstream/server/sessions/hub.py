@@ -39,7 +39,7 @@ from millstream.server.sessions.sources import Sources
 from millstream.server.sessions.threads import num_encoders, start_threads
 from millstream.server.sessions.upkeep import end_abandoned, report
 from millstream.serving.service import Service
-from millstream.serving.session_entry import OpenRequest
+from millstream.serving.session_entry import NOTHING, Has, OpenRequest
 from millstream.session.feed import LiveFeed
 from millstream.session.kept import LoggedControl
 from millstream.session.pacing import RateKind
@@ -155,7 +155,7 @@ class SessionHub:
         if self._archive is not None:
             self._archive.start()
         if self.keeper is not None:
-            self.keeper.start()
+            self.keeper.start(self.card.stream)
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
     async def farewell(self) -> None:
@@ -222,16 +222,16 @@ class SessionHub:
         saved, session_id = await self.archive_of(key).find_saved(snapshot_name), secrets.token_urlsafe(ID_BYTES)
         return self.opened(self._going_on(saved, session_id, key, rate="auto", weight=key.weight), client, key)
 
-    async def attach(self, session_id: str, key: Key = NAMELESS, *, client: str = "", seen: int = -1) -> LiveSession:
+    async def attach(self, session_id: str, key: Key = NAMELESS, *, client: str = "", has: Has = NOTHING) -> LiveSession:
         """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names and
-        makes up for the chunks that its client has `seen`."""
+        makes up for the chunks that its client `has`."""
         async with self._returning.setdefault(session_id, asyncio.Lock()):  # its state is fetched once, however many come
             if session_id not in self.live_sessions and self.keeper is not None:
                 back = await self.keeper.find(session_id, key)
                 pinned = await self.archive_of(key).pin(back.saved, owner=client)
-                return self._brought_back(replace(back, saved=pinned), client, key, seen)
+                return self._brought_back(replace(back, saved=pinned), client, key, has)
         found = self.find(session_id, key)
-        self.service.catch_up(session_id, seen)
+        self.service.catch_up(session_id, has)
         return found
 
     async def find_kept(self, session_id: str, key: Key = NAMELESS) -> OpenRequest:
@@ -251,13 +251,13 @@ class SessionHub:
                 await self.keeper.log(live_session, control, receipt)
         return receipt
 
-    def _brought_back(self, back: Returned, client: str, key: Key, seen: int) -> LiveSession:
+    def _brought_back(self, back: Returned, client: str, key: Key, has: Has) -> LiveSession:
         kept = back.kept
         terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended, source=kept.source)
         request = self._going_on(back.saved, kept.session_id, key, late=back.late, **terms)
         may_wait = not self.card.moves  # a fleet has one line for all its servers
         try:
-            return self.opened(replace(request, media_s=kept.media_s, seen=seen, may_wait=may_wait), client, key, back)
+            return self.opened(replace(request, media_s=kept.media_s, has=has, may_wait=may_wait), client, key, back)
         except MillstreamError:
             self.archive_of(key).store.remove("snapshots", back.saved.path.stem)
             raise

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt
 from millstream.core.errors import NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.engine import snapshot
@@ -121,12 +122,13 @@ class Keeper:
         self._log_pool = ThreadPoolExecutor(1, thread_name_prefix="millstream-controls")
         """Of its own: nobody waits for an acknowledgement behind somebody's state."""
 
-    def start(self) -> None:
+    def start(self, stream: StreamConfig) -> None:
+        """`stream` is what most sessions are."""
         start_threads(self._pool, 1)
         archive = self._archive_of(NAMELESS)
         if archive.store.shared is not None:
             start_threads(self._log_pool, 1)
-            archive.prepare()
+            archive.prepare(stream)
 
     def close(self) -> None:
         self._pool.shutdown()
