@@ -178,9 +178,8 @@ class FollowedConnection:
             return msgspec.structs.replace(opening, follow=follow)
         if not self._live.session:
             return View(version=VERSION, view=self._live.view, formats=opening.formats, follow=follow, seen=self._seen)
-        ahead_s = max(0.0, self._dry_at - time.monotonic())
-        had = dict(seen=self._seen, ahead_s=ahead_s)
-        return Attach(version=VERSION, session=self._live.session, formats=opening.formats, follow=follow, **had)
+        attach = Attach(version=VERSION, session=self._live.session, formats=opening.formats, follow=follow, seen=self._seen)
+        return msgspec.structs.replace(attach, ahead_s=max(0.0, self._dry_at - time.monotonic()))
 
     async def _say_again(self) -> None:
         for steer in list(self._unanswered.values()):

@@ -303,7 +303,7 @@ class RayReplicas:
             pool=pool,
             table=table,
             secret=self.secret,
-            storage=_absolute(self.config.table.storage, self.config.path),
+            storage=storage_of(self.config),
             keep=self.config.table.keep,
             host=self.config.table.host if is_local(self.config.table.host) else "",
             version=version,
@@ -392,6 +392,7 @@ def _end(name: str) -> None:
         remove_placement_group(ray.util.get_placement_group(name))
 
 
-def _absolute(storage: str, beside: Path) -> str:
+def storage_of(config: FleetConfig) -> str:
     """A folder is named as seen from the file: replicas run elsewhere."""
-    return storage if "://" in storage else str((beside.parent / storage).resolve())
+    storage = config.table.storage
+    return storage if "://" in storage else str((config.path.parent / storage).resolve())

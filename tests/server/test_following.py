@@ -12,8 +12,17 @@ import pytest
 from millstream.client.following import FollowedConnection
 from millstream.core.controls import SetPrompt
 from millstream.core.messages import (
-    VERSION, AnyClientMessage, ChunkHeader, End, LiveMessage, MovedMessage, Opening, ServerMessage, Start, Steer,
-)  # fmt: skip
+    VERSION,
+    AnyClientMessage,
+    ChunkHeader,
+    End,
+    LiveMessage,
+    MovedMessage,
+    Opening,
+    ServerMessage,
+    Start,
+    Steer,
+)
 from millstream.server.access.limits import ClientLimits
 from millstream.server.protocol.conversation import hello
 from millstream.server.protocol.messages import encode, with_header
@@ -21,9 +30,21 @@ from tests.server.fakes import FakeService, fake_hub
 
 LIVE = LiveMessage(session="mine", view="v", format="raw", config={}, paused=False, note="")
 CHUNK = ChunkHeader(
-    index=4, epoch=0, media_s=0.0, fps=2.0, frames=12, format="raw", sizes=(), prompts=(), unknown=(), receipts=(),
-    total_ms=1.0, phases_ms={}, late_s=0.0, dropped=0,
-)  # fmt: skip
+    index=4,
+    epoch=0,
+    media_s=0.0,
+    fps=2.0,
+    frames=12,
+    format="raw",
+    sizes=(),
+    prompts=(),
+    unknown=(),
+    receipts=(),
+    total_ms=1.0,
+    phases_ms={},
+    late_s=0.0,
+    dropped=0,
+)
 
 
 class FakeLine:
