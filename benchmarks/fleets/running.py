@@ -35,7 +35,8 @@ size = "32x32"
 {more}
 """
 KEEP = 4
-READY_S = 300.0
+READY_S = 900.0
+"""Generous: others may use the machine too."""
 
 
 @dataclass
@@ -112,7 +113,14 @@ def fleet_of_processes(folder: Path, *, more: Sequence[str] = ()) -> Iterator[Fl
 @contextmanager
 def fleet_up(folder: Path, *, port: int, more: str = "", address: str = "") -> Iterator[Fleet]:
     """On a Ray of its own, or on a cluster that is there; `more` options for its servers."""
-    (folder / "fleet.toml").write_text(TOML.format(port=port, keep=KEEP, more=more))
+    with brought_up(folder, TOML.format(port=port, keep=KEEP, more=more), address=address) as fleet:
+        yield fleet
+
+
+@contextmanager
+def brought_up(folder: Path, toml: str, *, address: str = "") -> Iterator[Fleet]:
+    """By the command that people use."""
+    (folder / "fleet.toml").write_text(toml)
     command = [sys.executable, "-m", "millstream", "fleet", "up", str(folder / "fleet.toml")]
     command += ["--address", address] if address else []
     errors = folder / "errors.txt"
@@ -126,4 +134,4 @@ def fleet_up(folder: Path, *, port: int, more: str = "", address: str = "") -> I
             yield fleet
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(READY_S)

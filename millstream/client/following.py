@@ -20,6 +20,7 @@ from millstream.core.messages import (
     VERSION,
     AnyClientMessage,
     Attach,
+    End,
     ErrorMessage,
     Hello,
     LiveMessage,
@@ -48,13 +49,15 @@ class FollowedConnection:
         self._opening: Opening | None = None
         self._live: LiveMessage | None = None
         self._seen = -1
+        self._dry_at = 0.0
+        """When whoever plays all that came has played it, by `time.monotonic`."""
         self._unanswered: dict[str, Steer] = {}
         self._goes_directly = True
         self._dead_ends = 0
         """Addresses in a row that could not be reached."""
         self._lost_at: float | None = None
         """Since when it is not live, having been."""
-        self._closed = False
+        self._closed = self._is_ending = False
 
     @classmethod
     async def open(cls, url: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> FollowedConnection:
@@ -70,6 +73,7 @@ class FollowedConnection:
             return
         if isinstance(message, Steer) and message.control.id and len(self._unanswered) < MAX_UNANSWERED:
             self._unanswered[message.control.id] = message
+        self._is_ending = self._is_ending or isinstance(message, End)
         await self.say_text(msgspec.json.encode(message).decode())
 
     async def say_text(self, text: str | bytes) -> None:
@@ -126,8 +130,9 @@ class FollowedConnection:
                 self._unanswered.pop(control_id, None)
             case Pictures(header=header):
                 self._seen = header.index
+                self._dry_at = max(self._dry_at, time.monotonic()) + header.frames / header.fps
             case Rewound(from_chunk=chunk):
-                self._seen = min(self._seen, chunk - 1)
+                self._seen, self._dry_at = min(self._seen, chunk - 1), 0.0
         return False
 
     async def _go(self, url: str, ticket: str) -> None:
@@ -173,8 +178,11 @@ class FollowedConnection:
             return msgspec.structs.replace(opening, follow=follow)
         if not self._live.session:
             return View(version=VERSION, view=self._live.view, formats=opening.formats, follow=follow, seen=self._seen)
-        return Attach(version=VERSION, session=self._live.session, formats=opening.formats, follow=follow, seen=self._seen)
+        attach = Attach(version=VERSION, session=self._live.session, formats=opening.formats, follow=follow, seen=self._seen)
+        return msgspec.structs.replace(attach, ahead_s=max(0.0, self._dry_at - time.monotonic()))
 
     async def _say_again(self) -> None:
         for steer in list(self._unanswered.values()):
             await self.say(msgspec.structs.replace(steer, again=True))
+        if self._is_ending:
+            await self.say(End())

@@ -99,6 +99,8 @@ class Attach(ClientMessage, frozen=True, kw_only=True, tag="attach"):
     follow: bool = False
     seen: int = -1
     """The last chunk that the client has: what comes is what follows it."""
+    ahead_s: float = 0.0
+    """What the client has yet to play, so that a session that goes on elsewhere gets no further ahead of it than before."""
 
 
 class View(ClientMessage, frozen=True, kw_only=True, tag="view"):

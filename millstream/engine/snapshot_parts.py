@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from millstream.core.config import TEMPORAL_STRIDE, StreamConfig
+from millstream.core.config import TEMPORAL_STRIDE, ModelSpec, StreamConfig
 from millstream.core.errors import SnapshotError
 from millstream.engine.engine import Engine
 from millstream.engine.vae_place import place_vae
@@ -22,11 +23,12 @@ from millstream.models.carry import VAEState
 from millstream.models.kv import KVRing
 from millstream.models.registry import empty_vae
 from millstream.models.ring_shape import RingShape
-from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder
+from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, TinyDecoderConfig
 from millstream.session.motion import SMALLER
 from millstream.session.timeline import TimelineState
 
 META = torch.device("meta")
+Side = Literal["decoder", "encoder"]
 FRAME = re.compile(r"history\.(latents|pixels)\.([0-9]{1,12})", re.ASCII)
 
 
@@ -99,25 +101,42 @@ def _vae_states(found: Mapping[str, Look], config: StreamConfig, timeline: Timel
     """Of those that are there at all: a session that has not begun has none, and only one with an input encodes."""
     expected: dict[str, Look] = {}
     decodes, encodes = (any(name.startswith(side) for name in found) for side in ("decoder.", "encoder."))
-    if not (decodes or encodes or "motion.last" in found):
-        return expected
-    with META:
-        vae = place_vae(empty_vae(engine.spec).to(engine.dtype), [META] * len(engine.vae_devices), META)
-        if (preview := engine.preview_for(config)) is not None:
-            vae = PreviewVAE(vae, TinyDecoder(preview.config).to(engine.dtype))
-        if decodes:
-            latents = torch.empty(1, 1, engine.spec.dit.channels, *config.latent_size, dtype=engine.dtype)
-            expected |= _numbered("decoder", vae.decode(latents)[1])
-        if encodes and timeline.has_input:
-            pixels = torch.empty(1, 1 + TEMPORAL_STRIDE, 3, config.height, config.width, dtype=engine.dtype)
-            expected |= _numbered("encoder", vae.encode(pixels)[1])
+    if decodes:
+        expected |= _carried("decoder", config, engine)
+    if encodes and timeline.has_input:
+        expected |= _carried("encoder", config, engine)
     if "motion.last" in found and timeline.has_input:
         small = (-(-config.height // SMALLER), -(-config.width // SMALLER), 3)
         expected["motion.last"] = Look(small, torch.float32)
     return expected
 
 
-def _numbered(side: str, state: VAEState) -> dict[str, Look]:
+def prepare(config: StreamConfig, engine: Engine) -> None:
+    """Before somebody waits for a session like this: the first walk loads much of torch, which takes seconds."""
+    _carried("decoder", config, engine)
+
+
+def _carried(side: Side, config: StreamConfig, engine: Engine) -> Mapping[str, Look]:
+    """What one side of the VAE hands from chunk to chunk."""
+    latents, pixels = (1, engine.spec.dit.channels, *config.latent_size), (1 + TEMPORAL_STRIDE, 3, config.height, config.width)
+    preview = engine.preview_for(config)
+    settings = None if preview is None else preview.config
+    return _walked(
+        side, (1, *(latents if side == "decoder" else pixels)), engine.spec, engine.dtype, len(engine.vae_devices), settings
+    )
+
+
+@lru_cache(maxsize=32)
+def _walked(
+    side: Side, shape: tuple[int, ...], spec: ModelSpec, dtype: torch.dtype, num_strips: int, preview: TinyDecoderConfig | None
+) -> Mapping[str, Look]:
+    """Once for each shape: a walk takes as long as a chunk of a small model."""
+    with META:
+        vae = place_vae(empty_vae(spec).to(dtype), [META] * num_strips, META)
+        if preview is not None:
+            vae = PreviewVAE(vae, TinyDecoder(preview).to(dtype))
+        given = torch.empty(shape, dtype=dtype)
+        state: VAEState = (vae.decode if side == "decoder" else vae.encode)(given)[1]
     return {f"{side}.{number}": Look.of(tensor) for number, tensor in enumerate(state)}
 
 

@@ -23,7 +23,7 @@ from millstream.fleet.events import MAX_EVENTS, EventKind, FleetEvent
 from millstream.fleet.policy.fleet_policy import FleetPolicy
 from millstream.fleet.policy.types import Decision, FleetRequest, Move, Place, StartReplica, StopReplica
 from millstream.fleet.recorder import FleetRecorder
-from millstream.fleet.replica_link import ReplicaLink, hand_on
+from millstream.fleet.replica_link import ReplicaLink, end_copy, hand_on
 from millstream.fleet.replica_starter import ReplicaStarter, ReplicaStarts
 from millstream.fleet.waiters import Tell, Waiters
 from millstream.serving.admission_types import Queued, Refused, Request
@@ -68,6 +68,8 @@ class LiveFleet:
     _starts: ReplicaStarts = field(default_factory=ReplicaStarts)
     _keys: dict[str, str] = field(default_factory=dict)
     """Whose each session is that has a place."""
+    _failing: dict[str, str] = field(default_factory=dict)
+    """Sessions that could not be restored yet, and why."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by every report."""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -241,10 +243,13 @@ class LiveFleet:
             if self.policy.place_of(session_id) == replica_id:
                 decisions += self._left(session_id, now)
         for session_id in set(named) - self._moving:
-            self._expected.pop(session_id, None)
             if self.policy.place_of(session_id) is None:
                 self._keys[session_id] = named[session_id].asked.key
                 decisions += self.policy.found(named[session_id].asked, replica_id, now)
+            if self.policy.place_of(session_id) == replica_id:
+                self._expected.pop(session_id, None)
+            else:
+                self._spawn(end_copy(session_id, self.links[replica_id]))
         self._carry_out(decisions)
 
     def _forget_late(self) -> None:
@@ -260,6 +265,7 @@ class LiveFleet:
 
     def _left(self, session_id: str, now: float) -> list[Decision]:
         self._keys.pop(session_id, None)
+        self._failing.pop(session_id, None)
         if self.recorder is not None:
             self.recorder.left(session_id, now)
         return self.policy.left(session_id, now)
@@ -318,10 +324,13 @@ class LiveFleet:
             self._note("lost", place.replica_id, f": {error}", session_id)
             self._carry_out(self._left(session_id, time.monotonic()))
         except MillstreamError as error:
-            log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)
+            if self._failing.get(session_id) != str(error):  # it is tried again and again
+                log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)
+            self._failing[session_id] = str(error)
             if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
                 self._carry_out(self.policy.declined(session_id, time.monotonic()))
         else:
+            self._failing.pop(session_id, None)
             self._note("restored", place.replica_id, "", session_id, time.monotonic() - begun)
         self._waiters.answer(place)
 

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,8 +128,9 @@ def current_secret() -> bytes | None:
 def take_down() -> None:
     """End the gateway and every replica."""
     serve.delete(APP)
-    for name in _replica_names():
-        _end(name)
+    names = _replica_names()
+    with ThreadPoolExecutor(max(1, len(names))) as pool:  # each may take as long as its server does to stop
+        list(pool.map(_end, names))
     serve.shutdown()
 
 
@@ -301,7 +303,7 @@ class RayReplicas:
             pool=pool,
             table=table,
             secret=self.secret,
-            storage=_absolute(self.config.table.storage, self.config.path),
+            storage=storage_of(self.config),
             keep=self.config.table.keep,
             host=self.config.table.host if is_local(self.config.table.host) else "",
             version=version,
@@ -390,6 +392,7 @@ def _end(name: str) -> None:
         remove_placement_group(ray.util.get_placement_group(name))
 
 
-def _absolute(storage: str, beside: Path) -> str:
+def storage_of(config: FleetConfig) -> str:
     """A folder is named as seen from the file: replicas run elsewhere."""
-    return storage if "://" in storage else str((beside.parent / storage).resolve())
+    storage = config.table.storage
+    return storage if "://" in storage else str((config.path.parent / storage).resolve())

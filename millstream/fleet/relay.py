@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from millstream.client.connection import MAX_BYTES, Connection
 from millstream.client.following import FollowedConnection, Open
 from millstream.core.errors import MillstreamError, ProtocolBroken
-from millstream.core.messages import EndedMessage, Opening, Steer
+from millstream.core.messages import End, EndedMessage, Opening, Steer
 from millstream.fleet.replica_link import ReplicaLink
 from millstream.server.protocol.messages import decode
 from millstream.server.transport.tasks import stop_all
@@ -77,17 +77,17 @@ async def _take(websocket: WebSocket) -> str | bytes | None:
 
 async def _up_native(websocket: WebSocket, upstream: FollowedConnection) -> None:
     while (said := await _take(websocket)) is not None:
-        steer = _as_steer(said)
-        await (upstream.say_text(said) if steer is None else upstream.say(steer))
+        read = _to_repeat(said)
+        await (upstream.say_text(said) if read is None else upstream.say(read))
 
 
-def _as_steer(said: str | bytes) -> Steer | None:
+def _to_repeat(said: str | bytes) -> Steer | End | None:
     """What must be said again where it was not answered. What cannot be read, the replica says why."""
     if isinstance(said, bytes):
         return None
     with suppress(MillstreamError):
         message = decode(said)
-        return message if isinstance(message, Steer) else None
+        return message if isinstance(message, (Steer, End)) else None
     return None
 
 

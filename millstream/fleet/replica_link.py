@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -120,6 +121,12 @@ async def hand_on(session_id: str, key: str, source: ReplicaLink, target: Replic
     except MillstreamError:
         await source.order(link.TakeBack(session_id=session_id))
         raise
+
+
+async def end_copy(session_id: str, here: ReplicaLink) -> None:
+    """Of a session that has its place elsewhere: this replica was taken for dead, or somebody came to it too late."""
+    with suppress(MillstreamError):  # it may have gone by itself
+        await here.order(link.GiveUp(session_id=session_id))
 
 
 def _raised(done: link.OrderDone) -> MillstreamError:

@@ -272,10 +272,12 @@ class Scheduler:
         assert entry.coming is not None, f"no chunk of {session_id} has arrived"
         entry.land(now, frames, self._rate(session_id), fps)
 
-    def restart(self, session_id: str, now: float) -> None:
-        """Its viewer had that chunk already: the clock starts with the next one, which may start at once."""
+    def restart(self, session_id: str, now: float, dry_at: float) -> None:
+        """Its viewer had all that was made, until then to play. One who has nothing left has the next one at once, and the
+        clock starts with that."""
         entry = self._entries[session_id]
         entry.playout = Playout(pace=entry.terms.pace, landed_at=now)
+        entry.playout.resume(dry_at)
         entry.set_clocks(now)
 
     def dry_s(self, session_id: str, now: float) -> float:

@@ -46,7 +46,7 @@ from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
 from millstream.serving.previews import Previewed, PreviewMaker
 from millstream.serving.scheduler import Scheduler
 from millstream.serving.service_metrics import ServiceMetrics, Standing
-from millstream.serving.session_entry import OpenRequest, PendingDraft, SessionEntry
+from millstream.serving.session_entry import Has, OpenRequest, PendingDraft, SessionEntry
 from millstream.serving.session_table import SessionTable
 from millstream.serving.trials import Trials
 from millstream.serving.turn_taker import TurnTaker
@@ -231,10 +231,10 @@ class Service:
         with self._changed:
             self.table.hand_over = hand_over
 
-    def catch_up(self, session_id: str, seen: int) -> None:
-        """Whoever comes back to it has this chunk already."""
+    def catch_up(self, session_id: str, has: Has) -> None:
+        """Whoever comes back to it has this already."""
         with self._changed:
-            self.table.catch_up(self.table.find(session_id), seen)
+            self.table.catch_up(self.table.find(session_id), has)
 
     def hold(self, session_id: str) -> None:
         """Plan no more of its chunks: it moves to another server."""

@@ -25,6 +25,18 @@ from millstream.session.timeline import Timeline
 LABEL_LENGTH = 8
 
 
+class Has(NamedTuple):
+    """What a viewer who comes back has of a session."""
+
+    chunk: int = -1
+    """The last one."""
+    dry_at: float = 0.0
+    """When all of it is played, by `time.monotonic`."""
+
+
+NOTHING = Has()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenRequest:
     """A session as it is asked for."""
@@ -54,8 +66,8 @@ class OpenRequest:
     on the engine's thread."""
     media_s: float = 0.0
     """Of one that was saved: what had been shown."""
-    seen: int = -1
-    """The same: the last chunk that its viewer has."""
+    has: Has = NOTHING
+    """The same of its viewer."""
 
     @property
     def pace(self) -> Pace:
@@ -116,8 +128,8 @@ class SessionEntry:
     closing: Ended | None = None
     """Set when it is to end as soon as its turn is over."""
     media_s: float = 0.0
-    seen: int = -1
-    """Chunks up to this one its viewer has: they are made as fast as can be."""
+    has: Has = NOTHING
+    """Chunks that its viewer has are made as fast as can be."""
     settled: Settled = NOTHING_SETTLED
     one_offs: int = 0
     """Of the engine, when its last turn began."""

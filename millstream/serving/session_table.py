@@ -27,7 +27,7 @@ from millstream.serving.heap import trim_heap
 from millstream.serving.notices import Applied, Ended, Live, Pictured, Rated, Tell, Waiting
 from millstream.serving.rates import next_rate
 from millstream.serving.scheduler import Scheduler
-from millstream.serving.session_entry import OpenRequest, SessionEntry, batch_key, geometry
+from millstream.serving.session_entry import Has, OpenRequest, SessionEntry, batch_key, geometry
 from millstream.serving.turns import Halt
 from millstream.session.chunk import Chunk
 from millstream.session.pacing import Pace
@@ -134,19 +134,23 @@ class SessionTable:
             self._promise(entry, waiting.control)
         now, request, name = time.monotonic(), entry.request, entry.session_id
         entry.session = session
-        self.catch_up(entry, request.seen)
         key = batch_key(request.config, session.timeline)
         terms = replace(request.terms, pace=self._pace(entry))
         self.scheduler.add(name, terms, now, batch_key=key, life=entry.life)
+        self.catch_up(entry, request.has)
         if entry.viewers == 0:
             self.scheduler.halt(name, "unwatched", now)
         entry.tell(Live(note=note, fps=entry.fps))
 
-    def catch_up(self, entry: SessionEntry, seen: int) -> None:
+    def catch_up(self, entry: SessionEntry, has: Has) -> None:
         """One that was brought back makes what its viewer has already without waiting to be watched: not more than it can
-        have missed, whatever is said."""
-        if entry.request.start is not None and entry.session is not None and entry.seen < 0:
-            entry.seen = min(seen, entry.session.timeline.chunk_index + MAX_CATCH_UP)
+        have missed, whatever is said. Then it is as far ahead of the viewer as it was."""
+        if entry.request.start is None or entry.session is None or entry.has.chunk >= 0 or has.chunk < 0:
+            return
+        following = entry.session.timeline.chunk_index
+        entry.has = has._replace(chunk=min(has.chunk, following + MAX_CATCH_UP))
+        if entry.has.chunk < following:
+            self.scheduler.restart(entry.session_id, time.monotonic(), has.dry_at)
 
     def lift(self, entry: SessionEntry, *whys: Halt) -> None:
         """These reasons to stand still are gone; one in host memory asks for its place, once none is left."""
@@ -210,8 +214,8 @@ class SessionTable:
         fps = self._chunk_fps(entry, landing.num_frames)
         if landing.num_frames:
             self.scheduler.shown(entry.session_id, now, frames=landing.num_frames, fps=fps)
-            if chunk.index <= entry.seen:
-                self.scheduler.restart(entry.session_id, now)
+            if chunk.index <= entry.has.chunk:
+                self.scheduler.restart(entry.session_id, now, entry.has.dry_at if chunk.index == entry.has.chunk else now)
         entry.tell(Pictured(chunk=chunk, media_s=entry.media_s, fps=fps, lateness_s=lateness_s))
         assert fps > 0, f"a chunk of {entry.label} plays {fps} frames a second"
         entry.media_s += len(chunk.frames) / fps

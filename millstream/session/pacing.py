@@ -90,6 +90,14 @@ class Playout:
     def __post_init__(self) -> None:
         self.dry_at = self.slowed_dry_at = self.landed_at + self.pace.media_s
 
+    def resume(self, dry_at: float) -> None:
+        """Before the first chunk: its viewer has pictures from elsewhere until then, if any. Not more than the lead counts."""
+        assert not self.begun, "a clock that runs knows what its viewer has"
+        left_s = min(dry_at - self.landed_at, self.pace.max_ahead_s)
+        if left_s > 0:
+            self.begun, self.media_s = True, left_s
+            self.dry_at = self.slowed_dry_at = self.landed_at + left_s
+
     def land(self, now: float, frames: int, *, rate: float = 1.0, fps: float | None = None) -> None:
         """A chunk is out, while the device can serve this session at `rate` of real time; `fps` is its own, if it has one.
 

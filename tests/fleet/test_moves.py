@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from websockets import ConnectionClosed
 from websockets.sync.client import connect as open_socket
 
 from millstream.client.sync_client import connect
 from millstream.core.controls import SetPrompt
+from millstream.core.errors import UnknownSession
 from millstream.core.messages import Ask
+from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.shared_files import SharedFiles
 from tests.fleet.playing import SmallFleet, digests, small_fleet
-from tests.server.serving import START, Client, wait_until
+from tests.server.serving import SESSION_BYTES, START, Client, wait_until
 
 SEA = Ask(prompt="sea", fps=24.0, seed=5)
 
@@ -57,12 +65,104 @@ def test_a_client_that_does_not_follow_is_relayed_and_hears_nothing_of_a_move(fl
         wait_until(lambda: fleet.place_of(session) != home, "it has moved")
         client.say({"type": "control", "control": {"type": "prompt", "prompt": "a storm", "id": "mine"}})
         assert client.hear("receipt", state="applied")["control_id"] == "mine"
+        client.hear("chunk")
         rest = [message["index"] for message in client.heard if message["type"] == "chunk"]
         assert rest == list(range(len(rest))), "none twice, none missing"
         assert len(rest) > len(first)
         assert not [message for message in client.heard if message["type"] in ("moved", "ended", "error")]
         client.say({"type": "stop"})
         client.hear("ended")
+
+
+def test_a_session_that_moves_gets_no_further_ahead_of_its_viewer(fleet: SmallFleet) -> None:
+    with connect(fleet.url, format="raw") as client:
+        live = client.start(Ask(prompt="sea", fps=4.0))
+        dry_at = time.monotonic()
+        for number in range(3):
+            chunk = client.next_chunk()
+            assert chunk is not None
+            dry_at = max(dry_at, time.monotonic()) + chunk.header.frames / chunk.fps
+            assert dry_at - time.monotonic() <= live.config["lead_s"] + 0.5, f"chunk {number} came before its time"
+            if number == 1:
+                move(fleet, live.session)
+
+
+def move(fleet: SmallFleet, session: str) -> None:
+    """To any other replica that takes somebody, once the gateway has heard of it."""
+    running, home = fleet.running, fleet.place_of(session)
+
+    def begins(target: str) -> bool:
+        with suppress(UnknownSession):
+            running.call(lambda: running.fleet.move(session, target))
+            return True
+        return False
+
+    wait_until(lambda: any(begins(name) for name in running.ready if name != home), "it can move")
+    wait_until(lambda: fleet.place_of(session) != home, "it has moved")
+
+
+def test_a_second_copy_of_a_session_is_given_up_and_whoever_came_to_it_looks_elsewhere(
+    fleet: SmallFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = list[str]()
+    fetch = SharedFiles.fetch
+    monkeypatch.setattr(SharedFiles, "fetch", lambda self, place, target: fetched.append(place) or fetch(self, place, target))
+    with connect(fleet.url, format="raw") as client, ExitStack() as stack:
+        live = client.start(SEA)
+        client.next_chunk()
+        wait_until(lambda: bool(list(fleet.shared.glob("sessions/*.safetensors"))), "it is kept")
+        home = fleet.place_of(live.session)
+        (other, *_) = [name for name in fleet.running.ready if name not in (home, *fleet.threads.stopped)]
+        stack.enter_context(busy_disk(fleet.servers[other].hub))
+        lost = [stack.enter_context(attached(fleet, other, live.session)) for _ in range(2)]
+        for each in lost:
+            with pytest.raises(ConnectionClosed):
+                each.hear("ended")
+        assert not [message for each in lost for message in each.heard if message["type"] in ("ended", "error")]
+        assert len(fetched) == 1, "its state is fetched once, however many come"
+        wait_until(lambda: live.session not in fleet.servers[other].hub.live_sessions, "it is given up")
+        assert sorted(digests(client, 2)) == [1, 2]
+        assert fleet.place_of(live.session) == home
+
+
+def test_a_replica_has_no_line_of_its_own_for_sessions_that_come_back(fleet: SmallFleet) -> None:
+    with connect(fleet.url, format="raw") as client, connect(fleet.url, format="raw") as neighbour, ExitStack() as stack:
+        live = client.start(SEA)
+        client.next_chunk()
+        move(fleet, neighbour.start(SEA).session)
+        (other,) = [name for name in fleet.running.ready if fleet.sessions_on(name) and name != fleet.place_of(live.session)]
+        admission = fleet.servers[other].hub.service.table.admission
+        before = admission.config
+        try:
+            admission.config = replace(before, memory_bytes=SESSION_BYTES)
+            refused = stack.enter_context(attached(fleet, other, live.session)).next()
+            assert (refused["type"], refused["code"]) == ("error", "refused")
+        finally:
+            admission.config = before
+
+
+@contextmanager
+def busy_disk(hub: SessionHub) -> Iterator[None]:
+    """Somebody's recording and somebody's state are being written: who comes back does not wait for them."""
+    done = threading.Event()
+    assert hub.keeper is not None
+    for pool in (hub.archive._pool, hub.keeper._pool):
+        pool.submit(done.wait)
+    try:
+        yield
+    finally:
+        done.set()
+
+
+@contextmanager
+def attached(fleet: SmallFleet, replica_id: str, session: str) -> Iterator[Client]:
+    """Somebody who comes to a replica that the session is not on."""
+    url = fleet.servers[replica_id].socket_url(f"/v1/stream?ticket={fleet.ticket(replica_id, session)}")
+    with open_socket(url, compression=None, max_size=None) as socket:
+        client = Client(socket)
+        client.hear("hello")
+        client.say({"type": "attach", "version": 1, "session": session, "formats": ["raw"], "follow": True})
+        yield client
 
 
 def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: SmallFleet, tmp_path: Path) -> None:
@@ -76,6 +176,9 @@ def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: S
         try:
             fleet.drain(home)
             wait_until(lambda: any(event.kind == "move failed" for event in events), "it was tried")
+            storm = client.steer(SetPrompt(prompt="a storm"))
+            client.steer(SetPrompt(prompt="a calm"))
+            assert client.applied(storm).state == "applied"
             seen = digests(client, 2)
             assert fleet.place_of(live.session) == home
         finally:
@@ -84,3 +187,4 @@ def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: S
         wait_until(lambda: fleet.place_of(live.session) != home, "it is tried again")
         seen |= digests(client, 2)
         assert sorted(seen) == [1, 2, 3, 4]
+        assert sum("is not kept" in note for note in client.notes) == 1, "told once, for a move and two controls"

@@ -113,6 +113,23 @@ def test_only_an_owner_is_told_that_a_server_which_stops_has_kept_the_session() 
     with_hub(play)
 
 
+def test_a_stop_while_the_session_moves_is_for_the_server_that_it_goes_to() -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        client = Client(hub)
+        live_session = hub.find((await client.say(START))[-1]["session"])
+        live_session.prepare_to_leave()
+        stopping = asyncio.ensure_future(client.say({"type": "stop"}))
+        await asyncio.sleep(0.05)
+        assert not live_session.ended, "it may have gone already"
+        live_session.move(lambda viewer: None)
+        assert "ended" not in types(await stopping)
+        hub.service.end(live_session.session_id)
+        await until(lambda: live_session.ended)
+        assert "ended" not in types(await client.heard()), "it goes on elsewhere"
+
+    with_hub(play)
+
+
 def test_futures_are_shown_to_their_owner_so_many_at_once_and_so_fast() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(hub)

@@ -17,6 +17,7 @@ from rich.table import Table
 from millstream.core.errors import ConfigError
 from millstream.fleet import on_ray
 from millstream.fleet.config import FleetConfig, read_fleet
+from millstream.server.sessions.shared_files import SharedFiles
 
 HERE = "auto"
 """A cluster that runs on this machine."""
@@ -26,6 +27,8 @@ POLL_S = 1.0
 def up(path: Path, address: str | None) -> None:
     """On a cluster that is there it stays up; on one of its own, until it is told to stop."""
     config = read_fleet(path)
+    if address is None:
+        SharedFiles.at(on_ray.storage_of(config))  # said here, rather than by each replica
     on_ray.connect(address, num_cpus=max(float(os.cpu_count() or 1), needed_cpus(config)))
     typer.echo(on_ray.bring_up(config))
     if address is not None:

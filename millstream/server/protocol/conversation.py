@@ -9,6 +9,7 @@ Whatever a client says wrong is answered with one `error`; its session and every
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -67,6 +68,7 @@ from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.server.sessions.recordings import TapeLost
 from millstream.server.sessions.viewers import OpeningBytes, Viewer
 from millstream.serving.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Rated, Waiting
+from millstream.serving.session_entry import Has
 
 State = Literal["new", "owner", "viewer"]
 
@@ -168,11 +170,12 @@ class Conversation:
                 self._outbox.put(Pong(t=t))
             case Start():
                 self._start(message)
-            case Attach(session=session, formats=formats, seen=seen):
+            case Attach(session=session, formats=formats):
                 self._refuse_twice()
                 self._client.check_session(session)
                 format = choose_format(formats)
-                found = await returning.attach(self._hub, session, self._client.key, client=self._client.name, seen=seen)
+                has = Has(message.seen, time.monotonic() + message.ahead_s)
+                found = await returning.attach(self._hub, session, self._client.key, client=self._client.name, has=has)
                 self._watch(found, format, "owner", message)
             case View(view=view, formats=formats):
                 self._refuse_twice()
@@ -187,7 +190,8 @@ class Conversation:
                 self._client.previews.spend("previews")
                 self._hub.spawn(self._preview(live_session, message))  # whatever is said meanwhile does not wait for it
             case End():
-                self._hub.service.end(self._own().session_id)
+                if not await self._own().has_left():  # where it goes it is said again
+                    self._hub.service.end(self._own().session_id)
             case Record(on=on):
                 await self._record(self._own(), on)
             case Save():

@@ -29,6 +29,7 @@ from millstream.core.errors import JournalError, NotKept, UnknownFile
 from millstream.core.files import Draft, Staging, file_digest
 from millstream.engine import snapshot
 from millstream.engine.engine import Engine
+from millstream.engine.snapshot_parts import prepare
 from millstream.server.sessions.engine_jobs import done_by_engine
 from millstream.server.sessions.file_store import FileStore, Kept
 from millstream.server.sessions.threads import start_threads
@@ -44,6 +45,7 @@ from millstream.video.recording import Recording
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+NUM_READERS = 4
 MAX_JOURNAL_BYTES = 2**29
 """Days of a stream from text, a kilobyte a chunk; most of an hour of Brook's with a camera."""
 DISK_FAILS = "this server's disk is full or fails; the stream goes on"
@@ -56,6 +58,8 @@ class Archive:
         self._engine = engine
         self._header = engine.journal_header(engine.spec.stream, "")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="millstream-archive")
+        self._readers = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="millstream-restore")
+        """For sessions that come back: neither one after another nor behind a recording."""
 
     def on(self, store: FileStore) -> Archive:
         """The same with another folder: one engine and one thread for all of them."""
@@ -65,9 +69,15 @@ class Archive:
 
     def start(self) -> None:
         start_threads(self._pool, 1)
+        start_threads(self._readers, NUM_READERS)
+
+    def prepare(self, config: StreamConfig) -> None:
+        """To take sessions over from other servers, whose people wait."""
+        self._readers.submit(prepare, config, self._engine)
 
     def close(self) -> None:
         self._pool.shutdown()
+        self._readers.shutdown()
 
     def journal(self, session_id: str, config: StreamConfig) -> SessionJournal:
         name, path = self.store.new("journals")
@@ -104,17 +114,17 @@ class Archive:
 
     async def find_saved(self, name: str, kind: Literal["snapshots", "sessions"] = "snapshots") -> SavedSession:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
-        if await self._do(partial(self.store.fetch, kind, name)):
+        if await self._look_up(partial(self.store.fetch, kind, name)):
             self.store.keep(kind, name)
         file = self.store.find(kind, name).path
-        header = await self._do(partial(snapshot.check, file, self._engine, self._header.fingerprint))
+        header = await self._look_up(partial(snapshot.check, file, self._engine, self._header.fingerprint))
         return SavedSession(header, file, self._read)
 
     async def pin(self, saved: SavedSession, *, owner: str) -> SavedSession:
         """The same under a name of its own, for a journal to begin with: what it was kept as will be replaced."""
         name, path = self.store.new("snapshots")
         with _told_plainly("the session could not be brought back"):
-            await self._do(partial(_link_or_copy, saved.path, path))
+            await self._look_up(partial(_link_or_copy, saved.path, path))
             self.store.keep("snapshots", name, owner=owner)
         return replace(saved, path=path)
 
@@ -139,6 +149,9 @@ class Archive:
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def _look_up(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -33,12 +33,17 @@ def take_back(hub: SessionHub, live_session: LiveSession) -> None:
 
 
 def give_up(hub: SessionHub, live_session: LiveSession) -> None:
-    """It goes on elsewhere, or is to: here it ends, and what is kept of it stays."""
-    hub.let_be(live_session)
-    hub.service.end(live_session.session_id, "it goes on elsewhere")
+    """It goes on elsewhere, or is to: here it ends, and what is kept of it stays. Who watches is not told that it has ended,
+    but loses the connection, and asks the first address where it is."""
+    _leave(hub, live_session, lambda viewer: None)
 
 
 def release(hub: SessionHub, live_session: LiveSession, moved: Callable[[Viewer], MovedMessage]) -> None:
     """It goes on elsewhere, and each of its viewers is told where."""
+    _leave(hub, live_session, moved)
+
+
+def _leave(hub: SessionHub, live_session: LiveSession, moved: Callable[[Viewer], MovedMessage | None]) -> None:
     live_session.move(moved)
-    give_up(hub, live_session)
+    hub.let_be(live_session)
+    hub.service.end(live_session.session_id, "it goes on elsewhere")

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
+from weakref import WeakValueDictionary
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt, check_prompts
@@ -118,6 +119,8 @@ class SessionHub:
         self._views: dict[str, LiveSession] = {}
         self.leaving: dict[str, str] = {}
         """Sessions whose connection has gone and that have not ended yet, and whose client's they are."""
+        self.returning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Whose kept state is being fetched."""
         self._ended: OrderedDict[str, LiveSession] = OrderedDict()
         """The last few, for those who ask what became of theirs."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -149,7 +152,7 @@ class SessionHub:
         if self._archive is not None:
             self._archive.start()
         if self.keeper is not None:
-            self.keeper.start()
+            self.keeper.start(self.card.stream)
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
     async def farewell(self) -> None:

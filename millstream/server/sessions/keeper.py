@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt
 from millstream.core.errors import NotKept, Overloaded, UnknownFile, UnknownSession
 from millstream.engine import snapshot
@@ -121,10 +122,13 @@ class Keeper:
         self._log_pool = ThreadPoolExecutor(1, thread_name_prefix="millstream-controls")
         """Of its own: nobody waits for an acknowledgement behind somebody's state."""
 
-    def start(self) -> None:
+    def start(self, stream: StreamConfig) -> None:
+        """`stream` is what most sessions are."""
         start_threads(self._pool, 1)
-        if self._archive_of(NAMELESS).store.shared is not None:
+        archive = self._archive_of(NAMELESS)
+        if archive.store.shared is not None:
             start_threads(self._log_pool, 1)
+            archive.prepare(stream)
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -142,7 +146,7 @@ class Keeper:
         shared = self._archive_of(key).store.shared
         if shared is None:
             return Returned(saved, kept)
-        lines = await self._loop.run_in_executor(self._pool, shared.read_all, _log_folder(file_name(session_id)))
+        lines = await self._loop.run_in_executor(self._log_pool, shared.read_all, _log_folder(file_name(session_id)))
         return Returned(saved, kept, {name: msgspec.json.decode(line, type=LoggedControl) for name, line in lines.items()})
 
     async def log(self, live_session: LiveSession, control: AnyControl, receipt: Receipt) -> None:

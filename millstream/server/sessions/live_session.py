@@ -126,7 +126,7 @@ class LiveSession:
         """What has to be kept before the next chunk is shown."""
         self._leaving: asyncio.Future[bool] | None = None
         """Of one that moves to another server: whether it has."""
-        self._moved: Callable[[Viewer], MovedMessage] | None = None
+        self._moved: Callable[[Viewer], MovedMessage | None] | None = None
 
     def tell(self, notice: Notice) -> None:
         """Called on the engine's thread: hands over and returns."""
@@ -216,11 +216,11 @@ class LiveSession:
             self._leaving.set_result(False)
             self._leaving = None
 
-    def move(self, moved: Callable[[Viewer], MovedMessage]) -> None:
-        """What its viewers hear instead of its end."""
-        assert self._leaving is not None, f"{label(self.session_id)} was not prepared to leave"
-        self._moved = moved
-        self._leaving.set_result(True)
+    def move(self, moved: Callable[[Viewer], MovedMessage | None]) -> None:
+        """What its viewers hear instead of its end; None: nothing, their connection is lost. What was said first holds."""
+        self._moved = self._moved or moved
+        if self._leaving is not None and not self._leaving.done():
+            self._leaving.set_result(True)
 
     async def has_left(self) -> bool:
         """Whether it has moved; waits while that is open. Who hears `moved` says again what was not answered."""
@@ -389,7 +389,9 @@ class LiveSession:
         self.state = ended
         self._log(f"ended: {ended.cause}, {ended.reason}")
         for viewer in self.viewers:
-            viewer.outbox.put(ended if self._moved is None else self._moved(viewer))
+            said = ended if self._moved is None else self._moved(viewer)
+            if said is not None:
+                viewer.outbox.put(said)
             viewer.outbox.finish()
         self._last = None
         self._encodings.keep(())

@@ -32,7 +32,9 @@ export class Connection extends EventTarget {
   #isElsewhere = false;
   #wasLive = false;
   #seen = -1;
+  #dryAt = 0; // when all that came is played, by performance.now()
   #unanswered = new Map(); // controls, by id: said again elsewhere
+  #isEnding = false; // so is this
 
   constructor(url, key = "") {
     super();
@@ -64,7 +66,7 @@ export class Connection extends EventTarget {
   /** Say what is wanted: a `start`, `attach`, `view` or `restore`, now or as soon as the server has greeted. */
   begin(opening) {
     this.#opening = { version: VERSION, ...opening };
-    this.#wasLive = false;
+    this.#wasLive = this.#isEnding = false;
     this.#seen = -1;
     if (this.#greeted) this.#sayOpening();
     else if (this.#socket === null) this.connect();
@@ -73,6 +75,7 @@ export class Connection extends EventTarget {
   /** False when there is no line to send it on. */
   send(message) {
     if (message.type === "control" && message.control.id) this.#unanswered.set(message.control.id, message);
+    this.#isEnding ||= message.type === "stop";
     if (this.#socket?.readyState !== WebSocket.OPEN) return false;
     this.#socket.send(JSON.stringify(message));
     return true;
@@ -93,7 +96,7 @@ export class Connection extends EventTarget {
     this.#heardAt = performance.now();
     if (typeof data !== "string") {
       const packet = readPacket(data);
-      if (packet.header.type === "chunk") this.#seen = packet.header.index;
+      if (packet.header.type === "chunk") this.#take(packet.header);
       this.#tell("packet", packet);
       return;
     }
@@ -124,11 +127,13 @@ export class Connection extends EventTarget {
         break;
       case "rewound":
         this.#seen = Math.min(this.#seen, message.from_chunk - 1);
+        this.#dryAt = 0;
         break;
       case "live":
         this.#live = true;
         this.#losses = 0;
         if (this.#wasLive) for (const control of this.#unanswered.values()) this.send({ ...control, again: true });
+        if (this.#wasLive && this.#isEnding) this.send({ type: "stop" });
         this.#wasLive = true;
         if (this.#opening.type !== "view") {
           this.#opening = { type: "attach", version: VERSION, session: message.session, formats: this.#opening.formats };
@@ -164,8 +169,15 @@ export class Connection extends EventTarget {
 
   #sayOpening() {
     const follow = this.#moves && this.#deadEnds < 2;
-    const seen = this.#wasLive && this.#seen >= 0;
-    this.send({ ...this.#opening, ...(follow && { follow }), ...(seen && { seen: this.#seen }) });
+    const seen = this.#wasLive && this.#seen >= 0 && { seen: this.#seen };
+    const ahead_s = Math.max(0, this.#dryAt - performance.now()) / 1000;
+    const ahead = seen && this.#opening.type === "attach" && { ahead_s };
+    this.send({ ...this.#opening, ...(follow && { follow }), ...seen, ...ahead });
+  }
+
+  #take(header) {
+    this.#seen = header.index;
+    this.#dryAt = Math.max(this.#dryAt, performance.now()) + (1000 * header.frames) / header.fps;
   }
 
   #hangUp() {

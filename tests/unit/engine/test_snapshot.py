@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps, SetWindow
 from millstream.core.errors import SnapshotError
 from millstream.core.speed import Speed
-from millstream.engine import snapshot
+from millstream.engine import snapshot, snapshot_parts
 from millstream.engine.engine import Engine
 from millstream.session.feed import LiveFeed
 from millstream.session.session import Session
@@ -48,6 +48,18 @@ def saved(engine: Engine, session: Session, fingerprint: str, folder: Path) -> s
     path = folder / "saved.safetensors"
     snapshot.write(snapshot.take(engine, session, fingerprint), path)
     return snapshot.read(path, engine, fingerprint)
+
+
+def test_what_a_session_must_look_like_is_found_out_once(
+    engine: Engine, fingerprint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes as long as a chunk, and those whose server died wait for it."""
+    session = engine.session("sea")
+    digests(session, 1)
+    saved(engine, session, fingerprint, tmp_path)
+    monkeypatch.setattr(snapshot_parts, "empty_vae", lambda spec: pytest.fail("it is walked again"))
+    snapshot.check(tmp_path / "saved.safetensors", engine, fingerprint)
+    session.close()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,23 @@ def test_playing_begins_when_the_first_chunk_is_out() -> None:
     assert playout.dry_at == 13.5625
 
 
+def test_a_viewer_from_elsewhere_is_no_further_behind_than_there() -> None:
+    playout = Playout(pace=PACE, landed_at=10.0)
+    playout.resume(11.0)
+    assert (playout.dry_at, playout.ahead_s(10.0), playout.played_s(10.0)) == (11.0, 1.0, 0.0)
+    assert playout.may_start_at == 11.0 - PACE.window_s
+    playout.land(10.5, 12)
+    assert (playout.dry_at, playout.misses) == (11.75, 0)
+
+
+def test_more_than_the_lead_nobody_has_and_who_has_nothing_begins_anew() -> None:
+    playout = Playout(pace=PACE, landed_at=10.0)
+    playout.resume(9.0)
+    assert playout == Playout(pace=PACE, landed_at=10.0)
+    playout.resume(1000.0)
+    assert playout.ahead_s(10.0) == PACE.max_ahead_s
+
+
 def test_a_late_chunk_is_a_miss_and_the_viewer_waits_for_it() -> None:
     playout = Playout(pace=PACE, landed_at=0.0)
     playout.land(0.0, 12)

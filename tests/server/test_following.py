@@ -1,0 +1,97 @@
+"""A client that goes where its session goes: what it says again there, and what it says that it has."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.client.following import FollowedConnection
+from millstream.core.controls import SetPrompt
+from millstream.core.messages import (
+    VERSION,
+    AnyClientMessage,
+    ChunkHeader,
+    End,
+    LiveMessage,
+    MovedMessage,
+    Opening,
+    ServerMessage,
+    Start,
+    Steer,
+)
+from millstream.server.access.limits import ClientLimits
+from millstream.server.protocol.conversation import hello
+from millstream.server.protocol.messages import encode, with_header
+from tests.server.fakes import FakeService, fake_hub
+
+LIVE = LiveMessage(session="mine", view="v", format="raw", config={}, paused=False, note="")
+CHUNK = ChunkHeader(
+    index=4,
+    epoch=0,
+    media_s=0.0,
+    fps=2.0,
+    frames=12,
+    format="raw",
+    sizes=(),
+    prompts=(),
+    unknown=(),
+    receipts=(),
+    total_ms=1.0,
+    phases_ms={},
+    late_s=0.0,
+    dropped=0,
+)
+
+
+class FakeLine:
+    """A connection to one server: what that says, and what it is told."""
+
+    def __init__(self, *says: ServerMessage) -> None:
+        self.says: list[str | bytes] = [with_header(each) if isinstance(each, ChunkHeader) else encode(each) for each in says]
+        self.told: list[dict[str, Any]] = []
+
+    async def take(self) -> str | bytes:
+        return self.says.pop(0)
+
+    async def say(self, message: AnyClientMessage) -> None:
+        await self.say_text(msgspec.json.encode(message))
+
+    async def say_text(self, text: str | bytes) -> None:
+        self.told.append(msgspec.json.decode(text))
+
+    async def close(self) -> None:
+        pass
+
+
+def test_who_follows_a_session_says_what_it_has_and_says_again_what_was_not_answered() -> None:
+    async def play() -> None:
+        hub = fake_hub(FakeService())
+        greeting = hello(replace(hub.card, moves=True), ClientLimits())
+        here = FakeLine(greeting, LIVE, CHUNK, MovedMessage(url="there", ticket="t"))
+        there = FakeLine(greeting, LIVE)
+
+        async def open_at(url: str, ticket: str, opening: Opening) -> Any:
+            assert (url, ticket) == ("there", "t")
+            return there
+
+        line: Any = here
+        followed = FollowedConnection(open_at, line)
+        await followed.hear()
+        await followed.say(Start(version=VERSION, prompt="sea"))
+        await followed.hear()
+        await followed.hear()
+        await followed.say(Steer(control=SetPrompt(prompt="a storm", id="mine")))
+        await followed.say(End())
+        await followed.hear()
+        attach, steer, stop = there.told
+        assert (attach["type"], attach["seen"]) == ("attach", 4)
+        assert attach["ahead_s"] == pytest.approx(6.0, abs=1.0), "twelve frames, two a second"
+        assert (steer["control"]["id"], steer["again"]) == ("mine", True)
+        assert stop == {"type": "stop"}
+        await hub.close()
+
+    asyncio.run(play())
