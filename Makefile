@@ -7,7 +7,7 @@ TOPOLOGY ?= local
 # As many tests at once as there are cores; whoever is done takes from the others' ends.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: serve generate test every-test quick check format wheel course course-test clean
+.PHONY: serve generate test quick check format wheel course course-test clean
 
 serve: $(SERVING)  ## live streams on http://127.0.0.1:8000; TOPOLOGY=front+tp2 for several processes
 	$(BIN)/millstream serve --topology $(TOPOLOGY)
@@ -15,10 +15,7 @@ serve: $(SERVING)  ## live streams on http://127.0.0.1:8000; TOPOLOGY=front+tp2 
 generate: $(SERVING)  ## write out/clip.mp4
 	$(BIN)/millstream generate --out out/clip.mp4 --overwrite
 
-test: $(INSTALLED)  ## lint, types and all tests; mypy has one core, so the tests do not wait for it
-	$(MAKE) --no-print-directory -j2 check every-test
-
-every-test: $(INSTALLED)
+test: $(INSTALLED) check  ## lint, types and all tests
 	$(PYTEST)
 
 quick: $(INSTALLED)  ## tests that start no process, compile and train nothing: a minute
