@@ -137,7 +137,7 @@ class Peer:
             candidate.sdpMid, candidate.sdpMLineIndex = mid, line
             await self._connection.addIceCandidate(candidate)
         except Exception as error:  # as above
-            raise ProtocolError("bad_message", f"cannot use this candidate: {str(error)[:200]}") from None
+            raise ProtocolError("bad_message", f"cannot use this candidate: {str(error)[:200] or 'it is not one'}") from None
 
     async def run(self) -> None:
         """Until the session has ended, or the client is gone or never came."""

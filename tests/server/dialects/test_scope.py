@@ -110,6 +110,9 @@ def test_scope_nobody_hangs_up_a_connection_that_is_not_there(server: Serving) -
 def test_scope_nonsense_on_the_channel_is_answered_and_the_stream_goes_on(server: Serving) -> None:
     async def run(client: ScopeClient) -> None:
         await client.connect(prompts=[{"text": "sea"}])
+        path, nonsense = f"/webrtc/offer/{client.session_id}", [{"candidate": "a way", "sdpMid": "0"}]
+        wrong = await client.request("PATCH", path, {"candidates": nonsense})
+        assert (wrong.status_code, wrong.json()["detail"]) == (400, "cannot use this candidate: it is not one")
         await client.frames(1)
         for text in (
             "{",
