@@ -104,7 +104,9 @@ def parse_source(text: str) -> SourceAddress:
     if trouble := missing(place):
         raise ConfigError(f"--source {name}: {trouble}")
     if is_srt(place) and not SRT.fullmatch(place):
-        raise ConfigError(f"--source {name}: an SRT address names a port, as in srt://HOST:9000 or srt://0.0.0.0:9000?mode=listener")
+        raise ConfigError(
+            f"--source {name}: an SRT address names a port, as in srt://HOST:9000 or srt://0.0.0.0:9000?mode=listener"
+        )
     return source
 
 
