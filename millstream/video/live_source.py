@@ -31,6 +31,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 PLAYED_SCHEMES = ("http", "https")
 """What may be a whole video, and then plays at its own rate."""
 LIVE_SCHEMES = ("rtmp", "rtmps", "rtsp", "srt", "tcp", "udp")
+SRT = re.compile(r"srt://[^/?]*:[0-9]{1,5}(\?.*)?")
 LISTEN = "?listen=1"
 """Behind an RTMP address: wait there for somebody to stream to it."""
 LIVE_FORMATS = f"{FORMATS},hls,mpjpeg,rtsp,sdp,rtp"
@@ -100,8 +101,12 @@ def parse_source(text: str) -> SourceAddress:
         raise ConfigError(
             f"--source {name}: an address begins with one of {', '.join(PLAYED_SCHEMES + LIVE_SCHEMES)}, then ://"
         )
-    if trouble := missing(place) or (is_srt(place) and urlsplit(place).port is None and "an SRT address names a port"):
+    if trouble := missing(place):
         raise ConfigError(f"--source {name}: {trouble}")
+    if is_srt(place) and not SRT.fullmatch(place):
+        raise ConfigError(
+            f"--source {name}: an SRT address names a port, as in srt://HOST:9000 or srt://0.0.0.0:9000?mode=listener"
+        )
     return source
 
 

@@ -222,8 +222,9 @@ def test_files_are_looked_at_before_the_server_starts_and_names_are_unique(tmp_p
 def test_srt_without_ffmpeg_or_without_a_port_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.video.sender.ffmpeg_program", lambda: "/usr/bin/ffmpeg")
     assert parse_source("a=srt://:9000?mode=listener").scheme == "srt"
-    with pytest.raises(ConfigError, match="--source a: an SRT address names a port"):
-        parse_source("a=srt://camera")
+    for place in ("srt://camera", "srt://camera:", "srt://camera:123456", "srt://camera?passphrase=:9000"):
+        with pytest.raises(ConfigError, match="--source a: an SRT address names a port"):
+            parse_source(f"a={place}")
     monkeypatch.setattr("millstream.video.sender.ffmpeg_program", lambda: None)
     with pytest.raises(ConfigError, match=r"--source a: SRT needs the program ffmpeg: pip install 'millstream\[srt\]'"):
         parse_source("a=srt://camera:9000")
