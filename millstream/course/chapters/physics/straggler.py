@@ -32,9 +32,7 @@ def run(reader: Reader, world: int = 3, slow: int = 1, work: float = 0.1, times:
     )
     assert set(looks.slow) == {slow}, f"rank {slow} is slow, found {looks.slow}"
     reader.say(f"tool: trainer.tuning.stragglers looks at what ranks take by themselves, and names rank {slow}")
-    reader.say(
-        "fix: look at that rank alone (another program, a hot card, a slow disk); mend it, replace it, or give it less"
-    )
+    reader.say("fix: look at that rank alone (another program, a hot card, a slow disk); mend it, replace it, or give it less")
 
 
 def steps_of(rank: int, world: int, slow: int, work: float, times: float) -> tuple[list[float], list[float]]:
