@@ -1,5 +1,5 @@
 // From a folder rather than a server a page may not read its index: nothing to search with.
-if (location.protocol === "file:") document.querySelectorAll('[for="__search"]').forEach((button) => (button.style.display = "none"));
+if (location.protocol === "file:") document.querySelectorAll('[for="__search"]').forEach((button) => (button.style.visibility = "hidden"));
 // Sliders look up values that the planner computed when the site was built.
 for (const slider of document.querySelectorAll(".slider")) {
   const table = JSON.parse(slider.dataset.table);
