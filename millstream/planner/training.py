@@ -165,7 +165,7 @@ def unsharded_bytes(dit: DiTConfig, sharding: Sharding) -> int:
 
 
 def gathered_parameters(dit: DiTConfig, data: str, ranks: int) -> int:
-    """That a rank has whole at once though it shares them: of the block at work and the next and what is outside of blocks; with
+    """That a rank has whole at once though it shares them: of the block at work and the next and what is outside of them; with
     our own ZeRO also where blocks read the prompt, and with torch's a block's gradients until they are scattered."""
     if data not in ("zero3", "fsdp", "hsdp") or ranks == 1:
         return 0
