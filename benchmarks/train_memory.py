@@ -28,7 +28,7 @@ from millstream.parallel.training.learner import Learner, ZeroLearner, make_lear
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.task import FlowRows, StepOptions, TrainingTask
 from millstream.planner.memory import dit_parameters
-from millstream.planner.training import LearningWork, learner_state, learning_peak
+from millstream.planner.training import LearningWork, gathered_parameters, learner_state, learning_peak
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 from tests.dist.ranks import run_ranks
 from tests.unit.live_bytes import LiveBytes
@@ -89,9 +89,8 @@ def bytes_of(tensors: list[Tensor]) -> int:
 
 def planned_bytes(plan: ParallelPlan, recompute: Recompute, rows: int = 1) -> float:
     tokens = rows * CHUNKS * FRAMES_PER_CHUNK * LATENT_SIZE[0] * LATENT_SIZE[1] // CONFIG.patch**2
-    work = LearningWork(
-        dit=CONFIG, tokens=tokens, keys=tokens, recompute=recompute, is_compiled=False, gathered=plan.gathered_blocks
-    )
+    gathered = gathered_parameters(CONFIG, plan.data, plan.dp)
+    work = LearningWork(dit=CONFIG, tokens=tokens, keys=tokens, recompute=recompute, is_compiled=False, gathered=gathered)
     state = learner_state(dit_parameters(CONFIG), 0, data=plan.data, ranks=plan.dp)
     return learning_peak(work, state, accumulates=plan.keeps_gradients)
 

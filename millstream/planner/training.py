@@ -164,6 +164,16 @@ def unsharded_bytes(dit: DiTConfig, sharding: Sharding) -> int:
     return 2 * sharding.prefetch * block
 
 
+def gathered_parameters(dit: DiTConfig, data: str, ranks: int) -> int:
+    """That a rank has whole at once though it shares them: of the block at work and the next and what is outside of them; with
+    our own ZeRO also where blocks read the prompt, and with torch's a block's gradients until they are scattered."""
+    if data not in ("zero3", "fsdp", "hsdp") or ranks == 1:
+        return 0
+    outside, prompt = dit_parameters(replace(dit, layers=0)), dit.width * (2 * dit.width + 3)
+    block = (dit_parameters(dit) - outside) // dit.layers
+    return outside + (2 * (block - prompt) + dit.layers * prompt if data == "zero3" else 3 * block)
+
+
 def lora_parameters(dit: DiTConfig, rank: int) -> int:
     """Adapters on every product of every block."""
     square, up = 8 * 2 * dit.width * rank, 2 * (dit.width + dit.ffn) * rank
@@ -232,7 +242,7 @@ class LearningWork:
     is_compiled: bool = True
     """In bf16, as on a GPU; or operation by operation in float32, as on a CPU."""
     gathered: int = 0
-    """Blocks whose weights are whole at once, where ranks share them."""
+    """Numbers that are whole at once though ranks share them: see `gathered_parameters`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,7 +275,7 @@ def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool
     """Bytes: what is always there, and the larger of two moments: when all blocks have gone forward, and when all gradients
     are there. Gradients that add up over several passes are there at both."""
     always = state.weights + state.optimizer + state.average
-    always += 4 * work.gathered * (dit_parameters(work.dit) - dit_parameters(replace(work.dit, layers=0))) / work.dit.layers
+    always += 4 * work.gathered
     if work.is_compiled and work.recompute == "none" and not work.is_frozen:
         always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.planner.hardware import DEVICES
-from millstream.planner.training import LearningWork, TrainingState, learning_peak, learning_time
+from millstream.planner.training import LearningWork, TrainingState, gathered_parameters, learning_peak, learning_time
 from millstream.trainer.sequence import frames_seen
 from millstream.trainer.tuning.dataset import CARD, read_card
 from millstream.trainer.tuning.recipe import TuningRecipe
@@ -47,7 +47,7 @@ def expected_step(recipe: TuningRecipe, spec: ModelSpec, data: Path, state: Trai
         keys=frames_seen(layout) * tokens_per_frame,
         recompute=recipe.recompute,
         is_frozen=recipe.lora is not None,
-        gathered=plan.gathered_blocks,
+        gathered=gathered_parameters(spec.dit, plan.data, plan.shards or plan.dp) if recipe.lora is None else 0,
     )
     seconds = plan.micro_batches * learning_time(work, DEVICE).total / 1e3
     return ExpectedStep(seconds, learning_peak(work, state, accumulates=plan.keeps_gradients))

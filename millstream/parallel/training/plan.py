@@ -72,11 +72,6 @@ class ParallelPlan:
         return self.micro_batches > 1 or self.data == "ddp"
 
     @property
-    def gathered_blocks(self) -> int:
-        """Whose weights a rank has whole at once, of those that it shares with others: the one at work and the next."""
-        return 2 if self.data in ("zero3", "fsdp", "hsdp") and (self.shards or self.dp * self.cp) > 1 else 0
-
-    @property
     def has_whole_blocks(self) -> bool:
         """Whether ranks share out the batch alone."""
         return self.world_size == self.dp
