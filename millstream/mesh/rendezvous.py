@@ -12,9 +12,12 @@ all come to the same number, in whichever order they were lost and started again
 from __future__ import annotations
 
 import json
+import os
 import socket
+import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -52,7 +55,8 @@ class Rendezvous:
         try:
             listener = socket.create_server((address, port))
         except OSError as error:
-            raise MeshError(f"cannot listen on {address}:{port}: {error.strerror}") from None
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise MeshError(f"cannot listen on {address}:{port}: {why}; choose another --master-port") from None
         port = listener.getsockname()[1]
         try:
             store = TCPStore(
@@ -69,14 +73,21 @@ class Rendezvous:
 
     @classmethod
     def join(cls, meeting: MeetingPoint, *, timeout_s: float) -> Rendezvous:
-        try:
-            timeout = timedelta(seconds=timeout_s)
-            store = TCPStore(meeting.host, meeting.port, is_master=False, wait_for_workers=False, timeout=timeout)
-        except DistError:
+        found: list[TCPStore] = []
+
+        def connect() -> None:
+            with suppress(DistError):
+                timeout = timedelta(seconds=timeout_s)
+                found.append(TCPStore(meeting.host, meeting.port, is_master=False, wait_for_workers=False, timeout=timeout))
+
+        joining = threading.Thread(target=connect, daemon=True)
+        joining.start()
+        joining.join(timeout_s)  # whoever listens there and is no board is waited for in the store without an end
+        if not found:
             raise MeshError(
                 f"nobody answers at {meeting.host}:{meeting.port} within {timeout_s:g} s; is the front running and reachable?"
-            ) from None
-        return cls(store, meeting)
+            )
+        return cls(found[0], meeting)
 
     @property
     def store(self) -> PrefixStore:
