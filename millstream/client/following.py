@@ -21,6 +21,7 @@ from millstream.core.messages import (
     AnyClientMessage,
     Attach,
     End,
+    EndedMessage,
     ErrorMessage,
     Hello,
     LiveMessage,
@@ -128,6 +129,8 @@ class FollowedConnection:
                 return True
             case ErrorMessage(control_id=control_id) | ReceiptMessage(control_id=control_id):
                 self._unanswered.pop(control_id, None)
+            case EndedMessage():
+                self._closed = True  # the line is about to be, and there is nothing to go back to
             case Pictures(header=header):
                 self._seen = header.index
                 self._dry_at = max(self._dry_at, time.monotonic()) + header.frames / header.fps
@@ -167,6 +170,8 @@ class FollowedConnection:
         assert self._opening is not None, "nothing was asked for yet"
         opening = self._as_followed(self._opening)
         self._connection = await self._open_at(url, ticket, opening)
+        if self._closed:  # meanwhile
+            await self._connection.close()
         while not isinstance(read(await self._connection.take()), Hello):
             pass
         await self._connection.say(opening)

@@ -70,7 +70,7 @@ def connect(address: str | None, *, num_cpus: float = 1.0) -> None:
         else:
             os.environ.update({name: value for name, value in PASSING_ON.items() if name not in os.environ})
             ray.init(include_dashboard=False, num_cpus=num_cpus, object_store_memory=OWN_STORE_BYTES, **settings)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # Ray raises bare ones
         where = address or "this machine"
         raise ConfigError(
             f"no Ray cluster at {where}: {str(error).splitlines()[0]}; start one, or leave --address out"

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 from playwright.sync_api import Page
 
+from benchmarks.fleets.harm import PATIENT
 from benchmarks.fleets.running import Fleet, brought_up
 from tests.server import browser as screen
 from tests.server.serving import wait_until
@@ -77,6 +78,7 @@ def watch(fleet: Fleet, page: Page) -> list[Image.Image]:
 
 
 def main() -> None:
+    os.environ.update(PATIENT)
     with TemporaryDirectory() as folder, brought_up(Path(folder), TOML) as fleet, screen.chromium() as chrome:
         page = chrome.new_context(color_scheme="dark", viewport=WINDOW).new_page()  # type: ignore[arg-type]
         pictures = watch(fleet, page)
