@@ -100,10 +100,12 @@ class RoomOptions:
         float,
         typer.Option(help="Seconds that one chunk may take, for others wait; the model's own may always."),
     ] = 30.0
-    max_waiting: Annotated[int, typer.Option(help="Places in line; 0 refuses at once.")] = 16
+    max_waiting: Annotated[int, typer.Option(help="Places in line; 0 refuses at once.", min=0)] = 16
     batch: Annotated[
         int,
-        typer.Option(help="Sessions that may share model calls, where that is faster; above 1 they replay to rounding only."),
+        typer.Option(
+            help="Sessions that may share model calls, where that is faster; above 1 they replay to rounding only.", min=1
+        ),
     ] = 1
     look_ahead: Annotated[
         bool, typer.Option(help="Make what is being typed, or asked for the next chunk, while the device is idle.")

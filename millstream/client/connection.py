@@ -43,12 +43,13 @@ class Connection:
     ) -> Connection:
         """`ticket` is what another server gave to be let in here; `sock` is one that is connected already; `tls`, what to
         trust where that is not what the system trusts."""
+        address = stream_address(url) + (f"?ticket={ticket}" if ticket else "")
         try:
             opened = await connect(
-                stream_address(url) + (f"?ticket={ticket}" if ticket else ""),
+                address,
                 additional_headers=None if key is None else {"Authorization": f"Bearer {key}"},
                 sock=sock,
-                ssl=tls,
+                ssl=tls or address.startswith("wss:") or None,
                 proxy=None,
                 compression=None,
                 max_size=MAX_BYTES,

@@ -259,3 +259,9 @@ def test_a_chunk_without_pictures_has_no_frames_and_a_broken_picture_is_an_error
     assert ClientChunk(packed(0), (4, 6)).frames.shape == (0, 4, 6, 3)
     with pytest.raises(ClientError, match="chunk 1 has a picture that is no jpeg"):
         assert ClientChunk(packed(1, b"no picture"), (4, 6)).frames is None
+
+
+def test_an_encrypted_address_needs_no_more_than_the_system_trusts() -> None:
+    """Nobody listens there: what is wrong is the connection, and not that `tls` was left out."""
+    with pytest.raises(ClientError, match="no connection to https"), connect("https://127.0.0.1:1"):
+        pass

@@ -266,7 +266,8 @@ class Keeper:
                 raise
             return
         except NotKept as error:
-            log.error("its state is not kept: %s", error, extra={"session": label(held.session_id)})
+            level = logging.DEBUG if held.was_told else logging.ERROR  # a full disk is not filled with this
+            log.log(level, "its state is not kept: %s", error, extra={"session": label(held.session_id)})
             self._tell_once(held, DISK_FAILS)
             if must:
                 raise

@@ -74,6 +74,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
 
 @pytest.mark.parametrize(("text", "said"), [
     ("prot = 8000", "line 1, prot: no such field; did you mean port?"),
+    ("batch = 0", "line 1, batch: Input should be greater than or equal to 1"),
     ("\n# port\nmax_life = true", "line 3, max_life: expected `float`, got `bool`"),
     ('port = "8000"', "line 1, port: expected `int`, got `str`"),
     ("model = 5", "line 1, model: expected `str`, got `int`"),
