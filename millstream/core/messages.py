@@ -6,12 +6,13 @@ says may have fields that an older client does not know.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import msgspec
 
 from millstream.core.controls import AnyControl, AskedPrompt, Receipt, SetPrompt, Switch, WeightedPrompt
-from millstream.core.errors import MillstreamError
+from millstream.core.errors import ConfigError, MillstreamError
 
 VERSION: Final = 1
 Code = Literal[
@@ -72,6 +73,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """What it does while nobody watches."""
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 1.0
     """Below 1 it gives way to others: in line, and where there is not enough for all. Nobody can ask for more than anybody."""
+
+    def __post_init__(self) -> None:
+        """JSON would say null in the place of a number that is none, which means something else."""
+        numbers = {"fps": self.fps, "noise_scale": self.noise_scale, "kv_bias": self.kv_bias, "lead_s": self.lead_s}
+        for name, number in numbers.items():
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ConfigError(f"{name} must be a number, got {number}")
 
 
 class ClientMessage(

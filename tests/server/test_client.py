@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from millstream.client import Ask, Client, ClientChunk, ClientError, connect, co
 from millstream.client.chunk import ChunkBuffer
 from millstream.client.reading import Pictures, read
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps
+from millstream.core.errors import ConfigError
 from millstream.core.messages import ChunkHeader
 from millstream.server.access.auth import access_for
 from millstream.server.app import AppConfig
@@ -50,6 +52,12 @@ def next_chunk(client: Client) -> ClientChunk:
     chunk = client.next_chunk()
     assert chunk is not None
     return chunk
+
+
+@pytest.mark.parametrize("field", ["fps", "noise_scale", "kv_bias", "lead_s"])
+def test_a_number_that_is_none_is_not_sent_as_nothing(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} must be a number, got nan"):
+        Ask(prompt="sea", **{field: math.nan})
 
 
 @pytest.mark.parametrize("number", [0, 1])
