@@ -11,6 +11,7 @@ operation makes counts until it dies, and beside them the weights and what the o
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -35,6 +36,9 @@ from tests.unit.live_bytes import LiveBytes
 
 WITHIN = 0.05
 CONFIG = DiTConfig(layers=6, width=48, heads=2, ffn=192, channels=4, text_width=16, text_tokens=4, time_features=32)
+UNSEEN = DiTConfig(layers=9, width=80, heads=5, ffn=240, channels=6, text_width=24, text_tokens=6, time_features=32)
+"""A shape that no formula was written with in view."""
+SHAPES = {"seen": CONFIG, "unseen": UNSEEN}
 CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE = 3, 2, 4, (16, 16)
 PLANS = {
     "one process": ParallelPlan(),
@@ -47,15 +51,15 @@ PLANS = {
 }
 
 
-def live_bytes(rank: int, plan: ParallelPlan, recompute: Recompute, rows: int = 1) -> int:
+def live_bytes(rank: int, plan: ParallelPlan, recompute: Recompute, config: DiTConfig = CONFIG, rows: int = 1) -> int:
     """Of a rank at the fullest moment of its second step, which has so many rows of the batch."""
     device, frames = torch.device("cpu"), CHUNKS * FRAMES_PER_CHUNK
     torch.manual_seed(0)
-    dit = CausalDiT(CONFIG)
+    dit = CausalDiT(config)
     learner = make_learner(
         TrainingTask(
             dit=dit,
-            sequence=ChunkedSequence(diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW), CONFIG, LATENT_SIZE, device),
+            sequence=ChunkedSequence(diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW), config, LATENT_SIZE, device),
             latent_size=LATENT_SIZE,
             loss=mean_square,
             plan=plan,
@@ -63,8 +67,8 @@ def live_bytes(rank: int, plan: ParallelPlan, recompute: Recompute, rows: int = 
             options=StepOptions(recompute=recompute),
         )
     )
-    latents = torch.randn(rows, frames, CONFIG.channels, *LATENT_SIZE)
-    text = torch.randn(rows, CONFIG.text_tokens, CONFIG.text_width)
+    latents = torch.randn(rows, frames, config.channels, *LATENT_SIZE)
+    text = torch.randn(rows, config.text_tokens, config.text_width)
     batch = FlowRows(latents, 1000 * torch.rand(rows, frames), text, torch.randn_like(latents))
     learner.learn(batch)
     always = bytes_of(lasting(learner, dit))
@@ -87,11 +91,11 @@ def bytes_of(tensors: list[Tensor]) -> int:
     return sum(storages.values())
 
 
-def planned_bytes(plan: ParallelPlan, recompute: Recompute, rows: int = 1) -> float:
-    tokens = rows * CHUNKS * FRAMES_PER_CHUNK * LATENT_SIZE[0] * LATENT_SIZE[1] // CONFIG.patch**2
-    gathered = gathered_parameters(CONFIG, plan.data, plan.dp)
-    work = LearningWork(dit=CONFIG, tokens=tokens, keys=tokens, recompute=recompute, is_compiled=False, gathered=gathered)
-    state = learner_state(dit_parameters(CONFIG), 0, data=plan.data, ranks=plan.dp)
+def planned_bytes(plan: ParallelPlan, recompute: Recompute, config: DiTConfig = CONFIG, rows: int = 1) -> float:
+    tokens = rows * CHUNKS * FRAMES_PER_CHUNK * LATENT_SIZE[0] * LATENT_SIZE[1] // config.patch**2
+    gathered = gathered_parameters(config, plan.data, plan.dp)
+    work = LearningWork(dit=config, tokens=tokens, keys=tokens, recompute=recompute, is_compiled=False, gathered=gathered)
+    state = learner_state(dit_parameters(config), 0, data=plan.data, ranks=plan.dp)
     return learning_peak(work, state, accumulates=plan.keeps_gradients)
 
 
@@ -99,11 +103,12 @@ def rows(only: list[str]) -> Iterator[dict[str, Any]]:
     for name, plan in PLANS.items():
         if only and not any(word.lower() in name.lower() for word in only):
             continue
-        for recompute in get_args(Recompute):
-            held = run_ranks(live_bytes, plan.world_size, plan, recompute, timeout_s=600.0)[0]
-            planned = planned_bytes(plan, recompute)
+        for (shape, config), recompute in itertools.product(SHAPES.items(), get_args(Recompute)):
+            held = run_ranks(live_bytes, plan.world_size, plan, recompute, config, timeout_s=600.0)[0]
+            planned = planned_bytes(plan, recompute, config)
             yield {
                 "plan": name,
+                "shape": shape,
                 "recompute": recompute,
                 "live_bytes": held,
                 "planned_bytes": round(planned),
@@ -119,13 +124,14 @@ def main() -> None:
     for each in rows(options.only):
         found.append(each)
         print(
-            f"{each['plan']:20}{each['recompute']:12}{each['live_bytes']:12}{each['difference']:+.1%}",
+            f"{each['plan']:20}{each['shape']:8}{each['recompute']:12}{each['live_bytes']:12}{each['difference']:+.1%}",
             file=sys.stderr,
             flush=True,
         )
-    missed = [f"{each['plan']}, {each['recompute']}" for each in found if abs(each["difference"]) > WITHIN]
+    missed = [f"{each['plan']}, {each['shape']}, {each['recompute']}" for each in found if abs(each["difference"]) > WITHIN]
     if not options.only:
-        about = {"dit": str(CONFIG), "latent_size": LATENT_SIZE, "frames": CHUNKS * FRAMES_PER_CHUNK, "dtype": "float32"}
+        dits = {name: str(config) for name, config in SHAPES.items()}
+        about = {"dit": dits, "latent_size": LATENT_SIZE, "frames": CHUNKS * FRAMES_PER_CHUNK, "dtype": "float32"}
         write_report("train_memory", about, {"within": WITHIN, "missed": missed, "rows": found})
     sys.exit(f"off the plan by more than {WITHIN:.0%}: {'; '.join(missed)}" if missed else 0)
 

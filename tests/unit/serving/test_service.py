@@ -320,7 +320,7 @@ def test_more_steps_than_the_promise_carries_are_refused(engine: Engine) -> None
 
 
 def test_a_camera_session_waits_for_frames_and_ends_with_them(engine: Engine) -> None:
-    feed = LiveFeed((64, 64))
+    feed = LiveFeed((32, 32))
     with running(engine) as service:
         owner = Owner()
         service.open(request(engine, "a", feed=feed), owner)
@@ -328,7 +328,7 @@ def test_a_camera_session_waits_for_frames_and_ends_with_them(engine: Engine) ->
         time.sleep(0.2)
         assert service.metrics().scheduler.sessions[0].chunks == 0
         for number in range(9 + 5):
-            feed.push(np.full((64, 64, 3), 10 * number, np.uint8))
+            feed.push(np.full((32, 32, 3), 10 * number, np.uint8))
             service.fed("a")
         assert len(owner.wait_for(Pictured)[0].chunk.frames) == 9
         feed.finish()

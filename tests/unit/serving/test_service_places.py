@@ -263,11 +263,11 @@ def test_what_was_refused_is_measured_again_unless_that_would_hold_up_the_device
     with running(engine) as service:
         monkeypatch.setattr(Trials, "_measure", lambda trials, config: tried.append(config.height))
         service.table.admission.times.add(geometry(engine.spec, config(engine)), 0.5)  # too slow for it, on any machine
-        for side in (1536, 32):
+        for side in (1536, 16):
             with pytest.raises(Overloaded):
                 service.open(request(engine, f"{side}", height=side, width=side, fps=240.0, rate="strict"), Owner())
         wait_until(lambda: tried != [], "something is tried")
-    assert tried == [32]
+    assert tried == [16]
 
 
 class ChangingTimes(ChunkTimes):
