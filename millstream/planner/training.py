@@ -166,11 +166,14 @@ def unsharded_bytes(dit: DiTConfig, sharding: Sharding) -> int:
 
 def gathered_parameters(dit: DiTConfig, data: str, ranks: int) -> int:
     """That a rank has whole at once though it shares them: of the block at work and the next and what is outside of them; with
-    our own ZeRO also where blocks read the prompt, and with torch's a block's gradients until they are scattered."""
-    if data not in ("zero3", "fsdp", "hsdp") or ranks == 1:
+    our own ZeRO also where blocks read the prompt, and with torch's a block's gradients until they are scattered. ZeRO 2 shares
+    gradients alone, and has those of a block whole until they are scattered."""
+    if data not in ("zero2", "zero3", "fsdp", "hsdp") or ranks == 1:
         return 0
     outside, prompt = dit_parameters(replace(dit, layers=0)), dit.width * (2 * dit.width + 3)
     block = (dit_parameters(dit) - outside) // dit.layers
+    if data == "zero2":
+        return block
     return outside + (2 * (block - prompt) + dit.layers * prompt if data == "zero3" else 3 * block)
 
 
