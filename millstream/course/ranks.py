@@ -82,9 +82,9 @@ def must_divide(count: int, what: str, world: int) -> None:
 @contextmanager
 def _meeting(port: int) -> Iterator[MeetingPoint]:
     try:
-        board = Rendezvous.host(port=port)
+        board = Rendezvous.host(port=port, if_taken="leave --port out and a free one is taken")
     except MeshError as error:
-        raise CourseError(f"{error}; leave --port out and a free one is taken" if port else str(error)) from None
+        raise CourseError(str(error)) from None
     try:
         yield board.meeting
     finally:

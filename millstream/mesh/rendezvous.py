@@ -50,13 +50,14 @@ class Rendezvous:
         """The second is what the first looks into, and does not keep alive by itself."""
 
     @classmethod
-    def host(cls, address: str = "127.0.0.1", port: int = 0) -> Rendezvous:
-        """Reachable at this address only: left to itself the store would listen on all of them."""
+    def host(cls, address: str = "127.0.0.1", port: int = 0, *, if_taken: str = "choose another --master-port") -> Rendezvous:
+        """Reachable at this address only: left to itself the store would listen on all of them. Where a port that was asked for
+        cannot be had, `if_taken` is what to do."""
         try:
             listener = socket.create_server((address, port))
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
-            raise MeshError(f"cannot listen on {address}:{port}: {why}; choose another --master-port") from None
+            raise MeshError(f"cannot listen on {address}:{port}: {why}" + (f"; {if_taken}" if port else "")) from None
         port = listener.getsockname()[1]
         try:
             store = TCPStore(
