@@ -20,9 +20,10 @@ from typing import Any, get_args
 from msgspec import inspect as types
 
 from benchmarks.pages import row, write_tables
+from millstream.core.client_messages import AnyClientMessage, Attach, Start
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl
-from millstream.core.messages import AnyClientMessage, Attach, Forked, Header, Start, Told
+from millstream.core.server_messages import Forked, Header, Told
 from millstream.server.access.limits import ClientLimits
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"

@@ -24,8 +24,9 @@ from typing import Any
 from benchmarks.report import write_report
 from benchmarks.saturate import MAX_CHUNK_FRAMES, find_rate
 from benchmarks.server_words import add_server_options, asked, server_words
+from millstream.core.client_messages import MAX_LEAD_S
 from millstream.core.config import MAX_FPS
-from millstream.core.messages import MAX_LEAD_S, ChunkHeader
+from millstream.core.server_messages import ChunkHeader
 from millstream.load.host import serve
 from millstream.load.playout import WatchedPlayout
 from millstream.load.visitor import Visitor, VisitRefused

@@ -13,8 +13,9 @@ from benchmarks.fleets.running import Fleet
 from millstream.client.async_client import connect_async
 from millstream.client.connection import Connection
 from millstream.client.reading import Pictures
+from millstream.core.client_messages import VERSION, Ask, End, Start, View
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import VERSION, Ask, End, ErrorMessage, Hello, MovedMessage, Start, View
+from millstream.core.server_messages import ErrorMessage, Hello, MovedMessage
 
 
 async def first_pictures(fleet: Fleet, count: int) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.fleets.running import Fleet
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk
+from millstream.core.client_messages import Ask
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import ClientError
-from millstream.core.messages import Ask
 
 PROMPTS = ("a calm sea", "a storm", "a lighthouse", "a desert")
 STEER_EVERY = 5

@@ -8,13 +8,13 @@
             print(chunk.index, chunk.frames.shape)
 
 `connect_async` is the same for programs with an event loop. Controls are those of `core/controls.py`, messages those of
-`core/messages.py`; whatever goes wrong is a `ClientError` with the server's line.
+`core/server_messages.py`; whatever goes wrong is a `ClientError` with the server's line.
 """
 
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk
 from millstream.client.sync_client import Client, connect
+from millstream.core.client_messages import Ask
 from millstream.core.errors import ClientError
-from millstream.core.messages import Ask
 
 __all__ = ["Ask", "AsyncClient", "Client", "ClientChunk", "ClientError", "connect", "connect_async"]

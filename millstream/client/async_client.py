@@ -21,41 +21,43 @@ from millstream.client.chunk import ChunkBuffer, ClientChunk, StillFormat, jpeg
 from millstream.client.controls import SentControls
 from millstream.client.following import FollowedConnection
 from millstream.client.reading import Heard, Pictures
-from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
-from millstream.core.errors import ClientError, MillstreamError
-from millstream.core.messages import (
+from millstream.core.client_messages import (
     VERSION,
     AnyClientMessage,
     Ask,
     Attach,
-    BranchKept,
     DraftPrompt,
     End,
-    EndedMessage,
-    ErrorMessage,
     Fork,
-    Forked,
-    Hello,
     Keep,
-    LiveMessage,
-    NoteMessage,
     Opening,
     Preview,
+    Record,
+    Restore,
+    Rewind,
+    Save,
+    Start,
+    Steer,
+    View,
+)
+from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
+from millstream.core.errors import ClientError, MillstreamError
+from millstream.core.server_messages import (
+    BranchKept,
+    EndedMessage,
+    ErrorMessage,
+    Forked,
+    Hello,
+    LiveMessage,
+    NoteMessage,
     Previews,
     RateMessage,
     ReceiptMessage,
-    Record,
     RecordingMessage,
-    Restore,
-    Rewind,
     Rewound,
-    Save,
     Saved,
     ServerMessage,
-    Start,
     Stats,
-    Steer,
-    View,
     WaitingMessage,
 )
 

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from millstream.client.reading import Pictures
 from millstream.core.errors import ClientError
-from millstream.core.messages import ChunkHeader
+from millstream.core.server_messages import ChunkHeader
 
 StillFormat = Literal["jpeg", "webp", "raw"]
 """What can be decoded here: a picture a frame. `raw` loses nothing and is many times larger."""

@@ -13,8 +13,9 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from millstream.client.reading import Heard, read, write
+from millstream.core.client_messages import AnyClientMessage
 from millstream.core.errors import ConfigError, ProtocolBroken
-from millstream.core.messages import AnyClientMessage, ErrorAnswer
+from millstream.core.server_messages import ErrorAnswer
 
 OPEN_S = 10.0
 """Patience with a server that does not answer a connection."""

@@ -15,24 +15,16 @@ import msgspec
 
 from millstream.client.connection import Connection
 from millstream.client.reading import Heard, Pictures, read
+from millstream.core.client_messages import VERSION, AnyClientMessage, Attach, End, Opening, Restore, Start, Steer, View
 from millstream.core.errors import ProtocolBroken
-from millstream.core.messages import (
-    VERSION,
-    AnyClientMessage,
-    Attach,
-    End,
+from millstream.core.server_messages import (
     EndedMessage,
     ErrorMessage,
     Hello,
     LiveMessage,
     MovedMessage,
-    Opening,
     ReceiptMessage,
-    Restore,
     Rewound,
-    Start,
-    Steer,
-    View,
 )
 
 BACKOFF_S = (0.05, 0.1, 0.25, 0.5, 1.0)

@@ -1,4 +1,4 @@
-"""What a client says as text, and what it hears as messages (`core/messages.py`). Knows no sockets.
+"""What a client says as text, and what it hears as messages (`core/server_messages.py`). Knows no sockets.
 
 A picture message is a little-endian length, a header of that length, and the parts of its payload, one after another.
 """
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from millstream.core.client_messages import AnyClientMessage
 from millstream.core.errors import ProtocolBroken
-from millstream.core.messages import AnyClientMessage, ChunkHeader, Header, OpeningHeader, Told
+from millstream.core.server_messages import ChunkHeader, Header, OpeningHeader, Told
 
 _LENGTH = struct.Struct("<I")
 _TOLD: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk, StillFormat
+from millstream.core.client_messages import Ask
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
-from millstream.core.messages import (
-    Ask,
+from millstream.core.server_messages import (
     BranchKept,
     EndedMessage,
     Forked,

@@ -24,22 +24,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from millstream.client.connection import Connection
+from millstream.core.client_messages import AnyClientMessage, Attach, Opening, Ping, ProtocolError, Restore, Start, View
 from millstream.core.errors import MillstreamError, Overloaded, ProtocolBroken
-from millstream.core.messages import (
-    AnyClientMessage,
-    Attach,
-    ErrorMessage,
-    MovedMessage,
-    Opening,
-    Ping,
-    Pong,
-    ProtocolError,
-    Restore,
-    ServerMessage,
-    Start,
-    View,
-    WaitingMessage,
-)
+from millstream.core.server_messages import ErrorMessage, MovedMessage, Pong, ServerMessage, WaitingMessage
 from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.forward import Forwarder, refusal
 from millstream.fleet.relay import CLOSE_AGAIN, CLOSE_NORMAL, open_link, relay_any, relay_native

@@ -17,8 +17,9 @@ import msgspec
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from millstream.core.client_messages import Ask
 from millstream.core.errors import MillstreamError, NotAllowed, Overloaded, UnknownSession
-from millstream.core.messages import Ask, MovedMessage
+from millstream.core.server_messages import MovedMessage
 from millstream.fleet import link
 from millstream.fleet.membership import Membership
 from millstream.fleet.policy.types import FleetRequest

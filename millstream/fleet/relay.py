@@ -16,8 +16,9 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from millstream.client.connection import MAX_BYTES, Connection
 from millstream.client.following import FollowedConnection, Open
+from millstream.core.client_messages import End, Opening, Steer
 from millstream.core.errors import MillstreamError, ProtocolBroken
-from millstream.core.messages import End, EndedMessage, Opening, Steer
+from millstream.core.server_messages import EndedMessage
 from millstream.fleet.replica_link import ReplicaLink
 from millstream.server.protocol.messages import decode
 from millstream.server.transport.tasks import stop_all

@@ -13,8 +13,8 @@ import msgspec
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import MillstreamError, NotKept, Overloaded, ProtocolBroken, UnknownSession
-from millstream.core.messages import ProtocolError
 from millstream.fleet import link
 from millstream.fleet.tickets import issue
 from millstream.serving.admission_types import Request

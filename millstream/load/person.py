@@ -11,21 +11,11 @@ import msgspec
 
 from millstream.client.connection import Connection
 from millstream.client.reading import Heard, Pictures
+from millstream.core.client_messages import VERSION, Attach, End, Start, Steer
 from millstream.core.controls import AnyControl, Pause, Resume
 from millstream.core.errors import ProtocolBroken
 from millstream.core.examples import EXAMPLES
-from millstream.core.messages import (
-    VERSION,
-    Attach,
-    End,
-    EndedMessage,
-    ErrorMessage,
-    Hello,
-    LiveMessage,
-    ReceiptMessage,
-    Start,
-    Steer,
-)
+from millstream.core.server_messages import EndedMessage, ErrorMessage, Hello, LiveMessage, ReceiptMessage
 from millstream.load.loopback import open_here
 from millstream.load.record import LoadRecord
 from millstream.load.script import Act, Babble, Doze, Leave, Rest, ScriptedChange, Temper, acts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from millstream.core.messages import ChunkHeader
+from millstream.core.server_messages import ChunkHeader
 from millstream.load.playout import WatchedPlayout
 from millstream.load.summary import Summary, summarise
 

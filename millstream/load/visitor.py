@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from millstream.client.connection import Connection
 from millstream.client.reading import Pictures
+from millstream.core.client_messages import VERSION, Attach, End, Start
 from millstream.core.errors import ProtocolBroken
 from millstream.core.examples import DEFAULT_PROMPT
-from millstream.core.messages import VERSION, Attach, ChunkHeader, End, EndedMessage, ErrorMessage, Hello, LiveMessage, Start
+from millstream.core.server_messages import ChunkHeader, EndedMessage, ErrorMessage, Hello, LiveMessage
 from millstream.load.loopback import open_here
 
 PATIENCE_S = 30.0

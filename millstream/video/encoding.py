@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from millstream.core.messages import Format
+from millstream.core.client_messages import Format
 from millstream.video.encoders import BT709, FILM_HZ
 from millstream.video.writer import MAX_RATE_DENOMINATOR
 

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.local_fleet import TINY, LocalReplicas
 from millstream.client.sync_client import connect
+from millstream.core.client_messages import Ask
 from millstream.core.controls import SetPrompt
-from millstream.core.messages import Ask
 from tests.fleet.playing import digests, small_fleet
 from tests.server.serving import wait_until
 

@@ -14,9 +14,9 @@ from websockets import ConnectionClosed
 from websockets.sync.client import connect as open_socket
 
 from millstream.client.sync_client import connect
+from millstream.core.client_messages import Ask
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import UnknownSession
-from millstream.core.messages import Ask
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.shared_files import SharedFiles
 from tests.fleet.playing import SmallFleet, digests, small_fleet

@@ -17,8 +17,8 @@ with warnings.catch_warnings():  # Ray's own, as it is imported
     from millstream.fleet import on_ray
 
 from millstream.client.sync_client import connect
+from millstream.core.client_messages import Ask
 from millstream.core.errors import ConfigError
-from millstream.core.messages import Ask
 from tests.fleet.playing import digests
 
 PORT = 8482

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from millstream.client.sync_client import connect
 from millstream.core import tracing
-from millstream.core.messages import Ask
+from millstream.core.client_messages import Ask
 from tests.fleet.playing import digests, small_fleet
 from tests.server.serving import wait_until
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.core.messages import Ask
+from millstream.core.client_messages import Ask
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.krea import Krea
 from millstream.server.dialects.scope_parameters import ScopeChannel, ScopeParameters

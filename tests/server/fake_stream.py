@@ -29,9 +29,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import millstream
-from millstream.core import messages as say
+from millstream.core import client_messages as said
+from millstream.core import server_messages as say
+from millstream.core.client_messages import Format
 from millstream.core.controls import Pause, Receipt, Resume, SetPrompt, WeightedPrompt
-from millstream.core.messages import Format
 from millstream.server.headers import SafeHeaders
 from millstream.server.protocol import messages as words
 from millstream.server.transport.sockets import listen
@@ -139,9 +140,9 @@ class FakeStream:
                     self.frames_in += 1
                     continue
                 asked = words.decode(message["text"])
-                if not isinstance(asked, say.Ping):
+                if not isinstance(asked, said.Ping):
                     self.heard.append(asked)
-                if isinstance(asked, (say.Start, say.Attach, say.View, say.Restore)):
+                if isinstance(asked, (said.Start, said.Attach, said.View, said.Restore)):
                     streaming = asyncio.create_task(self.stream(socket, asked))
                 else:
                     await self.answer(socket, asked)
@@ -152,8 +153,8 @@ class FakeStream:
                 with suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
                     await streaming
 
-    async def stream(self, socket: WebSocket, asked: say.Opening) -> None:
-        while self.admission != "admit" and isinstance(asked, say.Start) and not self.takes_offer(asked):
+    async def stream(self, socket: WebSocket, asked: said.Opening) -> None:
+        while self.admission != "admit" and isinstance(asked, said.Start) and not self.takes_offer(asked):
             if self.admission == "refuse":
                 reason = "3 streams use 0.93 of the device; one more needs 0.31"
                 await socket.send_text(words.encode(say.ErrorMessage(code="refused", message=reason, offer=self.offer)))
@@ -167,11 +168,11 @@ class FakeStream:
             await socket.send_text(words.encode(missing))
             return
         format = words.choose_format(asked.formats)
-        owned = not isinstance(asked, say.View)
+        owned = not isinstance(asked, said.View)
         await socket.send_text(words.encode(live(session, format, owned)))
         await self.play(socket, session, format)
 
-    def takes_offer(self, asked: say.Start) -> bool:
+    def takes_offer(self, asked: said.Start) -> bool:
         return self.offer is not None and all(getattr(asked, name) == value for name, value in self.offer.items())
 
     def change_rate(self, session: FakeSession, fps: float, note: str) -> None:
@@ -181,13 +182,13 @@ class FakeStream:
         for socket in list(self._sockets):
             asyncio.run_coroutine_threadsafe(socket.send_text(message), self._loop).result(5)
 
-    def enter(self, asked: say.Opening) -> FakeSession | None:
+    def enter(self, asked: said.Opening) -> FakeSession | None:
         match asked:
-            case say.Start(prompt=prompt):
+            case said.Start(prompt=prompt):
                 name = f"s{len(self.sessions)}"
                 self.sessions[name] = FakeSession(name, prompt)
                 return self.sessions[name]
-            case say.Attach(session=name) | say.View(view=name) | say.Restore(snapshot=name):
+            case said.Attach(session=name) | said.View(view=name) | said.Restore(snapshot=name):
                 return self.sessions.get(name)
 
     async def play(self, socket: WebSocket, session: FakeSession, format: Format) -> None:
@@ -209,30 +210,30 @@ class FakeStream:
         viewers = len(self._sockets)
         return say.Stats(continuity=0.997, ahead_s=0.5, stalled_s=stalled_s, misses=0, viewers=viewers, utilisation=use)
 
-    async def answer(self, socket: WebSocket, asked: say.AnyClientMessage) -> None:
+    async def answer(self, socket: WebSocket, asked: said.AnyClientMessage) -> None:
         session = next(reversed(self.sessions.values()), None)
         match asked:
-            case say.Steer(control=control) if session is not None:
+            case said.Steer(control=control) if session is not None:
                 receipt = Receipt(control_id=control.id, state="queued", chunk_index=session.index)
                 await socket.send_text(words.encode(receipt_message(receipt)))
                 await self.apply(socket, session, control, receipt)
-            case say.Record(on=on):
+            case said.Record(on=on):
                 await socket.send_text(words.encode(say.RecordingMessage(on=on, url="/recording.mp4")))
-            case say.Save() if session is not None:
+            case said.Save() if session is not None:
                 await socket.send_text(words.encode(say.Saved(snapshot=session.name, bytes=1_234_567)))
-            case say.StartOutput(url=url):
+            case said.StartOutput(url=url):
                 info = say.OutputInfo(
                     output="o0", url=url.rpartition("/")[0], state="connecting", reason="", kbps=1000, frames=0, dropped=0,
                     reconnects=0,
                 )  # fmt: skip
                 await socket.send_text(words.encode(say.OutputsMessage(outputs=(info,))))
-            case say.StopOutput():
+            case said.StopOutput():
                 await socket.send_text(words.encode(say.OutputsMessage(outputs=())))
-            case say.Preview(prompts=prompts):
+            case said.Preview(prompts=prompts):
                 await socket.send_text(words.encode(previews(prompts or EXAMPLES)))
-            case say.Ping(t=t):
+            case said.Ping(t=t):
                 await socket.send_text(words.encode(say.Pong(t=t)))
-            case say.End():
+            case said.End():
                 await socket.send_text(words.encode(say.EndedMessage(cause="closed", reason="closed by its owner")))
                 await socket.close()
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.core.controls import WeightedPrompt
-from millstream.core.messages import Stats
+from millstream.core.server_messages import Stats
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from tests.server.fakes import FakeService, fake_hub

@@ -11,8 +11,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from millstream.client import connect, connect_async
+from millstream.core.client_messages import Ask
 from millstream.core.errors import ClientError
-from millstream.core.messages import Ask
 from millstream.engine.replay import replay
 from millstream.session.journal import read_journal
 from millstream.session.journal_path import read_path

@@ -19,7 +19,7 @@ from millstream.client.chunk import ChunkBuffer
 from millstream.client.reading import Pictures, read
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps
 from millstream.core.errors import ConfigError
-from millstream.core.messages import ChunkHeader
+from millstream.core.server_messages import ChunkHeader
 from millstream.server.access.auth import access_for
 from millstream.server.app import AppConfig
 from millstream.server.protocol.messages import with_header

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from millstream.core.messages import MAX_CHUNK, ProtocolError
+from millstream.core.client_messages import MAX_CHUNK, ProtocolError
 from millstream.server.access.limits import ClientLimits, TokenBucket
 from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.messages import choose_format, decode

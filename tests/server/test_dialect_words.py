@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.config import chunks_for, pixel_frames
 from millstream.core.controls import Receipt
-from millstream.core.messages import ProtocolError
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import heed
 from millstream.server.dialects.sglang import Init

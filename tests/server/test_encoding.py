@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from millstream.core.messages import FORMATS
+from millstream.core.client_messages import FORMATS
 from millstream.video.encoding import STILL_OPTIONS, Film, encoder_for
 
 

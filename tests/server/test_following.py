@@ -10,19 +10,9 @@ import msgspec
 import pytest
 
 from millstream.client.following import FollowedConnection
+from millstream.core.client_messages import VERSION, AnyClientMessage, End, Opening, Start, Steer
 from millstream.core.controls import SetPrompt
-from millstream.core.messages import (
-    VERSION,
-    AnyClientMessage,
-    ChunkHeader,
-    End,
-    LiveMessage,
-    MovedMessage,
-    Opening,
-    ServerMessage,
-    Start,
-    Steer,
-)
+from millstream.core.server_messages import ChunkHeader, LiveMessage, MovedMessage, ServerMessage
 from millstream.server.access.limits import ClientLimits
 from millstream.server.protocol.conversation import hello
 from millstream.server.protocol.messages import encode, with_header

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import UnknownSession
-from millstream.core.messages import Stats
+from millstream.core.server_messages import Stats
 from millstream.server.sessions import encodings
 from millstream.server.sessions import hub as hubs
 from millstream.server.sessions import live_session as live_sessions

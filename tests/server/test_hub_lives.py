@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from millstream.core.client_messages import Ask
 from millstream.core.errors import Overloaded, UnknownSession, VideoError
-from millstream.core.messages import Ask
 from millstream.server.protocol.session_request import open_asked
 from millstream.server.sessions import encodings
 from millstream.server.sessions import hub as hubs

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.controls import AnyControl, Cut, Receipt, SetNoiseScale, SetPrompt, SetSeed, SetSteps, SetWindow
 from millstream.core.errors import ConfigError
-from millstream.core.messages import ProtocolError
 from millstream.server.access.auth import access_for
 from millstream.server.access.keys import Key, Keyring
 from millstream.server.app import AppConfig

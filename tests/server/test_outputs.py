@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import ConfigError, MillstreamError, NotAllowed
-from millstream.core.messages import ProtocolError
 from millstream.server.access.auth import access_for
 from millstream.server.app import AppConfig
 from millstream.server.sessions.outbox import Outbox

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from PIL import Image
 
+from millstream.core.client_messages import AnyClientMessage, Code
 from millstream.core.controls import AnyControl
-from millstream.core.messages import AnyClientMessage, Code, Header, Told
+from millstream.core.server_messages import Header, Told
 from millstream.server.protocol.endpoints import STATUS
 from millstream.server.protocol.messages import decode
 from millstream.server.sessions.outputs.destinations import Destination

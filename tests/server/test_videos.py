@@ -12,7 +12,7 @@ import av
 import httpx2
 import pytest
 
-from millstream.core.messages import Ask
+from millstream.core.client_messages import Ask
 from millstream.server.access.auth import Access
 from millstream.server.access.budgets import Clients
 from millstream.server.access.keys import Key, Keyring

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.core.controls import Receipt
-from millstream.core.messages import ChunkHeader
+from millstream.core.server_messages import ChunkHeader
 
 FPS, FRAMES = 16.0, 12
 CHUNK_S = FRAMES / FPS

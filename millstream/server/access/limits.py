@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from millstream.core.messages import ProtocolError
+from millstream.core.client_messages import ProtocolError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from millstream.core.messages import ProtocolError
+from millstream.core.client_messages import ProtocolError
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import Interpreter

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from millstream.core.client_messages import Ask, Format, ProtocolError, Record, Start, Steer
 from millstream.core.controls import AnyControl, Stop
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import Ask, ErrorMessage, Format, ProtocolError, Record, Start, Steer
+from millstream.core.server_messages import ErrorMessage
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits, TokenBucket
 from millstream.server.protocol.conversation import Conversation

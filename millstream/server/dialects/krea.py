@@ -18,10 +18,11 @@ import msgspec
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from millstream.core.client_messages import Ask, ProtocolError
 from millstream.core.controls import MAX_BLEND_CHUNKS, Cut, Receipt, SetNoiseScale, SetPrompt, SetSeed
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import Ask, ErrorMessage, ProtocolError
 from millstream.core.schedule import even_steps
+from millstream.core.server_messages import ErrorMessage
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.dialect import Dialect

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from millstream.core.messages import Ask, ProtocolError
+from millstream.core.client_messages import Ask, ProtocolError
 from millstream.server.access.keys import Key
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import heed

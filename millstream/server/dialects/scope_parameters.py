@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from millstream.core.client_messages import Ask
 from millstream.core.controls import (
     MAX_BLEND_CHUNKS,
     AnyControl,
@@ -26,7 +27,7 @@ from millstream.core.controls import (
     Switch,
 )
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import Ask, ErrorMessage, RecordingMessage
+from millstream.core.server_messages import ErrorMessage, RecordingMessage
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import GOOD_ENDS, Fields, Interpreter, heed

@@ -21,11 +21,12 @@ import msgspec
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from millstream.core.client_messages import MAX_LEAD_S, Ask, ProtocolError
 from millstream.core.config import chunks_for
 from millstream.core.controls import Receipt, SetPrompt
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import MAX_LEAD_S, Ask, ErrorMessage, ProtocolError
 from millstream.core.schedule import even_steps
+from millstream.core.server_messages import ErrorMessage
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.dialect import Dialect

@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from millstream.core.messages import ProtocolError
+from millstream.core.client_messages import ProtocolError
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from millstream.core.messages import MAX_CHUNK, FutureList, PreviewAsk
+from millstream.core.client_messages import MAX_CHUNK, PreviewAsk
+from millstream.core.server_messages import FutureList
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.rest import MEDIA_TYPES
 from millstream.server.sessions import branches, futures

@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from millstream.core.messages import ProtocolError
+from millstream.core.client_messages import ProtocolError
 from millstream.video.encoding import Frames
 
 KINDS = ("JPEG", "PNG", "WEBP")

@@ -13,46 +13,48 @@ import time
 from dataclasses import asdict
 from typing import Any, Literal
 
-from millstream.core.controls import AnyControl, Receipt
-from millstream.core.errors import MillstreamError, Overloaded
-from millstream.core.messages import (
+from millstream.core.client_messages import (
     AnyClientMessage,
     Attach,
-    BranchKept,
     DraftPrompt,
     End,
-    EndedMessage,
-    ErrorMessage,
     Fork,
-    Forked,
     Format,
-    Hello,
     Keep,
-    LiveMessage,
-    NoteMessage,
     Opening,
-    OpeningHeader,
-    OutputsMessage,
     Ping,
-    Pong,
     Preview,
-    Previews,
     ProtocolError,
-    RateMessage,
-    ReceiptMessage,
     Record,
-    RecordingMessage,
     Restore,
     Rewind,
-    Rewound,
     Save,
-    Saved,
-    ServerMessage,
     Start,
     StartOutput,
     Steer,
     StopOutput,
     View,
+)
+from millstream.core.controls import AnyControl, Receipt
+from millstream.core.errors import MillstreamError, Overloaded
+from millstream.core.server_messages import (
+    BranchKept,
+    EndedMessage,
+    ErrorMessage,
+    Forked,
+    Hello,
+    LiveMessage,
+    NoteMessage,
+    OpeningHeader,
+    OutputsMessage,
+    Pong,
+    Previews,
+    RateMessage,
+    ReceiptMessage,
+    RecordingMessage,
+    Rewound,
+    Saved,
+    ServerMessage,
     WaitingMessage,
 )
 from millstream.server.access.budgets import ClientAccount

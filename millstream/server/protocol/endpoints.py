@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import ErrorAnswer, ErrorBody
+from millstream.core.server_messages import ErrorAnswer, ErrorBody
 from millstream.server.access.auth import pass_of
 from millstream.server.access.budgets import ClientAccount, Clients
 from millstream.server.access.limits import ClientLimits

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.requests import Request
 
-from millstream.core.messages import ProtocolError
+from millstream.core.client_messages import ProtocolError
 from millstream.server.protocol.bodies import limited
 
 MAX_FIELDS = 64

@@ -1,6 +1,7 @@
-"""The native protocol's messages (`core/messages.py`) as the server reads and writes them. Knows no sockets and no sessions.
+"""The native protocol's messages as the server reads and writes them. Knows no sockets and no sessions.
 
-Decoding is strict: an unknown field, type or version is refused in one line that says what is wrong.
+They are `core/client_messages.py` and `core/server_messages.py`. Decoding is strict: an unknown field, type or version is
+refused in one line that says what is wrong.
 """
 
 from __future__ import annotations
@@ -12,20 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millstream.core.client_messages import FORMATS, VERSION, AnyClientMessage, Code, Format, Opening, ProtocolError
 from millstream.core.config import pixel_frames
 from millstream.core.errors import MillstreamError, NotAllowed, NotKept, Overloaded, UnknownFile, UnknownSession
-from millstream.core.messages import (
-    FORMATS,
-    VERSION,
-    AnyClientMessage,
-    ChunkHeader,
-    Code,
-    Defaults,
-    Format,
-    Opening,
-    ProtocolError,
-    ServerMessage,
-)
+from millstream.core.server_messages import ChunkHeader, Defaults, ServerMessage
 from millstream.server.sessions.outbox import EncodedChunk
 from millstream.session.pacing import Pace
 

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, cast, get_args
 import msgspec
 from msgspec import inspect
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.controls import AnyControl, Control, Receipt
 from millstream.core.errors import ConfigError, MillstreamError
-from millstream.core.messages import ProtocolError
 from millstream.core.undo import undone_by
 from millstream.server.access.auth import is_local
 from millstream.server.access.keys import NAMELESS

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Mapping
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from millstream.core.client_messages import OutputAsk
 from millstream.core.errors import Overloaded
-from millstream.core.messages import OutputAsk, OutputInfo, OutputList
+from millstream.core.server_messages import OutputInfo, OutputList
 from millstream.server.access.auth import VIEWS
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.sessions.live_session import LiveSession

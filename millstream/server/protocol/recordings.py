@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.core.messages import ProtocolError
+from millstream.core.client_messages import ProtocolError
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
 

@@ -15,9 +15,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
+from millstream.core.client_messages import MAX_CHUNK, Ask, ProtocolError
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
 from millstream.core.errors import UnknownSession
-from millstream.core.messages import MAX_CHUNK, Ask, Defaults, ProtocolError
+from millstream.core.server_messages import Defaults
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.messages import defaults_of

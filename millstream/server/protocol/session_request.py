@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from millstream.core.client_messages import Ask
 from millstream.core.config import parse_size
 from millstream.core.controls import as_mix
 from millstream.core.errors import ConfigError, PromptError
-from millstream.core.messages import Ask
 from millstream.engine.engine import stream_config
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.sessions.hub import SessionHub

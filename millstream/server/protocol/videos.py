@@ -18,9 +18,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from millstream.core.client_messages import Ask, ProtocolError
 from millstream.core.config import chunks_for
 from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
-from millstream.core.messages import Ask, ProtocolError
 from millstream.core.schedule import even_steps
 from millstream.server.access.keys import Key
 from millstream.server.access.shares import Quota

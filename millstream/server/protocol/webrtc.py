@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import ErrorMessage, ProtocolError
+from millstream.core.server_messages import ErrorMessage
 from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.messages import read_opening

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
-from millstream.core.messages import Format
+from millstream.core.client_messages import Format
 from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk
 from millstream.serving.notices import Pictured
 from millstream.video.encoding import Encoder, Frames, encoder_for

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from millstream.core.controls import SetPrompt, Switch
 from millstream.core.examples import near
-from millstream.core.messages import FutureList, FuturePicture
+from millstream.core.server_messages import FutureList, FuturePicture
 from millstream.server.sessions.engine_jobs import done_by_engine
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millstream.core.errors import MillstreamError
-from millstream.core.messages import MovedMessage
+from millstream.core.server_messages import MovedMessage
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.viewers import Viewer

@@ -18,9 +18,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from millstream.core import tracing
+from millstream.core.client_messages import Format
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
-from millstream.core.messages import Format, MovedMessage
+from millstream.core.server_messages import MovedMessage
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.sessions.encodings import ChunkEncodings, FreshChunk
 from millstream.server.sessions.host_meter import HostMeter

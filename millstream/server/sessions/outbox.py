@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millstream.core.client_messages import Format
 from millstream.core.controls import Receipt, WeightedPrompt
-from millstream.core.messages import Format
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from millstream.core.messages import Stats
+from millstream.core.server_messages import Stats
 from millstream.server.sessions.live_session import LiveSession
 from millstream.serving.service_metrics import ServiceMetrics
 

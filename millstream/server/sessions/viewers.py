@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from millstream.core.messages import Format
+from millstream.core.client_messages import Format
 from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk, Outbox
 
 

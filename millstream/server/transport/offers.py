@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from aiortc.sdp import SessionDescription
 
-from millstream.core.messages import ProtocolError
+from millstream.core.client_messages import ProtocolError
 
 MAX_MEDIA = 8
 """Each takes sockets, until they are bundled."""

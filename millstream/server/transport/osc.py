@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from millstream.core.messages import ProtocolError
+from millstream.core.client_messages import ProtocolError
 
 BUNDLE = b"#bundle\0"
 BUNDLE_HEAD = 16

@@ -25,8 +25,9 @@ from aiortc import (
 )
 from aiortc.sdp import candidate_from_sdp
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import ConfigError, Overloaded, UnknownSession
-from millstream.core.messages import ErrorMessage, ProtocolError, Stats
+from millstream.core.server_messages import ErrorMessage, Stats
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.keys import Key
 from millstream.server.access.limits import ClientLimits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.core.messages import Steer
+from millstream.core.client_messages import Steer
 from tests.server.fake_stream import FakeStream
 
 

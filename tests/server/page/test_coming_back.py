@@ -10,7 +10,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import Page, expect
 
-from millstream.core.messages import Attach, Start
+from millstream.core.client_messages import Attach, Start
 from tests.server import browser as screen
 from tests.server.fake_stream import FakeStream
 from tests.server.page.heard import controls

@@ -8,8 +8,8 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import Page, expect
 
+from millstream.core.client_messages import DraftPrompt, Preview
 from millstream.core.controls import SetPrompt
-from millstream.core.messages import DraftPrompt, Preview
 from tests.server import browser as screen
 from tests.server.fake_stream import EXAMPLES, FakeStream
 from tests.server.page.heard import controls

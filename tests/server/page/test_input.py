@@ -12,8 +12,8 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import Page, expect
 
+from millstream.core.client_messages import Start
 from millstream.core.controls import SetKVBias, SetNoiseScale, SetSeed, SetSteps, SetWindow
-from millstream.core.messages import Start
 from millstream.video.picture import png
 from millstream.video.writer import VideoWriter
 from tests.server import browser as screen

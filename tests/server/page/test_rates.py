@@ -10,7 +10,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from millstream.core.messages import Start
+from millstream.core.client_messages import Start
 from tests.server import browser as screen
 from tests.server.fake_stream import FakeStream
 

@@ -10,8 +10,8 @@ import re
 
 from playwright.sync_api import Page, expect
 
+from millstream.core.client_messages import Start
 from millstream.core.controls import Cut, SetPrompt
-from millstream.core.messages import Start
 from tests.server import browser as screen
 from tests.server.fake_stream import EXAMPLES, FakeStream
 from tests.server.page.heard import controls

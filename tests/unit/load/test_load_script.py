@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.client.reading import read, write
+from millstream.core.client_messages import Start, Steer
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import ConfigError, ProtocolBroken
-from millstream.core.messages import LiveMessage, Start, Steer
+from millstream.core.server_messages import LiveMessage
 from millstream.load.loopback import check_loopback
 from millstream.load.run import LoadRequest
 from millstream.load.script import TEMPERS, Babble, Doze, Leave, Rest, ScriptedChange, acts

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import ConfigError, NotAllowed
-from millstream.core.messages import ProtocolError
 
 SCHEMES = ("rtmp", "rtmps", "srt", "v4l2", "ndi")
 LOCAL = re.compile(r"v4l2://video[0-9]{1,3}|ndi://[A-Za-z0-9._-]{1,64}")

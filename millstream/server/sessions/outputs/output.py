@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 
-from millstream.core.messages import OutputInfo, OutputState
+from millstream.core.server_messages import OutputInfo, OutputState
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outbox import ClientGone, Outbox
 from millstream.server.sessions.paced_frames import PacedFrames

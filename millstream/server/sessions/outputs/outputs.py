@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import Overloaded
-from millstream.core.messages import OutputInfo, ProtocolError
+from millstream.core.server_messages import OutputInfo
 from millstream.server.access.shares import Quota
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outputs.destinations import Destination, check_address
