@@ -120,7 +120,7 @@ async def refusals(fleet: Fleet, count: int) -> dict[str, Any]:
     await connection.hear()
     for _ in range(count):
         begun = time.monotonic()
-        await connection.say(Start(version=VERSION, prompt="sea", fps=240.0, strict=True, follow=True))
+        await connection.say(Start(version=VERSION, prompt="sea", size="128x128", fps=240.0, strict=True, follow=True))
         heard = await connection.hear()
         assert isinstance(heard, ErrorMessage), f"let in: {heard}"
         took.append(time.monotonic() - begun)
