@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from types import TracebackType
 from typing import TypeVar
@@ -15,6 +16,8 @@ from millstream.core.server_messages import ChunkHeader, EndedMessage, ErrorMess
 from millstream.load.loopback import open_here
 
 PATIENCE_S = 30.0
+_seeds = itertools.count()
+"""One each: a server makes chunks once for sessions that begin alike, which strangers do not."""
 Answer = TypeVar("Answer", Hello, LiveMessage, EndedMessage, Pictures)
 
 
@@ -50,7 +53,7 @@ class Visitor:
                 prompt=DEFAULT_PROMPT,
                 fps="auto" if fps is None else fps,
                 strict=fps is not None,
-                seed=0,
+                seed=next(_seeds),
                 formats=self._formats,
                 wait=False,
                 lead_s=lead_s,

@@ -2,8 +2,8 @@
 
 A recording holds addresses and lengths, so there is one for each ring, each level it is filled to, and each kind of call;
 numbers that change (residual, modulations, places, phases, prompt) are copied to where the recording reads them. What is
-called seldom, as while a window fills, is not worth recording and simply runs. So do calls that sessions share, unless the
-same ones do so again and again: of eight there are 70 companies of four, and each would be recorded while somebody waits. All
+called seldom, as while a window fills, is not worth recording and simply runs. So do calls that sessions share, unless few
+companies share most of them: of eight there are 70 companies of four, and each would be recorded while somebody waits. All
 recordings share one pool of memory: one runs at a time, and what it leaves behind is read before the next.
 Shapes: B rows (sessions), F frames, T tokens a frame, L chunk tokens, D width.
 """
@@ -11,7 +11,7 @@ Shapes: B rows (sessions), F frames, T tokens a frame, L chunk tokens, D width.
 from __future__ import annotations
 
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +29,10 @@ from millstream.ops.rope import Phases
 
 CALLS_BEFORE = {"step": 8, "commit": 2}
 """So often a call is seen before it is recorded: more than one chunk makes of it, so a window that fills is not."""
+RECENT_SHARED = 48
+"""Shared calls of a kind that are looked back on."""
+COMPANY_SHARE = 6
+"""A company is recorded that made one in so many of them."""
 MAX_RECORDINGS = 64
 """The one that was not used for longest goes."""
 MAX_COUNTED = 1024
@@ -120,8 +124,8 @@ class RecordedStack(FastStack):
         self._seen: Counter[Hashable] = Counter()
         self._often: set[Hashable] = set()
         """Calls that some ring has seen often, wherever it is."""
-        self._company: dict[str, tuple[Hashable, int]] = {}
-        """By kind, the shared call that was made last and how often in a row."""
+        self._shared: dict[str, deque[Hashable]] = {kind: deque(maxlen=RECENT_SHARED) for kind in CALLS_BEFORE}
+        """By kind, the shared calls that were made last."""
         self._prompt: CrossKV | None = None
         self._told: dict[torch.Size, CrossKV] = {}
 
@@ -160,6 +164,8 @@ class RecordedStack(FastStack):
         if any(ring.fills_sink or ring.bias is not None for ring in rings):
             return None
         key = (kind, x_BFTD.shape, *(_address(ring) for ring in rings))
+        if x_BFTD.shape[0] > 1:
+            self._shared[kind].append(key)
         if key not in self._recordings:
             if x_BFTD.shape[0] > 1 and not self._stays(kind, key):
                 return None
@@ -192,10 +198,10 @@ class RecordedStack(FastStack):
         return likeness in self._often
 
     def _stays(self, kind: str, key: Hashable) -> bool:
-        """Whether the same sessions have shared this call so often, and no others meanwhile."""
-        last, times = self._company.get(kind, (None, 0))
-        self._company[kind] = key, times + 1 if last == key else 1
-        return self._company[kind][1] > CALLS_BEFORE[kind]
+        """Whether the same sessions have shared this call so often, and not many others meanwhile."""
+        recent = self._shared[kind]
+        times = recent.count(key)
+        return times > CALLS_BEFORE[kind] and times * COMPANY_SHARE >= len(recent)
 
     def _tell(self, cross: CrossKV) -> None:
         """A prompt's keys and values to where recordings read them. Kept from call to call: a prompt stays for a while."""

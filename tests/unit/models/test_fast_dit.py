@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Callable
 from copy import deepcopy
@@ -270,9 +271,9 @@ def test_what_one_session_does_often_is_recorded_at_once_for_the_next() -> None:
     assert model.blocks.one_offs - before == 2 * (4 + 1) + 2
 
 
-def test_shared_calls_are_recorded_of_sessions_that_stay_together_and_simply_run_of_those_that_change() -> None:
+def test_shared_calls_are_recorded_of_few_companies_and_simply_run_of_many() -> None:
     """Of eight sessions there are 70 companies of four: each would be recorded while somebody waits."""
-    tape, rings = Tape(), [ring(DIT) for _ in range(3)]
+    tape, rings = Tape(), [ring(DIT) for _ in range(5)]
     model = recorded(dit(), tape)
     cross = model.read_prompt(torch.randn(2, 7, 24, generator=torch.Generator().manual_seed(7)))
 
@@ -284,12 +285,13 @@ def test_shared_calls_are_recorded_of_sessions_that_stay_together_and_simply_run
             model(torch.ones(2, 3, 4, 8, 12), torch.full((2, 3), level), JointMemory([rings[index] for index in who]), cross)
         model.commit(torch.ones(2, 3, 4, 8, 12), torch.zeros(2, 3), JointMemory([rings[index] for index in who]), cross)
 
-    for number in range(12):
-        together(number, *[(0, 1), (1, 2), (0, 2)][number % 3])
+    companies = list(itertools.combinations(range(5), 2))
+    for number in range(3 * len(companies)):
+        together(number, *companies[number % len(companies)])
     assert tape.recorded == model.blocks.one_offs == 0, "what such calls take is what they always take"
-    for number in range(12, 18):
-        together(number, 0, 1)
-    assert tape.recorded == model.blocks.one_offs == 2
+    for number in range(3 * len(companies), 5 * len(companies)):
+        together(number, *companies[number % 2])
+    assert tape.recorded == model.blocks.one_offs == 2 * 2, "of two companies, who take turns"
     assert tape.replayed > 8
 
 
