@@ -30,6 +30,7 @@ from millstream.models.kv import KVRing, Memory, held_bytes
 from millstream.models.pages import PagePool
 from millstream.models.paired import OwedCommit, carrying
 from millstream.models.ring_shape import RingShape
+from millstream.models.rooms import Rooms
 from millstream.models.sampler import Asking
 from millstream.models.staggered import StaggeredMemory
 from millstream.ops.noise import COMMIT_STEP, CONTEXT_STEP, gaussian
@@ -63,7 +64,7 @@ class Generator:
         self.stopwatch = stopwatch
         self.brake = Brake()
         self.caches: dict[str, SessionCache] = {}
-        self.pages = PagePool()
+        self.pages = PagePool(rooms=Rooms())
         """What branches hold beside the windows that they share."""
         self.num_staggered = 0
         """Chunks under way that calls of others may come between: meanwhile blocks stay where they are."""

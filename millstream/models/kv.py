@@ -268,8 +268,8 @@ class KVRing:
         shape = self.shape
         tokens = shape.window * shape.tokens_per_frame
         size = (2, shape.layers, shape.batch, self._rounded(tokens), shape.heads, shape.head_width)
-        room = torch.zeros(size, device=device, dtype=dtype)
-        return Window(room, slots=shape.window, tokens_per_frame=shape.tokens_per_frame)
+        zeros = torch.zeros if self.pool.rooms is None else self.pool.rooms.zeros
+        return Window(zeros(size, device=device, dtype=dtype), slots=shape.window, tokens_per_frame=shape.tokens_per_frame)
 
     def _take(self, window: Window) -> None:
         """Hold frames there from now on; it is nobody else's."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from millstream.core.config import GIB
 from millstream.core.errors import PoolFull
 from millstream.models.packed import PackedWindow
+from millstream.models.rooms import Rooms
 
 _LOCK = threading.RLock()
 """Tables end when their last owner forgets them, on whichever thread that is."""
@@ -42,9 +43,11 @@ class Page:
 class PagePool:
     """The pages of one device that do not lie in a window, and how many there may come to be."""
 
-    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+    def __init__(self, *, capacity_bytes: int | None = None, rooms: Rooms | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         """None for all that the device has."""
+        self.rooms = rooms
+        """Where windows lie, if apart from everything else."""
         self.pages_in_use = 0
         self.bytes_in_use = 0
         self.promised_bytes = 0
@@ -96,6 +99,8 @@ class PagePool:
         free = torch.cuda.mem_get_info(device)[0] + self.bytes_in_use
         if wanted <= free:  # what torch holds and does not use is slow to ask for, and sessions keep a state every few chunks
             return free
+        if self.rooms is not None:
+            self.rooms.give_back()
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 

@@ -104,7 +104,7 @@ class Trials:
         """Whether chunks of these share their calls, and more are made so in a second than of fewer sessions."""
         landings, turns, steady = list[Landing](), list[float](), list[float]()
         pipeline, size = self._pipeline(landed=landings.append), len(sessions)
-        while len(turns) < SHARED_TURNS and len(steady) < self._shared.policy.trials:
+        for _ in range(SHARED_TURNS):
             one_offs = self._engine.one_offs
             pipeline.turn([Planned(session, decision) for session in sessions if (decision := session.decide())])
             assert len(landings) == size, "nothing stops sessions that nobody steers"
@@ -114,7 +114,7 @@ class Trials:
             landings.clear()
         pipeline.show()
         key = batch_key(sessions[0].config, sessions[0].timeline)
-        for seconds in steady:
+        for seconds in steady[-self._shared.policy.trials :]:  # the first are before calls are recorded
             self._shared.add(key, size, seconds)
         if steady:
             self._shared.one_off_s = max(self._shared.one_off_s, max(turns) - statistics.median(steady))
