@@ -30,7 +30,7 @@ class Rooms:
         self._pools.move_to_end(key)
         if len(self._pools) > MAX_SIZES:
             self._pools.popitem(last=False)
-        with torch.cuda.use_mem_pool(self._pools[key], device):
+        with torch.cuda.device(device), torch.cuda.use_mem_pool(self._pools[key]):
             return torch.zeros(size, device=device, dtype=dtype)
 
     def give_back(self) -> None:

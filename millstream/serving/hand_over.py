@@ -23,7 +23,7 @@ class HandOver:
     def __post_init__(self) -> None:
         assert min(self.send_s, self.encode_s) >= 0, f"a chunk is sent in {self.send_s} s and encoded in {self.encode_s} s"
 
-    def chunk_s(self, landing: Landing) -> float:
+    def slowest_s(self, landing: Landing, chunk_s: float) -> float:
         """What one more such chunk takes of a server that does nothing else, from its plan to its viewers: things happen beside
-        each other, and the slowest counts."""
-        return max(landing.chunk_s, landing.thread_s + self.send_s, self.encode_s)
+        each other, and the slowest counts. `chunk_s` is what it takes until its pictures are there."""
+        return max(chunk_s, landing.thread_s + self.send_s, self.encode_s)

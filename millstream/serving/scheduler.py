@@ -24,6 +24,7 @@ Who may join at all is `serving/admission.py`'s business.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,6 +81,8 @@ class _Scheduled:
     playout: Playout
     batch_key: Hashable
     life: Life
+    seat: int
+    """Neighbours share calls: always the same ones, since calls are recorded of who makes them."""
     halts: set[Halt] = field(default_factory=set)
     turn: Run | None = None
     resident: bool = True
@@ -134,7 +137,7 @@ class _Scheduled:
         self.playout.land(now, frames, rate=rate, fps=fps)
         media_s = frames / (fps or self.terms.pace.fps)
         self.cost.settle(media_s)
-        self.cost_alone.settle(media_s)
+        self.cost_alone.settle(max(media_s, self.terms.pace.media_s))  # an epoch's first chunk is short, and none after it
         self.chunks += 1
         if self.first_chunk_s is None:
             self.first_chunk_s = now - self.joined_at
@@ -168,8 +171,9 @@ class Scheduler:
         It runs while its `life` has a place; say `place_changed` when that begins again. None: it always has.
         """
         assert session_id not in self._entries, f"session {session_id} is scheduled already"
-        playout = Playout(pace=terms.pace, landed_at=now)
-        self._entries[session_id] = _Scheduled(session_id, terms, now, playout, batch_key, life or Life("placed"))
+        playout, taken = Playout(pace=terms.pace, landed_at=now), {entry.seat for entry in self._entries.values()}
+        seat = next(number for number in itertools.count() if number not in taken)
+        self._entries[session_id] = _Scheduled(session_id, terms, now, playout, batch_key, life or Life("placed"), seat)
 
     def remove(self, session_id: str, now: float) -> SessionMetrics:
         """Forget a session, under way or not; a turn of it that is under way is not reported any more."""
@@ -341,10 +345,11 @@ class Scheduler:
         late_alone_s = _late_s(due, mates[:1], single_s, now, served)
 
         def affordable(size: int, seconds: float) -> bool:
-            return _late_s(due, mates[:size], seconds, now, served) <= late_alone_s
+            company = _company(mates, size)
+            return len(company) == size and _late_s(due, company, seconds, now, served) <= late_alone_s
 
         size = self.batch_times.choose(key, len(mates), affordable)
-        return [item.entry for item in mates[:size]]
+        return [item.entry for item in _company(mates, size)]
 
     def _served_alone(self) -> set[str]:
         """Sessions that would keep real time if nothing were batched: a batch must not make them late.
@@ -362,6 +367,12 @@ class Scheduler:
                 moments += [entry.offload_at(self.crowded), entry.end_at]
         until = min(moments, default=math.inf)
         return until if until < math.inf else None
+
+
+def _company(mates: Sequence[_Ready], size: int) -> list[_Ready]:
+    """Those of them who sit with the first in a row of so many seats; in the order of seats."""
+    row = [item for item in mates if item.entry.seat // size == mates[0].entry.seat // size]
+    return sorted(row, key=lambda item: item.entry.seat)
 
 
 def _late_s(due: Sequence[_Ready], batch: Sequence[_Ready], seconds: float, now: float, served: set[str]) -> float:

@@ -162,13 +162,16 @@ def geometry(spec: ModelSpec, config: StreamConfig, timeline: Timeline | None = 
 
 
 def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:
-    """Sessions of equal key will most likely plan chunks of one kind."""
+    """Sessions of equal key will most likely plan chunks of one kind. None while a window fills: that is soon over, and what
+    shared calls take is learnt of full ones."""
+    if timeline.start_frame + config.frames_per_chunk < timeline.window:
+        return None
     return config.latent_size, config.frames_per_chunk, timeline.steps, timeline.window, config.anchor
 
 
 def of_one_kind(planned: Sequence[Planned]) -> list[list[Planned]]:
-    """In groups whose chunks can share their model calls; the same sessions always in the same order, as calls are recorded."""
+    """In groups whose chunks can share their model calls."""
     groups: dict[Hashable, list[Planned]] = {}
     for chunk in planned:
         groups.setdefault(kinship(chunk.decision.envelope), []).append(chunk)
-    return [sorted(group, key=lambda chunk: chunk.session.id) for group in groups.values()]
+    return list(groups.values())

@@ -204,7 +204,7 @@ class SessionTable:
         lateness_s = self.scheduler.dry_s(entry.session_id, now)
         if chunk.index > 0 and landing.teaches:
             shape = geometry(self._engine.spec, entry.request.config, entry.session.timeline)
-            self._measured.append((shape, max(self.hand_over.chunk_s(landing), self._alone_s(entry, landing))))
+            self._measured.append((shape, self.hand_over.slowest_s(landing, self._alone_s(entry, landing))))
             if now - self._learned_at >= LEARN_S:
                 self._learned_at = now
                 self._learn()
@@ -257,11 +257,12 @@ class SessionTable:
         self._measured.clear()
 
     def _alone_s(self, entry: SessionEntry, landing: Landing) -> float:
-        """What a chunk that shared its calls takes by itself: what was saved is nobody's to be promised, for sessions do not
-        always meet."""
+        """What a chunk takes by itself. What shared calls save is nobody's to be promised, for sessions do not always meet; nor
+        is anybody told less for what a trial of them lost."""
         assert entry.session is not None, f"{entry.label} was never let in"
         key = batch_key(entry.request.config, entry.session.timeline)
-        return (self.scheduler.batch_times.seconds(key, 1) or 0.0) if landing.together > 1 else 0.0
+        alone_s = self.scheduler.batch_times.seconds(key, 1) if landing.together > 1 else None
+        return landing.chunk_s if alone_s is None else alone_s
 
     def _chunk_fps(self, entry: SessionEntry, num_frames: int) -> float:
         """An epoch's first chunk has fewer frames and leaves less time for the next: it plays slower where that is needed."""

@@ -16,6 +16,7 @@ from millstream.core.config import StreamConfig
 from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing, Planned
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
+from millstream.models.fast.recorded import chunks_before
 from millstream.serving.admission import Admission
 from millstream.serving.batching import BatchTimes
 from millstream.serving.session_entry import batch_key, geometry
@@ -26,8 +27,6 @@ log = logging.getLogger(__name__)
 
 MEASURED_CHUNKS = 2
 """Once a session costs what it always will."""
-SHARED_TURNS = 8
-"""Of sessions that share their calls, at most, to learn what that takes: kernels are built and calls recorded in the first."""
 STALE_S = 20.0
 """What was measured so long ago is measured again when somebody was refused by it."""
 QUICK_S = 1.0
@@ -104,17 +103,18 @@ class Trials:
         """Whether chunks of these share their calls, and more are made so in a second than of fewer sessions."""
         landings, turns, steady = list[Landing](), list[float](), list[float]()
         pipeline, size = self._pipeline(landed=landings.append), len(sessions)
-        for _ in range(SHARED_TURNS):
+        first = chunks_before(sessions[0].timeline.steps) if self._engine.speed.graphs else 1
+        for turn in range(first + self._shared.policy.trials):  # kernels are built and calls recorded in the first
             one_offs = self._engine.one_offs
             pipeline.turn([Planned(session, decision) for session in sessions if (decision := session.decide())])
             assert len(landings) == size, "nothing stops sessions that nobody steers"
             turns.append(max(landing.turn_s or 0.0 for landing in landings))
-            if all(landing.together == size for landing in landings) and self._engine.one_offs == one_offs and len(turns) > 1:
+            if all(landing.together == size for landing in landings) and self._engine.one_offs == one_offs and turn >= first:
                 steady.append(turns[-1])
             landings.clear()
         pipeline.show()
         key = batch_key(sessions[0].config, sessions[0].timeline)
-        for seconds in steady[-self._shared.policy.trials :]:  # the first are before calls are recorded
+        for seconds in steady:
             self._shared.add(key, size, seconds)
         if steady:
             self._shared.one_off_s = max(self._shared.one_off_s, max(turns) - statistics.median(steady))

@@ -2,16 +2,15 @@
 
 A recording holds addresses and lengths, so there is one for each ring, each level it is filled to, and each kind of call;
 numbers that change (residual, modulations, places, phases, prompt) are copied to where the recording reads them. What is
-called seldom, as while a window fills, is not worth recording and simply runs. So do calls that sessions share, unless few
-companies share most of them: of eight there are 70 companies of four, and each would be recorded while somebody waits. All
-recordings share one pool of memory: one runs at a time, and what it leaves behind is read before the next.
+called seldom, as while a window fills, is not worth recording and simply runs. All recordings share one pool of memory: one
+runs at a time, and what it leaves behind is read before the next.
 Shapes: B rows (sessions), F frames, T tokens a frame, L chunk tokens, D width.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -29,10 +28,6 @@ from millstream.ops.rope import Phases
 
 CALLS_BEFORE = {"step": 8, "commit": 2}
 """So often a call is seen before it is recorded: more than one chunk makes of it, so a window that fills is not."""
-RECENT_SHARED = 48
-"""Shared calls of a kind that are looked back on."""
-COMPANY_SHARE = 6
-"""A company is recorded that made one in so many of them."""
 MAX_RECORDINGS = 64
 """The one that was not used for longest goes."""
 MAX_COUNTED = 1024
@@ -118,14 +113,12 @@ class RecordedStack(FastStack):
     def __init__(self, plain: BlockStack, speed: Speed, record: Record, spread: Spread = ALONE) -> None:
         super().__init__(plain, speed, spread)
         self.one_offs = 0
-        """Calls that were recorded, or of one session alone ran as they are because they are to be seen again before that."""
+        """Calls that were recorded, or ran as they are because they are to be seen again before that."""
         self._record = record
         self._recordings: OrderedDict[Hashable, RecordedCalls] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
         self._often: set[Hashable] = set()
         """Calls that some ring has seen often, wherever it is."""
-        self._shared: dict[str, deque[Hashable]] = {kind: deque(maxlen=RECENT_SHARED) for kind in CALLS_BEFORE}
-        """By kind, the shared calls that were made last."""
         self._prompt: CrossKV | None = None
         self._told: dict[torch.Size, CrossKV] = {}
 
@@ -164,15 +157,9 @@ class RecordedStack(FastStack):
         if any(ring.fills_sink or ring.bias is not None for ring in rings):
             return None
         key = (kind, x_BFTD.shape, *(_address(ring) for ring in rings))
-        if x_BFTD.shape[0] > 1:
-            self._shared[kind].append(key)
         if key not in self._recordings:
-            if x_BFTD.shape[0] > 1 and not self._stays(kind, key):
-                return None
             self.one_offs += 1
-            if x_BFTD.shape[0] == 1 and not self._comes_often(
-                kind, key, (kind, x_BFTD.shape, *(_likeness(ring) for ring in rings))
-            ):
+            if not self._comes_often(kind, key, (kind, x_BFTD.shape, *(_likeness(ring) for ring in rings))):
                 return None
             self._tell(cross)
             self._recordings[key] = self._made(kind, x_BFTD, levels_BF6D, rings, self._told[cross.k[0].shape])
@@ -188,7 +175,7 @@ class RecordedStack(FastStack):
         return RecordedCalls(x, levels, views, self._record(lambda: body(x, levels, views, told)))
 
     def _comes_often(self, kind: str, key: Hashable, likeness: Hashable) -> bool:
-        """What one session does often, the next will: its calls are recorded at once."""
+        """What one session does often, or so many together, the next will: their calls are recorded at once."""
         if len(self._seen) >= MAX_COUNTED:
             self._seen.clear()
             self._often.clear()
@@ -196,12 +183,6 @@ class RecordedStack(FastStack):
         if self._seen[key] > CALLS_BEFORE[kind]:
             self._often.add(likeness)
         return likeness in self._often
-
-    def _stays(self, kind: str, key: Hashable) -> bool:
-        """Whether the same sessions have shared this call so often, and not many others meanwhile."""
-        recent = self._shared[kind]
-        times = recent.count(key)
-        return times > CALLS_BEFORE[kind] and times * COMPANY_SHARE >= len(recent)
 
     def _tell(self, cross: CrossKV) -> None:
         """A prompt's keys and values to where recordings read them. Kept from call to call: a prompt stays for a while."""

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.core.errors import ConfigError
-from millstream.engine.flights import Planned
 from millstream.serving.batching import BatchPolicy, BatchTimes
-from millstream.serving.session_entry import of_one_kind
 
 
 def always(size: int, seconds: float) -> bool:
@@ -113,13 +108,3 @@ def test_learning_takes_no_more_than_its_share_of_turns(penalties: list[float], 
 def test_a_policy_that_cannot_work_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         BatchPolicy(**wrong)  # type: ignore[arg-type]
-
-
-def test_the_same_sessions_share_their_calls_in_the_same_order_whoever_is_most_urgent() -> None:
-    """A recorded call is of certain sessions in a certain order."""
-    kind = dict(height=64, width=64, frames=3, steps=(1000, 500), commit=True, context_noise=0.0)
-    decision = SimpleNamespace(envelope=SimpleNamespace(**kind))
-    chunks = [Planned(SimpleNamespace(id=name), decision) for name in "bca"]  # type: ignore[arg-type]
-    for urgent_first in itertools.permutations(chunks):
-        (group,) = of_one_kind(urgent_first)
-        assert [chunk.session.id for chunk in group] == ["a", "b", "c"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from millstream.serving.batching import BatchPolicy
@@ -66,3 +68,22 @@ def test_sessions_without_a_key_or_with_another_never_share_a_batch() -> None:
     for name, key in (("a", "shape"), ("b", "other shape"), ("c", None), ("d", None)):
         scheduler.add(name, TERMS, 0.0, batch_key=key)
     assert [run_of(scheduler, 0.0) for _ in range(4)] == [("a",), ("b",), ("c",), ("d",)]
+
+
+def test_the_same_sessions_share_their_calls_in_the_same_order_whoever_is_most_urgent() -> None:
+    """A recorded call is of certain sessions in a certain order."""
+    simulated = batching_device({1: 0.3, 2: 0.4, 4: 0.6}, 6)
+    simulated.run(120.0)
+    together = Counter(run.session_ids for _, run in simulated.turns if len(run.session_ids) > 1)
+    assert set(together) == {("s0", "s1", "s2", "s3"), ("s0", "s1"), ("s2", "s3"), ("s4", "s5")}
+    assert together["s0", "s1", "s2", "s3"] > 10 < together["s4", "s5"]
+
+
+def test_who_comes_sits_where_somebody_left() -> None:
+    simulated = batching_device({1: 0.3, 2: 0.4}, 4, max_size=2)
+    simulated.run(30.0)
+    simulated.remove("s1")
+    simulated.add("new", TERMS, batch_key="denoise 480x832")
+    simulated.run(60.0)
+    together = {run.session_ids for at, run in simulated.turns if at > 31.0 and len(run.session_ids) > 1}
+    assert together == {("s0", "new"), ("s2", "s3")}

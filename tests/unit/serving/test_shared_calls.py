@@ -138,18 +138,30 @@ def serving(*, batch: int, sizes_s: Mapping[int, float] = H200, one_off_s: float
             patch.stop()
 
 
-def test_eight_who_were_promised_all_of_the_device_wait_for_no_more_than_in_turns() -> None:
-    stalled_s = {}
+def test_eight_who_were_promised_all_of_the_device_wait_at_their_start_if_ever_as_in_turns() -> None:
     for batch in (1, 8):
         with serving(batch=batch) as paper:
             promised = paper.come(8, FRAMES / H200[1] / 8)
             learnt = Counter(paper.engine.runs)
-            paper.work(8.0)
+            paper.work(2.0)
+            stalled_s = paper.stalled_s
+            paper.work(6.0)
             assert 0.94 * FRAMES / H200[1] < promised == pytest.approx(paper.fps)
-            stalled_s[batch] = paper.stalled_s
+            assert paper.stalled_s == stalled_s < 8 * 0.1, "of the first chunks, which are short"
             shared = sum(runs for (_, size), runs in (paper.engine.runs - learnt).items() if size > 1)
     assert shared > 20, "shared calls were chosen"
-    assert stalled_s[8] <= stalled_s[1] < 8 * 0.1, "of the first chunks, which are short"
+
+
+def test_a_trial_that_was_slow_takes_nothing_from_what_is_promised() -> None:
+    """Shared calls that were never made before, of which each is slow: what is promised is what a chunk takes by itself."""
+    with serving(batch=2, sizes_s={1: 0.04, 2: 0.5}) as paper:
+        paper.service.table.scheduler.batch_times._keys.clear()
+        promised = paper.come(2, 0.5 * FRAMES / 0.04 / 2, OTHER, 20.0)
+        paper.work(8.0)
+        assert paper.engine.runs[OTHER[1], 2], "it was tried"
+        assert paper.fps == pytest.approx(promised)
+        paper.go()
+        assert paper.come(2, 0.94 * FRAMES / 0.04 / 2, OTHER) == pytest.approx(0.94 * FRAMES / 0.04, rel=0.05)
 
 
 def test_sizes_are_learnt_before_anybody_comes_and_only_while_more_pays() -> None:
