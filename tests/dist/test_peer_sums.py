@@ -21,7 +21,7 @@ from millstream.core.topology import FRONT, Topology
 from millstream.models.fast.apply import quicken
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import create_groups
-from millstream.parallel.peer_memory import MakeBuffer, PeerBuffer, PeerMemory
+from millstream.parallel.peer_memory import MakeBuffer, PeerBuffer, PeerMemory, find_peer_memory
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, shared_calls
 from tests.dist.ranks import run_ranks
 from tests.dist.spread import parallelise
@@ -82,6 +82,11 @@ def test_sums_in_peers_memory_give_the_flows_of_the_whole_model_and_the_same_bit
         met = sum(counts[each] for each in (*between, ("sum", "norms")))
         assert counts["sum", "barrier"] == met, "every sum and every collect between products is a meeting"
         assert counts["collect", "scales"] == 0, "scales are written with their rows"
+
+
+def test_ranks_without_nccl_have_no_peer_memory_and_hear_why() -> None:
+    alone = RankGroup("stage0", "mesh", (1,), 1, None)
+    assert find_peer_memory(alone, torch.device("cpu")) == "it needs several ranks that speak NCCL"
 
 
 def test_a_buffer_that_others_may_still_read_is_not_met_for_again() -> None:
