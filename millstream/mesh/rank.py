@@ -193,10 +193,8 @@ def _peers(stage: RankGroup, device: torch.device) -> PeerMemory | None:
     """Those of this rank's stage, if it has any: its leader says which way sums go."""
     found = find_peer_memory(stage, device)
     if stage.place == 0:
-        if isinstance(found, str):
-            log.warning("%s sums by its collectives: no peer_memory, since %s", stage.name, found)
-        else:
-            log.info("%s sums in its peers' memory", stage.name)
+        way = f"by collectives; no peer_memory: {found}" if isinstance(found, str) else "in its peers' memory"
+        print(f"millstream: {stage.name} sums {way}", file=sys.stderr, flush=True)
     return None if isinstance(found, str) else found
 
 
