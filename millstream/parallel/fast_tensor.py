@@ -71,9 +71,8 @@ class TensorSpread(RowSpread):
             return self._whole(mine, what) if self.share else mine
         values = self._buffer(self.peers, "rows", x_LD.shape[1], E4M3 if fp8 else x_LD.dtype)
         scales = self._buffer(self.peers, "scales", 1, torch.float32) if fp8 else None
-        add_norm(
-            x_LD, y, gate_FD, scale_FD, shift_FD, eps=eps, fp8=fp8, rows=self.rows, outs=self._mine(values, scales)
-        )  # fmt: skip
+        outs = self._mine(values, scales)
+        add_norm(x_LD, y, gate_FD, scale_FD, shift_FD, eps=eps, fp8=fp8, rows=self.rows, outs=outs)
         self.group.meet("collect", what, values.rows(0, self.share)[0], self.peers.meeting(values))
         whole = values.each[self.group.place][: self.count]
         return whole if scales is None else Rows8(whole, scales.each[self.group.place][: self.count])

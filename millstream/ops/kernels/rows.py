@@ -21,9 +21,7 @@ _LEAST_SCALE = tl.constexpr(LEAST_SCALE)
 
 
 @triton.jit
-def _store_copies(
-    values, outs, scales, row, column, inside, WIDTH: tl.constexpr, COPIES: tl.constexpr, FP8: tl.constexpr
-):  # fmt: skip
+def _store_copies(values, outs, scales, row, column, inside, WIDTH: tl.constexpr, COPIES: tl.constexpr, FP8: tl.constexpr):
     """As it is, or in e4m3 with its scale, in several places alike. `values` are zero outside."""
     if FP8:
         scale = tl.maximum(tl.max(tl.abs(values)) / _LARGEST, _LEAST_SCALE)
@@ -237,7 +235,7 @@ def launch_add_norm(
     assert len(frames) == 1, f"gate, scale and shift are of {frames} frames"
     assert len(strides) == 1, f"gate, scale and shift are {strides} apart from frame to frame"
     assert all(t.stride(-1) == 1 for t in (*per_frame, scale, shift)), "rows must be contiguous"
-    parts = () if y is None else _parts(x_LD, y)
+    parts = _parts(x_LD, () if y is None else y)
     outs = outs or (_rows(*_room(x_LD, tokens, width, fp8=fp8), fp8=fp8),)
     numbers, scales = _numbers(outs, tokens, width, fp8=fp8)
     _add_norm[(tokens,)](
